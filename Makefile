@@ -1,0 +1,54 @@
+# Everything a person or CI runs. The environment is .venv; it is made, and made again, when it is needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+# With ARGS (make test ARGS="-k kafka") only some tests run: the share of covered lines then says nothing.
+COVERAGE := $(if $(ARGS),,--cov=distributary --cov-report=term:skip-covered --cov-fail-under=80)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench docs clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv with the pinned packages, and with a Java where the machine has none
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is not Python 3.11 or later; name one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 2; }
+	@echo "setting up $(VENV) (once, a few minutes)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) -e '.[dev]'
+	@$(BIN)/python -c 'import os; from distributary.java import find_java; find_java(os.environ)' 2>/dev/null || \
+	  { echo "no Java 17 or 21 here: adding one to $(VENV)"; $(PIP) -e '.[dev,java]'; }
+	@touch $@
+
+demo: $(READY) ## run the main job end to end, no servers (ARGS="--dir DIR" is passed on)
+	@$(BIN)/distributary demo games $(ARGS)
+
+test: $(READY) ## run all tests (ARGS="-k name" for some; REQUIRE_SERVICES=1 fails where a service is missing)
+	$(BIN)/python -m pytest $(COVERAGE) $(ARGS)
+
+check: $(READY) ## lint, format, types and the order of the modules; changes nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layers.py
+
+format: $(READY) ## rewrite the code in the one format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## run the benchmarks (ONLY=name for one)
+	$(BIN)/python -m bench $(ONLY)
+
+docs: $(READY) ## write the generated pages (CHECK=1: fail if they are out of date)
+	$(BIN)/python docs/generate.py $(if $(CHECK),--check)
+
+clean: ## remove what the other verbs left, except .venv
+	rm -rf build dist demo artifacts htmlcov spark-warehouse metastore_db derby.log .coverage .coverage.*
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

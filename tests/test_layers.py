@@ -1,0 +1,109 @@
+"""The order of the modules and their fences, as docs/architecture.md draws them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "src" / "distributary"
+MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+
+# A module imports from the lines above its own only. Modules of one package may import each other.
+LAYERS = [
+    "__init__ errors names packing",
+    "config java launcher",
+    "registry session",
+    "formats sources tables",
+    "chunks journal ledger lock orders",
+    "catalog checkpoint decode demux recount schemas",
+    "deliver envelopes",
+    "tasks",
+    "attempt",
+    "fanout",
+    "replay",
+    "batch",
+    "pipeline",
+    "clean plan status verify",
+    "simulate",
+    "progress",
+    "demo",
+    "render",
+    "cli __main__",
+]
+LEVEL = {name: level for level, line in enumerate(LAYERS) for name in line.split()}
+
+# Library -> the only units that may import it. Spark's workers and `check` start without a JVM.
+DRIVER = "session launcher sources tables catalog checkpoint tasks attempt fanout batch pipeline plan demo cli"
+ALLOWED = {
+    "pyspark": DRIVER,
+    "py4j": DRIVER,
+    "delta": "tables",
+    "ptars": "formats",
+    "grpc_tools": "registry",
+    "typer": "cli",
+}
+FORBIDDEN_NAMES = {"utils", "common", "helpers", "manager"}
+MODULE_LINES, FUNCTION_LINES = 400, 60
+
+
+def unit(module: str) -> str:
+    return module.split("/")[0].removesuffix(".py")
+
+
+def tree(module: str) -> ast.Module:
+    return ast.parse((PACKAGE / module).read_text())
+
+
+def imports(module: str) -> Iterator[str]:
+    """Full names of all that a module imports, also inside functions and under TYPE_CHECKING."""
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno}: relative import"
+            assert node.module is not None
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_every_module_has_a_layer() -> None:
+    assert {unit(module) for module in MODULES} - LEVEL.keys() == set()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_from_lower_layers_only(module: str) -> None:
+    own = unit(module)
+    for name in imports(module):
+        if name.startswith("distributary."):
+            other = name.split(".")[1]
+            other = other if other in LEVEL else "__init__"
+            assert other == own or LEVEL[other] < LEVEL[own], f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_library_is_used_behind_its_fence_only(module: str) -> None:
+    for name in imports(module):
+        allowed = ALLOWED.get(name.split(".")[0])
+        assert allowed is None or unit(module) in allowed.split(), f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_only_cli_prints_and_only_config_sees_the_environment(module: str) -> None:
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Name) and node.id == "print":
+            assert unit(module) == "cli", f"{module}:{node.lineno}: print"
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv"):
+            assert module == "config/environment.py", f"{module}:{node.lineno}: {node.attr}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_and_functions_are_short_and_named_for_what_they_hold(module: str) -> None:
+    lines = (PACKAGE / module).read_text().count("\n")
+    assert lines <= MODULE_LINES, f"{module} has {lines} lines, the ceiling is {MODULE_LINES}"
+    assert not FORBIDDEN_NAMES & set(module.removesuffix(".py").split("/"))
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert length <= FUNCTION_LINES, f"{module}: {node.name} has {length} lines"

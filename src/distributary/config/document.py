@@ -1,0 +1,104 @@
+"""A YAML text to plain data, with the line of every key. Stricter than YAML 1.1 where that has traps."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from distributary.config.secrets import KeyPath, dotted
+from distributary.errors import ConfigError, ConfigFileMissing
+
+
+class _Loader(yaml.SafeLoader):
+    """Scalars of YAML 1.2: `no` and `on` are text, `010` is text, dates are text, `12:30` is text (not base 60)."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own form)
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(0|[1-9][0-9]*)", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), list(_first))
+
+
+def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    """The mapping in the YAML file at `path`, and the line (from 1) of each key path.
+
+    Raises:
+        ConfigFileMissing: there is no such file.
+        ConfigError: it cannot be read, is not YAML, repeats a key, or is not a mapping of text keys.
+    """
+    file = str(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigFileMissing(file=file) from None
+    except OSError as error:
+        raise ConfigError(file=file, key="file", detail=f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(file=file, key="file", detail=f"is not UTF-8 text (byte {error.start})") from error
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigError(file=file, key="file", detail="must be a mapping: lines like `pipeline: games`")
+        lines = _key_lines(node, file)
+        return loader.construct_document(node), lines
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise ConfigError(file=file, key=_place(mark), detail=f"not YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        detail = f"not YAML: {str(error).splitlines()[0]}"
+        raise ConfigError(file=file, key="file", detail=detail) from error
+
+
+def _place(mark: yaml.Mark | None) -> str:
+    return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "file"
+
+
+def _key_lines(root: yaml.Node, file: str) -> dict[KeyPath, int]:
+    """The line of every key below `root`, whose keys become text; refuses what construction would pass over."""
+    lines: dict[KeyPath, int] = {}
+
+    def walk(node: yaml.Node, path: KeyPath, above: tuple[yaml.Node, ...]) -> None:
+        if any(node is ancestor for ancestor in above):
+            raise ConfigError(file=file, key=dotted(path), detail="the alias contains itself")
+        above = (*above, node)
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                lines[(*path, index)] = item.start_mark.line + 1
+                walk(item, (*path, index), above)
+        if not isinstance(node, yaml.MappingNode):
+            return
+        seen: dict[str, int] = {}
+        for key, item in node.value:
+            place = (*path, _key(key, path, file))
+            line = key.start_mark.line + 1
+            if key.value in seen:
+                detail = f"the key is given twice (line {seen[key.value]} and line {line}); keep one"
+                raise ConfigError(file=file, key=dotted(place), detail=detail)
+            seen[key.value] = lines[place] = line
+            walk(item, place, above)
+
+    walk(root, (), ())
+    return lines
+
+
+def _key(node: yaml.Node, path: KeyPath, file: str) -> str:
+    # Every key is text as written: a route or a topic may look like a number, and `0` and `"0"` are one partition.
+    if isinstance(node, yaml.ScalarNode):
+        node.tag = "tag:yaml.org,2002:str"
+        return str(node.value)
+    raise ConfigError(
+        file=file, key=_place(node.start_mark), detail=f"a key of {dotted(path) or 'the file'} is not text"
+    )

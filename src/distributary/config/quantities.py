@@ -1,0 +1,111 @@
+"""Values of a pipeline file that are friendlier to write than to compute with: durations, sizes, options."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
+_SECONDS = {"ms": 0.001, "millisecond": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0} | {
+    "minute": 60.0,
+    "h": 3600.0,
+    "hour": 3600.0,
+    "d": 86400.0,
+    "day": 86400.0,
+}
+_BYTES = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_DURATIONS = "allowed: a duration like '10 seconds', '1 minute' or '500 ms', or a number of seconds"
+_SIZES = "allowed: a size like '64 MB' or '1 GB' (powers of 1024), or a number of bytes"
+_OFFSETS = "allowed: 'earliest', 'latest', or topic to partition to offset, as in {events: {0: 1500, 1: -2}}"
+
+
+def seconds(value: object) -> float:
+    """Seconds in a duration: `10 seconds`, `500 ms`, `1 minute`, `2 h`, or a number of seconds.
+
+    Raises:
+        ValueError: not a duration; the message says what is allowed and does not hold the value.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
+        return float(value)
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    unit = match[2].lower() if match else ""
+    factor = _SECONDS.get(unit, _SECONDS.get(unit.removesuffix("s")))
+    if match is None or factor is None:
+        raise ValueError(_DURATIONS)
+    return float(match[1]) * factor
+
+
+def size_bytes(value: object) -> int:
+    """Bytes in a size: `64 MB`, `1g`, `512 KiB`, or a number of bytes. Powers of 1024, as in Spark's settings.
+
+    Raises:
+        ValueError: not a size, or under one byte; the message says what is allowed and does not hold the value.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    unit = re.sub(r"(?<=[kmgt])i?b$", "", match[2].lower()) if match else ""
+    if match is None or unit not in _BYTES or float(match[1]) * _BYTES[unit] < 1:
+        raise ValueError(_SIZES)
+    return int(float(match[1]) * _BYTES[unit])
+
+
+def _option(value: object) -> object:
+    # YAML reads `true` and `8` as a boolean and a number; the options of Spark, Kafka and Delta are text.
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _topics(value: object) -> object:
+    names = [value] if isinstance(value, str) else value
+    if names is not None and not (isinstance(names, list) and names and all(n and isinstance(n, str) for n in names)):
+        raise ValueError("allowed: a topic name, or a list of topic names")
+    return value
+
+
+def _offsets(value: object) -> object:
+    if value in ("earliest", "latest"):
+        return value
+    if not isinstance(value, dict) or not value or not all(isinstance(p, dict) and p for p in value.values()):
+        raise ValueError(_OFFSETS)
+    pairs = [pair for partitions in value.values() for pair in partitions.items()]
+    if not all(str(p).isdecimal() and type(offset) is int and offset >= -2 for p, offset in pairs):
+        raise ValueError(_OFFSETS)
+    return {str(topic): {int(p): offset for p, offset in parts.items()} for topic, parts in value.items()}
+
+
+def _written_as(name: str, *schemas: dict[str, object]) -> WithJsonSchema:
+    """The JSON schema of what may be written (not of what is held), and `name`, which the docs show for it."""
+    return WithJsonSchema({"anyOf": list(schemas), "x-name": name})
+
+
+_WITH_UNIT: dict[str, object] = {"type": "string", "pattern": "^ *[0-9.]+ *[A-Za-z]+ *$"}
+_OFFSET_MAP: dict[str, object] = {
+    "type": "object",
+    "additionalProperties": {"type": "object", "additionalProperties": {"type": "integer", "minimum": -2}},
+}
+
+# These validators run before the type check and leave nothing to it, so that a mistake gives one message.
+Text: TypeAlias = Annotated[str, Field(min_length=1)]
+Option: TypeAlias = Annotated[
+    str, BeforeValidator(_option), _written_as("text", {"type": "string"}, {"type": "number"}, {"type": "boolean"})
+]
+Topics: TypeAlias = Annotated[str | list[str] | None, BeforeValidator(_topics)]
+Offsets: TypeAlias = Annotated[
+    Literal["earliest", "latest"] | dict[str, dict[int, int]],
+    BeforeValidator(_offsets),
+    _written_as("`earliest`, `latest`, mapping", {"enum": ["earliest", "latest"]}, _OFFSET_MAP),
+]
+Duration: TypeAlias = Annotated[
+    float,
+    BeforeValidator(seconds),
+    _written_as("duration", {"type": "number", "minimum": 0}, _WITH_UNIT),
+]
+Size: TypeAlias = Annotated[
+    int,
+    BeforeValidator(size_bytes),
+    _written_as("size", {"type": "integer", "minimum": 1}, _WITH_UNIT),
+]

@@ -1,0 +1,213 @@
+"""Keys that say what is read: source, registry, envelope, payload."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from distributary.config.base import Model, fault
+from distributary.config.quantities import Offsets, Option, Size, Text, Topics
+
+
+class KafkaSecurity(Model):
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        description="How clients talk to the brokers. The SASL protocols need mechanism, username and password."
+    )
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+        default=None, description="The SASL mechanism."
+    )
+    username: Text | None = Field(default=None, description="The SASL user.")
+    password: SecretStr | None = Field(default=None, description="The SASL password.")
+    ca_file: Text | None = Field(
+        default=None, description="PEM file of the authority that signed the brokers' certificates."
+    )
+    cert_file: Text | None = Field(default=None, description="PEM file of the client's certificate.")
+    key_file: Text | None = Field(default=None, description="PEM file of the client's private key (PKCS#8).")
+    key_password: SecretStr | None = Field(default=None, description="The password of key_file.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        sasl = ("mechanism", "username", "password")
+        for key in sasl:
+            if self.protocol.startswith("SASL") and getattr(self, key) is None:
+                raise fault(key, f"protocol {self.protocol} needs {', '.join(sasl)}; {key} is missing")
+            if not self.protocol.startswith("SASL") and getattr(self, key) is not None:
+                raise fault(key, f"protocol {self.protocol} does not use it; allowed with SASL_PLAINTEXT, SASL_SSL")
+        if (self.cert_file is None) != (self.key_file is None):
+            raise fault("key_file", "cert_file and key_file go together: give both or none")
+        if not self.protocol.endswith("SSL") and (self.ca_file or self.cert_file):
+            raise fault("ca_file", f"protocol {self.protocol} does not use certificates; allowed with SSL, SASL_SSL")
+        return self
+
+
+class KafkaSource(Model):
+    type: Literal["kafka"] = Field(description="A Kafka topic (or several).")
+    bootstrap_servers: Text = Field(description="Brokers to begin with: `host:port`, several separated by commas.")
+    topic: Topics = Field(default=None, description="The topic, or a list of topics. Either topic or topic_pattern.")
+    topic_pattern: Text | None = Field(
+        default=None, description="A Java regular expression; every topic whose name it matches is read."
+    )
+    starting_offsets: Offsets = Field(
+        default="earliest",
+        description="Where the first run begins; later runs go on from the checkpoint. A mapping of topic to partition "
+        "to offset must name all partitions (-2 is earliest, -1 is latest).",
+    )
+    on_data_loss: Literal["fail", "continue"] = Field(
+        default="fail",
+        description="When offsets are gone at the broker: stop with an error, or record the range and go on.",
+    )
+    max_offsets_per_batch: int | None = Field(default=None, ge=1, description="The most records in one batch.")
+    min_partitions: int | None = Field(
+        default=None, ge=1, description="Read with at least this many tasks, also from topics with fewer partitions."
+    )
+    headers: bool = Field(default=False, description="Read record headers too.")
+    security: KafkaSecurity | None = Field(
+        default=None, description="Encryption and credentials; without it PLAINTEXT."
+    )
+    options: dict[str, Option] = Field(
+        default={}, repr=False, description="More Kafka client settings, without the `kafka.` prefix."
+    )
+
+    @field_validator("options")
+    @classmethod
+    def _check_options(cls, options: dict[str, str]) -> dict[str, str]:
+        for key in options:
+            if key.startswith("kafka."):
+                raise ValueError(f"leave out the prefix: write {key.removeprefix('kafka.')!r}, not {key!r}")
+        return options
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.topic is None) == (self.topic_pattern is None):
+            raise fault("topic", "give exactly one of topic and topic_pattern")
+        if isinstance(self.starting_offsets, dict) and self.topics:
+            unknown = sorted(self.starting_offsets.keys() - set(self.topics))
+            if unknown:
+                raise fault("starting_offsets", f"names {unknown[0]!r}, which source.topic does not read")
+        return self
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics by name; empty where `topic_pattern` is used."""
+        return (self.topic,) if isinstance(self.topic, str) else tuple(self.topic or ())
+
+
+class DeltaSource(Model):
+    type: Literal["delta"] = Field(description="A Delta table.")
+    path: Text = Field(description="The table's path.")
+    value: Text = Field(
+        default="value", description="The binary column of envelopes, where envelope.format is protobuf."
+    )
+    starting_version: int | None = Field(
+        default=None, ge=0, description="Table version where the first run begins; without it, all rows."
+    )
+    starting_timestamp: Text | None = Field(
+        default=None, description="The first run begins with the commits since: `2026-01-31` or `2026-01-31 12:00:00`."
+    )
+    max_files_per_batch: int | None = Field(default=None, ge=1, description="The most data files in one batch.")
+    max_bytes_per_batch: Size | None = Field(
+        default=None, description="About the most bytes of data files in one batch: `64 MB`, or a number of bytes."
+    )
+    skip_change_commits: bool = Field(
+        default=False,
+        description="Step over commits that delete or rewrite rows (GDPR deletes) in place of failing. Such a delete "
+        "must be repeated in the tables.",
+    )
+
+    @field_validator("starting_timestamp")
+    @classmethod
+    def _check_timestamp(cls, text: str | None) -> str | None:
+        try:
+            datetime.fromisoformat(text or "2026-01-31")
+        except ValueError:
+            raise ValueError("allowed: a date or a time, as '2026-01-31' or '2026-01-31 12:00:00'") from None
+        return text
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.starting_version is not None and self.starting_timestamp is not None:
+            raise fault("starting_timestamp", "give starting_version or starting_timestamp, not both")
+        return self
+
+
+Source: TypeAlias = Annotated[KafkaSource | DeltaSource, Field(discriminator="type")]
+
+
+class RegistryConfig(Model):
+    url: Text | None = Field(
+        default=None, description="Address of a registry with Confluent's REST API. Either url or path."
+    )
+    path: Text | None = Field(default=None, description="Folder of the embedded registry: plain files, no server.")
+    username: Text | None = Field(default=None, description="User for basic authentication.")
+    password: SecretStr | None = Field(default=None, description="Password for basic authentication.")
+    token: SecretStr | None = Field(default=None, description="Bearer token, in place of username and password.")
+    ca_file: Text | None = Field(
+        default=None, description="PEM file of the authority that signed the server's certificate."
+    )
+    cert_file: Text | None = Field(default=None, description="PEM file of the client's certificate.")
+    key_file: Text | None = Field(default=None, description="PEM file of the client's private key.")
+    timeout_sec: float = Field(default=10.0, gt=0, description="How long one request may take, in seconds.")
+    attempts: int = Field(default=5, ge=1, description="How often a request is tried before the batch fails.")
+    cache: Text | None = Field(
+        default=None, description="Folder of the disk cache. Schema ids in it need no registry, also while it is down."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.url is None) == (self.path is None):
+            raise fault("url", "give exactly one of url (a server) and path (the embedded registry)")
+        if self.url is not None and "@" in self.url:
+            raise fault("url", "may not hold credentials; use username and password, or token")
+        if (self.username is None) != (self.password is None):
+            raise fault("password", "username and password go together: give both or none")
+        if self.token is not None and self.username is not None:
+            raise fault("token", "give token or username and password, not both")
+        if self.key_file is not None and self.cert_file is None:
+            raise fault("cert_file", "key_file needs cert_file")
+        return self
+
+
+class Envelope(Model):
+    format: Literal["protobuf", "columns"] = Field(
+        default="protobuf",
+        description="`protobuf`: one binary value holds the envelope. `columns`: the source already has a column each.",
+    )
+    framing: Literal["confluent", "none"] = Field(
+        default="confluent",
+        description="`confluent`: magic byte, schema id and message indexes first. `none`: bare protobuf.",
+    )
+    subject: Text | None = Field(
+        default=None, description="Registry subject of a bare envelope's schema. For one Kafka topic: `<topic>-value`."
+    )
+    proto: Text | None = Field(
+        default=None, description="A .proto file with the envelope's schema, in place of subject."
+    )
+    message: Text | None = Field(
+        default=None, description="The envelope's message by full name; without it, the first."
+    )
+    route: Text = Field(
+        default="game_name", description="Field (or column) of the route: the key that decides the table."
+    )
+    schema_id: Text = Field(default="schema_id", description="Field (or column) of the payload's schema id.")
+    payload: Text = Field(default="payload", description="Field (or column) of the payload's bytes.")
+
+
+class Payload(Model):
+    format: Literal["protobuf", "avro", "json"] = Field(
+        default="protobuf", description="What a payload is. Only `protobuf` is available yet."
+    )
+    framing: Literal["confluent", "none"] = Field(
+        default="confluent",
+        description="`confluent`: the payload's own header gives its schema id. `none`: the envelope's schema_id does.",
+    )
+    message: Text | None = Field(
+        default=None, description="The message by full name, where framing is none; else the first."
+    )
+    legacy_varints: bool = Field(
+        default=False, description="Message indexes are plain varints, as confluent-kafka-python before 1.8 wrote them."
+    )
+    raw_nested_indexes: bool = Field(
+        default=False, description="Message indexes count map entry types too, as confluent-kafka-python does."
+    )

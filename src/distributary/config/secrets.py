@@ -1,0 +1,102 @@
+"""Secret references: `${env:NAME}`, `${file:PATH}`, `${databricks:SCOPE/KEY}`, always the whole of a value."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from distributary.config.environment import environment
+from distributary.errors import ConfigError, SecretMissing
+
+KeyPath = tuple[str | int, ...]
+
+MASK = "**********"
+_WHOLE = re.compile(r"\$\{(\w+):([^{}]+)\}")
+_BEGIN = re.compile(r"\$\{\w+:")
+_SECRET_KEY = re.compile(r"(?i)secret|passw|token|access.?key|account.?key|jaas|credential")
+
+
+def dotted(path: KeyPath) -> str:
+    """`source.topic` from ("source", "topic"). In brackets: list positions, and keys that do not print on one line."""
+    plain = (part if isinstance(part, str) and part.isprintable() else None for part in path)
+    shown = (f"[{part!r}]" if text is None else f".{text}" for part, text in zip(path, plain, strict=True))
+    return "".join(shown).removeprefix(".")
+
+
+def looks_secret(path: KeyPath) -> bool:
+    """Whether a free option (Spark, Kafka, store) is secret by its name, like Spark's own redaction rule."""
+    return len(path) > 1 and isinstance(path[-1], str) and bool(_SECRET_KEY.search(path[-1]))
+
+
+def resolve(document: Any, *, file: str) -> tuple[Any, dict[KeyPath, str]]:
+    """A copy of `document` with references replaced by their values, and the reference at each path.
+
+    Raises:
+        SecretMissing: a reference has no value.
+        ConfigError: a reference of an unknown kind, or one that is only a part of a value.
+    """
+    found: dict[KeyPath, str] = {}
+
+    def walk(value: Any, path: KeyPath) -> Any:
+        if isinstance(value, dict):
+            return {key: walk(item, (*path, key)) for key, item in value.items()}
+        if isinstance(value, list):
+            return [walk(item, (*path, index)) for index, item in enumerate(value)]
+        if not isinstance(value, str) or not _BEGIN.search(value):
+            return value
+        found[path] = value
+        return _value(value, file, dotted(path))
+
+    return walk(document, ()), found
+
+
+def _value(reference: str, file: str, key: str) -> str:
+    match = _WHOLE.fullmatch(reference)
+    if match is None:
+        detail = "a reference like ${env:NAME} must be the whole value, not a part of it"
+        raise ConfigError(file=file, key=key, detail=detail)
+    reader = _READERS.get(match[1])
+    if reader is None:
+        detail = f"unknown reference ${{{match[1]}:...}}; allowed: {', '.join(f'${{{kind}:...}}' for kind in _READERS)}"
+        raise ConfigError(file=file, key=key, detail=detail)
+    value, remedy = reader(match[2])
+    if not value:
+        raise SecretMissing(file=file, key=key, reference=reference, remedy=remedy)
+    return value
+
+
+def _from_env(name: str) -> tuple[str | None, str]:
+    return environment().get(name), f"Set the environment variable {name}."
+
+
+def _from_file(name: str) -> tuple[str | None, str]:
+    try:
+        return Path(name).read_text(encoding="utf-8").rstrip("\r\n"), f"The file {name} is empty."
+    except (OSError, UnicodeDecodeError) as error:
+        why = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else (error.strerror or "cannot be read")
+        return None, f"Write the value to the file {name} ({why})."
+
+
+def _from_databricks(name: str) -> tuple[str | None, str]:
+    scope, slash, key = name.partition("/")
+    if not (scope and slash and key):
+        return None, "Write it as ${databricks:scope/key}."
+    if "DATABRICKS_RUNTIME_VERSION" not in environment():
+        return None, "Databricks secrets can be read on Databricks only; elsewhere use ${env:NAME} or ${file:PATH}."
+    remedy = f"Check that the secret scope {scope} has the key {key} and that this job may read it."
+    try:
+        # Part of every Databricks runtime; imported by name because it exists nowhere else.
+        secrets = importlib.import_module("databricks.sdk.runtime").dbutils.secrets
+        return str(secrets.get(scope=scope, key=key)), remedy
+    except Exception as error:  # the runtime raises Py4J errors of many classes
+        return None, f"{remedy} ({type(error).__name__})"
+
+
+_READERS: Mapping[str, Callable[[str], tuple[str | None, str]]] = {
+    "env": _from_env,
+    "file": _from_file,
+    "databricks": _from_databricks,
+}

@@ -1,0 +1,134 @@
+"""Route -> table name: injective and reversible, safe on every store and catalog.
+
+A name has only `a-z`, `0-9` and `_`, so no two names differ by case alone (file systems and metastores that fold case
+cannot mix two tables up), and it never begins with `_` (Hadoop and Spark treat such folders as hidden; no table can be
+`_delta_log` or `_distributary`). A simple route keeps its spelling: `ann_game` is `ann_game`.
+
+- Every other character is written `_x<hex>_`, its code point in lower-case hex: `a-b` is `a_x2d_b`.
+- A `_` of the route that is first, or stands before an `x`, is written `_x5f_`: an `_x` always begins an escape.
+- Where the first character is escaped, an `x` goes in front: `Ann` is `x_x41_nn`. An `x` of the route that is first and
+  stands before an escape is escaped itself, so `xAnn` is `x_x78__x41_nn`.
+- A name over 200 characters is cut to a readable prefix + `_xh` + 32 hex digits of the route's SHA-256. `h` is no hex
+  digit, so it meets no escaped name; two such routes meet only if 128 bits of SHA-256 do. It cannot be reversed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+MAX_NAME_CHARS = 200
+"""Under the limits of Unity Catalog (255), the Hive metastore (256) and file names (255 bytes)."""
+
+PLACEHOLDER = "{route}"
+_HASH_MARK = "_xh"
+_HASH_HEX_CHARS = 32
+_SIMPLE = re.compile(r"[a-z0-9][a-z0-9_]*")
+_TEMPLATE = re.compile(r"([a-z0-9][a-z0-9_]*)?\{route\}([a-z0-9_]*)")
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
+_TOKEN = re.compile(r"_x(?P<code>[0-9a-f]{1,6})_|_xh(?P<hash>[0-9a-f]{32})$|(?P<plain>[a-z0-9]|_(?!x))")
+_MAX_CODE_POINT = 0x10FFFF
+_MAX_TEMPLATE_CHARS = 100
+
+
+def check_template(template: str) -> tuple[str, str]:
+    """The parts of `template` before and after `{route}`.
+
+    Raises:
+        ValueError: `{route}` is not there exactly once, or the rest is not a-z, 0-9, _ (and does not begin with _).
+    """
+    match = _TEMPLATE.fullmatch(template)
+    if match is None or len(template) > _MAX_TEMPLATE_CHARS:
+        raise ValueError(
+            f"allowed: {PLACEHOLDER} exactly once, around it only a-z, 0-9 and _ (not _ first), "
+            f"at most {_MAX_TEMPLATE_CHARS} characters, as in 'silver_{PLACEHOLDER}'"
+        )
+    return match[1] or "", match[2]
+
+
+def table_name(route: str, template: str = PLACEHOLDER) -> str:
+    """The table of `route`: `[a-z0-9_]`, at most `MAX_NAME_CHARS` long; see the module for the rule.
+
+    Raises:
+        ValueError: `route` is empty (such rows have no table), or `template` is not allowed.
+    """
+    if not route:
+        raise ValueError("an empty route has no table")
+    before, after = check_template(template)
+    tokens = _escape(route)
+    body = "".join(tokens)
+    room = MAX_NAME_CHARS - len(before) - len(after)
+    return before + (body if len(body) <= room else _hashed(route, tokens, room)) + after
+
+
+def route_of(name: str, template: str = PLACEHOLDER) -> str | None:
+    """The route whose table is `name`; None where the name was hashed because it was too long.
+
+    Raises:
+        ValueError: no route has this name under `template`.
+    """
+    before, after = check_template(template)
+    body = name[len(before) : len(name) - len(after)]
+    if name != before + body + after:
+        raise ValueError(f"{name!r} does not have the form {template!r}")
+    tokens = _tokens(body)
+    if tokens and tokens[-1]["hash"] is not None:
+        return None
+    route = "".join(token["plain"] or chr(int(token["code"], 16)) for token in tokens)
+    if not route or table_name(route, template) != name:
+        raise ValueError(f"{name!r} is not the name of any route")
+    return route
+
+
+def quoted(identifier: str) -> str:
+    """`identifier` (one part of a name) in backticks for Spark SQL; a backtick inside is doubled.
+
+    Raises:
+        ValueError: the identifier is empty, which Spark SQL cannot name.
+    """
+    if not identifier:
+        raise ValueError("an empty identifier cannot be quoted")
+    return "`" + identifier.replace("`", "``") + "`"
+
+
+def _escape(route: str) -> list[str]:
+    """Tokens of the name in order, each to be kept whole."""
+    if _SIMPLE.fullmatch(route) and "_x" not in route:
+        return list(route)
+    following = route[1:] + " "
+    tokens = [c if _is_plain(c, following[i]) else _escaped(c) for i, c in enumerate(route)]
+    if route[0] == "_" or (route[0] == "x" and tokens[1:] and tokens[1].startswith("_x")):
+        tokens[0] = _escaped(route[0])
+    return ["x", *tokens] if tokens[0].startswith("_") else tokens
+
+
+def _is_plain(character: str, following: str) -> bool:
+    return character in _PLAIN or (character == "_" and following != "x")
+
+
+def _escaped(character: str) -> str:
+    return f"_x{ord(character):x}_"
+
+
+def _hashed(route: str, tokens: list[str], room: int) -> str:
+    # Cut between tokens: half an escape in front of the mark could read as another route's escape.
+    prefix = ""
+    for token in tokens:
+        if len(prefix) + len(token) > room - len(_HASH_MARK) - _HASH_HEX_CHARS:
+            break
+        prefix += token
+    digest = hashlib.sha256(route.encode("utf-8", "surrogatepass")).hexdigest()
+    return prefix + _HASH_MARK + digest[:_HASH_HEX_CHARS]
+
+
+def _tokens(body: str) -> list[re.Match[str]]:
+    """The tokens of an escaped name from left to right; empty where it is not one."""
+    tokens: list[re.Match[str]] = []
+    position = 1 if body.startswith("x_x") else 0
+    while position < len(body):
+        token = _TOKEN.match(body, position)
+        if token is None or (token["code"] and int(token["code"], 16) > _MAX_CODE_POINT):
+            return []
+        tokens.append(token)
+        position = token.end()
+    return tokens

@@ -1,0 +1,234 @@
+"""Protobuf descriptor to table columns: one rule set, fixed for ever, since a later change would break tables.
+
+| protobuf                                   | column                                                            |
+|--------------------------------------------|-------------------------------------------------------------------|
+| int32, sint32, sfixed32                    | int                                                               |
+| int64, sint64, sfixed64                    | bigint                                                            |
+| uint32, fixed32                            | bigint                                                            |
+| uint64, fixed64                            | decimal(20,0)                                                     |
+| float, double, bool, string                | float, double, boolean, string                                    |
+| bytes                                      | binary                                                            |
+| enum                                       | string: the value's name; a number without a name as text, "7"    |
+| google.protobuf.*Value wrappers            | the wrapped type, null where unset                                |
+| google.protobuf.Timestamp                  | timestamp (UTC, microseconds, rounded down)                       |
+| google.protobuf.Duration                   | bigint: microseconds, rounded down                                |
+| google.protobuf.Struct, Value, ListValue   | string: JSON                                                      |
+| google.protobuf.Any                        | struct<type_url string, value binary, json string>; `json` where  |
+|                                            | the type is part of the schema, else null                         |
+| message                                    | struct; without fields: struct<_empty boolean>, true where present|
+| message inside itself                      | binary: serialised, from the point of recursion on                |
+| group                                      | as a message                                                      |
+| repeated T                                 | array<T>                                                          |
+| map<K, V>                                  | map<K, V>; the last entry of a key wins                           |
+
+Presence: a field without presence (implicit, proto3) that is unset is its type's default value. A field with
+presence (`optional`, `required`, member of a oneof, message) that is unset is null, or its declared default (proto2
+`[default = 42]`). Repeated fields and maps that are unset are empty, never null.
+
+Names are those of the schema, in the order of declaration. Delta compares names without case: of two fields that
+differ only by case, the later one is stored as `<name>__<field number>`.
+
+Extensions and unknown fields have no column. No type depends on the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+
+from distributary.errors import SchemaBroken
+
+Shape = Literal["scalar", "enum", "wrapper", "timestamp", "duration", "json", "any", "empty", "struct", "cut"]
+
+MAX_FIELDS: Final = 10_000
+"""Fields of one message with all nested ones; mutual recursion of many messages would multiply without bound."""
+MAX_LEVELS: Final = 50
+"""Message types inside each other. Parsers stop at 100 levels of messages, and each map on the way takes two."""
+EMPTY_COLUMN: Final = "_empty"
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+ANY: Final = pa.struct([("type_url", pa.string()), ("value", pa.binary()), ("json", pa.string())])
+EMPTY: Final = pa.struct([(EMPTY_COLUMN, pa.bool_())])
+
+_F: Final = FieldDescriptor
+SCALARS: Final[Mapping[int, Any]] = {
+    _F.TYPE_INT32: pa.int32(),
+    _F.TYPE_SINT32: pa.int32(),
+    _F.TYPE_SFIXED32: pa.int32(),
+    _F.TYPE_INT64: pa.int64(),
+    _F.TYPE_SINT64: pa.int64(),
+    _F.TYPE_SFIXED64: pa.int64(),
+    _F.TYPE_UINT32: pa.int64(),
+    _F.TYPE_FIXED32: pa.int64(),
+    _F.TYPE_UINT64: pa.decimal128(20, 0),
+    _F.TYPE_FIXED64: pa.decimal128(20, 0),
+    _F.TYPE_FLOAT: pa.float32(),
+    _F.TYPE_DOUBLE: pa.float64(),
+    _F.TYPE_BOOL: pa.bool_(),
+    _F.TYPE_STRING: pa.string(),
+    _F.TYPE_BYTES: pa.binary(),
+}
+_WELL_KNOWN: Final[Mapping[str, tuple[Shape, Any]]] = {
+    "google.protobuf.Timestamp": ("timestamp", TIMESTAMP),
+    "google.protobuf.Duration": ("duration", pa.int64()),
+    "google.protobuf.Struct": ("json", pa.string()),
+    "google.protobuf.Value": ("json", pa.string()),
+    "google.protobuf.ListValue": ("json", pa.string()),
+    "google.protobuf.Any": ("any", ANY),
+}
+_WRAPPERS: Final = frozenset(
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field and the column it becomes."""
+
+    number: int
+    column: str
+    kind: int
+    """`FieldDescriptor.TYPE_*`; of a wrapper: of the wrapped value."""
+    shape: Shape
+    type: Any
+    """Arrow type of the column."""
+    presence: bool = False
+    """Whether unset is null (or `default`) in the column; without, unset is the type's default value."""
+    repeated: bool = False
+    packed: bool = False
+    oneof: str | None = None
+    default: Any = None
+    """The declared default of a field with presence; None where unset means null."""
+    names: Mapping[int, str] | None = None
+    """Names by number, of an enum."""
+    message: Message | None = None
+    """What a struct holds."""
+    entry: tuple[Field, Field] | None = None
+    """Key and value, of a map."""
+    full_name: str = ""
+    """Full name of the message type; empty unless the field holds messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message type and the columns of its fields."""
+
+    full_name: str
+    fields: tuple[Field, ...]
+
+    @property
+    def type(self) -> Any:
+        """Arrow type of a column that holds this message."""
+        return pa.struct([(field.column, field.type) for field in self.fields]) if self.fields else EMPTY
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Arrow schema of a table of this message."""
+        return pa.schema(list(self.type))
+
+
+def message_columns(descriptor: Descriptor) -> Message:
+    """The columns of a message, by the rules above.
+
+    Raises:
+        SchemaBroken: the message has more than `MAX_FIELDS` fields with all nested ones, or `MAX_LEVELS` levels.
+    """
+    return _Columns(descriptor.full_name).message(descriptor, ())
+
+
+class _Columns:
+    """Walks one message type; counts fields, for nested types multiply."""
+
+    def __init__(self, root: str) -> None:
+        self._root, self._left, self._enums = root, MAX_FIELDS, dict[str, Mapping[int, str]]()
+
+    def message(self, descriptor: Descriptor, path: tuple[str, ...]) -> Message:
+        self._left -= len(descriptor.fields)
+        if self._left < 0 or len(path) >= MAX_LEVELS:
+            detail = f"it has more than {MAX_FIELDS} fields with all nested ones, or more than {MAX_LEVELS} levels"
+            raise SchemaBroken(what=f"of message {self._root}", detail=detail)
+        path = (*path, descriptor.full_name)
+        names = _column_names(descriptor.fields)
+        return Message(
+            descriptor.full_name,
+            tuple(self._field(field, name, path) for field, name in zip(descriptor.fields, names, strict=True)),
+        )
+
+    def _field(self, field: FieldDescriptor, column: str, path: tuple[str, ...]) -> Field:
+        target = field.message_type
+        if target is not None and target.GetOptions().map_entry:
+            key, value = (self._entry_part(target.fields_by_name[part], path) for part in ("key", "value"))
+            type_ = pa.map_(key.type, value.type)
+            return Field(field.number, column, field.type, "struct", type_, repeated=True, entry=(key, value))
+        shape, type_, message = self._target(field, path)
+        wrapped = target.fields_by_name["value"] if target is not None and shape == "wrapper" else field
+        return Field(
+            number=field.number,
+            column=column,
+            kind=wrapped.type,
+            shape=shape,
+            type=pa.list_(pa.field("element", type_)) if field.is_repeated else type_,
+            presence=field.has_presence,
+            repeated=field.is_repeated,
+            packed=field.is_packed,
+            oneof=shared_oneof(field),
+            default=self._default(field),
+            names=self._names(field.enum_type) if field.enum_type is not None else None,
+            message=message,
+            full_name=target.full_name if target is not None else "",
+        )
+
+    def _entry_part(self, field: FieldDescriptor, path: tuple[str, ...]) -> Field:
+        """Key or value of a map: on the wire it may be absent, in the column it is its type's default then."""
+        part = self._field(field, field.name, path)
+        if field.enum_type is not None and field.default_value != 0:
+            return replace(part, presence=True, default=self._names(field.enum_type)[field.default_value])
+        return replace(part, presence=False, default=None)
+
+    def _target(self, field: FieldDescriptor, path: tuple[str, ...]) -> tuple[Shape, Any, Message | None]:
+        """Shape and Arrow type of one value of a field."""
+        target = field.message_type
+        if target is None:
+            return ("enum", pa.string(), None) if field.enum_type is not None else ("scalar", SCALARS[field.type], None)
+        if target.full_name in _WELL_KNOWN:
+            return (*_WELL_KNOWN[target.full_name], None)
+        if target.full_name in _WRAPPERS:
+            return "wrapper", SCALARS[target.fields_by_name["value"].type], None
+        if target.full_name in path:
+            return "cut", pa.binary(), None
+        if not target.fields:
+            return "empty", EMPTY, None
+        message = self.message(target, path)
+        return "struct", message.type, message
+
+    def _names(self, enum: EnumDescriptor) -> Mapping[int, str]:
+        """Of several names for one number (`allow_alias`) the first declared."""
+        if enum.full_name not in self._enums:
+            self._enums[enum.full_name] = {value.number: value.name for value in reversed(enum.values)}
+        return self._enums[enum.full_name]
+
+    def _default(self, field: FieldDescriptor) -> Any:
+        if not field.has_presence or not field.has_default_value:
+            return None
+        return self._names(field.enum_type)[field.default_value] if field.enum_type else field.default_value
+
+
+def shared_oneof(field: FieldDescriptor) -> str | None:
+    """Name of the oneof that a field shares; alone in one, as under proto3's `optional`, it is just optional."""
+    oneof = field.containing_oneof
+    return oneof.name if oneof is not None and len(oneof.fields) > 1 else None
+
+
+def _column_names(fields: Iterable[FieldDescriptor]) -> list[str]:
+    names, taken = [], set[str]()
+    for field in fields:
+        name = field.name
+        while name.lower() in taken:
+            name = f"{name}__{field.number}"
+        taken.add(name.lower())
+        names.append(name)
+    return names

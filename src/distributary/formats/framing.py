@@ -1,0 +1,196 @@
+"""The Confluent wire header of a protobuf record, read and written in this one place.
+
+    00 | schema id, 4 bytes big-endian | message indexes | body
+
+The message indexes say which message of the schema file the body is: a count and then one index per nesting
+level, each a zigzag varint. The path `[0]`, by far the most frequent, is abbreviated to the single byte `00`.
+Source: docs.confluent.io, "Wire format"; the traps are those of `confluent-kafka-python#926` (plain instead
+of zigzag varints) and `risingwavelabs/risingwave#14773` (the header has no fixed length).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.errors import Reason
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+
+MAGIC: Final = 0
+ID_BYTES: Final = 5
+"""Magic byte and schema id: what precedes the message indexes."""
+MAX_DEPTH: Final = 32
+"""Longest index path. protoc refuses messages nested deeper; a crafted count must not allocate memory."""
+MAX_INDEX: Final = 2**31 - 1
+VARINT_BYTES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Headers of a batch of records, as columns. All arrays are as long as the input.
+
+    A null record (a tombstone) is null in all four columns: it has no header and nothing is wrong with it.
+    """
+
+    schema_id: pa.Int32Array
+    """Writer schema id; null where there is no good header."""
+    index: pa.StringArray
+    """Message index path as text: "0", "2", "0.1"; null where there is no good header."""
+    body: pa.BinaryArray
+    """The serialised message (empty is a valid one, all defaults); null where there is no good header."""
+    reason: pa.StringArray
+    """`Reason` id: TOO_SHORT, BAD_MAGIC, BAD_INDEX or UNKNOWN_SCHEMA_ID (a negative id); null where fine."""
+
+
+def frame(schema_id: int, body: bytes, index: Sequence[int] = (0,)) -> bytes:
+    """Put the header in front of a serialised message.
+
+    Raises:
+        ValueError: the id or an index is negative, or the path is empty or deeper than `MAX_DEPTH`.
+    """
+    if schema_id < 0 or not 0 < len(index) <= MAX_DEPTH or min(index) < 0:
+        raise ValueError(f"no header for schema id {schema_id} and message index path {list(index)}")
+    path = b"\0" if tuple(index) == (0,) else b"".join(map(_zigzag, (len(index), *index)))
+    return struct.pack(">bi", MAGIC, schema_id) + path + body
+
+
+def split_frames(values: pa.BinaryArray, *, legacy_varints: bool = False) -> Frames:
+    """Split framed records into schema id, message index path and body.
+
+    Args:
+        values: framed records; null is a tombstone.
+        legacy_varints: read the indexes as plain varints, as confluent-kafka-python up to 1.7 wrote them.
+            Never guessed: `02 00 01` is valid in both forms and means different things.
+
+    A header that ends too early is TOO_SHORT; another first byte than 0 (raw protobuf, a GUID header)
+    is BAD_MAGIC; a negative or oversized count or index is BAD_INDEX.
+    """
+    count = len(values)
+    present = ~np.asarray(values.is_null()) if values.null_count else np.ones(count, bool)
+    start, data = _offsets(values)
+    begin, end = start[:-1], start[1:]
+    reason = np.full(count, "", dtype=object)
+    long_enough = present & (end - begin > ID_BYTES)
+    reason[present & ~long_enough] = Reason.TOO_SHORT
+    header = _gather(data, begin, long_enough, ID_BYTES + 1)
+    framed = long_enough & (header[:, 0] == MAGIC)
+    reason[long_enough & ~framed] = Reason.BAD_MAGIC
+    schema_id = header[:, 1:ID_BYTES].astype(np.uint8).copy().view(">i4").reshape(count).astype(np.int32)
+    reason[framed & (schema_id < 0)] = Reason.UNKNOWN_SCHEMA_ID
+
+    good = framed & (schema_id >= 0)
+    body_at = begin + ID_BYTES + 1
+    index: Any = pa.repeat(pa.scalar("0"), count)
+    longer = good & (header[:, ID_BYTES] != 0)
+    if longer.any():
+        paths = _Paths(data, begin[longer] + ID_BYTES, end[longer], zigzag=not legacy_varints)
+        index = pc.replace_with_mask(index, pa.array(longer), paths.text())
+        body_at[longer], reason[longer] = paths.at, paths.reason()
+        good[longer] = ~(paths.short | paths.bad)
+    return Frames(
+        schema_id=pa.array(schema_id, pa.int32(), mask=~good),
+        index=pc.if_else(pa.array(good), index, None),
+        body=_bodies(values, start, body_at, good),
+        reason=pa.array(reason, pa.string(), mask=reason == ""),
+    )
+
+
+def _zigzag(value: int) -> bytes:
+    value <<= 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _offsets(values: pa.BinaryArray) -> tuple[Ints, NDArray[np.uint8]]:
+    """Offsets (length n + 1, into the data) and the data; copes with sliced arrays."""
+    _, offsets, data = values.buffers()
+    count = len(values)
+    if offsets is None or offsets.size == 0:
+        return np.zeros(count + 1, np.int64), np.zeros(0, np.uint8)
+    start = np.frombuffer(offsets, np.int32, count + 1, values.offset * 4).astype(np.int64)
+    return start, np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+
+
+def _gather(data: NDArray[np.uint8], begin: Ints, where: Bools, width: int) -> NDArray[np.int16]:
+    """The first `width` bytes of each chosen row; -1 in the others."""
+    out = np.full((len(begin), width), -1, np.int16)
+    rows = begin[where]
+    for column in range(width):
+        out[where, column] = data[rows + column]
+    return out
+
+
+def _bodies(values: pa.BinaryArray, start: Ints, body_at: Ints, good: Bools) -> pa.BinaryArray:
+    """Cut every row in two by doubling the offsets, and take the bodies: one copy, any header length."""
+    count = len(good)
+    cuts = np.empty(2 * count + 1, np.int32)
+    cuts[0::2] = start
+    cuts[1::2] = np.where(good, body_at, start[:-1])
+    halves = pa.BinaryArray.from_buffers(
+        pa.binary(), 2 * count, [None, pa.py_buffer(cuts), values.buffers()[2] or pa.py_buffer(b"")]
+    )
+    return halves.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int64), mask=~good))
+
+
+class _Paths:
+    """Index paths that are not in the one-byte form, read level by level over all rows at once."""
+
+    def __init__(self, data: NDArray[np.uint8], at: Ints, end: Ints, *, zigzag: bool) -> None:
+        self.at = at.copy()
+        """Where each row is read next; after the last level this is where the body starts."""
+        self.short = np.zeros(len(at), bool)
+        self.bad = np.zeros(len(at), bool)
+        self._data, self._end, self._zigzag = data, end, zigzag
+        self._count = self._next(np.ones(len(at), bool), limit=MAX_DEPTH)
+        self._levels: list[Ints] = []
+        for level in range(int(self._count.max(initial=0))):
+            self._levels.append(self._next(self._count > level, limit=MAX_INDEX))
+
+    def reason(self) -> NDArray[np.object_]:
+        """What is wrong with each row; "" where nothing is."""
+        reason = np.where(self.short, Reason.TOO_SHORT, "").astype(object)
+        reason[self.bad] = Reason.BAD_INDEX
+        return reason
+
+    def text(self) -> pa.StringArray:
+        """Paths as "2" or "0.1"; a count of 0 in more than one byte is still [0]."""
+        empty = self._count == 0
+        columns = []
+        for level, values in enumerate(self._levels or [np.zeros(len(self.at), np.int64)]):
+            absent = (self._count <= level) & ~(empty & (level == 0))
+            columns.append(pa.array(values, pa.int64(), mask=absent).cast(pa.string()))
+        return pc.binary_join_element_wise(*columns, ".", null_handling="skip")
+
+    def _next(self, wanted: Bools, limit: int) -> Ints:
+        """Read one varint in every wanted row that has had no fault; 0 elsewhere."""
+        value = np.zeros(len(self.at), np.int64)
+        open_rows = np.flatnonzero(wanted & ~self.short & ~self.bad)
+        for byte in range(VARINT_BYTES):
+            over = self.at[open_rows] >= self._end[open_rows]
+            self.short[open_rows[over]] = True
+            open_rows = open_rows[~over]
+            read = self._data[self.at[open_rows]].astype(np.int64)
+            self.at[open_rows] += 1
+            value[open_rows] |= (read & 0x7F) << (7 * byte)
+            open_rows = open_rows[read > 0x7F]
+        self.bad[open_rows] = True
+        if self._zigzag:
+            value = (value >> 1) ^ -(value & 1)
+        self.bad |= (value < 0) | (value > limit)
+        value[self.bad | self.short] = 0
+        return value

@@ -1,0 +1,102 @@
+"""Fixtures for all tests. Services start at their first use, once per run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hypothesis
+import pytest
+
+from tests import services
+from tests.services.kafka import Kafka
+from tests.services.registry import Registry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REQUIRED = os.environ.get("REQUIRE_SERVICES") == "1"
+
+hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
+hypothesis.settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@contextmanager
+def needed() -> Iterator[None]:
+    """A service that can't be had skips the test, or fails it where REQUIRE_SERVICES=1."""
+    try:
+        yield
+    except services.ServiceMissing as exc:
+        if REQUIRED:
+            pytest.fail(f"REQUIRE_SERVICES=1 and {exc}", pytrace=False)
+        pytest.skip(str(exc))
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """A broker without security, shared by all tests: use `kafka.topic()` for a topic of your own."""
+    with needed():
+        broker = Kafka(tmp_path_factory.mktemp("kafka"))
+    with broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def registry_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """A schema registry in memory, shared by all tests: use subject names of your own."""
+    with needed():
+        server = Registry(tmp_path_factory.mktemp("registry"))
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def registry_url(registry_server: Registry) -> str:
+    return registry_server.url
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One local session for the whole run, built by the product's own builder."""
+    from distributary.errors import JavaMissing
+    from distributary.session import build_session
+
+    folder = tmp_path_factory.mktemp("spark")
+    conf = {
+        "spark.driver.memory": "2g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Dderby.system.home={folder}",
+    }
+    try:
+        session = build_session("distributary-tests", master="local[2]", conf=conf)
+    except JavaMissing as exc:
+        if REQUIRED:
+            pytest.fail(str(exc), pytrace=False)
+        pytest.skip(f"Spark: {exc}")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """An empty folder as the root of tables, checkpoints and state."""
+    root = tmp_path / "lake"
+    root.mkdir()
+    return root
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, pytest.TestReport]:
+    report: pytest.TestReport = yield
+    if report.failed:
+        for server in services.STARTED:
+            if text := server.tail():
+                report.sections.append((f"log of {server.name} (pid {server.pid})", text))
+    return report

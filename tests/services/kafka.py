@@ -1,0 +1,168 @@
+"""One Kafka 4.3 broker (KRaft, one node), without or with SASL."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.services import Server, ServiceFailed, free_ports, maven, wait_until
+
+JARS = ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4")
+
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+# Three listeners: CLIENT is the one tests use and the only one with SASL, so that the broker's talk with
+# itself (transaction markers) needs no credentials. After a kill the controller refuses the broker's return
+# until its old session has ended: 3 s, not the default 9 s.
+_PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+listeners=CLIENT://127.0.0.1:{client},INTERNAL://127.0.0.1:{internal},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=CLIENT://127.0.0.1:{client},INTERNAL://127.0.0.1:{internal}
+listener.security.protocol.map=CLIENT:{protocol},INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+controller.quorum.voters=1@127.0.0.1:{controller}
+inter.broker.listener.name=INTERNAL
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+log.cleaner.dedupe.buffer.size=4194304
+"""
+
+_LOG4J = """
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %c{1}: %m%n
+"""
+
+
+class Kafka(Server):
+    """A broker. Topics are never created by themselves.
+
+    Args:
+        folder: data, settings and log; must be empty at first.
+        mechanism: None = no security; else SASL_PLAINTEXT with `users` (name -> password).
+    """
+
+    name = "kafka"
+
+    def __init__(
+        self, folder: Path, *, mechanism: Mechanism | None = None, users: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(folder)
+        self.mechanism = mechanism
+        self.users = dict(users or {})
+        self._lib = maven.jars(self.name, *JARS)
+        client, internal, controller = free_ports(3)
+        self.bootstrap_servers = f"127.0.0.1:{client}"
+        (folder / "log4j2.properties").write_text(_LOG4J)
+        settings = _PROPERTIES.format(
+            client=client,
+            internal=internal,
+            controller=controller,
+            protocol="SASL_PLAINTEXT" if mechanism else "PLAINTEXT",
+            data=folder / "data",
+        )
+        (folder / "server.properties").write_text(settings + self._sasl())
+        self._format()
+
+    def command(self) -> list[str]:
+        return [*self._jvm(), "kafka.Kafka", "server.properties"]
+
+    def client(self, user: str | None = None, **more: str) -> dict[str, str]:
+        """Settings of a librdkafka client; `user` defaults to the first one."""
+        conf = {"bootstrap.servers": self.bootstrap_servers, **more}
+        if self.mechanism:
+            name = user or next(iter(self.users))
+            conf |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": self.mechanism}
+            conf |= {"sasl.username": name, "sasl.password": self.users[name]}
+        return conf
+
+    def is_ready(self) -> bool:
+        try:
+            self._admin().list_topics(timeout=1)
+        except KafkaException:
+            return False
+        return True
+
+    def create_topic(self, topic: str, partitions: int = 2, **config: str) -> str:
+        """Create a topic and wait until clients can see it; `config` with _ for . (retention_ms="1000")."""
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
+        admin = self._admin()  # held until the answer is there: its end cancels what it was asked
+        admin.create_topics([new])[topic].result(30)
+        wait_until(lambda: self._partitions(topic) == partitions, 30, f"topic {topic}")
+        return topic
+
+    def delete_topic(self, topic: str) -> None:
+        admin = self._admin()
+        try:
+            admin.delete_topics([topic])[topic].result(30)
+        except KafkaException as exc:
+            if exc.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+        wait_until(lambda: self._partitions(topic) == 0, 30, f"topic {topic} to go")
+
+    @contextmanager
+    def topic(self, partitions: int = 2, **config: str) -> Iterator[str]:
+        """A topic with a name of its own, deleted afterwards."""
+        name = self.create_topic(f"t-{uuid.uuid4().hex[:12]}", partitions, **config)
+        try:
+            yield name
+        finally:
+            self.delete_topic(name)
+
+    def _admin(self) -> AdminClient:
+        # librdkafka tells of a broker that is not up yet on stderr; only the answer matters here.
+        return AdminClient({**self.client(), "log_level": "0"})
+
+    def _partitions(self, topic: str) -> int:
+        found = self._admin().list_topics(timeout=10).topics.get(topic)
+        return 0 if found is None else len(found.partitions)
+
+    def _jvm(self) -> list[str]:
+        options = ["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        logging = f"-Dlog4j2.configurationFile={(self.folder / 'log4j2.properties').as_uri()}"
+        return [self.java, *options, logging, "-cp", f"{self._lib}/*"]
+
+    def _sasl(self) -> str:
+        if self.mechanism is None:
+            return ""
+        package = "org.apache.kafka.common.security"
+        login = f"{package}.scram.ScramLoginModule required;"
+        if self.mechanism == "PLAIN":
+            users = " ".join(f'user_{name}="{password}"' for name, password in self.users.items())
+            login = f"{package}.plain.PlainLoginModule required {users};"
+        return (
+            f"sasl.enabled.mechanisms={self.mechanism}\n"
+            f"listener.name.client.{self.mechanism.lower()}.sasl.jaas.config={login}\n"
+        )
+
+    def _format(self) -> None:
+        command = [*self._jvm(), "kafka.tools.StorageTool", "format"]
+        command += ["-t", "4L6g3nShT-eMCtK--X86sw", "-c", "server.properties"]
+        if self.mechanism and self.mechanism != "PLAIN":
+            for name, password in self.users.items():
+                command += ["--add-scram", f"{self.mechanism}=[name={name},password={password}]"]
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ServiceFailed(f"kafka: its data folder could not be formatted:\n{done.stdout}{done.stderr}")

@@ -1,0 +1,78 @@
+"""Jars and archives of services, fetched once per user by Maven into the cache."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.services import ServiceMissing
+
+_POM = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>local</groupId><artifactId>fetch</artifactId><version>1</version><packaging>pom</packaging>
+<dependencies>{dependencies}</dependencies></project>
+"""
+_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+
+
+def jars(service: str, *coordinates: str) -> Path:
+    """A folder with the jars of `group:artifact:version` coordinates and of all they need at run time.
+
+    Raises:
+        ServiceMissing: there is no mvn, or it could not fetch them.
+    """
+
+    def fetch(folder: Path) -> None:
+        dependencies = "".join(_DEPENDENCY.format(*one.split(":")) for one in coordinates)
+        with tempfile.TemporaryDirectory() as work:
+            (Path(work) / "pom.xml").write_text(_POM.format(dependencies=dependencies))
+            goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
+            _mvn(service, goal, Path(work))
+
+    return _once(service, "+".join(coordinates), fetch)
+
+
+def archive(service: str, coordinate: str) -> Path:
+    """The unpacked folder of one `group:artifact:version:tar.gz:classifier`. Raises as `jars` does."""
+
+    def fetch(folder: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+            goal = ["dependency:copy", f"-Dartifact={coordinate}", f"-DoutputDirectory={work}"]
+            _mvn(service, goal, Path(work))
+            (packed,) = Path(work).glob("*.tar.gz")
+            shutil.unpack_archive(packed, folder, filter="data")
+
+    return _once(service, coordinate, fetch)
+
+
+def _once(service: str, key: str, fetch: Callable[[Path], None]) -> Path:
+    """Build the cache folder of `key` under a lock, and rename it into place when it is whole."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "distributary-test"
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / key.replace(":", "_")
+    with (cache / f"{service}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            part = Path(tempfile.mkdtemp(prefix=".part-", dir=cache))
+            try:
+                fetch(part)
+                part.rename(folder)
+            except BaseException:
+                shutil.rmtree(part, ignore_errors=True)
+                raise
+    return folder
+
+
+def _mvn(service: str, goal: Sequence[str], work: Path) -> None:
+    if (mvn := shutil.which("mvn")) is None:
+        raise ServiceMissing(service, "no mvn on the PATH to fetch it with", "Install Maven (apt: maven)")
+    done = subprocess.run(
+        [mvn, "-q", "-B", *goal], cwd=work, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        errors = [line for line in done.stdout.splitlines() if "ERROR" in line] or ["mvn failed"]
+        raise ServiceMissing(service, errors[0], "Check the network, or Maven's settings.xml for a mirror")

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from distributary import launcher, session
+from distributary.errors import Exit, JavaMissing, SparkNotStarted
+from distributary.launcher import Jars, explained
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """`code` in a process of its own: a JVM can be started only once in a process."""
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+# -- settings ----------------------------------------------------------------------------------------------
+
+
+def test_the_jars_have_the_versions_of_the_installed_packages() -> None:
+    delta, kafka = (coordinate.split(":") for coordinate in session.PACKAGES)
+    assert delta[2] == version("delta-spark")
+    assert kafka[2] == version("pyspark")
+
+
+def test_a_callers_setting_wins_over_ours() -> None:
+    settings = session._settings("app", "local[2]", {"spark.driver.memory": "8g", "spark.ui.enabled": "true"})
+    assert settings["spark.driver.memory"] == "8g"
+    assert settings["spark.ui.enabled"] == "true"
+    assert settings["spark.app.name"] == "app"
+    assert settings["spark.master"] == "local[2]"
+
+
+def test_a_callers_extensions_and_java_options_are_joined_with_ours() -> None:
+    wanted = {"spark.sql.extensions": "a.B", "spark.driver.extraJavaOptions": "-Dx=1"}
+    settings = session._settings("app", "local[2]", wanted)
+    assert settings["spark.sql.extensions"] == f"a.B,{session.EXTENSION}"
+    assert settings["spark.driver.extraJavaOptions"].startswith("-Dlog4j2.configurationFile=file:")
+    assert settings["spark.driver.extraJavaOptions"].endswith(" -Dx=1")
+
+
+def test_a_callers_log_setting_is_the_only_one() -> None:
+    option = "-Dlog4j2.configurationFile=file:/mine.properties"
+    settings = session._settings("app", "local", {"spark.driver.extraJavaOptions": option})
+    assert settings["spark.driver.extraJavaOptions"] == option
+
+
+def test_a_cluster_gets_no_settings_of_one_machine() -> None:
+    settings = session._settings("app", "yarn", {})
+    assert not session.LOCAL_CONF.keys() & settings.keys()
+
+
+# -- jars --------------------------------------------------------------------------------------------------
+
+
+def test_jars_are_asked_from_ivy_once_and_then_known_by_path(tmp_path: Path) -> None:
+    jar = tmp_path / "a jar.jar"
+    jar.touch()
+    jars = Jars(tmp_path / "cache", ["g:a:1"], ["org.slf4j"], {})
+    with jars.first_start_alone():
+        assert jars.settings() == {"spark.jars.packages": "g:a:1", "spark.jars.excludes": "org.slf4j:*"}
+        jars.remember(jar.as_uri())
+    again = Jars(tmp_path / "cache", ["g:a:1"], ["org.slf4j"], {"spark.jars": "own.jar"})
+    assert again.settings() == {"spark.jars": f"own.jar,{jar.as_uri()}", "spark.jars.packages": ""}
+
+
+def test_a_jar_that_was_deleted_is_asked_for_again(tmp_path: Path) -> None:
+    jar = tmp_path / "a.jar"
+    jar.touch()
+    jars = Jars(tmp_path / "cache", ["g:a:1"], [], {})
+    with jars.first_start_alone():
+        jars.remember(jar.as_uri())
+    jar.unlink()
+    assert jars.settings()["spark.jars.packages"] == "g:a:1"
+
+
+def test_other_packages_or_repositories_are_another_list(tmp_path: Path) -> None:
+    jar = tmp_path / "a.jar"
+    jar.touch()
+    jars = Jars(tmp_path / "cache", ["g:a:1"], [], {})
+    with jars.first_start_alone():
+        jars.remember(jar.as_uri())
+    assert Jars(tmp_path / "cache", ["g:a:2"], [], {}).known() == []
+    assert Jars(tmp_path / "cache", ["g:a:1"], [], {"spark.jars.ivy": "/i"}).known() == []
+
+
+def test_a_cache_that_cannot_be_written_only_costs_the_next_look_up(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    jars = Jars(tmp_path / "file", ["g:a:1"], [], {})
+    with jars.first_start_alone():
+        jars.remember((tmp_path / "file").as_uri())
+    assert jars.known() == []
+
+
+# -- failures ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        (":: io.delta#delta;4: not found\nunresolved dependency: io.delta#delta;4: not found]", "io.delta#delta;4"),
+        ("Invalid maximum heap size: -Xmxabc\nError: Could not create", "heap size: -Xmxabc. Check spark.driver.mem"),
+        ("An error occurred\n: java.lang.IllegalStateException: bad\n\tat a.b.Error.c", "IllegalStateException: bad."),
+        ("first\nlast words\n", "last words."),
+        ("", "without a word"),
+    ],
+)
+def test_what_the_jvm_printed_is_explained(printed: str, said: str) -> None:
+    error = explained(printed)
+    assert error.condition == "SPARK_NOT_STARTED"
+    assert error.exit_code is Exit.ENVIRONMENT
+    assert said in str(error)
+
+
+def test_a_jvm_that_does_not_start_is_explained_by_what_it_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    binary = tmp_path / "bin" / "java"
+    binary.write_text("#!/bin/sh\necho 'Invalid maximum heap size: -Xmx9z' >&2\nexit 1\n")
+    binary.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    reason = ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # pyspark leaves the stdin of a dead JVM open
+        try:
+            launcher.launch({"spark.master": "local[1]"}, launcher.Console())
+        except SparkNotStarted as error:
+            reason = str(error)
+        gc.collect()
+    assert "heap size: -Xmx9z" in reason
+
+
+def test_without_java_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: object) -> Path:
+        raise JavaMissing()
+
+    monkeypatch.setattr(session, "find_java", missing)
+    monkeypatch.setattr(session.SparkContext, "_active_spark_context", None)
+    with pytest.raises(JavaMissing):
+        session.build_session("app")
+
+
+@pytest.mark.spark
+def test_a_start_is_silent_and_a_failed_one_can_be_followed_by_a_good_one(tmp_path: Path) -> None:
+    done = run_python(
+        """
+        import os
+        from distributary.errors import SparkNotStarted
+        from distributary.session import build_session
+        names = ("JAVA_HOME", "PYSPARK_PYTHON")
+        before = [os.environ.get(name) for name in names]
+        try:
+            build_session("bad", master="local[1]", conf={"spark.driver.port": "99999999"})
+        except SparkNotStarted as error:
+            print(error.parameters["detail"])
+        spark = build_session("good", master="local[1]")
+        print(spark.range(3).count())
+        spark.stop()
+        spark = build_session("again", master="local[1]")
+        print(spark.range(4).count(), [os.environ.get(name) for name in names] == before)
+        """,
+        tmp_path,
+    )
+    assert done.stderr == ""
+    reason, *counts = done.stdout.splitlines()
+    assert "startPort" in reason
+    assert counts == ["3", "4 True"]
+
+
+@pytest.mark.spark
+def test_a_session_of_somebody_else_is_taken_over_or_refused_without_delta(tmp_path: Path) -> None:
+    done = run_python(
+        """
+        from pyspark.sql import SparkSession
+        from distributary.errors import EnvironmentFault
+        from distributary.session import EXTENSION, build_session
+        builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+        theirs = builder.config("spark.sql.session.timeZone", "Asia/Tokyo").getOrCreate()
+        try:
+            build_session("ours")
+        except EnvironmentFault as error:
+            print(EXTENSION in str(error))
+        theirs.conf.set("spark.databricks.clusterUsageTags.clusterId", "1")
+        ours = build_session("ours", conf={"spark.sql.shuffle.partitions": "3", "spark.driver.memory": "9g"})
+        print(ours.sparkContext is theirs.sparkContext, ours.conf.get("spark.sql.session.timeZone"))
+        print(ours.conf.get("spark.sql.shuffle.partitions"), ours.sparkContext.master)
+        """,
+        tmp_path,
+    )
+    assert done.stdout.splitlines() == ["True", "True UTC", "3 local[1]"], done.stderr
+
+
+# -- the running session -----------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_delta_tables_are_written_and_read(spark: SparkSession, lake: Path) -> None:
+    spark.range(3).write.format("delta").save(str(lake / "t"))
+    assert spark.sql(f"select count(*) as n from delta.`{lake / 't'}`").first()["n"] == 3
+
+
+@pytest.mark.spark
+def test_workers_run_this_python_with_bounded_thread_pools(spark: SparkSession) -> None:
+    import pyarrow as pa
+
+    def facts(batches):  # type: ignore[no-untyped-def]
+        import sys
+
+        list(batches)
+        yield pa.RecordBatch.from_pydict({"a": [sys.executable, os.environ["TOKIO_WORKER_THREADS"]]})
+
+    rows = spark.range(1, numPartitions=1).mapInArrow(facts, "a string").collect()
+    assert [row.a for row in rows] == [sys.executable, "2"]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(120)
+def test_a_plain_udf_over_a_delta_scan_ends(spark: SparkSession, lake: Path) -> None:
+    """SPARK-58241: without our setting it hangs for ever."""
+    from pyspark.sql.functions import udf
+
+    spark.range(3).write.format("delta").save(str(lake / "t"))
+    plus_one = udf(lambda value: value + 1, "long")
+    rows = spark.read.format("delta").load(str(lake / "t")).select(plus_one("id").alias("v")).collect()
+    assert sorted(row.v for row in rows) == [1, 2, 3]
+
+
+@pytest.mark.spark
+def test_timestamps_are_read_in_utc(spark: SparkSession) -> None:
+    assert spark.sql("select cast(timestamp'1970-01-01 00:00:01' as long) as s").first()["s"] == 1

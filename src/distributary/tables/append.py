@@ -1,0 +1,315 @@
+"""Engine `task`: a route's rows become one commit of its Delta table, from inside a Spark task (delta-rs).
+
+The commit carries a transaction mark (Delta protocol, "Transaction Identifiers"): app id = the stream, version = the
+batch. A batch that finds its mark is a replay and writes nothing, so every table takes each batch exactly once.
+Two racing writers of one mark: one wins, the other gets CommitFailedError (tried: deltalake 1.6.6).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import create_table_with_add_actions
+
+from distributary.config import Tables
+from distributary.tables.datafile import DataFile
+from distributary.tables.evolve import Evolution
+from distributary.tables.store import Store, engine_uri
+
+TASK_FEATURES = frozenset(
+    {"appendOnly", "invariants", "deletionVectors", "changeDataFeed", "v2Checkpoint", "timestampNtz"}
+)
+"""Table features under which a blind append by delta-rs is right. Any other one means engine `spark`."""
+
+_VARIANT = re.compile(r'"(?:type|elementType|valueType)": ?"variant"')
+
+ROWS_KEY = "distributary.rows"
+APP_KEY = "distributary.app"
+BATCH_KEY = "distributary.batch"
+COMMIT_ATTEMPTS = 6
+
+
+class CommitConflict(Exception):
+    """Another writer was first; open the table again and redo the whole decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What makes a commit this batch's own: `app` = stream id, `batch` = batch id (never reused by that stream)."""
+
+    app: str
+    batch: int
+
+    def about(self) -> dict[str, str]:
+        """The mark as a commit's metadata, for people and for `history_marks`."""
+        return {APP_KEY: self.app, BATCH_KEY: str(self.batch)}
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who a table belongs to; written into the table at creation, checked at every opening."""
+
+    pipeline: str
+    route: str
+
+    def text(self) -> str:
+        return json.dumps({"distributary": {"pipeline": self.pipeline, "route": self.route}}, ensure_ascii=False)
+
+    @classmethod
+    def of(cls, table: DeltaTable) -> Owner | None:
+        try:
+            found = json.loads(table.metadata().description or "").get("distributary")
+            return cls(found["pipeline"], found["route"])
+        except (ValueError, AttributeError, KeyError, TypeError):
+            return None
+
+
+def open_table(uri: str, store: Store) -> DeltaTable | None:
+    """The table, or None where there is none. Raises DeltaError / OSError when it cannot be read."""
+    try:
+        return DeltaTable(engine_uri(uri), storage_options=dict(store.options) or None)
+    except TableNotFoundError:
+        return None
+
+
+def arrow_schema(table: DeltaTable) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())
+
+
+def committed_batch(table: DeltaTable, app: str) -> int:
+    """The newest batch of stream `app` in this table; -1 for none."""
+    version = table.transaction_version(app)
+    return -1 if version is None else int(version)
+
+
+def committed_rows(table: DeltaTable, mark: Mark) -> int | None:
+    """Rows that the commit of `mark` wrote, by the log; None when its commit is not the stream's newest one."""
+    if committed_batch(table, mark.app) != mark.batch:
+        return None
+    for commit in table.history(limit=20):
+        if commit.get(APP_KEY) == mark.app and commit.get(BATCH_KEY) == str(mark.batch) and ROWS_KEY in commit:
+            return int(commit[ROWS_KEY])
+    return None
+
+
+def spark_needed(table: DeltaTable) -> str | None:
+    """Why delta-rs must not append to this table, in words; None when it may."""
+    features = set(table.protocol().writer_features or [])
+    if not _VARIANT.search(str(table.schema().to_json())):
+        features.discard("variantType")  # deltalake adds this feature to every table that it gives deletion vectors
+    if unknown := sorted(features - TASK_FEATURES):
+        return f"table features {', '.join(unknown)}"
+    if table.metadata().partition_columns:
+        return "a partitioned table"
+    guarded = [k for k in table.metadata().configuration if k.startswith("delta.constraints.")]
+    if guarded or _has_expressions(table):
+        return "constraints, generated or identity columns"
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        return "column mapping"
+    return None
+
+
+def history_marks(table: DeltaTable) -> set[tuple[str, int]]:
+    """(stream, batch) of every commit of ours that the table's log still has, by either engine."""
+    found = set()
+    for commit in table.history():
+        about = {**commit, **_user_metadata(commit)}
+        if APP_KEY in about:
+            found.add((str(about[APP_KEY]), int(about[BATCH_KEY])))
+    return found
+
+
+def _user_metadata(commit: Mapping[str, Any]) -> dict[str, Any]:
+    """What engine `spark` said of its commit (Delta's userMetadata)."""
+    try:
+        said = json.loads(commit.get("userMetadata") or "{}")
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+TASK_PROPERTIES = frozenset(
+    {
+        "delta.appendOnly",
+        "delta.checkpointInterval",
+        "delta.dataSkippingNumIndexedCols",
+        "delta.deletedFileRetentionDuration",
+        "delta.enableChangeDataFeed",
+        "delta.enableDeletionVectors",
+        "delta.logRetentionDuration",
+    }
+)
+"""Table properties with which delta-rs can create a table."""
+
+
+def why_spark(table: DeltaTable | None, tables: Tables, route: str) -> str | None:
+    """Why engine `spark` must write this route's table, in words; None where engine `task` does."""
+    if tables.for_route(route)[0] == "spark":
+        return "tables.engine"
+    if table is not None:
+        return spark_needed(table)
+    if unknown := sorted(tables.properties.keys() - TASK_PROPERTIES):
+        return f"table properties {', '.join(unknown)}"
+    return None
+
+
+def _has_expressions(table: DeltaTable) -> bool:
+    text = str(table.schema().to_json())
+    return any(key in text for key in ("delta.generationExpression", "delta.invariants", "delta.identity."))
+
+
+def commit_append(
+    table: DeltaTable | None,
+    uri: str,
+    evolution: Evolution,
+    files: Sequence[DataFile],
+    mark: Mark,
+    owner: Owner,
+    store: Store,
+    properties: Mapping[str, str] | None = None,
+) -> int | None:
+    """Take `files` into the table in one marked commit; create the table or add its new columns first.
+
+    Returns the version that the commit made, as far as known.
+
+    New columns are a commit of their own before it: a crash between the two replays cleanly, for adding a column
+    that is there does nothing. Raises CommitConflict when another writer changed what was decided upon.
+    """
+    try:
+        if table is None:
+            _create(uri, evolution, files, mark, owner, store, properties or {})
+            return 0
+        _append(table, evolution, files, mark)
+        # The handle stays at the version it was opened at. Whoever relies on the next one finds out if it is another.
+        return None if evolution.changed else int(table.version()) + 1
+    except CommitFailedError as e:
+        raise CommitConflict(str(e)) from e
+    except (DeltaError, OSError) as e:
+        if "already exists" in str(e):
+            raise CommitConflict(str(e)) from e
+        if not _landed(table, uri, mark, store, e):
+            raise
+        return None
+
+
+def _create(
+    uri: str,
+    evolution: Evolution,
+    files: Sequence[DataFile],
+    mark: Mark,
+    owner: Owner,
+    store: Store,
+    properties: Mapping[str, str],
+) -> None:
+    create_table_with_add_actions(
+        engine_uri(uri),
+        _delta_schema(evolution.schema),
+        [f.add_action() for f in files],
+        mode="error",
+        partition_by=[],
+        description=owner.text(),
+        configuration=dict(properties),
+        storage_options=dict(store.options) or None,
+        # A creation that lost its race must fail: tried again, delta-rs 1.6.6 makes it version 1 beside the winner's.
+        commit_properties=_commit_properties(files, mark, retries=0),
+    )
+
+
+def _append(table: DeltaTable, evolution: Evolution, files: Sequence[DataFile], mark: Mark) -> None:
+    schema = _delta_schema(evolution.schema)
+    if evolution.changed:
+        before = list(arrow_schema(table))
+        grown = {f.name for f in evolution.schema if f not in before}
+        table.alter.add_columns([f for f in schema.fields if f.name in grown])
+    # Another attempt at this batch may have come between the caller's look and here: from what is known now on,
+    # delta-rs itself refuses a second commit of the same app.
+    if committed_batch(table, mark.app) >= mark.batch:
+        raise CommitConflict(f"batch {mark.batch} of {mark.app} is in the table already")
+    table.create_write_transaction(
+        [f.add_action() for f in files],
+        "append",
+        schema,
+        commit_properties=_commit_properties(files, mark),
+        post_commithook_properties=HOOKS,
+    )
+
+
+def _landed(table: DeltaTable | None, uri: str, mark: Mark, store: Store, error: Exception) -> bool:
+    """Whether the marked commit is in the table after all.
+
+    An error does not say that nothing was written: delta-rs also raises when the checkpoint that follows a commit
+    fails. Raises CommitConflict when only the commit before it (new columns) is in.
+    """
+    try:
+        found = open_table(uri, store)
+    except (DeltaError, OSError):
+        return False
+    if found is None:
+        return False
+    if committed_batch(found, mark.app) >= mark.batch:
+        return True
+    if table is None or found.version() > table.version():
+        raise CommitConflict(str(error)) from error
+    return False
+
+
+def _commit_properties(files: Sequence[DataFile], mark: Mark, retries: int = 15) -> CommitProperties:
+    about = {
+        ROWS_KEY: str(sum(f.rows for f in files)),
+        **mark.about(),
+    }
+    return CommitProperties(
+        custom_metadata=about, max_commit_retries=retries, app_transactions=[Transaction(mark.app, mark.batch)]
+    )
+
+
+def _delta_schema(schema: pa.Schema) -> Schema:
+    """Raises ValueError for a type that Delta has no word for; delta-rs itself raises a bare Exception."""
+    try:
+        return Schema.from_arrow(schema)
+    except Exception as e:
+        raise ValueError(str(e).split("\n", 1)[0]) from e
+
+
+# Checkpoints are made in turns (`tip.checkpoint_due`), not by the commit that happens to be the hundredth.
+HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+def checkpoint(uri: str, store: Store) -> None:
+    """Checkpoint the newest version and drop log entries that have expired. Raises DeltaError, OSError."""
+    table = open_table(uri, store)
+    if table is not None:
+        table.create_checkpoint()
+        table.cleanup_metadata()
+
+
+_STORE_SIGNS = re.compile(
+    r"No space left|os error (?:5|28|30|122)\b|Read-only file system|Disk quota exceeded"
+    r"|error sending request|Connection re(?:fused|set)|dns error|operation timed out"
+    r"|\b50[0234] (?:Internal|Bad Gateway|Service|Gateway)|SlowDown|ServiceUnavailable"
+    r"|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken"
+)
+"""How the operating system, object_store (Rust) and S3 say that the store is full, read-only, away or locked."""
+
+
+def in_words(error: BaseException) -> str:
+    """An error as one text for ledger and people; delta-rs colours its own for a terminal."""
+    return f"{type(error).__name__}: {_COLOUR.sub('', str(error))}"
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def is_store_fault(error: BaseException) -> bool:
+    """True when an error speaks of the store as a whole (full, read-only, away), not of one table."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+        return True
+    return _STORE_SIGNS.search(str(error)) is not None

@@ -1,0 +1,186 @@
+"""One Parquet data file of a Delta table: written whole, described by a small value that can cross processes.
+
+Writing the file ourselves, apart from the commit, lets many tasks write for one table and one commit take them all.
+Statistics follow the Delta protocol ("Per-file Statistics": numRecords, minValues, maxValues, nullCount).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from decimal import Context, Decimal
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake.transaction import AddAction
+
+from distributary.tables.store import Store
+
+INDEXED_COLUMNS = 32
+"""Leaf columns with statistics per file; the default of `delta.dataSkippingNumIndexedCols`."""
+
+_LONGEST_TEXT = 64
+_EXACT = Context(prec=40)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that is written but belongs to no table yet. `path` is relative to the table; sizes in bytes."""
+
+    path: str
+    size: int
+    rows: int
+    stats: str
+    written_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def add_action(self) -> AddAction:
+        return AddAction(self.path, self.size, {}, self.written_ms, True, self.stats)
+
+
+def write_data_file(table_uri: str, rows: pa.Table, store: Store) -> DataFile:
+    """Write `rows` as one Snappy Parquet file under `table_uri`, under a name never used before.
+
+    Raises OSError when the store refuses it. A file whose commit never comes is an orphan that vacuum removes.
+    """
+    name = f"part-{uuid.uuid4().hex}.snappy.parquet"
+    sink = pa.BufferOutputStream()
+    collected: list[pq.FileMetaData] = []
+    pq.write_table(
+        rows,
+        sink,
+        compression="snappy",
+        metadata_collector=collected,
+        store_schema=False,
+        write_statistics=_columns_with_bounds(rows),
+    )
+    body = sink.getvalue()
+    store.put(table_uri, name, body)
+    return DataFile(name, body.size, rows.num_rows, _stats(collected[0], rows.schema), int(time.time() * 1000))
+
+
+# -- statistics --------------------------------------------------------------------------------------------
+
+_Json = dict[str, Any]
+"""Nested by column path; a leaf is JSON text already, for a decimal has no exact float."""
+
+
+def _stats(meta: pq.FileMetaData, schema: pa.Schema) -> str:
+    lows: _Json = {}
+    highs: _Json = {}
+    nulls: _Json = {}
+    for index, leaf in enumerate(islice(_leaves(schema), INDEXED_COLUMNS)):
+        groups = [meta.row_group(g).column(index).statistics for g in range(meta.num_row_groups)]
+        if leaf.repeated or not groups or any(s is None for s in groups):
+            continue
+        if all(s.has_null_count for s in groups):
+            _put(nulls, leaf.path, str(sum(s.null_count for s in groups)))
+        known = [s for s in groups if s.has_min_max]
+        # A group that has values but no bounds (texts beyond the writer's limit) may hold anything.
+        if not known or any(s.num_values for s in groups if not s.has_min_max):
+            continue
+        _put(lows, leaf.path, _bound(min(_value(s.min_raw, leaf.kind) for s in known), leaf.kind))
+        _put(highs, leaf.path, _bound(max(_value(s.max_raw, leaf.kind) for s in known), leaf.kind))
+    return _text({"numRecords": str(meta.num_rows), "minValues": lows, "maxValues": highs, "nullCount": nulls})
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A Parquet leaf column, in the file's order. Names stay apart: `a.b` is a name or a path, the file cannot say."""
+
+    path: tuple[str, ...]
+    kind: pa.DataType
+    repeated: bool
+
+
+def _leaves(fields: Iterable[pa.Field], path: tuple[str, ...] = (), repeated: bool = False) -> Iterator[_Leaf]:
+    for field in fields:
+        here, kind = (*path, field.name), field.type
+        if pa.types.is_struct(kind):
+            yield from _leaves(kind, here, repeated)
+        elif pa.types.is_list(kind):
+            yield from _leaves([kind.value_field], here, True)
+        elif pa.types.is_map(kind):
+            yield from _leaves([kind.key_field, kind.item_field], here, True)
+        else:
+            yield _Leaf(here, kind, repeated)
+
+
+def _columns_with_bounds(rows: pa.Table) -> bool | list[str]:
+    """True for all; else the Parquet columns that may have bounds: those without a NaN.
+
+    Arrow's bounds pass over NaN, but to Spark and DataFusion NaN is larger than any number: `x > 5` would skip it.
+    """
+    leaves = [leaf for leaf in _leaves(rows.schema) if not leaf.repeated]
+    unbounded = {".".join(leaf.path) for leaf in leaves if _has_nan(rows, leaf)}
+    if not unbounded:
+        return True
+    return sorted({".".join(leaf.path) for leaf in leaves} - unbounded)
+
+
+def _has_nan(rows: pa.Table, leaf: _Leaf) -> bool:
+    if not pa.types.is_floating(leaf.kind):
+        return False
+    column = rows.column(leaf.path[0])
+    for name in leaf.path[1:]:
+        column = pc.struct_field(column, column.type.get_field_index(name))
+    return bool(pc.any(pc.is_nan(column)).as_py())
+
+
+def _value(raw: Any, kind: pa.DataType) -> Any:
+    """The physical value as one that compares as the column does. Raw, since pyarrow cannot show the year 10000."""
+    if pa.types.is_decimal(kind):
+        return int.from_bytes(raw, "big", signed=True)
+    return raw
+
+
+def _bound(value: Any, kind: pa.DataType) -> str | None:
+    """The protocol's JSON form; None leaves the bound out, which only costs a skipped skip."""
+    if pa.types.is_integer(kind):
+        return str(value)
+    if pa.types.is_floating(kind):
+        return json.dumps(value) if math.isfinite(value) else None
+    if pa.types.is_decimal(kind):
+        return format(Decimal(value).scaleb(-kind.scale, _EXACT), "f")
+    if pa.types.is_string(kind):
+        text = value.decode()
+        return json.dumps(text) if len(text) <= _LONGEST_TEXT else None
+    if pa.types.is_date(kind):
+        return _moment(timedelta(days=value), lambda at: at.date().isoformat())
+    if pa.types.is_timestamp(kind) and kind.unit == "us":
+        zone = "" if kind.tz is None else "Z"
+        return _moment(timedelta(microseconds=value), lambda at: at.isoformat(timespec="microseconds") + zone)
+    return None
+
+
+def _moment(since_1970: timedelta, form: Callable[[datetime], str]) -> str | None:
+    """None outside the years 1000 to 9999, where readers disagree on the text."""
+    try:
+        at = datetime(1970, 1, 1) + since_1970
+    except OverflowError:
+        return None
+    return json.dumps(form(at)) if at.year >= 1000 else None
+
+
+def _put(into: _Json, path: Sequence[str], text: str | None) -> None:
+    if text is None:
+        return
+    for name in path[:-1]:
+        into = into.setdefault(name, {})
+    into[path[-1]] = text
+
+
+def _text(node: _Json | str) -> str:
+    if isinstance(node, str):
+        return node
+    return "{" + ", ".join(f"{json.dumps(name)}: {_text(inner)}" for name, inner in node.items()) + "}"

@@ -1,0 +1,287 @@
+"""How a table's columns grow: (table schema, incoming schemas, policy) -> one schema and a way into it for each.
+
+Pure functions over Arrow types; nothing here touches a table. A row is treated as a struct, so one rule serves
+the top level and every nested struct, list and map:
+
+- a field that the table lacks is added (`add`), or the values that need it are kept aside (`quarantine`, `freeze`);
+- a field whose type differs is read as the table's type when that is lossless (int32 into bigint), else the column
+  is widened (`widen`: int -> bigint, float -> double, any integer -> decimal(20,0) ..., the lossless pairs of Delta's
+  type widening), else the value gets a second column named `<name>__<type>` (`new_column`), else it is kept aside.
+
+Incoming schemas are merged in the order of their schema ids, so the result does not depend on the order of arrival.
+Names compare in lower case, as Delta does (delta-io/delta: duplicate columns are found case-insensitively). Two fields
+of one schema never share a column: the second is a conflict. Untyped fields (null, list<null>) get no column: Delta
+refuses array<void>, and a streaming read refuses void (delta-io/delta#6965).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import pyarrow as pa
+
+from distributary.errors import Reason
+
+NewColumn = Literal["add", "quarantine", "freeze"]
+TypeChange = Literal["widen", "new_column", "quarantine", "freeze"]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What may happen to a table's columns. `can_widen`: the engine can change a column's type in place.
+
+    `is_new`: the table does not exist yet, so any column may still be added and any type still grow.
+    """
+
+    new_column: NewColumn = "add"
+    type_change: TypeChange = "widen"
+    can_widen: bool = True
+    is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one incoming field goes: the target field's name, how its value changes, or why it may not enter."""
+
+    source: str
+    target: str | None
+    children: tuple[Slot, ...] = ()
+    reject: Reason | None = None
+    # `fit`: only values that the target type holds may enter; the others are kept aside row by row.
+    fit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """The table's schema after this batch, what has to change for it, and each incoming schema's way into it."""
+
+    schema: pa.Schema
+    changed: bool
+    widened: tuple[tuple[str, pa.DataType], ...]
+    slots: tuple[tuple[Slot, ...], ...]
+
+
+def evolve(table: pa.Schema | None, incoming: Sequence[pa.Schema], policy: Policy) -> Evolution:
+    """Merge `incoming` (in the order given: by schema id) into `table` (None: it does not exist yet).
+
+    A table that does not exist yet takes every column and the widest type, whatever the policy says. Types that cannot
+    share a column are treated as the policy says even then: a replay finds the table, and must decide the same.
+    """
+    rules = policy if table is not None else replace(policy, new_column="add", is_new=True)
+    before = list(table) if table is not None else []
+    fields, slots = before, []
+    for schema in incoming:
+        fields, ways = _merge_fields(fields, list(schema), rules)
+        slots.append(ways)
+    widened = tuple(_widenings(before, fields, ""))
+    return Evolution(pa.schema(fields), table is not None and fields != before, widened, tuple(slots))
+
+
+# -- merging -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """The type of a column once values of an incoming type may enter it, and what their slot says of them."""
+
+    kind: pa.DataType
+    children: tuple[Slot, ...] = ()
+    fit: bool = False
+
+    def slot(self, source: str, target: str) -> Slot:
+        return Slot(source, target, self.children, Reason.VALUE_OUT_OF_RANGE if self.fit else None, self.fit)
+
+
+def _merge_fields(
+    fields: Sequence[pa.Field], incoming: Sequence[pa.Field], policy: Policy
+) -> tuple[list[pa.Field], tuple[Slot, ...]]:
+    """The fields of a row or struct after `incoming`, and the slot of each incoming field.
+
+    A slot stays right when later schemas merge: columns are never renamed or moved, and types only grow.
+    """
+    columns = _Columns(list(fields), policy, frozenset(_folded(f.name) for f in incoming))
+    slots = tuple(columns.place(new) for new in incoming)
+    return columns.fields, slots
+
+
+@dataclass(slots=True)
+class _Columns:
+    """The columns of one row or struct while one incoming schema finds its places in them.
+
+    `own`: the incoming schema's names; no other field of that schema may take one of them for a second column.
+    """
+
+    fields: list[pa.Field]
+    policy: Policy
+    own: frozenset[str]
+    index: dict[str, int] = field(init=False)
+    taken: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.index = {_folded(f.name): i for i, f in enumerate(self.fields)}
+
+    def place(self, new: pa.Field) -> Slot:
+        at = self.index.get(_folded(new.name))
+        if at is None:
+            frozen = self.policy.new_column == "freeze"
+            way = _fresh(new.type) if self.policy.new_column == "add" else None
+            if way is None:
+                return Slot(new.name, None, reject=Reason.FROZEN_COLUMN if frozen else Reason.NEW_COLUMN)
+            return self._add(new, new.name, way)
+        way = self._way_into(at, new)
+        if way is not None:
+            return self._enter(new, at, way)
+        if self.policy.type_change in ("quarantine", "freeze"):
+            return Slot(new.name, None, reject=Reason.TYPE_CONFLICT)
+        return self._beside(new)
+
+    def _beside(self, new: pa.Field) -> Slot:
+        """The column `<name>__<type>`; with a number behind it where that name holds something else already."""
+        fresh = _fresh(new.type)
+        if fresh is None:
+            return Slot(new.name, None, reject=Reason.TYPE_CONFLICT)
+        base = f"{new.name}__{_type_word(new.type)}"
+        name, number = base, 2
+        while True:
+            if _folded(name) not in self.own:
+                at = self.index.get(_folded(name))
+                if at is None:
+                    return self._add(new, name, fresh)
+                way = self._way_into(at, new)
+                if way is not None:
+                    return self._enter(new, at, way)
+            name, number = f"{base}_{number}", number + 1
+
+    def _way_into(self, at: int, new: pa.Field) -> _Way | None:
+        return None if at in self.taken else _merge_type(self.fields[at].type, new.type, self.policy)
+
+    def _enter(self, new: pa.Field, at: int, way: _Way) -> Slot:
+        self.taken.add(at)
+        self.fields[at] = self.fields[at].with_type(way.kind)
+        return way.slot(new.name, self.fields[at].name)
+
+    def _add(self, new: pa.Field, name: str, way: _Way) -> Slot:
+        at = len(self.fields)
+        self.index[_folded(name)] = at
+        self.taken.add(at)
+        self.fields.append(pa.field(name, way.kind))
+        return way.slot(new.name, name)
+
+
+def _fresh(new: pa.DataType) -> _Way | None:
+    """A new column for `new`: the same type, nullable throughout; None where nothing in it is typed yet."""
+    if pa.types.is_null(new):
+        return None
+    if pa.types.is_struct(new):
+        fields, slots = _merge_fields([], list(new), Policy())
+        return _Way(pa.struct(fields), slots) if fields else None
+    if pa.types.is_list(new):
+        element = _fresh(new.value_type)
+        return element and _Way(pa.list_(pa.field("element", element.kind)), (element.slot("element", "element"),))
+    if pa.types.is_map(new):
+        value = _fresh(new.item_type)
+        return value and _Way(pa.map_(new.key_type, value.kind), (value.slot("value", "value"),))
+    return _Way(new)
+
+
+def _merge_type(old: pa.DataType, new: pa.DataType, policy: Policy) -> _Way | None:
+    """How `new` shares a column of type `old`, as the policy allows; None when it cannot."""
+    if pa.types.is_null(new):
+        return _Way(old)
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        fields, slots = _merge_fields(list(old), list(new), policy)
+        return _Way(pa.struct(fields), slots)
+    if pa.types.is_list(old) and pa.types.is_list(new):
+        # An element cannot get a second column, so a conflict here is one of the whole column.
+        element = _merge_type(old.value_type, new.value_type, policy)
+        kind = element and pa.list_(old.value_field.with_type(element.kind))
+        return element and _Way(kind, (element.slot("element", "element"),))
+    if pa.types.is_map(old) and pa.types.is_map(new) and old.key_type == new.key_type:
+        value = _merge_type(old.item_type, new.item_type, policy)
+        kind = value and pa.map_(old.key_type, old.item_field.with_type(value.kind))
+        return value and _Way(kind, (value.slot("value", "value"),))
+    common = common_type(old, new)
+    grows = policy.is_new or (policy.type_change == "widen" and policy.can_widen)
+    if common is not None and (common == old or grows):
+        return _Way(common)
+    return _Way(old, fit=True) if policy.type_change == "freeze" else None
+
+
+def _widenings(before: Sequence[pa.Field], after: Sequence[pa.Field], path: str) -> Iterator[tuple[str, pa.DataType]]:
+    """(column path as ALTER TABLE spells it, new type) for each existing leaf whose type grew."""
+    for old, new in zip(before, after, strict=False):
+        yield from _widened(old.type, new.type, f"{path}{old.name}")
+
+
+def _widened(old: pa.DataType, new: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
+    if pa.types.is_struct(old):
+        yield from _widenings(list(old), list(new), f"{path}.")
+    elif pa.types.is_list(old):
+        yield from _widened(old.value_type, new.value_type, f"{path}.element")
+    elif pa.types.is_map(old):
+        yield from _widened(old.item_type, new.item_type, f"{path}.value")
+    elif old != new:
+        yield path, new
+
+
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+
+
+def common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    """The smaller of the types that hold every value of both, among the pairs that Delta can widen; else None."""
+    if a == b:
+        return a
+    if a in _INTEGERS and b in _INTEGERS:
+        return max(a, b, key=_INTEGERS.index)
+    for one, other in ((a, b), (b, a)):
+        if pa.types.is_decimal(one) and other in _INTEGERS:
+            digits = 10 if other != pa.int64() else 20
+            whole = max(one.precision - one.scale, digits)
+            return pa.decimal128(whole + one.scale, one.scale) if whole + one.scale <= 38 else None
+        if one == pa.float64() and other in (pa.float32(), *_INTEGERS[:3]):
+            return one
+        if one == pa.float32() and other in _INTEGERS[:3]:
+            return pa.float64()
+    if pa.types.is_decimal(a) and pa.types.is_decimal(b):
+        scale = max(a.scale, b.scale)
+        precision = max(a.precision - a.scale, b.precision - b.scale) + scale
+        return pa.decimal128(precision, scale) if precision <= 38 else None
+    return None
+
+
+_WORDS: tuple[tuple[str, pa.DataType], ...] = (
+    ("tinyint", pa.int8()),
+    ("smallint", pa.int16()),
+    ("int", pa.int32()),
+    ("bigint", pa.int64()),
+    ("float", pa.float32()),
+    ("double", pa.float64()),
+    ("boolean", pa.bool_()),
+    ("string", pa.string()),
+    ("binary", pa.binary()),
+    ("date", pa.date32()),
+    ("timestamp_ntz", pa.timestamp("us")),
+)
+
+
+def _type_word(kind: pa.DataType) -> str:
+    for word, known in _WORDS:
+        if kind == known:
+            return word
+    if pa.types.is_list(kind):
+        return f"list_{_type_word(kind.value_type)}"
+    for word, test in (
+        ("decimal", pa.types.is_decimal),
+        ("timestamp", pa.types.is_timestamp),
+        ("struct", pa.types.is_struct),
+        ("map", pa.types.is_map),
+    ):
+        if test(kind):
+            return word
+    return "".join(c if c.isalnum() else "_" for c in str(kind))
+
+
+def _folded(name: str) -> str:
+    return name.lower()

@@ -1,0 +1,142 @@
+"""The data files of a table, read one at a time and past what delta-rs's own readers refuse (type widening).
+
+Names follow the Delta protocol: a path in the log is URL-encoded and relative to the table ("Add File"); with column
+mapping, a file knows a column by its physical name ("Reader Requirements for Column Mapping").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from deltalake.fs import DeltaStorageHandler
+
+from distributary.tables.store import Store, engine_uri, local_path
+
+READ_ROWS = 1 << 18
+
+
+def filesystem(uri: str, store: Store) -> pafs.FileSystem:
+    """The folder at `uri`; names in it are relative to it."""
+    local = local_path(uri)
+    if local is not None:
+        return pafs.SubTreeFileSystem(str(local.absolute()), pafs.LocalFileSystem())
+    return pafs.PyFileSystem(DeltaStorageHandler(engine_uri(uri), dict(store.options)))
+
+
+def file_names(table: DeltaTable) -> list[str]:
+    """The table's active files, relative to the table."""
+    return [unquote(str(path)) for path in pa.table(table.get_add_actions()).column("path").to_pylist()]
+
+
+class TableFiles:
+    """A table's files at `uri`. Columns are asked for by dotted path: `route`, `_origin.batch`."""
+
+    def __init__(self, table: DeltaTable, uri: str, store: Store) -> None:
+        self.names = file_names(table)
+        self._system = filesystem(uri, store)
+        self._fields = json.loads(table.schema().to_json())["fields"]
+        self._kept = _kept_rows(table)
+
+    def has(self, path: str) -> bool:
+        """Does the table have this column?"""
+        return self._physical(path) is not None
+
+    def rows(self, name: str) -> int:
+        """Rows of one file by its footer, less the deleted ones. Raises FileNotFoundError, OSError, ArrowInvalid."""
+        with self._system.open_input_file(name) as file:
+            total = int(pq.ParquetFile(file).metadata.num_rows)
+        kept = self._kept.get(name.rsplit("/", 1)[-1])
+        return total if kept is None else total - int(np.count_nonzero(~kept[:total]))
+
+    def read(self, name: str, paths: Sequence[str]) -> Iterator[pa.Table]:
+        """The file's columns `paths`, named so, in pieces; null where the file lacks one. Deleted rows are left out.
+
+        Raises FileNotFoundError, OSError, ArrowInvalid.
+        """
+        wanted = {path: self._physical(path) or path.split(".") for path in paths}
+        kept = self._kept.get(name.rsplit("/", 1)[-1])
+        begin = 0
+        for piece in _pieces(self._system, name, wanted):
+            if kept is None:
+                yield piece
+                continue
+            # A keep mask may end before the file does; the rows after it are there.
+            known = kept[begin : begin + piece.num_rows]
+            keep = np.ones(piece.num_rows, dtype=bool)
+            keep[: len(known)] = known
+            begin += piece.num_rows
+            yield piece.filter(pa.array(keep))
+
+    def _physical(self, path: str) -> list[str] | None:
+        found: list[str] = []
+        fields: Any = self._fields
+        for name in path.split("."):
+            field = next((f for f in fields if f["name"] == name), None)
+            if field is None:
+                return None
+            found.append(field["metadata"].get("delta.columnMapping.physicalName", name))
+            fields = field["type"].get("fields", []) if isinstance(field["type"], dict) else []
+        return found
+
+
+def read_file(uri: str, name: str, paths: Sequence[str], store: Store) -> Iterator[pa.Table]:
+    """Columns of a data file that no table has taken in yet. Raises as `TableFiles.read`."""
+    yield from _pieces(filesystem(uri, store), name, {path: path.split(".") for path in paths})
+
+
+def _pieces(system: pafs.FileSystem, name: str, wanted: Mapping[str, Sequence[str]]) -> Iterator[pa.Table]:
+    with system.open_input_file(name) as opened:
+        file = pq.ParquetFile(opened)
+        there = {path: physical for path, physical in wanted.items() if _is_in(file.schema_arrow, physical)}
+        if not there:
+            yield pa.table({path: pa.nulls(file.metadata.num_rows) for path in wanted})
+            return
+        for batch in file.iter_batches(READ_ROWS, columns=[".".join(p) for p in there.values()]):
+            rows = batch.num_rows
+            yield pa.table({p: _column(batch, there[p]) if p in there else pa.nulls(rows) for p in wanted})
+
+
+def _is_in(schema: pa.Schema, physical: Sequence[str]) -> bool:
+    fields: Any = schema
+    for name in physical:
+        at = fields.get_field_index(name) if fields is not None else -1
+        if at < 0:
+            return False
+        kind = fields.field(at).type
+        fields = kind if pa.types.is_struct(kind) else None
+    return True
+
+
+def _column(batch: pa.RecordBatch, physical: Sequence[str]) -> pa.Array:
+    column = batch.column(physical[0])
+    for name in physical[1:]:
+        column = pc.struct_field(column, name)
+    # Files that DataFusion rewrote ask to be read as views, which Arrow's kernels do not know.
+    if column.type in (pa.string_view(), pa.binary_view()):
+        column = column.cast(pa.large_string() if column.type == pa.string_view() else pa.large_binary())
+    return column
+
+
+def _kept_rows(table: DeltaTable) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """File name (its last part) -> which rows are not deleted, for files with a deletion vector.
+
+    delta-rs does not read those of a table with type widening: there, deleted rows count as present.
+    """
+    if "deletionVectors" not in (table.protocol().reader_features or []):
+        return {}
+    try:
+        found = pa.table(table.deletion_vectors())
+    except DeltaError:
+        return {}
+    masks = zip(found.column("filepath").to_pylist(), found.column("selection_vector"), strict=True)
+    return {path.rsplit("/", 1)[-1]: mask.values.to_numpy(zero_copy_only=False) for path, mask in masks}

@@ -1,0 +1,92 @@
+"""Rows kept aside: one Delta table per pipeline, written by many tasks and committed once per batch.
+
+Nothing is thrown away: a row keeps its bytes, why it is here, and where it came from. `state` says what became of it:
+`open` -> `claimed` (by replay number `replay`) -> `replayed`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from distributary.tables import append
+from distributary.tables.append import Mark, Owner
+from distributary.tables.datafile import DataFile, write_data_file
+from distributary.tables.evolve import Policy, evolve
+from distributary.tables.store import Store
+
+ORIGIN_FIELDS = (
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+    pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+)
+"""Where a record came from, as far as the source says (`headers`: with `source.headers`)."""
+
+REJECTED_SCHEMA = pa.schema(
+    [
+        ("route", pa.string()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("schema_id", pa.int32()),
+        ("envelope_schema_id", pa.int32()),
+        *ORIGIN_FIELDS,
+        ("level", pa.string()),
+        ("value", pa.binary()),
+    ]
+)
+"""A rejected row on its way. `level` says what `value` is: the whole `envelope`, or its `payload`."""
+
+QUARANTINE_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("quarantined_at", pa.timestamp("us", tz="UTC")),
+        ("stream", pa.string()),
+        ("batch", pa.int64()),
+        *REJECTED_SCHEMA,
+        ("state", pa.string()),
+        ("replay", pa.int64()),
+    ]
+)
+
+
+def write_rejected(
+    uri: str, rejected: Sequence[pa.Table], stream: str, batch: int, part: str, store: Store
+) -> DataFile:
+    """Write rejected rows as one data file of the quarantine; the batch's commit takes it in later.
+
+    `part` tells the batch's files apart: with stream, batch and row number it makes each row's `id`.
+    """
+    rows = pa.concat_tables(rejected)
+    now = pa.scalar(int(time.time() * 1e6), pa.timestamp("us", tz="UTC"))
+    count = rows.num_rows
+    given = {
+        "id": pa.array([f"{stream[:8]}-{batch}-{part}-{n}" for n in range(count)]),
+        "quarantined_at": pa.repeat(now, count),
+        "stream": pa.repeat(stream, count),
+        "batch": pa.repeat(pa.scalar(batch, pa.int64()), count),
+        "state": pa.repeat("open", count),
+        "replay": pa.nulls(count, pa.int64()),
+    }
+    columns = [
+        given.get(f.name, rows.column(f.name) if f.name in rows.column_names else None) for f in QUARANTINE_SCHEMA
+    ]
+    return write_data_file(uri, pa.table(columns, schema=QUARANTINE_SCHEMA), store)
+
+
+def commit_quarantine(
+    uri: str, pipeline: str, files: Sequence[DataFile], stream: str, batch: int, store: Store
+) -> None:
+    """Take a batch's files into the quarantine in one commit; nothing happens when the batch's mark is there.
+
+    Raises OSError or DeltaError when the state folder cannot be written.
+    """
+    table = append.open_table(uri, store)
+    if table is not None and append.committed_batch(table, stream) >= batch:
+        return
+    found = None if table is None else append.arrow_schema(table)
+    evolution = evolve(found, [QUARANTINE_SCHEMA], Policy(type_change="new_column"))
+    append.commit_append(table, uri, evolution, files, Mark(stream, batch), Owner(pipeline, ""), store)

@@ -1,0 +1,101 @@
+"""Engine `spark`: Spark's own Delta writer, for tables whose protocol delta-rs cannot write.
+
+A Spark job per table and batch, so it is slower than engine `task` by the figures in docs/benchmarks.md; it is used
+where it must be (type widening, row tracking, in-commit timestamps, column mapping, constraints); the ledger says so.
+Idempotence is Delta's own: options txnAppId and txnVersion on the write (never the session conf, which other tables
+share: delta-io/delta#3934).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from delta.tables import DeltaTable as SparkDeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
+from pyspark.sql.types import StructType
+
+from distributary.names import quoted
+from distributary.tables import append
+from distributary.tables.append import Mark, Owner
+from distributary.tables.evolve import Evolution, Policy, evolve
+from distributary.tables.store import Store
+
+WIDENING = "delta.enableTypeWidening"
+
+
+class SparkEngineError(Exception):
+    """Spark refused the write; the text is its first line."""
+
+
+class SparkEngine:
+    def __init__(self, spark: SparkSession, store: Store) -> None:
+        self.spark = spark
+        self.store = store
+
+    def prepare(
+        self, uri: str, incoming: Sequence[pa.Schema], policy: Policy, owner: Owner, properties: Mapping[str, str]
+    ) -> pa.Schema:
+        """Create the table, or widen its columns, so that `incoming` fits; returns the schema rows are to have.
+
+        New columns are left to the write itself (mergeSchema). Safe to repeat. Raises SparkEngineError.
+        """
+        table = append.open_table(uri, self.store)
+        evolution = evolve(None if table is None else append.arrow_schema(table), incoming, policy)
+        try:
+            if table is None:
+                self._create(uri, evolution.schema, owner, properties)
+            else:
+                self._widen(uri, evolution)
+        except PySparkException as e:
+            raise SparkEngineError(first_line(e)) from e
+        return evolution.schema
+
+    def _create(self, uri: str, schema: pa.Schema, owner: Owner, properties: Mapping[str, str]) -> None:
+        builder = SparkDeltaTable.createIfNotExists(self.spark).location(uri).comment(owner.text())
+        for key, value in properties.items():
+            builder = builder.property(key, value)
+        builder.addColumns(spark_schema(schema)).execute()
+
+    def _widen(self, uri: str, evolution: Evolution) -> None:
+        if not evolution.widened:
+            return
+        name = f"delta.{quoted(uri)}"
+        self.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{WIDENING}' = 'true')")
+        for path, kind in evolution.widened:
+            column = ".".join(quoted(part) for part in path.split("."))
+            self.spark.sql(f"ALTER TABLE {name} ALTER COLUMN {column} TYPE {from_arrow_type(kind).simpleString()}")
+
+    def append(self, rows: DataFrame, uri: str, mark: Mark) -> bool:
+        """Append `rows` under the batch's mark; False when the table has taken this batch before.
+
+        Raises SparkEngineError.
+        """
+        table = append.open_table(uri, self.store)
+        if table is not None and append.committed_batch(table, mark.app) >= mark.batch:
+            return False
+        try:
+            (
+                rows.write.format("delta")
+                .mode("append")
+                .option("mergeSchema", "true")
+                .option("txnAppId", mark.app)
+                .option("txnVersion", str(mark.batch))
+                .option("userMetadata", json.dumps(mark.about()))
+                .save(uri)
+            )
+        except PySparkException as e:
+            raise SparkEngineError(first_line(e)) from e
+        return True
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """A table's Arrow schema as Spark spells it."""
+    return from_arrow_schema(schema)
+
+
+def first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0][:500]

@@ -1,0 +1,89 @@
+"""Where bytes go: local folders and object stores behind one value that ships to tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from deltalake.fs import DeltaStorageHandler
+
+from distributary.config import Tables
+
+
+@dataclass(frozen=True)
+class Store:
+    """`options` are delta-rs storage options (credentials, endpoint); empty for local folders."""
+
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, tables: Tables) -> Store:
+        """The store of a pipeline's tables."""
+        return cls({k: v.get_secret_value() for k, v in tables.storage_options.items()})
+
+    def put(self, folder: str, name: str, body: pa.Buffer | bytes) -> None:
+        """Write one new object. Raises OSError (also for what an object store refuses)."""
+        local = local_path(folder)
+        if local is not None:
+            local.mkdir(parents=True, exist_ok=True)
+            with open(local / name, "wb") as file:
+                file.write(body)
+            return
+        with self._system(folder).open_output_stream(name) as stream:
+            stream.write(body)
+
+    def put_whole(self, folder: str, name: str, body: bytes) -> None:
+        """As `put`, and a reader sees the whole object or none, also when this process dies half-way."""
+        local = local_path(folder)
+        if local is None:
+            self.put(folder, name, body)
+            return
+        self.put(folder, f".{name}.tmp", body)
+        (local / f".{name}.tmp").replace(local / name)
+
+    def get(self, folder: str, name: str) -> bytes | None:
+        """The object's bytes, None where there is none. Raises OSError."""
+        local = local_path(folder)
+        try:
+            if local is not None:
+                return (local / name).read_bytes()
+            with self._system(folder).open_input_file(name) as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+
+    def delete(self, folder: str, name: str) -> None:
+        """Remove the object; nothing happens where there is none. Raises OSError."""
+        local = local_path(folder)
+        if local is not None:
+            (local / name).unlink(missing_ok=True)
+            return
+        with contextlib.suppress(FileNotFoundError):
+            self._system(folder).delete_file(name)
+
+    def _system(self, folder: str) -> pafs.FileSystem:
+        return pafs.PyFileSystem(DeltaStorageHandler(engine_uri(folder), dict(self.options)))
+
+
+def local_path(uri: str) -> Path | None:
+    """The folder on this machine, or None for an object store."""
+    if uri.startswith("file:"):
+        return Path("/" + uri.removeprefix("file:").lstrip("/"))
+    return None if "://" in uri else Path(uri)
+
+
+def engine_uri(uri: str) -> str:
+    """The address as delta-rs and object_store spell it: `s3a://` is Hadoop's word for `s3://`."""
+    local = local_path(uri)
+    if local is not None:
+        return os.fspath(local)
+    return "s3://" + uri.removeprefix("s3a://") if uri.startswith("s3a://") else uri
+
+
+def join(root: str, *parts: str) -> str:
+    return "/".join([root.rstrip("/"), *parts])

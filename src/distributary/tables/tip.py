@@ -1,0 +1,104 @@
+"""Append to a table whose newest version is known, without reading its log.
+
+A reader of a Delta table replays the commits since its last checkpoint, so opening costs more with every batch:
+delta-rs takes 2 ms of CPU after 5 commits, 17 ms after 50 (measured, deltalake 1.6.6), and its append reads the log
+again. But the stream that made a table's newest commit knows what that left behind: the version, the schema, that
+delta-rs may write it. With that (`Tip`) an append is one file, `<version + 1>.json`, put only if absent: where the put
+succeeds, nobody came in between, and all that was known still holds (Delta protocol, "Transaction Log": versions are
+contiguous, a commit is the first writer of its file). Where it fails, the table is opened and everything decided anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from distributary import __version__
+from distributary.tables.append import ROWS_KEY, Mark
+from distributary.tables.datafile import DataFile
+from distributary.tables.store import local_path
+
+CHECKPOINT_COMMITS = 20
+"""So often a table is opened and checkpointed: bounds what readers replay."""
+
+
+@dataclass(frozen=True)
+class Tip:
+    """What a stream knows of a table after its own commit. `schema`: the table's, as an Arrow IPC message."""
+
+    version: int
+    schema: bytes
+
+    @classmethod
+    def of(cls, version: int, schema: pa.Schema) -> Tip:
+        return cls(version, schema.serialize().to_pybytes())
+
+    def arrow_schema(self) -> pa.Schema:
+        return pa.ipc.read_schema(pa.py_buffer(self.schema))
+
+
+def checkpoint_due(uri: str, version: int) -> bool:
+    """Is `version` one at which this table is checkpointed? Tables take turns, so that no batch does all of them."""
+    return (version + zlib.crc32(uri.encode())) % CHECKPOINT_COMMITS == 0
+
+
+def append_on_tip(uri: str, tip: Tip, files: Sequence[DataFile], mark: Mark) -> bool:
+    """Commit `files` as version `tip.version + 1`; False when that cannot be done without opening the table.
+
+    Local folders only: there `link` is the put-if-absent that delta-rs itself relies on. Raises OSError.
+    """
+    folder = local_path(uri)
+    if folder is None or checkpoint_due(uri, tip.version + 1):
+        return False
+    log = folder / "_delta_log"
+    # A table that was removed and made anew has another history: its log must still end where ours did.
+    if not (log / f"{tip.version:020d}.json").exists():
+        return False
+    body = _commit(tip.version, files, mark)
+    name = log / f"{tip.version + 1:020d}.json"
+    draft = log / f".{mark.app[:8]}-{mark.batch}-{os.getpid()}-{time.monotonic_ns()}.tmp"
+    draft.write_text(body, encoding="utf-8")
+    try:
+        os.link(draft, name)
+    except FileExistsError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+    return True
+
+
+def _commit(read_version: int, files: Sequence[DataFile], mark: Mark) -> str:
+    now = int(time.time() * 1000)
+    info = {
+        "timestamp": now,
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Append", "partitionBy": "[]"},
+        "readVersion": read_version,
+        "isBlindAppend": True,
+        "engineInfo": f"distributary/{__version__}",
+        ROWS_KEY: str(sum(f.rows for f in files)),
+        **mark.about(),
+    }
+    actions: list[dict[str, object]] = [
+        {"commitInfo": info},
+        {"txn": {"appId": mark.app, "version": mark.batch, "lastUpdated": now}},
+    ]
+    for file in files:
+        add = {
+            "path": file.path,
+            "partitionValues": {},
+            "size": file.size,
+            "modificationTime": file.written_ms,
+            "dataChange": True,
+            "stats": file.stats,
+        }
+        actions.append({"add": add})
+    return "".join(json.dumps(action) + "\n" for action in actions)

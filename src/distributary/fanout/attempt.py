@@ -1,0 +1,312 @@
+"""One attempt to deliver a batch: who writes what, the deliver job, engine `spark`, the commits of shared routes.
+
+Everything here is idempotent under the batch's mark. A table that turns out to be broken ends the attempt with a
+`RouteFault`; the next attempt goes on without it and finds what this one wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from distributary.errors import DistributaryError, StoreDown
+from distributary.fanout.chunks import Writer
+from distributary.fanout.decode import incoming_schemas
+from distributary.fanout.deliver import check_owner, check_replay
+from distributary.fanout.orders import Orders, Outcome, Special, State
+from distributary.fanout.packing import pack, refs
+from distributary.fanout.tasks import SAID_DDL, deliver_task, heard, spark_rows_task
+from distributary.registry.compile import CompiledSchema
+from distributary.state.journal import Refusals
+from distributary.tables import append
+from distributary.tables.append import CommitConflict, Owner
+from distributary.tables.datafile import DataFile
+from distributary.tables.evolve import evolve
+from distributary.tables.spark_engine import SparkEngine, SparkEngineError, spark_schema
+from distributary.tables.store import Store
+
+SPARK_WRITERS = 8
+"""Tables that engine `spark` writes at a time."""
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """A batch cut by route: the chunks, kept by Spark, and what the driver knows of each. `refused`: envelope ids."""
+
+    frame: DataFrame
+    meta: list[dict[str, Any]]
+    refused: Refusals
+
+    def writers(self) -> dict[str, set[Writer]]:
+        """Route -> who wrote its payloads."""
+        found: dict[str, set[Writer]] = {}
+        for chunk in self.meta:
+            if chunk["kind"] == "rows":
+                found.setdefault(chunk["route"], set()).update((g[0], g[1]) for g in json.loads(chunk["groups"]))
+        return found
+
+    def tombstones(self) -> dict[str | None, int]:
+        found: dict[str | None, int] = {}
+        for chunk in self.meta:
+            if chunk["kind"] == "tombstones":
+                found[chunk["route"]] = found.get(chunk["route"], 0) + chunk["rows"]
+        return found
+
+    def bad(self) -> dict[str | None, dict[str, int]]:
+        """Route (None where it is not known) -> reason -> rows that cannot even be handed to an owner."""
+        found: dict[str | None, dict[str, int]] = {}
+        for chunk in self.meta:
+            if chunk["kind"] == "bad":
+                reasons = found.setdefault(chunk["route"], {})
+                for reason, rows in json.loads(chunk["groups"]).items():
+                    reasons[reason] = reasons.get(reason, 0) + rows
+        return found
+
+    def newest(self) -> dict[str, int]:
+        """Route -> time of its newest record, microseconds."""
+        found: dict[str, int] = {}
+        for chunk in self.meta:
+            if chunk["newest"] is not None:
+                found[chunk["route"]] = max(chunk["newest"], found.get(chunk["route"], 0))
+        return found
+
+
+@dataclass
+class Delivered:
+    """What a batch did: an outcome per route, the quarantine's files, rows set aside before they
+    had an owner (route -> reason -> rows)."""
+
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    quarantine: list[DataFile] = field(default_factory=list)
+    bad: Mapping[str | None, Mapping[str, int]] = field(default_factory=dict)
+    tombstones: Mapping[str | None, int] = field(default_factory=dict)
+    newest: Mapping[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class RouteFault(Exception):
+    """One table cannot be written; the batch goes on without it."""
+
+    def __init__(self, route: str, why: str) -> None:
+        super().__init__(why)
+        self.route = route
+        self.why = why
+
+
+class Attempt:
+    """One attempt to deliver a batch."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: Store,
+        by_spark: SparkEngine,
+        on_spark: set[str],
+        chunks: Chunks,
+        writers: Mapping[str, set[Writer]],
+        orders: Orders,
+        compiled: Mapping[int, CompiledSchema],
+    ) -> None:
+        self.spark = spark
+        self.store = store
+        self.by_spark = by_spark
+        self.on_spark = on_spark
+        self.chunks = chunks
+        self.writers = writers
+        self.orders = orders
+        self.compiled = compiled
+        self.slots = spark.sparkContext.defaultParallelism
+        self.spark_did: dict[str, tuple[State, bool, bool]] = {}
+
+    def run(self) -> Delivered:
+        done = Delivered(tombstones=self.chunks.tombstones(), newest=self.chunks.newest())
+        done.bad = self.chunks.bad()
+        packing = pack(self._refs(), self.slots)
+        open_routes = self.writers.keys() - self.orders.special.keys()
+        on_spark = {r for r in open_routes if r in self.on_spark}
+        on_spark |= self._prepare_shared(packing.shared & open_routes - on_spark)
+        self._write_by_spark(on_spark)
+        self._pass(packing.as_arrays(), packing.buckets, done)
+        late = {r for r, o in done.outcomes.items() if o.state == "spark"}
+        if late:
+            for route in late:
+                del done.outcomes[route]
+            self._write_by_spark(late)
+            again = pack([r for r in self._refs() if r.route in late], self.slots)
+            self._pass(again.as_arrays(), again.buckets, done, "late")
+        for route, (state, created, evolved) in self.spark_did.items():
+            if (outcome := done.outcomes.get(route)) is not None and outcome.state == "counted":
+                outcome.state, outcome.created, outcome.evolved = state, created, evolved
+        self._commit_shared(done)
+        self._check(done)
+        return done
+
+    def _refs(self) -> Sequence[Any]:
+        names = ("task", "seq", "kind", "route", "rows", "size")
+        return refs(tuple(c[n] for n in names) for c in self.chunks.meta)
+
+    def _pass(self, buckets: list[list[int]], count: int, done: Delivered, name: str = "") -> None:
+        """The deliver job: chunk -> its bucket's task -> outcomes. `name` tells two passes of one batch apart."""
+        if not count:
+            return
+        buckets_by_task = F.from_json(F.lit(json.dumps(buckets)), "array<array<int>>")
+        # `get`: a chunk that is of no concern here may lie beyond its task's list.
+        bucket = F.get(F.get(buckets_by_task, F.col("task")), F.col("seq"))
+        frame = self.chunks.frame.withColumn("bucket", bucket).where("bucket >= 0")
+        task = partial(deliver_task, orders=self.orders, schemas=self.compiled, name=name)
+        for answers in heard(frame.repartitionById(count, "bucket").mapInArrow(task, SAID_DDL).toArrow()):
+            for answer in answers:
+                if isinstance(answer, DataFile):
+                    done.quarantine.append(answer)
+                else:
+                    _merge(done.outcomes, answer)
+
+    def _incoming(self, route: str) -> list[pa.Schema]:
+        return incoming_schemas(self.writers[route], self.compiled, self.orders)
+
+    # -- routes that several tasks write -------------------------------------------------------------------
+
+    def _prepare_shared(self, routes: Collection[str]) -> set[str]:
+        """Evolve the tables of `routes` ahead of the tasks; returns those that turn out to need engine `spark`."""
+        needs_spark: set[str] = set()
+        for route in sorted(routes):
+            uri = self.orders.table(route)
+            try:
+                table = append.open_table(uri, self.store)
+                if table is not None:
+                    check_owner(table, uri, self.orders.pipeline, route)
+                why = append.why_spark(table, self.orders.tables, route)
+                schema = None if table is None else append.arrow_schema(table)
+                evolution = evolve(schema, self._incoming(route), self.orders.policy(route))
+            except (DistributaryError, DeltaError, OSError) as e:
+                raise self._fault(route, e) from e
+            if why or evolution.widened:
+                needs_spark.add(route)
+                continue
+            taken = table is not None and append.committed_batch(table, self.orders.stream) >= self.orders.batch
+            self._special(route, Special("counted" if taken else "files", evolution.schema, fresh=table is None))
+        return needs_spark
+
+    def _special(self, route: str, special: Special) -> None:
+        self.orders = replace(self.orders, special={**self.orders.special, route: special})
+
+    def _commit_shared(self, done: Delivered) -> None:
+        for route, outcome in done.outcomes.items():
+            special = self.orders.special.get(route)
+            if special is None or special.mode == "parked" or route in self.on_spark:
+                continue
+            if outcome.error is not None:
+                # One of its tasks failed. A commit of the others' files would let its rows pass for written.
+                if outcome.store_fault:
+                    raise StoreDown(path=outcome.table, detail=outcome.error)
+                raise RouteFault(route, outcome.error)
+            try:
+                self._commit(route, outcome, special)
+            except (DistributaryError, DeltaError, OSError, CommitConflict) as e:
+                raise self._fault(route, e) from e
+
+    def _commit(self, route: str, outcome: Outcome, special: Special) -> None:
+        """One commit for the files of many tasks."""
+        table = append.open_table(outcome.table, self.store)
+        if special.mode == "counted":
+            if table is not None:
+                check_replay(
+                    append.committed_rows(table, self.orders.mark), outcome.rows_written, outcome.table, self.orders
+                )
+            outcome.state = "replayed"
+            return
+        if not outcome.files:
+            outcome.state = "empty"
+            return
+        found = None if table is None else append.arrow_schema(table)
+        evolution = evolve(found, self._incoming(route), self.orders.policy(route))
+        owner = Owner(self.orders.pipeline, route)
+        append.commit_append(
+            table, outcome.table, evolution, outcome.files, self.orders.mark, owner, self.store,
+            self.orders.tables.properties,
+        )  # fmt: skip
+        outcome.state, outcome.created, outcome.evolved = "written", table is None, evolution.changed
+
+    # -- routes that engine `spark` writes -----------------------------------------------------------------
+
+    def _write_by_spark(self, routes: Collection[str]) -> None:
+        self.on_spark |= set(routes)
+        with ThreadPoolExecutor(SPARK_WRITERS) as pool:
+            for future in [pool.submit(self._spark_write, route) for route in sorted(routes)]:
+                route, special, self.spark_did[route] = future.result()
+                self._special(route, special)
+
+    def _spark_write(self, route: str) -> tuple[str, Special, tuple[State, bool, bool]]:
+        """Write a route by Spark; returns what the tasks are to count, and (state, created, evolved)."""
+        orders, uri = self.orders, self.orders.table(route)
+        owner = Owner(orders.pipeline, route)
+        try:
+            table = append.open_table(uri, self.store)
+            if table is not None:
+                check_owner(table, uri, orders.pipeline, route)
+            before = None if table is None else append.arrow_schema(table)
+            incoming = self._incoming(route)
+            if not incoming:
+                # Nothing here can be decoded, and a table without columns could not be read.
+                return route, Special("counted", before or pa.schema([])), ("empty", False, False)
+            engine = self.by_spark
+            schema = engine.prepare(uri, incoming, orders.policy(route), owner, orders.tables.properties)
+            special = Special("counted", schema, fresh=table is None)
+            task = partial(
+                spark_rows_task, orders=replace(orders, special={route: special}), schemas=self.compiled, route=route
+            )
+            frame = self.chunks.frame.where((F.col("kind") == "rows") & (F.col("route") == route))
+            wrote = engine.append(frame.mapInArrow(task, spark_schema(schema)), uri, orders.mark)
+        except (DistributaryError, DeltaError, OSError, SparkEngineError) as e:
+            raise self._fault(route, e) from e
+        evolved = before is not None and before != schema
+        return route, special, ("written" if wrote else "replayed", wrote and table is None, wrote and evolved)
+
+    # -- faults and counts ---------------------------------------------------------------------------------
+
+    def _fault(self, route: str, error: BaseException) -> Exception:
+        if append.is_store_fault(error):
+            return StoreDown(path=self.orders.table(route), detail=str(error))
+        return RouteFault(route, append.in_words(error))
+
+    def _check(self, done: Delivered) -> None:
+        """Raises StoreDown when the store, not a table, is at fault. Asserts that no row is unaccounted for."""
+        failed = [o for o in done.outcomes.values() if o.state == "failed" and o.route not in self.orders.special]
+        tried = [o for o in done.outcomes.values() if o.route not in self.orders.special]
+        for outcome in failed:
+            if outcome.store_fault or (len(failed) == len(tried) and len(tried) > 1):
+                raise StoreDown(path=outcome.table, detail=outcome.error)
+        for outcome in done.outcomes.values():
+            kept = sum(outcome.reasons.values())
+            if outcome.rows_in != outcome.rows_written + kept:
+                raise AssertionError(
+                    f"{outcome.route}: {outcome.rows_in} in, {outcome.rows_written} written, {kept} kept"
+                )
+
+
+def _merge(into: dict[str, Outcome], outcome: Outcome) -> None:
+    """Join the outcomes of the tasks that shared a route."""
+    known = into.get(outcome.route)
+    if known is None:
+        into[outcome.route] = outcome
+        return
+    known.rows_in += outcome.rows_in
+    known.rows_written += outcome.rows_written
+    known.files += outcome.files
+    known.decoders.update(outcome.decoders)
+    for schema_id, rows in outcome.schema_ids.items():
+        known.schema_ids[schema_id] = known.schema_ids.get(schema_id, 0) + rows
+    for reason, rows in outcome.reasons.items():
+        known.reasons[reason] = known.reasons.get(reason, 0) + rows
+    if outcome.error:
+        known.state, known.error = outcome.state, outcome.error
+    known.store_fault = known.store_fault or outcome.store_fault

@@ -1,0 +1,200 @@
+"""A route's records to columns, each by its own writer schema, fitted into the table's schema; bad rows apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.errors import Reason, SchemaBroken
+from distributary.fanout.chunks import Writer
+from distributary.fanout.orders import ORIGIN, ORIGIN_TYPE, Orders
+from distributary.formats.framing import frame
+from distributary.formats.protobuf import BadIndex, decoder_for
+from distributary.registry.compile import CompiledSchema
+from distributary.tables.conform import conform
+from distributary.tables.evolve import Evolution, evolve
+from distributary.tables.quarantine import REJECTED_SCHEMA
+
+
+@dataclass
+class Decoded:
+    """A route's records by writer, in ascending order of schema id; those that do not decode are in `rejected`."""
+
+    rows_in: int = 0
+    writers: list[Writer] = field(default_factory=list)
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    origins: list[pa.RecordBatch] = field(default_factory=list)
+    rejected: list[pa.Table] = field(default_factory=list)
+    decoders: dict[int, str] = field(default_factory=dict)
+
+
+def decode(
+    route: str,
+    chunks: Sequence[tuple[list[list[Any]], pa.RecordBatch]],
+    orders: Orders,
+    schemas: Mapping[int, CompiledSchema],
+) -> Decoded:
+    """Decode each record by its own writer schema (cases E1, E3: never by "latest")."""
+    by_writer: dict[Writer, list[pa.RecordBatch]] = {}
+    for groups, records in chunks:
+        begin = 0
+        for schema_id, message, rows in groups:
+            by_writer.setdefault((schema_id, message), []).append(records.slice(begin, rows))
+            begin += rows
+    decoded = Decoded()
+    for writer in sorted(by_writer):
+        records = pa.Table.from_batches(by_writer[writer]).combine_chunks().to_batches()[0]
+        decoded.rows_in += records.num_rows
+        _decode_writer(route, writer, records, orders, schemas, decoded)
+    return decoded
+
+
+def _decode_writer(
+    route: str,
+    writer: Writer,
+    records: pa.RecordBatch,
+    orders: Orders,
+    schemas: Mapping[int, CompiledSchema],
+    decoded: Decoded,
+) -> None:
+    schema_id, message = writer
+    every = np.arange(records.num_rows)
+
+    def reject(positions: Any, reason: Reason, detail: str) -> None:
+        decoded.rejected.append(rejected_rows(route, writer, records, positions, reason, detail, orders))
+
+    if schema_id in orders.refused:
+        reject(every, *orders.refused[schema_id])
+        return
+    try:
+        decoder = decoder_for(schemas[schema_id], message, raw_nested_indexes=orders.raw_nested_indexes)
+    except BadIndex as e:
+        reject(every, Reason.BAD_INDEX, str(e))
+        return
+    except SchemaBroken as e:
+        reject(every, Reason.BROKEN_SCHEMA, str(e))
+        return
+    split = decoder.decode(records.column("payload"))
+    for row in split.rejected:
+        reject([row.position], row.reason, row.detail)
+    good = records if split.positions is None else records.take(split.positions)
+    decoded.decoders[schema_id] = decoder.engine
+    decoded.writers.append(writer)
+    decoded.batches.append(split.rows)
+    decoded.origins.append(good)
+
+
+def incoming_schema(columns: pa.Schema, orders: Orders) -> pa.Schema:
+    """The columns that a writer schema's rows bring to a table, with the column that says where they came from."""
+    extra = [pa.field(ORIGIN, ORIGIN_TYPE)] if orders.tables.origin else []
+    return pa.schema([*(f.with_name(_column_name(f.name)) for f in columns), *extra])
+
+
+def _column_name(name: str) -> str:
+    return f"{ORIGIN}__field" if name.casefold() == ORIGIN else name
+
+
+def rejected_rows(
+    route: str, writer: Writer, records: pa.RecordBatch, positions: Any, reason: Reason, detail: str, orders: Orders
+) -> pa.Table:
+    """Quarantine rows; `value` is the payload as the envelope held it, so that a replay reads it anew."""
+    taken = records.take(pa.array(positions, pa.int64()))
+    schema_id, message = writer
+    value = taken.column("payload")
+    if orders.payload_framed:
+        header = pa.scalar(frame(schema_id, b"", [int(i) for i in message.split(".")]), pa.binary())
+        value = pc.binary_join_element_wise(header, value, pa.scalar(b"", pa.binary()))
+    rows = len(value)
+    given = {
+        "route": pa.repeat(route, rows),
+        "reason": pa.repeat(reason.value, rows),
+        "detail": pa.repeat(detail, rows),
+        "schema_id": pa.repeat(pa.scalar(schema_id, pa.int32()), rows),
+        "level": pa.repeat("payload", rows),
+        "value": value,
+    }
+    return pa.table(
+        [given[f.name] if f.name in given else taken.column(f.name) for f in REJECTED_SCHEMA], REJECTED_SCHEMA
+    )
+
+
+def incoming_schemas(
+    writers: Iterable[Writer], schemas: Mapping[int, CompiledSchema], orders: Orders
+) -> list[pa.Schema]:
+    """What the writers of a route bring, in ascending order of schema id; the others bring nothing."""
+    found = []
+    for schema_id, message in sorted(writers):
+        if schema_id in schemas:
+            try:
+                decoder = decoder_for(schemas[schema_id], message, raw_nested_indexes=orders.raw_nested_indexes)
+            except (BadIndex, SchemaBroken):
+                continue
+            found.append(incoming_schema(decoder.columns, orders))
+    return found
+
+
+# -- fit ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A route's good rows in its table's schema."""
+
+    table: pa.Table
+    evolution: Evolution
+    rejected: list[pa.Table]
+    schema_ids: dict[int, int]
+
+    @property
+    def rows(self) -> int:
+        return int(self.table.num_rows)
+
+
+def fit(route: str, decoded: Decoded, schema: pa.Schema | None, orders: Orders) -> Fitted:
+    """Unify the decoded batches with the table's schema (None: no table yet); keep aside what may not enter."""
+    incoming = [incoming_schema(b.schema, orders) for b in decoded.batches]
+    evolution = evolve(schema, incoming, orders.policy(route))
+    parts: list[pa.Table] = []
+    rejected: list[pa.Table] = []
+    counts: Counter[int] = Counter()
+    for number, (writer, batch) in enumerate(zip(decoded.writers, decoded.batches, strict=True)):
+        origin = decoded.origins[number]
+        if orders.tables.origin:
+            batch = batch.append_column(ORIGIN, _origin(origin, writer[0], orders.batch))
+        conformed = conform(batch, evolution.slots[number], evolution.schema)
+        part = pa.table(conformed.columns, schema=evolution.schema)
+        if conformed.rejected:
+            keep = np.ones(batch.num_rows, dtype=bool)
+            keep[list(conformed.rejected)] = False
+            part = part.filter(pa.array(keep))
+            rejected.extend(_unfit(route, writer, origin, conformed.rejected, orders))
+        counts[writer[0]] += part.num_rows
+        parts.append(part)
+    table = pa.concat_tables(parts) if parts else evolution.schema.empty_table()
+    return Fitted(table, evolution, rejected, {k: n for k, n in counts.items() if n})
+
+
+def _unfit(
+    route: str, writer: Writer, origin: pa.RecordBatch, found: Mapping[int, tuple[Reason, str]], orders: Orders
+) -> Iterator[pa.Table]:
+    by_cause: dict[tuple[Reason, str], list[int]] = {}
+    for position, cause in sorted(found.items()):
+        by_cause.setdefault(cause, []).append(position)
+    for (reason, column), positions in by_cause.items():
+        yield rejected_rows(route, writer, origin, positions, reason, f"column {column!r}", orders)
+
+
+def _origin(records: pa.RecordBatch, schema_id: int, batch: int) -> pa.Array:
+    rows = records.num_rows
+    given = {
+        "schema_id": pa.repeat(pa.scalar(schema_id, pa.int32()), rows),
+        "batch": pa.repeat(pa.scalar(batch, pa.int64()), rows),
+    }
+    columns = [given[f.name] if f.name in given else records.column(f.name) for f in ORIGIN_TYPE]
+    return pa.StructArray.from_arrays(columns, fields=list(ORIGIN_TYPE))

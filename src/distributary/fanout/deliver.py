@@ -1,0 +1,184 @@
+"""The owner's side of a batch: chunks of a route -> decode, fit the columns, write the file, commit the table.
+
+Runs inside Spark tasks, after the shuffle. Everything a task needs to know is in `Orders`; everything it says is an
+`Outcome` per route: a few numbers. One route's fault never touches another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
+
+from distributary import __version__
+from distributary.errors import DistributaryError, Reason, ReplayMismatch, TableCollision
+from distributary.fanout.chunks import read_records, read_rejected
+from distributary.fanout.decode import Decoded, decode, fit, rejected_rows
+from distributary.fanout.orders import Orders, Outcome
+from distributary.registry.compile import CompiledSchema
+from distributary.tables import append
+from distributary.tables.append import CommitConflict, Owner
+from distributary.tables.datafile import DataFile, write_data_file
+from distributary.tables.quarantine import write_rejected
+from distributary.tables.tip import Tip, append_on_tip, checkpoint_due
+
+
+def deliver(
+    chunks: Iterable[Mapping[str, Any]], orders: Orders, schemas: Mapping[int, CompiledSchema], part: str
+) -> Iterator[Outcome | DataFile]:
+    """Write the routes of one task's chunks; yields an Outcome per route and the quarantine's file, if any.
+
+    `chunks`: rows of `CHUNK_SCHEMA` as dicts of Arrow-backed values. `part` names this task within the batch.
+    """
+    by_route: dict[str, list[tuple[list[list[Any]], pa.RecordBatch]]] = {}
+    rejected: list[pa.Table] = []
+    for chunk in chunks:
+        if chunk["kind"] == "bad":
+            rejected.append(pa.Table.from_batches([read_rejected(chunk["blob"])]))
+        elif chunk["kind"] == "rows":
+            by_route.setdefault(chunk["route"], []).append((json.loads(chunk["groups"]), read_records(chunk["blob"])))
+    for route in sorted(by_route):
+        outcome, bad = deliver_route(route, decode(route, by_route.pop(route), orders, schemas), orders)
+        rejected.extend(bad)
+        yield outcome
+    if rejected:
+        yield write_rejected(orders.quarantine, rejected, orders.stream, orders.batch, part, orders.store)
+
+
+class _Parked(Exception):
+    """The driver decided not to try this table."""
+
+
+# -- write -------------------------------------------------------------------------------------------------
+
+
+def deliver_route(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcome, list[pa.Table]]:
+    """Write one route; returns what was done and the rows to keep aside. Never raises for a fault of this table."""
+    uri = orders.table(route)
+    outcome = Outcome(route, uri, "empty", decoded.rows_in, decoders=decoded.decoders)
+    try:
+        for attempt in range(append.COMMIT_ATTEMPTS):
+            try:
+                bad = _write(route, decoded, orders, outcome)
+                break
+            except CommitConflict:
+                if attempt == append.COMMIT_ATTEMPTS - 1:
+                    raise
+                time.sleep(random.uniform(0, 0.05 * 2**attempt))
+    except (_Parked, DistributaryError, DeltaError, OSError, CommitConflict, pa.ArrowException, ValueError) as e:
+        outcome.state, outcome.error = "failed", str(e) if isinstance(e, _Parked) else append.in_words(e)
+        outcome.store_fault = append.is_store_fault(e)
+        outcome.rows_written, outcome.schema_ids = 0, {}
+        bad = list(decoded.rejected)
+        for writer, origin in zip(decoded.writers, decoded.origins, strict=True):
+            every = np.arange(origin.num_rows)
+            bad.append(rejected_rows(route, writer, origin, every, Reason.TABLE_PARKED, outcome.error, orders))
+    if outcome.state == "spark":
+        return outcome, []
+    outcome.reasons = _count_reasons(bad)
+    return outcome, bad
+
+
+def _write(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> list[pa.Table]:
+    special = orders.special.get(route)
+    uri = outcome.table
+    if special is not None and special.mode == "parked":
+        raise _Parked(special.why)
+    if special is not None:
+        fitted = fit(route, decoded, special.schema, orders)
+        outcome.state = "files" if special.mode == "files" else "counted"
+        outcome.schema_ids = fitted.schema_ids
+        outcome.rows_written = fitted.rows
+        if special.mode == "files" and fitted.rows:
+            outcome.files = [write_data_file(uri, fitted.table, orders.store)]
+        return [*decoded.rejected, *fitted.rejected]
+    if (bad := _write_on_tip(route, decoded, orders, outcome)) is not None:
+        return bad
+    return _write_opened(route, decoded, orders, outcome)
+
+
+def _write_on_tip(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> list[pa.Table] | None:
+    """Append without opening the table, where its newest version is known; None where that does not do."""
+    tip = orders.tips.get(route)
+    if tip is None:
+        return None
+    fitted = fit(route, decoded, tip.arrow_schema(), orders)
+    if fitted.evolution.changed or not fitted.rows or checkpoint_due(outcome.table, tip.version + 1):
+        return None
+    file = write_data_file(outcome.table, fitted.table, orders.store)
+    if not append_on_tip(outcome.table, tip, [file], orders.mark):
+        return None
+    outcome.state, outcome.schema_ids, outcome.rows_written = "written", fitted.schema_ids, fitted.rows
+    outcome.tip = replace(tip, version=tip.version + 1)
+    return [*decoded.rejected, *fitted.rejected]
+
+
+def _write_opened(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> list[pa.Table]:
+    """Open the table, decide with what is there, and commit."""
+    uri = outcome.table
+    table = append.open_table(uri, orders.store)
+    if table is not None:
+        check_owner(table, uri, orders.pipeline, route)
+    outcome.why_spark = append.why_spark(table, orders.tables, route)
+    fitted = fit(route, decoded, None if table is None else append.arrow_schema(table), orders)
+    if fitted.evolution.widened and table is not None:
+        outcome.why_spark = "widening " + ", ".join(path for path, _ in fitted.evolution.widened)
+    if outcome.why_spark:
+        outcome.state = "spark"
+        return []
+    outcome.schema_ids, outcome.rows_written = fitted.schema_ids, fitted.rows
+    bad = [*decoded.rejected, *fitted.rejected]
+    if table is not None and append.committed_batch(table, orders.stream) >= orders.batch:
+        check_replay(append.committed_rows(table, orders.mark), fitted.rows, uri, orders)
+        outcome.state = "replayed"
+        return bad
+    if not fitted.rows:
+        return bad
+    files = [write_data_file(uri, fitted.table, orders.store)]
+    owner = Owner(orders.pipeline, route)
+    version = append.commit_append(
+        table, uri, fitted.evolution, files, orders.mark, owner, orders.store, orders.tables.properties
+    )
+    outcome.state, outcome.created, outcome.evolved = "written", table is None, fitted.evolution.changed
+    if version is not None:
+        outcome.tip = Tip.of(version, fitted.evolution.schema)
+        if checkpoint_due(uri, version):
+            _checkpoint(uri, orders)
+    return bad
+
+
+def _checkpoint(uri: str, orders: Orders) -> None:
+    # The batch is in; a checkpoint that fails now is made at the table's next turn.
+    with contextlib.suppress(DeltaError, OSError):
+        append.checkpoint(uri, orders.store)
+
+
+def check_owner(table: Any, uri: str, pipeline: str, route: str) -> None:
+    """Raises TableCollision when the table was made by another pipeline or for another route (case D2)."""
+    owner = Owner.of(table)
+    if owner is not None and owner != Owner(pipeline, route):
+        raise TableCollision(route=route, table=uri, owner=f"pipeline {owner.pipeline}, route {owner.route!r}")
+
+
+def check_replay(committed: int | None, decoded: int, uri: str, orders: Orders) -> None:
+    """Raises ReplayMismatch when a replayed batch no longer decodes to the rows that its commit holds."""
+    if committed is not None and committed != decoded:
+        raise ReplayMismatch(table=uri, batch=orders.batch, committed=committed, decoded=decoded, version=__version__)
+
+
+def _count_reasons(rejected: Iterable[pa.Table]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for rows in rejected:
+        for found in pc.value_counts(rows.column("reason").combine_chunks()).to_pylist():
+            counts[found["values"]] += found["counts"]
+    return dict(counts)

@@ -1,0 +1,141 @@
+"""One micro-batch, source rows to tables, in two Spark jobs: cut into chunks by route; deliver each route's chunks.
+
+    rows -> demux (map side) -> chunks, kept on disk -> [driver: which schemas, which task] -> deliver -> outcomes
+
+Every write is idempotent under the batch's mark, so a batch can be attempted again at any moment: by Spark after a
+crash, or right here without a table that turned out to be broken.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+
+from distributary.config import Pipeline
+from distributary.fanout.attempt import Attempt, Chunks, Delivered, RouteFault
+from distributary.fanout.chunks import CHUNK_DDL, Writer
+from distributary.fanout.decode import Decoded, fit, incoming_schema
+from distributary.fanout.envelopes import Envelopes
+from distributary.fanout.orders import Orders, Outcome, Special
+from distributary.fanout.tasks import demux_task
+from distributary.registry.compile import CompiledSchema
+from distributary.schemas import Schemas
+from distributary.state.journal import Journal, Refusals
+from distributary.tables.append import Owner
+from distributary.tables.spark_engine import SparkEngine, spark_schema
+from distributary.tables.store import Store, join
+from distributary.tables.tip import Tip
+
+
+class Fanout:
+    """Writes batches of one pipeline to its tables. Keeps what is for good: compiled schemas, tables' engines."""
+
+    def __init__(self, spark: SparkSession, config: Pipeline, schemas: Schemas, store: Store) -> None:
+        self.spark = spark
+        self.config = config
+        self.schemas = schemas
+        self.envelopes = Envelopes(config, schemas)
+        self.store = store
+        self.journal = Journal(config.state_root, store)
+        self.quarantine = join(config.state_root, "quarantine")
+        self.by_spark = SparkEngine(spark, store)
+        self.on_spark: set[str] = set()
+        """Routes whose table needs engine `spark`, as far as known."""
+        self.tips: dict[str, Tip] = {}
+        """What the last batch's commits left behind, by route: spares the next batch the opening of the table."""
+
+    def write(self, rows: DataFrame, stream: str, batch: int, parked: Mapping[str, str]) -> Delivered:
+        """Write one batch. `parked`: routes that are not tried, and why; their rows are kept aside.
+
+        Raises Outage (registry, store): nothing is advanced, and the same batch can be written again.
+        """
+        started = time.monotonic()
+        earlier = self.journal.read(stream, batch)
+        if earlier is not None:
+            # An earlier attempt may have committed to some tables: only an opened table shows its marks.
+            self.tips.clear()
+        chunks = self.cut(rows, earlier or {})
+        cut = time.monotonic()
+        try:
+            writers = chunks.writers()
+            compiled, refused = self.schemas.resolve({i for found in writers.values() for i, _ in found}, earlier)
+            if earlier is None:
+                self.journal.write(stream, batch, {**chunks.refused, **refused})
+            orders = self.orders(stream, batch, refused, parked)
+            delivered = self._deliver(chunks, writers, orders, compiled)
+        finally:
+            chunks.frame.unpersist()
+        delivered.seconds = {"cut": cut - started, "deliver": time.monotonic() - cut}
+        return delivered
+
+    def cut(self, rows: DataFrame, refused: Refusals) -> Chunks:
+        """Demultiplex the source rows; looks up the envelope schemas that a batch brings for the first time."""
+        reader = self.envelopes.begin()
+        while True:
+            frame = rows.mapInArrow(partial(demux_task, reader=reader), CHUNK_DDL).persist(StorageLevel.DISK_ONLY)
+            meta = frame.drop("blob").toArrow().to_pylist()
+            unknown = {int(json.loads(c["groups"])) for c in meta if c["kind"] == "unknown"}
+            if not unknown:
+                return Chunks(frame, meta, reader.refused)
+            frame.unpersist()
+            newly = self.envelopes.learn(unknown, refused)
+            reader = replace(reader, schemas=self.envelopes.known(), refused={**reader.refused, **newly})
+
+    def orders(self, stream: str, batch: int, refused: Refusals, parked: Mapping[str, str]) -> Orders:
+        return Orders(
+            pipeline=self.config.pipeline,
+            stream=stream,
+            batch=batch,
+            tables=self.config.tables,
+            store=self.store,
+            quarantine=self.quarantine,
+            payload_framed=self.config.payload.framing == "confluent",
+            raw_nested_indexes=self.config.payload.raw_nested_indexes,
+            refused=refused,
+            special={route: Special("parked", why=why) for route, why in parked.items()},
+            tips=self.tips,
+        )
+
+    def write_decoded(self, route: str, decoded: Decoded, orders: Orders) -> Outcome:
+        """Write a few decoded rows by engine `spark`, outside of a batch.
+
+        Raises SparkEngineError, DeltaError, OSError.
+        """
+        uri, owner = orders.table(route), Owner(orders.pipeline, route)
+        incoming = [incoming_schema(b.schema, orders) for b in decoded.batches]
+        self.on_spark.add(route)
+        schema = self.by_spark.prepare(uri, incoming, orders.policy(route), owner, orders.tables.properties)
+        fitted = fit(route, decoded, schema, orders)
+        frame = self.spark.createDataFrame(fitted.table, spark_schema(schema))
+        self.by_spark.append(frame, uri, orders.mark)
+        return Outcome(route, uri, "written", decoded.rows_in, fitted.rows, schema_ids=fitted.schema_ids)
+
+    # -- deliver -------------------------------------------------------------------------------------------
+
+    def _deliver(
+        self, chunks: Chunks, writers: Mapping[str, set[Writer]], orders: Orders, compiled: Mapping[int, CompiledSchema]
+    ) -> Delivered:
+        """Attempt the batch until every table is either written or parked. Each attempt finds what is done already."""
+        while True:
+            attempt = Attempt(self.spark, self.store, self.by_spark, self.on_spark, chunks, writers, orders, compiled)
+            try:
+                delivered = attempt.run()
+                self._remember(delivered)
+                return delivered
+            except RouteFault as fault:
+                special = {**orders.special, fault.route: Special("parked", why=fault.why)}
+                orders = replace(orders, special=special)
+
+    def _remember(self, delivered: Delivered) -> None:
+        """Keep the tips of the tables just written; any other knowledge of a table that was touched is stale."""
+        for route, outcome in delivered.outcomes.items():
+            if outcome.tip is not None:
+                self.tips[route] = outcome.tip
+            elif outcome.state != "empty":
+                self.tips.pop(route, None)

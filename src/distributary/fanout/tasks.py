@@ -1,0 +1,72 @@
+"""The functions that Spark calls in its tasks: Arrow batches in, Arrow batches out. Importable, so that they ship."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from distributary.fanout.chunks import read_records
+from distributary.fanout.decode import decode, fit
+from distributary.fanout.deliver import deliver
+from distributary.fanout.demux import EnvelopeReader, demux
+from distributary.fanout.orders import Orders, Outcome
+from distributary.registry.compile import CompiledSchema
+from distributary.tables.datafile import DataFile
+
+SAID_DDL = "body binary"
+_SAID_SCHEMA = pa.schema([("body", pa.binary())])
+
+
+def said(value: Any) -> pa.RecordBatch:
+    """One thing that a task tells the driver."""
+    return pa.RecordBatch.from_pydict({"body": [pickle.dumps(value)]}, schema=_SAID_SCHEMA)
+
+
+def heard(rows: pa.Table) -> Iterator[Any]:
+    """What the tasks of a job told: our own values from our own tasks."""
+    for body in rows.column("body"):
+        yield pickle.loads(body.as_py())
+
+
+def demux_task(batches: Iterator[pa.RecordBatch], reader: EnvelopeReader) -> Iterator[pa.RecordBatch]:
+    """Source rows -> chunks (`CHUNK_SCHEMA`)."""
+    yield from demux(batches, reader, _partition())
+
+
+def deliver_task(
+    batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema], name: str
+) -> Iterator[pa.RecordBatch]:
+    """Chunks -> tables; says an Outcome per route and the DataFile of its rejected rows."""
+    answers: list[Outcome | DataFile] = []
+    for answer in deliver(chunk_rows(batches), orders, schemas, part=f"{name}{_partition()}"):
+        answers.append(answer)
+    yield said(answers)
+
+
+def spark_rows_task(
+    batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema], route: str
+) -> Iterator[pa.RecordBatch]:
+    """Chunks of one route -> its good rows in its table's schema, for engine `spark` to write."""
+    for chunk in chunk_rows(batches):
+        cut = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
+        fitted = fit(route, decode(route, cut, orders, schemas), orders.special[route].schema, orders)
+        yield from fitted.table.to_batches()
+
+
+def chunk_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """Chunk rows as dicts; the blob stays in Arrow's memory."""
+    for batch in batches:
+        columns = [batch.column(n) for n in ("kind", "route", "groups")]
+        blobs = batch.column("blob")
+        for row, (kind, route, groups) in enumerate(zip(*(c.to_pylist() for c in columns), strict=True)):
+            yield {"kind": kind, "route": route, "groups": groups, "blob": blobs[row].as_buffer()}
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()

@@ -1,0 +1,289 @@
+"""Bring quarantined rows into their tables, exactly once, after the cause is gone.
+
+    open -> [decode: which rows are good now?] -> claimed by replay n -> written under the mark (replay, n)
+         -> ledger -> replayed
+
+A replay is of one route. What it claims is fixed before anything is written, so a replay that dies is finished by the
+next one, not repeated.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from distributary.config import Pipeline
+from distributary.errors import Reason, StoreDown
+from distributary.fanout.chunks import Cut, one_array, read_records
+from distributary.fanout.decode import Decoded, decode, fit
+from distributary.fanout.deliver import deliver_route
+from distributary.fanout.demux import EnvelopeReader, split_payloads, split_values
+from distributary.fanout.micro_batch import Fanout
+from distributary.fanout.orders import Orders, Outcome
+from distributary.state.ledger import Entry, Ledger, replay_stream
+from distributary.tables import append
+from distributary.tables.append import CommitConflict
+from distributary.tables.quarantine import ORIGIN_FIELDS, QUARANTINE_SCHEMA
+from distributary.tables.spark_engine import SparkEngineError
+
+MERGE_ATTEMPTS = 8
+
+
+@dataclass
+class ReplayReport:
+    """By route: `rows` brought into their tables, `left` still kept aside, `failed` tables and why."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    left: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+class Replay:
+    """Replays of one pipeline. Only one process may replay at a time (lock `replay`)."""
+
+    def __init__(self, config: Pipeline, ledger: Ledger, fanout: Fanout) -> None:
+        self.config = config
+        self.ledger = ledger
+        self.fanout = fanout
+
+    def run(self, route: str | None = None, reasons: Collection[Reason] | None = None) -> ReplayReport:
+        """Replay what can be decoded now, of one route or of all; first what an earlier replay had claimed.
+
+        Raises Outage (registry, store): what was claimed stays claimed, run it again.
+        """
+        report = ReplayReport()
+        try:
+            for number, rows in self._claimed().items():
+                self._finish(number, rows, report)
+            for found, rows in sorted(self._open(route, reasons).items()):
+                good = self._good(found, rows)
+                bad = rows.num_rows - good.num_rows
+                if bad:
+                    report.left[found] = bad
+                if good.num_rows:
+                    self._finish(self._claim(good), good, report)
+        except (OSError, DeltaError) as e:
+            raise StoreDown(path=self.fanout.quarantine, detail=f"{type(e).__name__}: {e}") from e
+        return report
+
+    def routes(self, reason: Reason) -> set[str]:
+        """Routes of the rows that are kept aside for `reason`. Raises DeltaError, OSError."""
+        rows = self._rows(f"state = 'open' AND reason = '{reason.value}'")
+        return set() if rows is None else {r for r in pc.unique(rows.column("route")).to_pylist() if r}
+
+    # -- the quarantine's rows -----------------------------------------------------------------------------
+
+    def _table(self) -> DeltaTable | None:
+        return append.open_table(self.fanout.quarantine, self.fanout.store)
+
+    def _rows(self, where: str) -> pa.Table | None:
+        """Rows of the quarantine for which the SQL condition `where` holds; None where there is no quarantine.
+
+        By delta-rs's own engine: files that its MERGE wrote have columns of string_view, on which pyarrow 26 cannot
+        filter.
+        """
+        table = self._table()
+        if table is None:
+            return None
+        found = QueryBuilder().register("q", table).execute(f"SELECT * FROM q WHERE {where}")
+        return pa.table(found.read_all()).select(QUARANTINE_SCHEMA.names).cast(QUARANTINE_SCHEMA)
+
+    def _claimed(self) -> dict[int, pa.Table]:
+        rows = self._rows("state = 'claimed'")
+        if rows is None:
+            return {}
+        numbers = sorted(pc.unique(rows.column("replay")).to_pylist())
+        return {n: rows.filter(pc.equal(rows.column("replay"), n)) for n in numbers}
+
+    def _open(self, route: str | None, reasons: Collection[Reason] | None) -> dict[str, pa.Table]:
+        """Open rows by the route they would go to. An envelope that still cannot be read has none and stays."""
+        wanted = "state = 'open'"
+        if reasons is not None:
+            wanted += f" AND reason IN ({', '.join(repr(r.value) for r in reasons)})"
+        rows = self._rows(wanted)
+        if rows is None:
+            return {}
+        found: dict[str, list[pa.Table]] = {}
+        payloads = rows.filter(pc.and_(pc.equal(rows.column("level"), "payload"), pc.is_valid(rows.column("route"))))
+        for name in pc.unique(payloads.column("route")).to_pylist():
+            if route in (None, name):
+                found.setdefault(name, []).append(payloads.filter(pc.equal(payloads.column("route"), name)))
+        envelopes = rows.filter(pc.equal(rows.column("level"), "envelope"))
+        for at in range(envelopes.num_rows):
+            one = envelopes.slice(at, 1)
+            for name in self._chunks(None, one):
+                if route in (None, name):
+                    found.setdefault(name, []).append(one)
+        return {name: pa.concat_tables(parts) for name, parts in found.items()}
+
+    def _good(self, route: str, rows: pa.Table) -> pa.Table:
+        """The rows that would be written now. Whole groups first, halves where a group holds a bad row."""
+        good = self._count_good(route, rows)
+        if good == rows.num_rows:
+            return rows
+        if not good or rows.num_rows == 1:
+            return rows.slice(0, 0)
+        half = rows.num_rows // 2
+        return pa.concat_tables([self._good(route, rows.slice(0, half)), self._good(route, rows.slice(half))])
+
+    def _count_good(self, route: str, rows: pa.Table) -> int:
+        decoded, orders = self._decode(route, rows, number=0)
+        table = append.open_table(orders.table(route), self.fanout.store)
+        return fit(route, decoded, None if table is None else append.arrow_schema(table), orders).rows
+
+    # -- one replay ----------------------------------------------------------------------------------------
+
+    def _claim(self, rows: pa.Table) -> int:
+        known = self._rows("replay IS NOT NULL")
+        number = 1 + max([0, *(int(n) for n in (known.column("replay").to_pylist() if known is not None else []))])
+        self._mark(rows, "claimed", number)
+        return number
+
+    def _finish(self, number: int, rows: pa.Table, report: ReplayReport) -> None:
+        """Write what replay `number` claimed, enter it into the ledger, and let the rows go."""
+        route = self._route_of(rows)
+        there = self._already_there(route, rows)
+        rest = rows.filter(pc.invert(there))
+        decoded, orders = self._decode(route, rest, number)
+        outcome = self._write(route, decoded, orders)
+        if outcome.state == "failed" or outcome.rows_written != rest.num_rows:
+            report.failed[route] = outcome.error or f"{rest.num_rows - outcome.rows_written} rows no longer decode"
+            return
+        self._record(number, route, rows, outcome)
+        self._mark(rows, "replayed", number)
+        report.rows[route] = report.rows.get(route, 0) + rows.num_rows
+
+    def _route_of(self, rows: pa.Table) -> str:
+        payload = rows.filter(pc.equal(rows.column("level"), "payload"))
+        if payload.num_rows:
+            return str(payload.column("route")[0].as_py())
+        return next(iter(self._chunks(None, rows.slice(0, 1))))
+
+    def _already_there(self, route: str, rows: pa.Table) -> pa.Array:
+        """Rows that were kept aside because their table failed, though its commit had come through."""
+        uri = self._orders(0, {}).table(route)
+        table = append.open_table(uri, self.fanout.store)
+        marks = set() if table is None else append.history_marks(table)
+        return pa.array(
+            [
+                reason == Reason.TABLE_PARKED and (stream, batch) in marks
+                for reason, stream, batch in zip(
+                    *(rows.column(n).to_pylist() for n in ("reason", "stream", "batch")), strict=True
+                )
+            ],
+            pa.bool_(),
+        )
+
+    def _write(self, route: str, decoded: Decoded, orders: Orders) -> Outcome:
+        outcome, _ = deliver_route(route, decoded, orders)
+        if outcome.state != "spark":
+            return outcome
+        try:
+            return self.fanout.write_decoded(route, decoded, orders)
+        except (SparkEngineError, DeltaError, OSError, CommitConflict) as e:
+            return replace(outcome, state="failed", error=f"{type(e).__name__}: {e}")
+
+    def _record(self, number: int, route: str, rows: pa.Table, outcome: Outcome) -> None:
+        count = rows.num_rows
+        nameless = rows.filter(pc.equal(rows.column("level"), "envelope"))
+        named = Counter(rows.filter(pc.equal(rows.column("level"), "payload")).column("reason").to_pylist())
+        stream = replay_stream(number)
+        entry = Entry(
+            stream,
+            number,
+            route,
+            table=outcome.table,
+            engine="spark" if route in self.fanout.on_spark else "task",
+            state="written",
+            rows_in=nameless.num_rows,
+            rows_written=count,
+            rows_quarantined=nameless.num_rows - count,
+            schema_ids=dict(Counter(self._ids(rows))),
+            reasons={reason: -n for reason, n in named.items()},
+            created=outcome.created,
+            evolved=outcome.evolved,
+        )
+        own = Entry(stream, number, None, rows_in=-nameless.num_rows, rows_quarantined=-nameless.num_rows)
+        self.ledger.record(stream, number, [entry, own], {"replayed": count})
+
+    def _ids(self, rows: pa.Table) -> Iterator[int]:
+        for chunks in self._chunks(None, rows).values():
+            for groups, _ in chunks:
+                for schema_id, _, count in groups:
+                    yield from [schema_id] * count
+
+    def _mark(self, rows: pa.Table, state: str, number: int) -> None:
+        """Set state and replay number of `rows`. A run that commits at the same moment makes this try again."""
+        source = pa.table({"id": rows.column("id")})
+        for attempt in range(MERGE_ATTEMPTS):
+            table = self._table()
+            assert table is not None
+            try:
+                (
+                    table.merge(source, predicate="t.id = s.id", source_alias="s", target_alias="t")
+                    .when_matched_update({"state": f"'{state}'", "replay": str(number)})
+                    .execute()
+                )
+                return
+            except CommitFailedError:
+                if attempt == MERGE_ATTEMPTS - 1:
+                    raise
+                time.sleep(random.uniform(0, 0.1 * 2**attempt))
+
+    # -- decoding ------------------------------------------------------------------------------------------
+
+    def _decode(self, route: str, rows: pa.Table, number: int) -> tuple[Decoded, Orders]:
+        chunks = self._chunks(route, rows).get(route, [])
+        ids = {schema_id for groups, _ in chunks for schema_id, _, _ in groups}
+        compiled, refused = self.fanout.schemas.resolve(ids)
+        orders = self._orders(number, refused)
+        return decode(route, chunks, orders, compiled), orders
+
+    def _orders(self, number: int, refused: Any) -> Orders:
+        table = self._table()
+        # The quarantine's own id: a new quarantine begins at replay 1 again, and must not look like an old one.
+        stream = f"replay-{table.metadata().id}" if table is not None else "replay"
+        # No tips: a replay that died may have committed already, which only an opened table shows.
+        return replace(self.fanout.orders(stream, number, refused, {}), tips={})
+
+    def _chunks(self, route: str | None, rows: pa.Table) -> dict[str, list[tuple[list[list[Any]], pa.RecordBatch]]]:
+        """The rows as chunks by route, read anew from their bytes; those that cannot be read are left out."""
+        reader = self._reader(rows)
+        cut = Cut(0, 0)
+        origin = rows.select([f.name for f in ORIGIN_FIELDS]).combine_chunks()
+        at_payload = pc.equal(rows.column("level"), "payload")
+        payloads, envelopes = rows.filter(at_payload), rows.filter(pc.invert(at_payload))
+        if payloads.num_rows:
+            route_names, wrapped_ids, values = (
+                one_array(payloads.column(n)) for n in ("route", "envelope_schema_id", "value")
+            )
+            split_payloads(route_names, wrapped_ids, values, origin.filter(at_payload), reader, cut)
+        if envelopes.num_rows:
+            split_values(one_array(envelopes.column("value")), origin.filter(pc.invert(at_payload)), reader, cut)
+        found: dict[str, list[tuple[list[list[Any]], pa.RecordBatch]]] = {}
+        for name, groups, blob in cut.routes():
+            found.setdefault(name, []).append((groups, read_records(blob)))
+        return found
+
+    def _reader(self, rows: pa.Table) -> EnvelopeReader:
+        """A reader that knows the envelope schemas of `rows`."""
+        reader = self.fanout.envelopes.begin()
+        if reader.format == "columns" or not reader.framed:
+            return reader
+        cut = Cut(0, 0)
+        envelopes = rows.filter(pc.equal(rows.column("level"), "envelope"))
+        origin = envelopes.select([f.name for f in ORIGIN_FIELDS]).combine_chunks()
+        split_values(one_array(envelopes.column("value")), origin, reader, cut)
+        if unknown := cut.unknown_ids():
+            refused = self.fanout.envelopes.learn(unknown, {})
+            reader = replace(reader, schemas=self.fanout.envelopes.known(), refused=refused)
+        return reader

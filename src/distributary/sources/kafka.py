@@ -1,0 +1,148 @@
+"""A Kafka topic as a stream of `value`, `partition`, `offset`, `timestamp` (and `topic` where several are read)."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
+
+from distributary.config import KafkaSecurity, KafkaSource
+from distributary.errors import SourceDown, SourceMissing
+
+TIMEOUT_SEC = 10.0
+
+_CLIENT_DEFAULTS = {"default.api.timeout.ms": "30000", "request.timeout.ms": "15000"}
+"""Kafka's own defaults let a broker that is away hang a batch for minutes."""
+
+
+def kafka_stream(spark: SparkSession, source: KafkaSource) -> DataFrame:
+    """The streaming DataFrame. Build it anew for every start: a plan that is kept goes stale (delta-io/delta#6050)."""
+    options = {f"kafka.{k}": v for k, v in {**_CLIENT_DEFAULTS, **source.options, **spark_security(source)}.items()}
+    options["kafka.bootstrap.servers"] = source.bootstrap_servers
+    if source.topics:
+        options["subscribe"] = ",".join(source.topics)
+    else:
+        options["subscribePattern"] = str(source.topic_pattern)
+    offsets = source.starting_offsets
+    options["startingOffsets"] = offsets if isinstance(offsets, str) else json.dumps(offsets)
+    options["failOnDataLoss"] = "true" if source.on_data_loss == "fail" else "false"
+    if source.max_offsets_per_batch is not None:
+        options["maxOffsetsPerTrigger"] = str(source.max_offsets_per_batch)
+    options["minPartitions"] = str(source.min_partitions or spark.sparkContext.defaultParallelism)
+    columns = ["value", "partition", "offset", "timestamp"]
+    if source.headers:
+        options["includeHeaders"] = "true"
+        columns.append("headers")
+    if len(source.topics) != 1:
+        columns.append("topic")
+    return spark.readStream.format("kafka").options(**options).load().select(*columns)
+
+
+def spark_security(source: KafkaSource) -> dict[str, str]:
+    """Security settings as the Java client spells them (KIP-651: PEM files)."""
+    security = source.security
+    if security is None:
+        return {}
+    found: dict[str, str] = {"security.protocol": security.protocol}
+    if security.mechanism and security.password:
+        module = "plain.PlainLoginModule" if security.mechanism == "PLAIN" else "scram.ScramLoginModule"
+        found["sasl.mechanism"] = security.mechanism
+        found["sasl.jaas.config"] = (
+            f"org.apache.kafka.common.security.{module} required "
+            f"username={_jaas(security.username or '')} password={_jaas(security.password.get_secret_value())};"
+        )
+    if security.ca_file:
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": security.ca_file}
+    if security.cert_file and security.key_file:
+        found |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": _text(security.cert_file)}
+        found |= {"ssl.keystore.key": _text(security.key_file)}
+        if security.key_password:
+            found["ssl.key.password"] = security.key_password.get_secret_value()
+    return found
+
+
+def _jaas(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def client_security(security: KafkaSecurity | None) -> dict[str, str]:
+    """Security settings as librdkafka spells them."""
+    if security is None:
+        return {}
+    given = {
+        "security.protocol": security.protocol,
+        "sasl.mechanism": security.mechanism,
+        "sasl.username": security.username,
+        "sasl.password": security.password.get_secret_value() if security.password else None,
+        "ssl.ca.location": security.ca_file,
+        "ssl.certificate.location": security.cert_file,
+        "ssl.key.location": security.key_file,
+        "ssl.key.password": security.key_password.get_secret_value() if security.key_password else None,
+    }
+    return {k: v for k, v in given.items() if v is not None}
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as the broker has it. `id` changes when a topic is deleted and made again. Offsets per partition."""
+
+    name: str
+    id: str
+    earliest: dict[int, int]
+    latest: dict[int, int]
+
+
+def describe_topics(source: KafkaSource) -> list[Topic]:
+    """Ask the broker for the source's topics: ids and offset ranges.
+
+    Raises SourceDown when no broker answers (or refuses the credentials), SourceMissing when a topic is not there.
+    """
+    said: list[str] = []
+    client = {
+        "bootstrap.servers": source.bootstrap_servers,
+        "error_cb": lambda e: said.append(str(e)),
+        "logger": _Silent(),
+        "socket.timeout.ms": int(TIMEOUT_SEC * 1000),
+        **client_security(source.security),
+    }
+    admin = AdminClient(client)
+    try:
+        known = admin.list_topics(timeout=TIMEOUT_SEC).topics
+    except KafkaException as e:
+        # A refused password shows only in the callback; the call itself says "transport failure".
+        raise SourceDown(source=f"Kafka at {source.bootstrap_servers}", detail=said[-1] if said else str(e)) from e
+    names = list(source.topics) or sorted(n for n in known if re.fullmatch(source.topic_pattern or "", n))
+    for name in names:
+        if name not in known:
+            raise SourceMissing(source=f"Kafka at {source.bootstrap_servers}", what=f"topic {name!r}")
+    consumer = Consumer({**client, "group.id": "distributary-lookup", "enable.auto.commit": False})
+    try:
+        return [_describe(admin, consumer, name, list(known[name].partitions)) for name in names]
+    except KafkaException as e:
+        raise SourceDown(source=f"Kafka at {source.bootstrap_servers}", detail=str(e)) from e
+    finally:
+        consumer.close()
+
+
+def _describe(admin: Any, consumer: Any, name: str, partitions: list[int]) -> Topic:
+    found = admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_SEC)[name].result()
+    ranges = {p: consumer.get_watermark_offsets(TopicPartition(name, p), timeout=TIMEOUT_SEC) for p in partitions}
+    return Topic(name, str(found.topic_id), {p: r[0] for p, r in ranges.items()}, {p: r[1] for p, r in ranges.items()})
+
+
+class _Silent:
+    """librdkafka's own log lines are not for users; what matters comes back as an error."""
+
+    def log(self, *_: object) -> None:
+        return

@@ -1,0 +1,81 @@
+"""Is the checkpoint the one that wrote these tables, and the topic the one that it has read? Asked before each start.
+
+A new checkpoint beside old tables would write every row twice; a checkpoint older than the ledger would reuse batch
+ids for other rows, which the tables would skip as replays (delta-io/delta#1813). Both are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from distributary.config import KafkaSource, Pipeline
+from distributary.errors import CheckpointLost, SourceDataLost
+from distributary.sources.kafka import Topic, describe_topics
+from distributary.state.ledger import Ledger, is_batch
+from distributary.tables.store import Store, join
+
+TOPICS_FILE = "topics.json"
+
+
+def stream_id(checkpoint: str, store: Store) -> str | None:
+    """The streaming query's id as its checkpoint keeps it; None for no checkpoint."""
+    body = store.get(checkpoint, "metadata")
+    return None if body is None else str(json.loads(body)["id"])
+
+
+def read_offsets(checkpoint: str, store: Store, batch: int) -> list[dict[str, Any]] | None:
+    """The source offsets at the end of `batch`, one per source; None when the checkpoint does not have it."""
+    body = store.get(join(checkpoint, "offsets"), str(batch))
+    if body is None:
+        return None
+    lines = body.decode().splitlines()[2:]
+    return [json.loads(line) for line in lines if line and line != "-"]
+
+
+def check_checkpoint(config: Pipeline, ledger: Ledger) -> None:
+    """Raises CheckpointLost when the checkpoint is not the one that the ledger knows, or is older than it."""
+    known = {s: b for s, b in ledger.finished.items() if is_batch(s)}
+    if not known:
+        return
+    found = stream_id(config.checkpoint_path, ledger.store)
+    stream = max(known, key=lambda s: known[s])
+    about = {"pipeline": config.pipeline, "ledger": ledger.uri, "checkpoint": config.checkpoint_path}
+    if found not in known:
+        says = "is not there" if found is None else f"belongs to stream {found}"
+        raise CheckpointLost(**about, known=stream, found=says)
+    if read_offsets(config.checkpoint_path, ledger.store, known[found]) is None:
+        says = f"has not begun batch {known[found]}, which the ledger has finished"
+        raise CheckpointLost(**about, known=found, found=says)
+
+
+def check_topics(config: Pipeline, store: Store, ledger: Ledger) -> None:
+    """Raises SourceDataLost when a topic was made anew, or has lost offsets that were never read (case S6).
+
+    Raises SourceDown, SourceMissing when the broker or the topic is not there.
+    """
+    source = config.source
+    if not isinstance(source, KafkaSource):
+        return
+    topics = describe_topics(source)
+    seen: dict[str, str] = json.loads(store.get(config.state_root, TOPICS_FILE) or b"{}")
+    done = max((b for s, b in ledger.finished.items() if is_batch(s)), default=None)
+    offsets = [] if done is None else read_offsets(config.checkpoint_path, store, done) or []
+    lost = [text for topic in topics for text in _lost(topic, seen, offsets[0] if offsets else {})]
+    if lost and source.on_data_loss == "fail":
+        raise SourceDataLost(source=f"Kafka at {source.bootstrap_servers}", detail="; ".join(lost))
+    store.put_whole(config.state_root, TOPICS_FILE, json.dumps({**seen, **{t.name: t.id for t in topics}}).encode())
+    if lost:
+        ledger.note_loss(lost)
+
+
+def _lost(topic: Topic, seen: Mapping[str, str], offsets: Mapping[str, Mapping[str, int]]) -> list[str]:
+    if topic.name in seen and seen[topic.name] != topic.id:
+        return [f"topic {topic.name} was deleted and made again (id {seen[topic.name]} is now {topic.id})"]
+    found = []
+    for partition, offset in offsets.get(topic.name, {}).items():
+        earliest = topic.earliest.get(int(partition))
+        if earliest is not None and earliest > offset:
+            found.append(f"topic {topic.name} partition {partition}: offsets {offset} to {earliest - 1} are gone")
+    return found

@@ -1,0 +1,266 @@
+"""The ledger: what each batch did to each table, one Delta table per pipeline.
+
+A row per (batch, route), and one with no route for the batch itself. A batch's rows are one commit under the batch's
+mark, and that commit is the batch's decision: before it nothing is in the quarantine, after it the batch is never done
+again. Rows only ever add up, so two processes (a run, a replay) can write it side by side.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from distributary.tables import append
+from distributary.tables.append import CommitConflict, Mark, Owner
+from distributary.tables.datafile import DataFile, write_data_file
+from distributary.tables.evolve import Policy, evolve
+from distributary.tables.store import Store, join
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+LEDGER_SCHEMA = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("batch", pa.int64()),
+        ("finished_at", _TIME),
+        ("route", pa.string()),
+        ("table", pa.string()),
+        ("engine", pa.string()),
+        ("state", pa.string()),
+        ("rows_in", pa.int64()),
+        ("rows_written", pa.int64()),
+        ("rows_quarantined", pa.int64()),
+        ("tombstones", pa.int64()),
+        ("schema_ids", pa.map_(pa.int32(), pa.int64())),
+        ("reasons", pa.map_(pa.string(), pa.int64())),
+        ("decoders", pa.map_(pa.int32(), pa.string())),
+        ("newest", _TIME),
+        ("created", pa.bool_()),
+        ("evolved", pa.bool_()),
+        ("error", pa.string()),
+        ("failures", pa.int32()),
+        ("retry_at", _TIME),
+        ("batches", pa.int64()),
+        ("details", pa.string()),
+    ]
+)
+
+_REPLAY = "replay-"
+LOSS = "loss"
+"""Stream id of notes on data that was lost at the source."""
+KEPT_ROWS = 20_000
+"""Rows that stay as they are; older ones are added up into one row per route when as many again have come, or"""
+UPKEEP_BATCHES = 200
+"""after so many batches: each is a file, and a reader reads them all."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row: what one batch did to one table (`route` None: the batch itself). Times in microseconds since 1970.
+
+    `state`: written, replayed, empty, parked, or ok for the batch itself. `rows_in` = `rows_written` +
+    `rows_quarantined`; a replay of quarantined rows has `rows_in` 0 and moves rows from one to the other.
+    """
+
+    stream: str
+    batch: int
+    route: str | None
+    table: str | None = None
+    engine: str = "task"
+    state: str = "ok"
+    rows_in: int = 0
+    rows_written: int = 0
+    rows_quarantined: int = 0
+    tombstones: int = 0
+    schema_ids: Mapping[int, int] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    decoders: Mapping[int, str] = field(default_factory=dict)
+    newest: int | None = None
+    created: bool = False
+    evolved: bool = False
+    error: str | None = None
+    failures: int = 0
+    retry_at: int | None = None
+    batches: int = 1
+    details: str | None = None
+    finished_at: int = 0
+
+
+_SUMS = ("rows_in", "rows_written", "rows_quarantined", "tombstones", "batches")
+_MAPS = ("schema_ids", "reasons", "decoders")
+
+
+def add(before: Entry | None, entry: Entry) -> Entry:
+    """`entry` with the counts of `before` added: the newest state, all the rows."""
+    if before is None:
+        return entry
+    ids, reasons = dict(before.schema_ids), dict(before.reasons)
+    for schema_id, rows in entry.schema_ids.items():
+        ids[schema_id] = ids.get(schema_id, 0) + rows
+    for reason, rows in entry.reasons.items():
+        reasons[reason] = reasons.get(reason, 0) + rows
+    return replace(
+        entry,
+        **{name: getattr(before, name) + getattr(entry, name) for name in _SUMS},
+        schema_ids=ids,
+        reasons=reasons,
+        decoders={**before.decoders, **entry.decoders},
+        table=entry.table or before.table,
+        newest=max((n for n in (before.newest, entry.newest) if n is not None), default=None),
+        created=before.created or entry.created,
+    )
+
+
+def totals(entries: Iterable[Entry]) -> dict[str | None, Entry]:
+    """All rows of each route added up, with the state of its newest entry."""
+    found: dict[str | None, Entry] = {}
+    for entry in entries:
+        found[entry.route] = add(found.get(entry.route), entry)
+    return found
+
+
+class Ledger:
+    """The ledger of one pipeline. Keeps in memory each route's newest entry and each stream's newest batch."""
+
+    def __init__(self, state_root: str, pipeline: str, store: Store) -> None:
+        self.uri = join(state_root, "ledger")
+        self.pipeline = pipeline
+        self.store = store
+        self.newest: dict[str | None, Entry] = {}
+        self.own: dict[str, Entry] = {}
+        self.finished: dict[str, int] = {}
+        entries = self.entries()
+        self._rows = len(entries)
+        for entry in entries:
+            self._remember(entry)
+
+    def _remember(self, entry: Entry) -> None:
+        self.newest[entry.route] = entry
+        if entry.route is None:
+            self.own[entry.stream] = entry
+            self.finished[entry.stream] = max(entry.batch, self.finished.get(entry.stream, -1))
+
+    def entries(self) -> list[Entry]:
+        """All entries, oldest first; old ones may have been added up. Raises DeltaError, OSError."""
+        table = append.open_table(self.uri, self.store)
+        if table is None:
+            return []
+        rows = table.to_pyarrow_table().sort_by([("finished_at", "ascending"), ("batch", "ascending")])
+        return [Entry(**row) for row in _rows(rows)]
+
+    def is_finished(self, stream: str, batch: int) -> bool:
+        return batch <= self.finished.get(stream, -1)
+
+    def record(self, stream: str, batch: int, entries: Sequence[Entry], details: Mapping[str, Any]) -> None:
+        """Finish a batch: one commit under the batch's mark; nothing happens when it is finished already.
+
+        The batch's own entry (route None) is among `entries` and gets `details`, any JSON value.
+        Raises OSError or DeltaError when the state folder cannot be written.
+        """
+        now = int(time.time() * 1e6)
+        text = json.dumps(details)
+        finished = [replace(e, finished_at=now, details=text if e.route is None else None) for e in entries]
+        if not self._commit(finished, Mark(stream, batch)):
+            return
+        for entry in finished:
+            self._remember(entry)
+        self._rows += len(finished)
+        if (batch and batch % UPKEEP_BATCHES == 0) or self._rows > 2 * KEPT_ROWS + len(self.newest):
+            self.compact()
+
+    def _commit(self, entries: Sequence[Entry], mark: Mark) -> bool:
+        """False when the batch is in the ledger already. A run and a replay may get in each other's way: try again."""
+        for attempt in range(append.COMMIT_ATTEMPTS):
+            table = append.open_table(self.uri, self.store)
+            if table is not None and append.committed_batch(table, mark.app) >= mark.batch:
+                return False
+            try:
+                self._append(table, entries, mark)
+                return True
+            except CommitConflict:
+                if attempt == append.COMMIT_ATTEMPTS - 1:
+                    raise
+                time.sleep(random.uniform(0, 0.05 * 2**attempt))
+        return False
+
+    def _append(self, table: DeltaTable | None, entries: Sequence[Entry], mark: Mark) -> None:
+        files = [write_data_file(self.uri, _table(entries), self.store)]
+        found = None if table is None else append.arrow_schema(table)
+        evolution = evolve(found, [LEDGER_SCHEMA], Policy(type_change="new_column"))
+        append.commit_append(table, self.uri, evolution, files, mark, Owner(self.pipeline, ""), self.store)
+
+    def note_loss(self, lost: Sequence[str]) -> None:
+        """Keep for good that rows were lost at the source with the user's consent (`on_data_loss: continue`)."""
+        number = 1 + self.finished.get(LOSS, -1)
+        self.record(
+            LOSS, number, [Entry(LOSS, number, None, state="loss", error="; ".join(lost))], {"lost": list(lost)}
+        )
+
+    def details(self, stream: str, batch: int) -> dict[str, Any]:
+        """What `record` was given as details of the newest batch; empty when it was another batch."""
+        own = self.own.get(stream)
+        return {} if own is None or own.batch != batch else dict(json.loads(own.details or "{}"))
+
+    def compact(self) -> None:
+        """Rewrite the ledger as one file, with old entries added up per route. Another writer's commit wins."""
+        table = append.open_table(self.uri, self.store)
+        if table is None:
+            return
+        entries = self.entries()
+        # Replays and losses are few, and each is found again by its own stream.
+        few = [e for e in entries if not is_batch(e.stream)]
+        batches = [e for e in entries if is_batch(e.stream)]
+        many = max(0, len(batches) - KEPT_ROWS)
+        old, recent = batches[:many], batches[many:]
+        kept = sorted([*few, *totals(old).values(), *recent], key=lambda e: e.finished_at)
+        try:
+            write_deltalake(table, _table(kept), mode="overwrite")
+        except CommitFailedError:
+            return
+        self._rows = len(kept)
+        DeltaTable(table.table_uri, storage_options=dict(self.store.options) or None).vacuum(
+            retention_hours=24, dry_run=False, enforce_retention_duration=False
+        )
+
+
+def replay_stream(number: int) -> str:
+    """The stream id under which replay `number` enters the ledger; its batch is the number too."""
+    return f"{_REPLAY}{number}"
+
+
+def is_batch(stream: str) -> bool:
+    """Is this the id of a streaming query, rather than of a replay or a note?"""
+    return stream != LOSS and not stream.startswith(_REPLAY)
+
+
+def quarantine_files(details: Mapping[str, Any]) -> list[DataFile]:
+    """The quarantine's data files that a batch's decision names."""
+    return [DataFile(**f) for f in details.get("quarantine", ())]
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    for at, name in enumerate(table.column_names):
+        if pa.types.is_timestamp(table.schema.field(name).type):
+            table = table.set_column(at, name, pc.cast(table.column(name), pa.int64()))
+    known = [f.name for f in fields(Entry)]
+    rows: list[dict[str, Any]] = table.select([n for n in table.column_names if n in known]).to_pylist()
+    for row in rows:
+        row.update({name: dict(row[name]) for name in _MAPS})
+    return rows
+
+
+def _table(entries: Sequence[Entry]) -> pa.Table:
+    rows = [
+        {f.name: list(v.items()) if f.name in _MAPS else v for f in LEDGER_SCHEMA for v in (getattr(e, f.name),)}
+        for e in entries
+    ]
+    return pa.Table.from_pylist(rows, schema=LEDGER_SCHEMA)

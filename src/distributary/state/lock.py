@@ -1,0 +1,45 @@
+"""One run of a pipeline at a time on this machine's files, also after a kill: the kernel gives the lock back."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from distributary.errors import AlreadyRunning
+from distributary.tables.store import local_path
+
+# `status` looks at a lock by taking it for a moment: that must not turn a run away.
+_TRIES = 5
+_PAUSE_SEC = 0.03
+
+
+@contextmanager
+def only_run(state_root: str, pipeline: str, name: str = "run") -> Iterator[None]:
+    """Hold the pipeline's lock `name`. Raises AlreadyRunning when another process holds it.
+
+    State in an object store has no such lock: there, Spark's checkpoint refuses the second query at its first commit,
+    and the batch's marks keep the tables right.
+    """
+    folder = local_path(state_root)
+    if folder is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f"{name}.lock", "a+", encoding="utf-8") as file:
+        for attempt in range(_TRIES):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as e:
+                if attempt == _TRIES - 1:
+                    file.seek(0)
+                    raise AlreadyRunning(pipeline=pipeline, owner=file.read().strip() or "unknown process") from e
+                time.sleep(_PAUSE_SEC)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield

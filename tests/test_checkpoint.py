@@ -1,0 +1,179 @@
+"""Before each start: is the checkpoint the one that wrote these tables, and the topic the one that it has read?"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributary.errors import CheckpointLost, SourceDataLost
+from distributary.sources.kafka import Topic
+from distributary.state import checkpoint as module
+from distributary.state.checkpoint import check_checkpoint, check_topics, read_offsets, stream_id
+from distributary.state.ledger import LOSS, Entry, Ledger, replay_stream
+from distributary.tables.store import Store
+from tests.scenarios import Scenario, message
+
+EVENT = 'syntax = "proto3"; message event { string user = 1; }'
+
+
+class State:
+    """A pipeline's state as files: what the ledger has finished, and what the checkpoint says."""
+
+    def __init__(self, root: Path, **source: Any) -> None:
+        self.scenario = Scenario(root, source=source or {"type": "delta"})
+        self.config = self.scenario.config
+        self.store = Store()
+        self.folder = Path(self.config.checkpoint_path)
+
+    def finished(self, stream: str, *batches: int) -> State:
+        for batch in batches:
+            self.ledger.record(stream, batch, [Entry(stream, batch, None)], {})
+        return self
+
+    def checkpoint(self, stream: str, *batches: int, offsets: Any = None) -> State:
+        (self.folder / "offsets").mkdir(parents=True)
+        (self.folder / "metadata").write_text(json.dumps({"id": stream}))
+        for batch in batches:
+            text = "v1\n" + json.dumps({"batchWatermarkMs": 0}) + "\n" + json.dumps(offsets or {})
+            (self.folder / "offsets" / str(batch)).write_text(text)
+        return self
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.config.state_root, self.config.pipeline, self.store)
+
+    def check(self) -> None:
+        check_checkpoint(self.config, self.ledger)
+
+
+def test_nothing_written_and_no_checkpoint_is_a_first_start(lake: Path) -> None:
+    State(lake).check()
+
+
+def test_a_checkpoint_without_a_finished_batch_is_fine(lake: Path) -> None:
+    State(lake).checkpoint("s", 0).check()
+
+
+def test_the_checkpoint_that_the_ledger_knows_is_fine(lake: Path) -> None:
+    State(lake).finished("s", 0, 1).checkpoint("s", 0, 1, 2).check()
+
+
+def test_a_lost_checkpoint_is_refused(lake: Path) -> None:
+    """Case S1: starting over would write every row twice."""
+    state = State(lake).finished("s", 0)
+    with pytest.raises(CheckpointLost) as caught:
+        state.check()
+    assert caught.value.parameters["known"] == "s"
+    assert caught.value.parameters["checkpoint"] == state.config.checkpoint_path
+
+
+def test_a_foreign_checkpoint_is_refused(lake: Path) -> None:
+    """Case S1: batch 0 of another stream."""
+    with pytest.raises(CheckpointLost) as caught:
+        State(lake).finished("s", 0).checkpoint("other", 0).check()
+    assert "other" in caught.value.parameters["found"]
+
+
+def test_a_checkpoint_older_than_the_ledger_is_refused(lake: Path) -> None:
+    """A restored copy would use batch ids again for other rows, which the tables would skip as replays."""
+    with pytest.raises(CheckpointLost):
+        State(lake).finished("s", 0, 1, 2).checkpoint("s", 0, 1).check()
+
+
+def test_replays_and_notes_are_no_streams(lake: Path) -> None:
+    state = State(lake).finished(replay_stream(4), 4).finished(LOSS, 0)
+    state.check()
+    state.finished("s", 0).checkpoint("s", 0).check()
+
+
+def test_offsets_and_the_stream_id_are_read_as_spark_writes_them(lake: Path) -> None:
+    state = State(lake).checkpoint("abc", 3, offsets={"events": {"0": 5}})
+    assert stream_id(str(state.folder), Store()) == "abc"
+    assert read_offsets(str(state.folder), Store(), 3) == [{"events": {"0": 5}}]
+    assert read_offsets(str(state.folder), Store(), 4) is None
+    assert stream_id(str(lake / "elsewhere"), Store()) is None
+
+
+# -- topics ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> list[Topic]:
+    """What the broker says of the topics; the real one is in test_kafka_pipeline.py."""
+    topics = [Topic("events", "id-1", {0: 0, 1: 0}, {0: 9, 1: 9})]
+    monkeypatch.setattr(module, "describe_topics", lambda _: topics)
+    return topics
+
+
+def kafka_state(root: Path, on_data_loss: str = "fail") -> State:
+    return State(root, type="kafka", bootstrap_servers="127.0.0.1:1", topic="events", on_data_loss=on_data_loss)
+
+
+def test_a_topic_seen_for_the_first_time_is_remembered(lake: Path, broker: list[Topic]) -> None:
+    state = kafka_state(lake)
+    check_topics(state.config, state.store, state.ledger)
+    check_topics(state.config, state.store, state.ledger)
+    assert state.ledger.entries() == []
+
+
+def test_a_topic_made_again_is_refused(lake: Path, broker: list[Topic]) -> None:
+    """Case S6: whatever its offsets are; one that has grown past the old offset would be read from the middle."""
+    state = kafka_state(lake)
+    check_topics(state.config, state.store, state.ledger)
+    broker[0] = Topic("events", "id-2", {0: 0, 1: 0}, {0: 99, 1: 99})
+    for _ in range(2):
+        with pytest.raises(SourceDataLost) as caught:
+            check_topics(state.config, state.store, state.ledger)
+        assert "id-2" in caught.value.parameters["detail"]
+
+
+def test_offsets_that_were_never_read_and_are_gone_are_named(lake: Path, broker: list[Topic]) -> None:
+    """Case S6: topic, partition and range."""
+    state = kafka_state(lake).finished("s", 4).checkpoint("s", 4, offsets={"events": {"0": 3, "1": 8}})
+    check_topics(state.config, state.store, state.ledger)
+    broker[0] = Topic("events", "id-1", {0: 7, 1: 8}, {0: 9, 1: 9})
+    with pytest.raises(SourceDataLost) as caught:
+        check_topics(state.config, state.store, state.ledger)
+    assert caught.value.parameters["detail"] == "topic events partition 0: offsets 3 to 6 are gone"
+
+
+def test_a_loss_that_was_agreed_to_is_noted_once(lake: Path, broker: list[Topic]) -> None:
+    state = kafka_state(lake, "continue").finished("s", 4).checkpoint("s", 4, offsets={"events": {"0": 3, "1": 8}})
+    check_topics(state.config, state.store, state.ledger)
+    broker[0] = Topic("events", "id-2", {0: 0, 1: 0}, {0: 9, 1: 9})
+    check_topics(state.config, state.store, state.ledger)
+    check_topics(state.config, state.store, state.ledger)
+    notes = [e.error or "" for e in state.ledger.entries() if e.state == "loss"]
+    assert len(notes) == 1
+    assert "events was deleted and made again" in notes[0]
+
+
+# -- whole runs --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_run_without_its_checkpoint_is_refused_until_it_is_back(lake: Path) -> None:
+    """Case S1, and RESTORE: the marks of a table that was taken back to an older version skip no new batch."""
+    scenario = Scenario(lake)
+    schema_id = scenario.schema("a-value", EVENT)
+
+    def send(user: str) -> None:
+        scenario.send(scenario.event("a", schema_id, message(EVENT, "event", user=user)))
+        scenario.run()
+
+    send("x")
+    send("y")
+    checkpoint, aside = Path(scenario.config.checkpoint_path), lake / "aside"
+    shutil.move(checkpoint, aside)
+    with pytest.raises(CheckpointLost):
+        scenario.run()
+    assert not checkpoint.exists()
+    shutil.move(aside, checkpoint)
+    scenario.table("a").restore(0)
+    send("z")
+    assert scenario.values("a", "user") == ["x", "z"]

@@ -1,0 +1,397 @@
+"""The owner's side of a batch, in process on real Delta tables: decode, fit, write, and write again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from distributary.config import Tables
+from distributary.errors import Reason
+from distributary.fanout.chunks import RECORD_SCHEMA
+from distributary.fanout.decode import Decoded, decode
+from distributary.fanout.deliver import deliver, deliver_route
+from distributary.fanout.orders import Orders, Outcome, Special
+from distributary.registry.compile import CompiledSchema, compile_text
+from distributary.tables.datafile import DataFile
+from distributary.tables.quarantine import commit_quarantine
+from distributary.tables.store import Store
+from tests.scenarios import message
+
+V1 = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; }'
+V2 = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; string boss = 3; }'
+LONG = 'syntax = "proto3"; message event { string user = 1; int64 score = 2; }'
+TEXT = 'syntax = "proto3"; message event { string user = 1; string score = 2; }'
+SCHEMAS = {i: compile_text(text, id=i) for i, text in enumerate((V1, V2, LONG, TEXT), 1)}
+TEXTS = {1: V1, 2: V2, 3: LONG, 4: TEXT}
+
+
+@pytest.fixture
+def orders(lake: Path) -> Orders:
+    return Orders(
+        pipeline="games",
+        stream="stream-1",
+        batch=0,
+        tables=Tables(root=str(lake)),
+        store=Store(),
+        quarantine=str(lake / "quarantine"),
+        payload_framed=True,
+        raw_nested_indexes=False,
+    )
+
+
+def event(schema_id: int, **values: Any) -> tuple[int, bytes]:
+    return schema_id, message(TEXTS[schema_id], "event", **values)
+
+
+def decoded(
+    *events: tuple[int, bytes],
+    orders: Orders,
+    route: str = "a",
+    schemas: Mapping[int, CompiledSchema] = SCHEMAS,
+    first: int = 0,
+) -> Decoded:
+    """Events as one chunk would bring them, offsets in the order given."""
+    rows = sorted((schema_id, first + at, payload) for at, (schema_id, payload) in enumerate(events))
+    records = pa.RecordBatch.from_pylist(
+        [{"payload": p, "topic": "t", "partition": 0, "offset": at} for _, at, p in rows], schema=RECORD_SCHEMA
+    )
+    groups = [[i, "0", sum(r[0] == i for r in rows)] for i in sorted({r[0] for r in rows})]
+    return decode(route, [(groups, records)], orders, schemas)
+
+
+def put(orders: Orders, *events: tuple[int, bytes], route: str = "a", first: int = 0) -> tuple[Outcome, list[pa.Table]]:
+    return deliver_route(route, decoded(*events, orders=orders, route=route, first=first), orders)
+
+
+def next_batch(orders: Orders, **evolution: str) -> Orders:
+    """Orders of the batch after; from now on under these evolution rules."""
+    tables = orders.tables
+    if evolution:
+        tables = Tables.model_validate({"root": tables.root, "evolution": evolution})
+    return replace(orders, batch=orders.batch + 1, tables=tables)
+
+
+def rows_of(orders: Orders, route: str = "a") -> list[dict[str, Any]]:
+    rows = DeltaTable(orders.table(route)).to_pyarrow_table().to_pylist()
+    return sorted(rows, key=lambda r: r["_origin"]["offset"])
+
+
+def reasons(rejected: Sequence[pa.Table]) -> list[tuple[int, str]]:
+    return sorted((r["offset"], r["reason"]) for part in rejected for r in part.to_pylist())
+
+
+def test_a_new_table_takes_all_versions_of_a_batch_each_by_its_own_schema(orders: Orders) -> None:
+    """Case E1: the order of arrival does not matter, absent columns are null."""
+    outcome, bad = put(orders, event(2, user="x", boss="b"), event(1, user="y", score=1), event(2, user="z"))
+    assert (outcome.state, outcome.created, outcome.evolved) == ("written", True, False)
+    assert (outcome.rows_in, outcome.rows_written, outcome.schema_ids) == (3, 3, {2: 2, 1: 1})
+    assert not bad
+    assert [(r["user"], r["score"], r["boss"]) for r in rows_of(orders)] == [
+        ("x", 0, "b"),
+        ("y", 1, None),
+        ("z", 0, ""),
+    ]
+
+
+def test_each_row_says_where_it_came_from(orders: Orders) -> None:
+    put(orders, event(1, user="x"), event(2, user="y"))
+    assert [r["_origin"] for r in rows_of(orders)] == [
+        {
+            "topic": "t", "partition": 0, "offset": at, "timestamp": None, "headers": None, "schema_id": at + 1,
+            "envelope_schema_id": None, "batch": 0,
+        }
+        for at in (0, 1)
+    ]  # fmt: skip
+
+
+def test_the_origin_can_be_left_out(orders: Orders) -> None:
+    orders = replace(orders, tables=Tables(root=orders.tables.root, origin=False))
+    put(orders, event(1, user="x"))
+    assert DeltaTable(orders.table("a")).to_pyarrow_table().column_names == ["user", "score"]
+
+
+def test_a_payload_field_named_as_the_origin_column_keeps_both(orders: Orders) -> None:
+    text = 'syntax = "proto3"; message event { string _origin = 1; string _Origin2 = 2; }'
+    schemas = {9: compile_text(text, id=9)}
+    given = decoded((9, message(text, "event", _origin="mine")), orders=orders, schemas=schemas)
+    outcome, _ = deliver_route("a", given, orders)
+    assert outcome.state == "written"
+    (row,) = rows_of(orders)
+    assert (row["_origin__field"], row["_origin"]["schema_id"]) == ("mine", 9)
+
+
+def test_a_replayed_batch_writes_nothing(orders: Orders) -> None:
+    events = [event(1, user="x"), event(2, user="y"), (1, b"\xff")]
+    first, bad = put(orders, *events)
+    again, bad_again = put(orders, *events)
+    assert (first.state, again.state) == ("written", "replayed")
+    assert (again.rows_in, again.rows_written, again.reasons) == (3, 2, first.reasons)
+    assert reasons(bad) == reasons(bad_again) == [(2, "CORRUPT_PAYLOAD")]
+    assert len(rows_of(orders)) == 2
+
+
+def test_a_batch_older_than_the_newest_one_is_a_replay_too(orders: Orders) -> None:
+    put(orders, event(1, user="x"))
+    put(next_batch(orders), event(1, user="y"), first=1)
+    outcome, _ = put(orders, event(1, user="x"))
+    assert outcome.state == "replayed"
+    assert [r["user"] for r in rows_of(orders)] == ["x", "y"]
+
+
+def test_a_replay_that_decodes_to_other_rows_is_refused(orders: Orders) -> None:
+    """Never guessed away: the table fails, its rows are kept aside, and the reason says which version began it."""
+    put(orders, event(1, user="x"), event(1, user="y"))
+    outcome, bad = put(orders, event(1, user="x"))
+    assert outcome.state == "failed"
+    assert "ReplayMismatch" in str(outcome.error)
+    assert reasons(bad) == [(0, "TABLE_PARKED")]
+    assert len(rows_of(orders)) == 2
+
+
+def test_another_stream_is_no_replay(orders: Orders) -> None:
+    """Case S1: batch 0 of a new checkpoint is not batch 0 of the old one."""
+    put(orders, event(1, user="x"))
+    outcome, _ = put(replace(orders, stream="stream-2"), event(1, user="y"), first=1)
+    assert outcome.state == "written"
+    assert [r["user"] for r in rows_of(orders)] == ["x", "y"]
+
+
+def test_a_crash_after_the_column_was_added_replays_cleanly(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case E2: new columns are a commit of their own, before the rows."""
+    put(orders, event(1, user="x"))
+    orders = next_batch(orders)
+
+    class Died(BaseException):
+        pass
+
+    def die(*_: Any, **__: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(DeltaTable, "create_write_transaction", die)
+        put(orders, event(2, user="y", boss="b"), first=1)
+    assert "boss" in DeltaTable(orders.table("a")).to_pyarrow_table().column_names
+    assert len(rows_of(orders)) == 1
+    outcome, _ = put(orders, event(2, user="y", boss="b"), first=1)
+    assert outcome.state == "written"
+    assert [r["boss"] for r in rows_of(orders)] == [None, "b"]
+
+
+def test_racing_writers_of_one_batch_write_it_once(orders: Orders) -> None:
+    """Case S4: also when the batch creates the table, or adds a column to it."""
+    for batch, events in enumerate([[event(1, user="x")], [event(2, user="y", boss="b")]]):
+        now = replace(orders, batch=batch)
+        given = decoded(*events, orders=now, first=batch)
+        with ThreadPoolExecutor(4) as pool:
+            outcomes = [o for o, _ in pool.map(lambda n, g=given: deliver_route("a", g, n), [now] * 4)]
+        assert sorted(o.state for o in outcomes) == ["replayed"] * 3 + ["written"], [o.error for o in outcomes]
+    assert [r["user"] for r in rows_of(orders)] == ["x", "y"]
+
+
+def test_an_unknown_id_keeps_its_rows_aside_and_the_others_land(orders: Orders) -> None:
+    """Case W8."""
+    orders = replace(orders, refused={77: (Reason.UNKNOWN_SCHEMA_ID, "no such schema")})
+    outcome, bad = put(orders, (77, b"\x01\x02"), event(1, user="x"))
+    assert reasons(bad) == [(0, "UNKNOWN_SCHEMA_ID")]
+    assert outcome.reasons == {"UNKNOWN_SCHEMA_ID": 1}
+    assert (outcome.rows_in, outcome.rows_written) == (2, 1)
+    kept = bad[0].to_pylist()[0]
+    assert (kept["value"], kept["schema_id"], kept["route"]) == (b"\x00\x00\x00\x00\x4d\x00\x01\x02", 77, "a")
+
+
+def test_a_route_of_only_bad_rows_makes_no_table(orders: Orders) -> None:
+    outcome, bad = put(orders, (1, b"\xff"), (1, b"\xfe"))
+    assert outcome.state == "empty"
+    assert reasons(bad) == [(0, "CORRUPT_PAYLOAD"), (1, "CORRUPT_PAYLOAD")]
+    assert not Path(orders.table("a")).exists()
+
+
+def test_a_bad_message_index_is_the_rows_own_fault(orders: Orders) -> None:
+    """Case W3."""
+    records = pa.RecordBatch.from_pylist([{"payload": b"", "offset": 0}] * 2, schema=RECORD_SCHEMA)
+    given = decode("a", [([[1, "0", 1], [1, "8", 1]], records)], orders, SCHEMAS)
+    outcome, bad = deliver_route("a", given, orders)
+    assert outcome.rows_written == 1
+    assert [r for _, r in reasons(bad)] == ["BAD_INDEX"]
+    assert bad[0].to_pylist()[0]["value"] == b"\x00\x00\x00\x00\x01\x02\x10"
+
+
+# -- type changes ------------------------------------------------------------------------------------------
+
+
+def test_a_new_table_takes_the_widest_type(orders: Orders) -> None:
+    """Case E4 within one batch: no engine is needed to widen what does not exist yet."""
+    outcome, bad = put(orders, event(3, user="y", score=5_000_000_000), event(1, user="x", score=1))
+    assert (outcome.state, bad) == ("written", [])
+    assert [r["score"] for r in rows_of(orders)] == [5_000_000_000, 1]
+
+
+def test_widening_asks_for_the_other_engine(orders: Orders) -> None:
+    """Case E4: delta-rs cannot change a column's type, so nothing is written here and the reason is said."""
+    put(orders, event(1, user="x", score=1))
+    outcome, bad = put(next_batch(orders), event(3, user="y", score=5_000_000_000))
+    assert (outcome.state, outcome.why_spark, bad) == ("spark", "widening score", [])
+    assert len(rows_of(orders)) == 1
+
+
+def test_a_conflicting_type_gets_a_second_column(orders: Orders) -> None:
+    """Case E3: number reuse, string after int."""
+    put(orders, event(1, user="x", score=1))
+    outcome, _ = put(next_batch(orders), event(4, user="y", score="high"), event(1, user="z", score=3), first=1)
+    assert (outcome.state, outcome.evolved) == ("written", True)
+    assert [(r["score"], r["score__string"]) for r in rows_of(orders)] == [(1, None), (None, "high"), (3, None)]
+
+
+def test_new_column_instead_of_widening(orders: Orders) -> None:
+    put(orders, event(1, user="x", score=1))
+    outcome, _ = put(next_batch(orders, type_change="new_column"), event(3, user="y", score=5_000_000_000), first=1)
+    assert outcome.state == "written"
+    assert [(r["score"], r["score__bigint"]) for r in rows_of(orders)] == [(1, None), (None, 5_000_000_000)]
+
+
+def test_an_older_producer_goes_on_after_the_column_was_widened(orders: Orders) -> None:
+    """Case E4, "long -> int back": every int32 fits into a bigint."""
+    put(orders, event(3, user="x", score=5_000_000_000))
+    outcome, bad = put(next_batch(orders), event(1, user="y", score=7), first=1)
+    assert (outcome.state, bad) == ("written", [])
+    assert [r["score"] for r in rows_of(orders)] == [5_000_000_000, 7]
+
+
+def test_a_type_change_under_quarantine_keeps_only_its_rows_aside(orders: Orders) -> None:
+    put(orders, event(1, user="x", score=1))
+    orders = next_batch(orders, type_change="quarantine")
+    outcome, bad = put(orders, event(4, user="y", score="high"), event(1, user="z", score=3), first=1)
+    assert (outcome.state, outcome.rows_written) == ("written", 1)
+    assert reasons(bad) == [(1, "TYPE_CONFLICT")]
+
+
+def test_a_frozen_column_takes_the_values_that_fit(orders: Orders) -> None:
+    put(orders, event(1, user="x", score=1))
+    orders = next_batch(orders, type_change="freeze")
+    outcome, bad = put(orders, event(3, user="y", score=5_000_000_000), event(3, user="z", score=3), first=1)
+    assert (outcome.state, outcome.rows_written) == ("written", 1)
+    assert reasons(bad) == [(1, "VALUE_OUT_OF_RANGE")]
+    assert [r["score"] for r in rows_of(orders)] == [1, 3]
+
+
+@pytest.mark.parametrize(("rule", "reason"), [("quarantine", "NEW_COLUMN"), ("freeze", "FROZEN_COLUMN")])
+def test_a_column_that_may_not_be_added_keeps_aside_the_rows_that_need_it(
+    orders: Orders, rule: str, reason: str
+) -> None:
+    put(orders, event(1, user="x"))
+    outcome, bad = put(next_batch(orders, new_column=rule), event(2, user="y", boss="b"), event(1, user="z"), first=1)
+    assert (outcome.state, outcome.rows_written) == ("written", 1)
+    assert reasons(bad) == [(1, reason)]
+    assert "boss" not in DeltaTable(orders.table("a")).to_pyarrow_table().column_names
+
+
+@pytest.mark.parametrize("rule", ["widen", "new_column", "quarantine", "freeze"])
+def test_a_first_batch_with_conflicting_types_replays_to_the_same_rows(orders: Orders, rule: str) -> None:
+    """A replay finds the table that the first attempt made, and must come to the same decision for every row."""
+    tables = {"root": orders.tables.root, "evolution": {"type_change": rule}}
+    orders = replace(orders, tables=Tables.model_validate(tables))
+    events = [event(1, user="x", score=1), event(3, user="y", score=5_000_000_000), event(4, user="z", score="high")]
+    first, bad = put(orders, *events)
+    again, bad_again = put(orders, *events)
+    assert (first.state, again.state) == ("written", "replayed"), again.error
+    assert reasons(bad) == reasons(bad_again)
+    assert first.rows_written == again.rows_written
+
+
+# -- tables that cannot be written -------------------------------------------------------------------------
+
+
+def test_a_table_of_another_owner_is_not_touched(orders: Orders) -> None:
+    """Cases D2, L5."""
+    put(replace(orders, pipeline="other"), event(1, user="theirs"))
+    outcome, bad = put(orders, event(1, user="ours"))
+    assert (outcome.state, outcome.store_fault) == ("failed", False)
+    assert "TableCollision" in str(outcome.error)
+    assert reasons(bad) == [(0, "TABLE_PARKED")]
+    assert [r["user"] for r in rows_of(orders)] == ["theirs"]
+
+
+def test_a_table_that_nobody_marked_is_appended_to(orders: Orders) -> None:
+    """A table that the user made beforehand."""
+    write_deltalake(orders.table("a"), pa.table({"user": ["old"], "more": [1]}))
+    outcome, _ = put(orders, event(1, user="x"))
+    assert outcome.state == "written"
+    rows = DeltaTable(orders.table("a")).to_pyarrow_table().to_pylist()
+    assert sorted((r["user"], r["more"], r["score"]) for r in rows) == [("old", 1, None), ("x", None, 0)]
+
+
+def test_a_file_where_the_folder_should_be_fails_this_table_only(orders: Orders) -> None:
+    Path(orders.table("a")).write_text("in the way")
+    failed, bad = put(orders, event(1, user="x"))
+    other, _ = put(orders, event(1, user="y"), route="b")
+    assert (failed.state, other.state) == ("failed", "written")
+    assert reasons(bad) == [(0, "TABLE_PARKED")]
+
+
+def test_a_parked_table_is_not_tried(orders: Orders) -> None:
+    orders = replace(orders, special={"a": Special("parked", why="it was broken a minute ago")})
+    outcome, bad = put(orders, event(1, user="x"), (1, b"\xff"))
+    assert (outcome.state, outcome.error) == ("failed", "it was broken a minute ago")
+    assert reasons(bad) == [(0, "TABLE_PARKED"), (1, "CORRUPT_PAYLOAD")]
+    assert not Path(orders.table("a")).exists()
+
+
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        ({"delta.enableRowTracking": "true"}, "table properties delta.enableRowTracking"),
+        ({"delta.columnMapping.mode": "name"}, "table properties delta.columnMapping.mode"),
+    ],
+)
+def test_table_properties_beyond_delta_rs_ask_for_the_other_engine(
+    orders: Orders, properties: dict[str, str], why: str
+) -> None:
+    orders = replace(orders, tables=Tables(root=orders.tables.root, properties=properties))
+    outcome, _ = put(orders, event(1, user="x"))
+    assert (outcome.state, outcome.why_spark) == ("spark", why)
+
+
+def test_properties_that_delta_rs_knows_are_set_on_a_new_table(orders: Orders) -> None:
+    orders = replace(orders, tables=Tables(root=orders.tables.root, properties={"delta.enableChangeDataFeed": "true"}))
+    put(orders, event(1, user="x"))
+    assert DeltaTable(orders.table("a")).metadata().configuration["delta.enableChangeDataFeed"] == "true"
+
+
+def test_a_partitioned_table_asks_for_the_other_engine(orders: Orders) -> None:
+    write_deltalake(orders.table("a"), pa.table({"user": ["x"], "day": [1]}), partition_by=["day"])
+    outcome, _ = put(orders, event(1, user="x"))
+    assert (outcome.state, outcome.why_spark) == ("spark", "a partitioned table")
+
+
+# -- a task ------------------------------------------------------------------------------------------------
+
+
+def test_a_task_writes_its_routes_and_one_file_for_the_quarantine(orders: Orders) -> None:
+    chunks = []
+    for number, route in enumerate("ba"):
+        records = pa.RecordBatch.from_pylist(
+            [{"payload": b"", "offset": 2 * number}, {"payload": b"\xff", "offset": 2 * number + 1}],
+            schema=RECORD_SCHEMA,
+        )
+        blob = records.serialize().to_pybytes()
+        chunks.append({"kind": "rows", "route": route, "groups": '[[1, "0", 2]]', "blob": blob})
+    said = list(deliver(chunks, orders, SCHEMAS, part="7"))
+    outcomes = [o for o in said if isinstance(o, Outcome)]
+    assert [(o.route, o.state, o.rows_in, o.rows_written) for o in outcomes] == [
+        ("a", "written", 2, 1),
+        ("b", "written", 2, 1),
+    ]
+    (file,) = [f for f in said if isinstance(f, DataFile)]
+    assert not (Path(orders.quarantine) / "_delta_log").exists(), "the batch commits it, not the task"
+    for _ in range(2):
+        commit_quarantine(orders.quarantine, "games", [file], orders.stream, orders.batch, orders.store)
+    rows = DeltaTable(orders.quarantine).to_pyarrow_table().to_pylist()
+    assert sorted(r["route"] for r in rows) == ["a", "b"]
+    assert len({r["id"] for r in rows}) == 2

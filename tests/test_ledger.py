@@ -1,0 +1,181 @@
+"""The ledger on its own: one commit per batch, counts that only add up, a compaction that loses none."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from distributary.state import ledger as module
+from distributary.state.ledger import Entry, Ledger, add, is_batch, quarantine_files, replay_stream, totals
+from distributary.tables.datafile import DataFile
+from distributary.tables.store import Store
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return reopened(tmp_path)
+
+
+def reopened(folder: Path) -> Ledger:
+    """As another process finds it."""
+    return Ledger(str(folder), "games", Store())
+
+
+def batch_of(stream: str, batch: int, *routes: str, rows: int = 10, bad: int = 1) -> list[Entry]:
+    entries = [
+        Entry(
+            stream, batch, route, table=f"/lake/{route}", state="written", rows_in=rows, rows_written=rows - bad,
+            rows_quarantined=bad, schema_ids={7: rows - bad}, reasons={"CORRUPT_PAYLOAD": bad} if bad else {},
+            decoders={7: "ptars"}, newest=1_000_000 + batch, created=batch == 0,
+        )
+        for route in routes
+    ]  # fmt: skip
+    return [*entries, Entry(stream, batch, None, tombstones=1)]
+
+
+def test_entries_come_back_as_they_were_recorded(tmp_path: Path, ledger: Ledger) -> None:
+    entries = batch_of("s", 0, "a", "é b")
+    ledger.record("s", 0, entries, {"quarantine": [], "note": "é"})
+    found = reopened(tmp_path)
+    assert [replace(e, finished_at=0, details=None) for e in found.entries()] == entries
+    assert all(e.finished_at > 0 for e in found.entries())
+    assert found.details("s", 0) == {"quarantine": [], "note": "é"}
+    assert found.details("s", 1) == {}
+
+
+def test_a_ledger_that_does_not_exist_yet_is_empty(ledger: Ledger) -> None:
+    assert ledger.entries() == []
+    assert not ledger.is_finished("s", 0)
+    assert ledger.details("s", 0) == {}
+
+
+def test_a_batch_is_recorded_once(tmp_path: Path, ledger: Ledger) -> None:
+    for decided in (ledger, reopened(tmp_path)):
+        decided.record("s", 0, batch_of("s", 0, "a"), {})
+    assert len(reopened(tmp_path).entries()) == 2
+
+
+def test_a_finished_batch_is_known_in_the_next_process(tmp_path: Path, ledger: Ledger) -> None:
+    ledger.record("s", 0, batch_of("s", 0, "a"), {})
+    ledger.record("s", 1, batch_of("s", 1, "a"), {})
+    found = reopened(tmp_path)
+    assert [found.is_finished("s", b) for b in (0, 1, 2)] == [True, True, False]
+    assert not found.is_finished("other stream", 0)
+
+
+def test_the_newest_entry_of_a_route_is_its_state(tmp_path: Path, ledger: Ledger) -> None:
+    ledger.record("s", 0, batch_of("s", 0, "a"), {})
+    parked = Entry("s", 1, "a", state="parked", error="in the way", failures=2, retry_at=99)
+    ledger.record("s", 1, [parked, Entry("s", 1, None)], {})
+    for found in (ledger, reopened(tmp_path)):
+        newest = found.newest["a"]
+        assert (newest.state, newest.failures, newest.retry_at, newest.error) == ("parked", 2, 99, "in the way")
+
+
+def test_totals_add_up_and_a_replay_moves_rows_over(ledger: Ledger) -> None:
+    ledger.record("s", 0, batch_of("s", 0, "a", "b"), {})
+    ledger.record("s", 1, batch_of("s", 1, "a"), {})
+    moved = Entry(
+        replay_stream(1), 1, "a", state="written", rows_written=1, rows_quarantined=-1, schema_ids={7: 1},
+        reasons={"CORRUPT_PAYLOAD": -1},
+    )  # fmt: skip
+    ledger.record(replay_stream(1), 1, [moved, Entry(replay_stream(1), 1, None)], {})
+    found = totals(ledger.entries())
+    assert (found["a"].rows_in, found["a"].rows_written, found["a"].rows_quarantined) == (20, 19, 1)
+    assert (found["a"].schema_ids, found["a"].reasons) == ({7: 19}, {"CORRUPT_PAYLOAD": 1})
+    assert (found["a"].created, found["a"].table, found["a"].newest) == (True, "/lake/a", 1_000_001)
+    assert (found["b"].rows_in, found["b"].batches) == (10, 1)
+    assert found[None].tombstones == 2
+
+
+def test_adding_keeps_the_newer_state() -> None:
+    old, new = batch_of("s", 0, "a")[0], replace(batch_of("s", 1, "a")[0], state="parked", error="why")
+    both = add(old, new)
+    assert (both.state, both.error, both.batch, both.batches) == ("parked", "why", 1, 2)
+    assert add(None, new) == new
+
+
+def test_a_replay_of_batch_9_does_not_finish_batch_9(ledger: Ledger) -> None:
+    ledger.record(replay_stream(9), 9, [Entry(replay_stream(9), 9, None)], {})
+    assert not ledger.is_finished("s", 0)
+    assert not is_batch(replay_stream(9))
+
+
+def test_a_loss_at_the_source_is_kept_as_a_note(tmp_path: Path, ledger: Ledger) -> None:
+    """Case S6."""
+    ledger.note_loss(["topic t partition 0: offsets 3 to 7 are gone"])
+    ledger.note_loss(["topic t was deleted"])
+    notes = [e for e in reopened(tmp_path).entries() if e.state == "loss"]
+    assert [e.error for e in notes] == ["topic t partition 0: offsets 3 to 7 are gone", "topic t was deleted"]
+    assert not any(is_batch(e.stream) for e in notes)
+
+
+def test_compaction_adds_up_old_batches_and_loses_no_count(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "UPKEEP_BATCHES", 5)
+    monkeypatch.setattr(module, "KEPT_ROWS", 3)
+    for batch in range(12):
+        ledger.record("s", batch, batch_of("s", batch, "a", "b"), {"number": batch})
+    found = reopened(tmp_path)
+    assert len(found.entries()) < 36
+    for route in ("a", "b"):
+        whole = totals(found.entries())[route]
+        assert (whole.rows_in, whole.rows_quarantined, whole.batches, whole.schema_ids) == (120, 12, 12, {7: 108})
+    assert totals(found.entries())[None].tombstones == 12
+    assert found.is_finished("s", 11)
+    assert found.details("s", 11) == {"number": 11}
+
+
+def test_compaction_keeps_the_batch_marks(tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the batch after it could be recorded twice."""
+    monkeypatch.setattr(module, "KEPT_ROWS", 0)
+    for batch in range(3):
+        ledger.record("s", batch, batch_of("s", batch, "a"), {})
+    ledger.compact()
+    reopened(tmp_path).record("s", 2, batch_of("s", 2, "a"), {})
+    assert totals(reopened(tmp_path).entries())["a"].rows_in == 30
+
+
+def test_two_processes_can_write_side_by_side(tmp_path: Path) -> None:
+    """A run and a replay: also when the ledger does not exist yet."""
+    ledgers = [reopened(tmp_path) for _ in range(3)]
+    failed: list[BaseException] = []
+
+    def work(number: int, own: Ledger) -> None:
+        try:
+            for batch in range(4):
+                own.record(f"s{number}", batch, batch_of(f"s{number}", batch, "a"), {})
+        except BaseException as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in enumerate(ledgers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert totals(reopened(tmp_path).entries())["a"].rows_in == 120
+
+
+def test_a_state_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    ledger = reopened(tmp_path)
+    (tmp_path / "ledger").write_text("in the way")
+    with pytest.raises((OSError, DeltaError)):
+        ledger.record("s", 0, batch_of("s", 0, "a"), {})
+
+
+def test_the_decision_names_the_files_of_the_quarantine() -> None:
+    file = DataFile("part-1.parquet", 10, 2, "{}", 5)
+    assert quarantine_files({"quarantine": [file.to_json()]}) == [file]
+    assert quarantine_files({}) == []
+
+
+def test_the_ledger_is_a_plain_delta_table(ledger: Ledger) -> None:
+    ledger.record("s", 0, batch_of("s", 0, "a"), {})
+    assert DeltaTable(ledger.uri).to_pyarrow_table(columns=["route", "rows_in"]).num_rows == 2

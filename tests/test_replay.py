@@ -1,0 +1,233 @@
+"""Quarantined rows come into their tables exactly once after the cause is gone, however often a replay dies."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributary import replay as module
+from distributary.batch import BatchWriter
+from distributary.errors import AlreadyRunning, Reason, RegistryDown
+from distributary.formats.framing import frame
+from distributary.replay import Replay
+from distributary.schemas import Schemas
+from distributary.simulate.schemas import WRAPPER_TEXT
+from distributary.state.ledger import Ledger
+from distributary.state.lock import only_run
+from tests.scenarios import Scenario, dying, message
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+EVENT = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; }'
+LATE = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; string late = 3; }'
+LONG = 'syntax = "proto3"; message event { string user = 1; int64 score = 2; }'
+
+
+class Unknown(Scenario):
+    """Rows of schema ids that the registry does not know yet: `learn` registers the first one's text."""
+
+    def __init__(self, root: Path, **keys: Any) -> None:
+        super().__init__(root, **keys)
+        self.known = self.schema("a-value", EVENT)
+        self.late = self.envelope_id + 1
+
+    def put(self, route: str, schema_id: int, user: str) -> bytes:
+        return self.event(route, schema_id, message(EVENT, "event", user=user))
+
+    def start(self) -> Unknown:
+        """Table a with one good row; two rows of the late id in a, one in b; a corrupt one; an unreadable envelope."""
+        self.send(
+            self.put("a", self.known, "good"), self.put("a", self.late, "1"), self.put("a", self.late, "2"),
+            self.put("b", self.late, "3"), self.event("a", self.known, b"\x0f"), b"not an envelope",
+        )  # fmt: skip
+        self.run()
+        self.check()
+        return self
+
+    def learn(self, text: str = LATE) -> None:
+        assert self.schema("late-value", text) == self.late
+
+
+def test_rows_come_in_once_when_their_schema_becomes_known(lake: Path) -> None:
+    """Case W8."""
+    scenario = Unknown(lake).start()
+    assert scenario.replay().rows == {}
+    scenario.learn()
+    found = scenario.replay()
+    assert (found.rows, found.left, found.failed) == ({"a": 2, "b": 1}, {"a": 1}, {})
+    assert scenario.values("a", "user") == ["good", "1", "2"]
+    assert scenario.values("a", "late") == [None, "", ""]
+    assert scenario.values("b", "user") == ["3"]
+    assert scenario.replay().rows == {}
+    assert scenario.reasons() == {"CORRUPT_PAYLOAD": 1, "BAD_MAGIC": 1}
+    assert len(scenario.quarantined("replayed")) == 3
+    scenario.check()
+
+
+def test_a_replay_can_be_of_one_route_or_of_one_reason(lake: Path) -> None:
+    scenario = Unknown(lake).start()
+    scenario.learn()
+    assert scenario.replay(reasons=[Reason.TABLE_PARKED]).rows == {}
+    assert scenario.replay(route="b").rows == {"b": 1}
+    assert scenario.replay(reasons=[Reason.UNKNOWN_SCHEMA_ID]).rows == {"a": 2}
+    scenario.check()
+
+
+def test_rows_that_still_fail_stay_and_do_not_hold_the_others_back(lake: Path) -> None:
+    """Under the late id's schema some of the rows turn out to be corrupt."""
+    scenario = Unknown(lake)
+    body = message(EVENT, "event", user="x")
+    rows = [scenario.event("a", scenario.late, b"\x0f" if n in (1, 4, 5) else body) for n in range(9)]
+    scenario.send(scenario.put("a", scenario.known, "good"), *rows)
+    scenario.run()
+    scenario.learn()
+    found = scenario.replay()
+    assert (found.rows, found.left) == ({"a": 6}, {"a": 3})
+    assert [r["offset"] for r in scenario.quarantined()] == [2, 5, 6]
+    scenario.check()
+
+
+def test_an_envelope_whose_schema_becomes_known_finds_its_route(lake: Path) -> None:
+    scenario = Unknown(lake)
+    rows = [frame(scenario.late, scenario.put(r, scenario.known, r)[6:]) for r in ("a", "b", "a")]
+    scenario.send(*rows)
+    scenario.run()
+    assert [r["level"] for r in scenario.quarantined()] == ["envelope"] * 3
+    scenario.learn(WRAPPER_TEXT + "// the same, under another id\n")
+    assert scenario.replay().rows == {"a": 2, "b": 1}
+    scenario.check()
+
+
+@pytest.mark.parametrize(
+    ("target", "step", "after"),
+    [
+        (Replay, "_claim", True),
+        (module, "deliver_route", True),
+        (Ledger, "record", False),
+        (Ledger, "record", True),
+    ],
+    ids=["after the claim", "after the write", "before the ledger", "before the mark"],
+)
+def test_a_replay_that_dies_is_finished_by_the_next_one(lake: Path, target: Any, step: str, after: bool) -> None:
+    scenario = Unknown(lake).start()
+    scenario.learn()
+    with dying(target, step, after=after):
+        scenario.replay()
+    assert len(scenario.quarantined("claimed")) == 2
+    found = scenario.replay()
+    assert found.rows == {"a": 2, "b": 1}
+    assert scenario.values("a", "user") == ["good", "1", "2"]
+    scenario.check()
+
+
+def test_a_replay_that_died_is_finished_with_the_rows_it_had_claimed(lake: Path) -> None:
+    """More rows of the same kind come in between; they are a replay of their own."""
+    scenario = Unknown(lake).start()
+    scenario.learn()
+    with dying(module, "deliver_route", after=True):
+        scenario.replay()
+    scenario.send(scenario.put("a", scenario.late, "4"), scenario.event("a", 999_999, b""))
+    scenario.run()
+    assert scenario.replay().rows == {"a": 2, "b": 1}
+    assert scenario.values("a", "user") == ["good", "1", "2", "4"]
+    scenario.check()
+
+
+def test_a_replay_writes_by_engine_spark_where_the_table_needs_it(lake: Path) -> None:
+    scenario = Unknown(lake).start()
+    scenario.learn(LONG)
+    assert scenario.replay("a").rows == {"a": 2}
+    assert scenario.columns("a")["score"] == "int64"
+    assert scenario.newest("a").engine == "spark"
+    assert scenario.replay().rows == {"b": 1}
+    scenario.check()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_replay_by_engine_spark_that_dies_is_finished(lake: Path, after: bool) -> None:
+    scenario = Unknown(lake, tables={"engine": "spark"}).start()
+    scenario.learn()
+    with dying(Ledger, "record", after=after):
+        scenario.replay()
+    assert scenario.replay().rows == {"a": 2, "b": 1}
+    scenario.check()
+
+
+def test_an_outage_leaves_everything_as_it_was(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Unknown(lake).start()
+    scenario.learn()
+
+    def away(*_: Any) -> None:
+        raise RegistryDown(registry="r", attempts=5, detail="timed out")
+
+    with monkeypatch.context() as patch, pytest.raises(RegistryDown):
+        patch.setattr(Schemas, "resolve", away)
+        scenario.replay()
+    assert {r["state"] for r in scenario.quarantined()} == {"open"}
+    assert scenario.replay().rows == {"a": 2, "b": 1}
+    scenario.check()
+
+
+def test_a_quarantine_that_is_not_there_is_nothing_to_replay(lake: Path) -> None:
+    found = Scenario(lake).replay()
+    assert (found.rows, found.left, found.failed) == ({}, {}, {})
+
+
+def test_rows_whose_table_had_taken_them_after_all_are_not_written_again(lake: Path) -> None:
+    """The table's commit came through, then the process died; at the next attempt the table could not be read."""
+    scenario = Unknown(lake)
+    scenario.send(scenario.put("a", scenario.known, "1"), scenario.put("b", scenario.known, "1"))
+    with dying(Ledger, "record"):
+        scenario.run()
+    log = scenario.path("a") / "_delta_log"
+    log.rename(log.with_name("aside"))
+    log.write_text("in the way")
+    scenario.run()
+    assert scenario.reasons() == {"TABLE_PARKED": 1}
+    log.unlink()
+    log.with_name("aside").rename(log)
+    assert scenario.replay().rows == {"a": 1}
+    assert scenario.values("a", "user") == ["1"]
+    scenario.check()
+
+
+def test_a_run_and_a_replay_do_not_bring_rows_back_twice(lake: Path) -> None:
+    """The run brings back parked rows between batches: while another process replays, it leaves that alone."""
+    scenario = Unknown(lake)
+    scenario.tables.mkdir()
+    scenario.path("b").write_text("in the way")
+    scenario.send(scenario.put("a", scenario.known, "1"), scenario.put("b", scenario.known, "1"))
+    scenario.run()
+    scenario.path("b").unlink()
+    scenario.send(scenario.put("a", scenario.known, "2"))
+    with only_run(scenario.config.state_root, "games", "replay"):
+        with pytest.raises(AlreadyRunning), only_run(scenario.config.state_root, "games", "replay"):
+            pass
+        scenario.run()
+    assert scenario.reasons() == {"TABLE_PARKED": 1}
+    time.sleep(1)
+    scenario.send(scenario.put("a", scenario.known, "3"))
+    scenario.run()
+    assert scenario.quarantined() == []
+    scenario.check()
+
+
+def test_what_a_run_had_still_to_bring_back_is_brought_back_by_the_next(lake: Path) -> None:
+    """It died after the batch in which the table worked again, before it brought the older rows back."""
+    scenario = Unknown(lake)
+    scenario.tables.mkdir()
+    scenario.path("b").write_text("in the way")
+    scenario.send(scenario.put("a", scenario.known, "1"), scenario.put("b", scenario.known, "1"))
+    scenario.run()
+    scenario.path("b").unlink()
+    time.sleep(1)
+    scenario.send(scenario.put("b", scenario.known, "2"))
+    with dying(BatchWriter, "retry"):
+        scenario.run()
+    scenario.send(scenario.put("a", scenario.known, "2"))
+    scenario.run()
+    assert scenario.values("b", "user") == ["1", "2"]
+    scenario.check()

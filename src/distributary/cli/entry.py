@@ -1,0 +1,74 @@
+"""From arguments to an exit code: one clear line per error on stderr, a traceback only with --debug."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+
+import typer
+from typer.main import get_command
+
+from distributary.cli.commands import app
+from distributary.cli.output import note
+from distributary.errors import DistributaryError, Exit
+
+log = logging.getLogger("distributary")
+
+_ENVIRONMENT = ("pyspark", "py4j", "deltalake", "_internal")
+"""Libraries whose errors that we do not know speak of what is outside: Spark, the store."""
+_MAX_LINE_CHARS = 500
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point of the `distributary` command; never returns."""
+    sys.exit(execute(sys.argv[1:] if arguments is None else arguments))
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run a command; returns its exit code."""
+    try:
+        given = list(arguments) or ["--help"]
+        return int(get_command(app).main(given, prog_name="distributary", standalone_mode=False) or Exit.OK)
+    except DistributaryError as error:
+        return _failed(str(error), error, error.exit_code)
+    except typer.TyperException as error:
+        return _misused(error)
+    except (KeyboardInterrupt, typer.Abort):
+        note("interrupted")
+        return Exit.INTERRUPTED
+    except Exception as error:
+        return _unexpected(error)
+
+
+def _failed(text: str, error: BaseException, code: Exit) -> Exit:
+    for line in text.splitlines():
+        note(f"error: {line}")
+    log.debug("", exc_info=error)
+    return code
+
+
+def _misused(error: typer.TyperException) -> Exit:
+    """Wrong arguments. A group without a command shows its help; everything else is one line."""
+    text = error.format_message()
+    if "\n" in text:
+        note(text)
+        return Exit.BAD_INPUT
+    context: typer.Context | None = getattr(error, "ctx", None)
+    hint = f" Try: {context.command_path} --help" if context else ""
+    return _failed(text + hint, error, Exit.BAD_INPUT)
+
+
+def _unexpected(error: Exception) -> Exit:
+    """An error that no module foresaw."""
+    kind = type(error)
+    lines = [line.rstrip() for line in str(error).split("\n\nJVM stacktrace")[0].splitlines() if line.strip()]
+    # A Python worker's traceback says last what went wrong, everything else says it first.
+    line = (lines[-1 if any(x.startswith("Traceback") for x in lines) else 0] if lines else "")[:_MAX_LINE_CHARS]
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return _failed(f"{where}{error.strerror or line}", error, Exit.ENVIRONMENT)
+    if kind.__module__.split(".")[0] in _ENVIRONMENT:
+        return _failed(f"{kind.__name__}: {line} (--debug shows all of it)", error, Exit.ENVIRONMENT)
+    text = f"{kind.__name__}: {line}. This is a bug in distributary: please report it with what --debug shows"
+    return _failed(text, error, Exit.ATTENTION)

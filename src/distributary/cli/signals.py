@@ -1,0 +1,50 @@
+"""Ctrl-C and SIGTERM: finish the batch that is being written, then end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+from distributary.errors import Exit
+
+if TYPE_CHECKING:
+    from distributary.pipeline import Run
+
+_STOPPING = b"\nstopping once this batch is written; Ctrl-C again stops at once (the next run finishes the batch)\n"
+
+
+class Stopper:
+    """Turns signals into the end of a run. Before there is a run, a signal ends the process."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._run: Run | None = None
+        self._listen()
+
+    def attach(self, run: Run) -> None:
+        """From now on a signal stops `run`."""
+        self._run = run
+        # Anew: PySpark put a handler of its own in, which cancels Spark's jobs.
+        self._listen()
+
+    def exit_code(self, otherwise: Exit) -> Exit:
+        """SIGTERM is how schedulers end a stream: a normal end. Ctrl-C is an interruption."""
+        return Exit.INTERRUPTED if self.received == signal.SIGINT else otherwise
+
+    def _listen(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _frame: Any) -> None:
+        if self._run is None:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(Exit.OK)
+        if self.received is not None:
+            if number == signal.SIGINT:
+                os._exit(Exit.INTERRUPTED)
+            return
+        self.received = number
+        os.write(2, _STOPPING)
+        # In a thread: this one may be in the middle of a call to the JVM.
+        threading.Thread(target=self._run.stop, name="stop", daemon=True).start()

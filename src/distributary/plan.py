@@ -1,0 +1,329 @@
+"""What a run would do with what is waiting now: the run's own parts, with nothing at the end that writes.
+
+    a copy of the checkpoint -> the batches that a run would take -> cut -> decode -> fit -> counts
+
+The copy makes the query start where the run would, under the run's own stream id, so a batch that the ledger has
+finished is passed over here as there. Tables, ledger, quarantine and the real checkpoint are only read.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from distributary.config import KafkaSource, Pipeline
+from distributary.errors import DistributaryError, Reason
+from distributary.fanout.attempt import Chunks
+from distributary.fanout.chunks import read_records, read_rejected
+from distributary.fanout.decode import decode, incoming_schemas
+from distributary.fanout.deliver import check_owner, deliver_route
+from distributary.fanout.micro_batch import Fanout
+from distributary.fanout.orders import Orders, Outcome, Special
+from distributary.fanout.tasks import SAID_DDL, chunk_rows, heard, said
+from distributary.pipeline import build, registry_of, session_of, source_stream, translated
+from distributary.registry.compile import CompiledSchema
+from distributary.schemas import Schemas
+from distributary.sources.kafka import describe_topics
+from distributary.state.checkpoint import check_checkpoint, stream_id
+from distributary.state.ledger import Ledger
+from distributary.tables import append
+from distributary.tables.evolve import evolve
+from distributary.tables.spark_engine import spark_schema
+from distributary.tables.store import Store, local_path
+
+COPY_ATTEMPTS = 3
+"""A run that is at work replaces files of its checkpoint while they are copied."""
+
+
+@dataclass
+class TablePlan:
+    """What a run would do to one table. Columns by path, types as Spark SQL spells them.
+
+    `new_columns`: path -> type; for a new table all of its columns. `type_changes`: path -> [type now, type then].
+    `parked`: why the table would not be written; its rows would be kept aside.
+    """
+
+    route: str
+    table: str
+    new: bool
+    engine: str = "task"
+    why_spark: str | None = None
+    rows_in: int = 0
+    rows_written: int = 0
+    rows_quarantined: int = 0
+    schema_ids: dict[int, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+    new_columns: dict[str, str] = field(default_factory=dict)
+    type_changes: dict[str, list[str]] = field(default_factory=dict)
+    parked: str | None = None
+
+
+@dataclass
+class Plan:
+    """What a run would do now. Rows of `rows_in` would be either written or quarantined; tombstones are neither.
+
+    `after_batch`: the newest finished batch, None where nothing was read yet. `unknown_schema_ids`: id -> rows.
+    `reasons`: of all rows that would be quarantined, also of those without a route.
+    """
+
+    pipeline: str
+    source: str
+    after_batch: int | None = None
+    batches: int = 0
+    rows_in: int = 0
+    rows_written: int = 0
+    rows_quarantined: int = 0
+    tombstones: int = 0
+    tables: list[TablePlan] = field(default_factory=list)
+    unknown_schema_ids: dict[int, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def plan(config: Pipeline) -> Plan:
+    """Read and decode all that is waiting, and say what a run would do with it. Takes about as long as the run's own
+    reading and decoding.
+
+    Raises what a run would raise before its first batch: CheckpointLost, SourceDown, SourceMissing, JavaMissing.
+    """
+    if isinstance(config.source, KafkaSource):
+        describe_topics(config.source)
+    dry = DryRun(config, session_of(config))
+    check_checkpoint(config, dry.ledger)
+    return dry.go()
+
+
+class DryRun:
+    """One dry run. Remembers the columns that earlier batches would have given each table."""
+
+    def __init__(self, config: Pipeline, spark: SparkSession) -> None:
+        self.config = config
+        self.spark = spark
+        store = Store.of(config.tables)
+        self.store = store
+        self.ledger = Ledger(config.state_root, config.pipeline, store)
+        self.fanout = Fanout(spark, config, Schemas(registry_of(config)), store)
+        self.plan = Plan(config.pipeline, build(config).source)
+        self._checkpoint = ""
+        self._tables: dict[str, TablePlan] = {}
+        self._columns: dict[str, pa.Schema | None] = {}
+        self._failure: BaseException | None = None
+
+    def go(self) -> Plan:
+        with _copied(self.config.checkpoint_path, self.spark) as checkpoint:
+            self._checkpoint = checkpoint
+            stream = stream_id(checkpoint, Store())
+            self.plan.after_batch = None if stream is None else self.ledger.finished.get(stream)
+            writer = source_stream(self.spark, self.config).writeStream.foreachBatch(self._batch)
+            try:
+                query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+                query.awaitTermination()
+            except PySparkException as e:
+                raise self._failure or translated(e, self.config) from e
+        self._sum_up()
+        return self.plan
+
+    def _batch(self, rows: DataFrame, batch: int) -> None:
+        try:
+            stream = stream_id(self._checkpoint, Store()) or ""
+            if not self.ledger.is_finished(stream, batch):
+                self._take(rows, stream, batch)
+        except BaseException as e:
+            # Spark would turn it into text.
+            self._failure = e
+            raise
+
+    def _take(self, rows: DataFrame, stream: str, batch: int) -> None:
+        earlier = self.fanout.journal.read(stream, batch)
+        chunks = self.fanout.cut(rows, earlier or {})
+        try:
+            writers = chunks.writers()
+            compiled, refused = self.fanout.schemas.resolve(
+                {i for found in writers.values() for i, _ in found}, earlier
+            )
+            orders = self.fanout.orders(stream, batch, refused, {})
+            special = {route: self._special(route, found, compiled, orders) for route, found in writers.items()}
+            self._count(chunks, replace(orders, special=special), compiled)
+        finally:
+            chunks.frame.unpersist()
+
+    # -- one table -----------------------------------------------------------------------------------------
+
+    def _special(
+        self, route: str, writers: set[tuple[int, str]], compiled: Mapping[int, CompiledSchema], orders: Orders
+    ) -> Special:
+        """The columns that a run would give the table of `route`, or why it would not be written."""
+        uri = orders.table(route)
+        found = self._tables.setdefault(route, TablePlan(route, uri, new=False))
+        try:
+            return self._fit(found, incoming_schemas(writers, compiled, orders), orders)
+        except (DistributaryError, DeltaError, OSError) as e:
+            found.parked = f"{type(e).__name__}: {e}"
+        return Special("parked", why=found.parked)
+
+    def _fit(self, found: TablePlan, incoming: Sequence[pa.Schema], orders: Orders) -> Special:
+        table = append.open_table(found.table, self.store)
+        if table is not None:
+            check_owner(table, found.table, orders.pipeline, found.route)
+        resting = self.ledger.newest.get(found.route)
+        if resting is not None and resting.state == "parked":
+            found.parked = resting.error or "parked"
+        before = None if table is None else append.arrow_schema(table)
+        evolution = evolve(self._columns.get(found.route, before), incoming, orders.policy(found.route))
+        self._columns[found.route] = evolution.schema
+        found.new = table is None
+        found.why_spark = found.why_spark or append.why_spark(table, orders.tables, found.route)
+        if table is not None and evolution.widened and not found.why_spark:
+            found.why_spark = "widening " + ", ".join(path for path, _ in evolution.widened)
+        found.engine = "spark" if found.why_spark else "task"
+        for path, old, new in _changes(before or pa.schema([]), evolution.schema, ""):
+            if old is None:
+                found.new_columns[path] = new
+            else:
+                found.type_changes[path] = [old, new]
+        return Special("counted", evolution.schema)
+
+    # -- counts --------------------------------------------------------------------------------------------
+
+    def _count(self, chunks: Chunks, orders: Orders, compiled: Mapping[int, CompiledSchema]) -> None:
+        self.plan.batches += 1
+        self.plan.tombstones += sum(chunks.tombstones().values())
+        # An id that the registry does not have is told by the text of its refusal, the same for both levels.
+        ids = {detail: schema_id for schema_id, (_, detail) in {**chunks.refused, **orders.refused}.items()}
+        task = partial(_count_task, orders=orders, schemas=compiled)
+        for found in heard(chunks.frame.mapInArrow(task, SAID_DDL).toArrow()):
+            if found.outcome is None:
+                self._add_nameless(found.nameless)
+            else:
+                self._add(found.outcome)
+            _add_counts(self.plan.unknown_schema_ids, {ids[d]: n for d, n in found.unknown.items()})
+
+    def _add_nameless(self, reasons: Mapping[str, int]) -> None:
+        rows = sum(reasons.values())
+        self.plan.rows_in += rows
+        self.plan.rows_quarantined += rows
+        _add_counts(self.plan.reasons, reasons)
+
+    def _add(self, outcome: Outcome) -> None:
+        found = self._tables[outcome.route]
+        found.rows_in += outcome.rows_in
+        found.rows_written += outcome.rows_written
+        found.rows_quarantined += sum(outcome.reasons.values())
+        _add_counts(found.reasons, outcome.reasons)
+        _add_counts(found.schema_ids, outcome.schema_ids)
+
+    def _sum_up(self) -> None:
+        self.plan.tables = [self._tables[route] for route in sorted(self._tables)]
+        for table in self.plan.tables:
+            self.plan.rows_in += table.rows_in
+            self.plan.rows_written += table.rows_written
+            self.plan.rows_quarantined += table.rows_quarantined
+            _add_counts(self.plan.reasons, table.reasons)
+
+
+def _add_counts(into: dict[Any, int], counts: Mapping[Any, int]) -> None:
+    for key, count in counts.items():
+        into[key] = into.get(key, 0) + count
+
+
+def _changes(before: Sequence[pa.Field], after: Sequence[pa.Field], path: str) -> Iterator[tuple[str, str | None, str]]:
+    """(column path, type before or None, type after) of what differs."""
+    known = {f.name.casefold(): f.type for f in before}
+    for new in after:
+        name = f"{path}{new.name}"
+        old = known.get(new.name.casefold())
+        if old is None:
+            yield name, None, _type(new.type)
+        elif pa.types.is_struct(old) and pa.types.is_struct(new.type):
+            yield from _changes(list(old), list(new.type), f"{name}.")
+        elif old != new.type:
+            yield name, _type(old), _type(new.type)
+
+
+def _type(kind: pa.DataType) -> str:
+    return str(spark_schema(pa.schema([pa.field("c", kind)]))[0].dataType.simpleString())
+
+
+@contextmanager
+def _copied(checkpoint: str, spark: SparkSession) -> Iterator[str]:
+    """A copy of a checkpoint folder (empty where there is none) that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="distributary-plan-") as folder:
+        copy = Path(folder) / "checkpoint"
+        local = local_path(checkpoint)
+        if local is None:
+            _copy_by_hadoop(checkpoint, copy, spark)
+        elif local.exists():
+            _copy_folder(local, copy)
+        yield str(copy)
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    for attempt in range(COPY_ATTEMPTS):
+        try:
+            shutil.copytree(source, target, dirs_exist_ok=True)
+            return
+        except shutil.Error:
+            if attempt == COPY_ATTEMPTS - 1:
+                raise
+            shutil.rmtree(target)
+
+
+def _copy_by_hadoop(source: str, target: Path, spark: SparkSession) -> None:
+    hadoop = spark.sparkContext._jvm.org.apache.hadoop  # type: ignore[union-attr]
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    found = hadoop.fs.Path(source)
+    if found.getFileSystem(conf).exists(found):
+        there = hadoop.fs.Path(target.as_uri())
+        hadoop.fs.FileUtil.copy(found.getFileSystem(conf), found, there.getFileSystem(conf), there, False, conf)
+
+
+# -- what runs in Spark tasks ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """What a task says of one chunk: the outcome of its route, or for rows without one their number by reason.
+
+    `unknown`: rows by what was said of a schema id that the registry does not have.
+    """
+
+    outcome: Outcome | None
+    nameless: Mapping[str, int]
+    unknown: Mapping[str, int]
+
+
+def _count_task(
+    batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema]
+) -> Iterator[pa.RecordBatch]:
+    for chunk in chunk_rows(batches):
+        if chunk["kind"] == "bad":
+            rows = read_rejected(chunk["blob"])
+            yield said(_Counted(None, Counter(rows.column("reason").to_pylist()), _unknown([rows])))
+        elif chunk["kind"] == "rows":
+            records = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
+            outcome, bad = deliver_route(chunk["route"], decode(chunk["route"], records, orders, schemas), orders)
+            yield said(_Counted(outcome, {}, _unknown(bad)))
+
+
+def _unknown(rejected: Sequence[pa.Table | pa.RecordBatch]) -> Mapping[str, int]:
+    return Counter(
+        detail
+        for rows in rejected
+        for reason, detail in zip(rows.column("reason").to_pylist(), rows.column("detail").to_pylist(), strict=True)
+        if reason == Reason.UNKNOWN_SCHEMA_ID
+    )

@@ -1,0 +1,186 @@
+"""What `plan` says is what `run` then does, and saying it changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from distributary.config import Pipeline, RegistryConfig, load
+from distributary.errors import CheckpointLost
+from distributary.formats.framing import frame
+from distributary.names import table_name
+from distributary.pipeline import run
+from distributary.plan import Plan, TablePlan, plan
+from distributary.registry import Registry, open_registry
+from distributary.simulate.events import message_class
+from distributary.simulate.games import Games
+from distributary.simulate.records import VALUE_SCHEMA, Faults
+from distributary.simulate.records import Plan as Order
+from distributary.simulate.schemas import WRAPPER_TEXT
+from distributary.simulate.sinks import write_delta
+from distributary.simulate.truth import Truth
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+ORDER = Order(
+    games=3, versions=3, records=40, seed=5,
+    faults=Faults(corrupt=5, unknown_id=3, empty_name=2, tombstones=2, bad_envelope=2),
+)  # fmt: skip
+
+
+class Stage:
+    """A source, a registry and a pipeline file in one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.registry: Registry = open_registry(RegistryConfig(path=str(root / "registry")))
+        self.games = Games(ORDER, self.registry)
+        self.truth = Truth()
+
+    def send(self, version: int, games: Sequence[str] | None = None) -> None:
+        write_delta(str(self.root / "source"), self.games.records(version, games), on_written=self.truth.merge)
+
+    def send_values(self, values: Sequence[bytes | None]) -> None:
+        rows = [{"value": value, "key": None, "timestamp": None} for value in values]
+        write_delta(str(self.root / "source"), pa.Table.from_pylist(rows, schema=VALUE_SCHEMA))
+
+    def config(self, evolution: str = "{}", more: str = "") -> Pipeline:
+        file = self.root / "pipeline.yaml"
+        file.write_text(
+            f"pipeline: games\nsource: {{type: delta, path: {self.root}/source{more}}}\n"
+            f"registry: {{path: {self.root}/registry}}\ntables: {{root: {self.root}/lake, evolution: {evolution}}}\n"
+        )
+        return load(file)
+
+    def tree(self) -> dict[str, str]:
+        """Every file below the folder with a digest of its bytes."""
+        files = sorted(p for p in self.root.rglob("*") if p.is_file() and p.name != "pipeline.yaml")
+        return {str(p.relative_to(self.root)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def table(found: Plan, route: str) -> TablePlan:
+    return next(t for t in found.tables if t.route == route)
+
+
+def test_a_first_plan_writes_nothing_and_names_new_tables(stage: Stage) -> None:
+    stage.send(1)
+    before, config = stage.tree(), stage.config()
+    found = plan(config)
+    assert stage.tree() == before
+    assert found.after_batch is None
+    assert [t.route for t in found.tables] == stage.games.names
+    assert all(t.new and t.engine == "task" and "user_name" in t.new_columns for t in found.tables)
+    assert found.rows_written == stage.truth.rows_total
+
+
+def test_a_plan_begins_where_the_run_would_and_says_what_the_run_then_does(stage: Stage) -> None:
+    config = stage.config()
+    stage.send(1)
+    run(config, once=True)
+    stage.send(2)
+    stage.send(3)
+    before = stage.tree()
+    found = plan(config)
+    assert stage.tree() == before
+    report = run(config, once=True)
+    assert found.after_batch == 0
+    assert (found.rows_in, found.rows_written, found.rows_quarantined, found.tombstones) == (
+        report.rows_in, report.rows_written, report.rows_quarantined, report.tombstones,
+    )  # fmt: skip
+    for game in stage.games.names:
+        one = table(found, game)
+        assert not one.new
+        assert {f"col_{game}_2", f"col_{game}_3"} == set(one.new_columns)
+        columns = {f.name for f in DeltaTable(one.table).schema().fields}
+        assert set(one.new_columns) <= columns
+    assert plan(config).rows_in == 0
+
+
+def test_bad_rows_are_counted_by_reason_and_unknown_ids_are_named(stage: Stage) -> None:
+    for version in (1, 2, 3):
+        stage.send(version)
+    found = plan(stage.config())
+    assert found.reasons == {"CORRUPT_PAYLOAD": 5, "UNKNOWN_SCHEMA_ID": 3, "NO_ROUTE": 2, "CORRUPT_ENVELOPE": 2}
+    assert found.unknown_schema_ids == {999_999: 3}
+    assert found.tombstones == 2
+    assert found.rows_in == found.rows_written + found.rows_quarantined
+
+
+def test_several_batches_are_planned_one_after_the_other(stage: Stage) -> None:
+    for version in (1, 2, 3):
+        stage.send(version)
+    found = plan(stage.config(more=", max_files_per_batch: 1"))
+    assert found.batches == 3
+    assert found.rows_written == stage.truth.rows_total
+    assert all(t.new for t in found.tables)
+
+
+SCORES = 'syntax = "proto3"; message event {{ string user_name = 1; {} score = 2; }}'
+
+
+def scored(stage: Stage, kind: str, value: int | str) -> bytes:
+    """An envelope of route `chess` whose score has this type; registers its schema."""
+    text = SCORES.format(kind)
+    stage.registry.set_compatibility("chess-value", "NONE")
+    schema_id = stage.registry.register("chess-value", text).schema.id
+    wrapper_id = stage.registry.register("events-value", WRAPPER_TEXT).schema.id
+    body = message_class(text, "event")(user_name="ada", score=value).SerializeToString()
+    wrapper = message_class(WRAPPER_TEXT, "wrapper")
+    envelope = wrapper(game_name="chess", schema_id=schema_id, payload=frame(schema_id, body))
+    return frame(wrapper_id, envelope.SerializeToString())
+
+
+def test_a_wider_type_is_a_type_change_by_engine_spark(stage: Stage) -> None:
+    config = stage.config()
+    stage.send_values([scored(stage, "int32", 1)])
+    run(config, once=True)
+    stage.send_values([scored(stage, "int64", 2**40)])
+    one = table(plan(config), "chess")
+    assert one.type_changes == {"score": ["int", "bigint"]}
+    assert (one.engine, one.why_spark, one.new_columns) == ("spark", "widening score", {})
+
+
+def test_another_type_is_a_second_column_or_a_quarantined_row_as_the_file_says(stage: Stage) -> None:
+    config = stage.config()
+    stage.send_values([scored(stage, "int32", 1)])
+    run(config, once=True)
+    stage.send_values([scored(stage, "string", "many")])
+    one = table(plan(config), "chess")
+    assert (one.new_columns, one.rows_written) == ({"score__string": "string"}, 1)
+    one = table(plan(stage.config(evolution="{type_change: quarantine}")), "chess")
+    assert (one.new_columns, one.rows_written, one.reasons) == ({}, 0, {"TYPE_CONFLICT": 1})
+
+
+def test_a_table_of_somebody_else_is_planned_as_parked(stage: Stage) -> None:
+    game = stage.games.names[0]
+    stage.send(1)
+    first = stage.config()
+    uri = f"{first.tables.root}/{table_name(game)}"
+    owner = '{"distributary": {"pipeline": "other", "route": "x"}}'
+    write_deltalake(uri, pa.table({"a": [1]}), description=owner)
+    found = plan(first)
+    one = table(found, game)
+    assert one.parked is not None
+    assert "pipeline other" in one.parked
+    assert one.rows_written == 0
+    assert table(found, stage.games.names[1]).rows_written > 0
+
+
+def test_a_plan_refuses_what_a_run_would_refuse(stage: Stage) -> None:
+    config = stage.config()
+    stage.send(1)
+    run(config, once=True)
+    shutil.rmtree(config.checkpoint_path)
+    with pytest.raises(CheckpointLost):
+        plan(config)

@@ -1,0 +1,63 @@
+"""Lines that a run prints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rich.console import Console
+
+from distributary.batch import BatchReport
+from distributary.pipeline import PipelinePlan, RunReport
+from distributary.progress import Tally, batch_line, header, live_view, names, summary
+from distributary.state.ledger import Entry
+
+REPORT = BatchReport(
+    stream="s", batch=3, rows_in=1200, rows_written=1190, rows_quarantined=10, tombstones=0, tables=12, created=(),
+    evolved=(), parked=(), recovered=(), seconds={"total": 1.24},
+)  # fmt: skip
+
+
+def test_a_quiet_batch_is_a_short_line() -> None:
+    quiet = replace(REPORT, rows_quarantined=0, rows_written=1200)
+    assert batch_line(quiet) == "batch 3: 1,200 rows in 1.2 s, 1,200 written to 12 tables"
+
+
+def test_a_batch_says_what_is_new_and_what_is_wrong() -> None:
+    line = batch_line(replace(REPORT, created=("b", "a"), evolved=("c",), parked=("d",), tombstones=2, tables=1))
+    assert line == (
+        "batch 3: 1,200 rows in 1.2 s, 1,190 written to 1 table; new tables: a, b; new columns in: c; PARKED: d; "
+        "quarantined: 10; tombstones: 2"
+    )
+
+
+def test_many_names_are_cut() -> None:
+    assert names([f"g{n}" for n in range(6)]) == "g0, g1, g2 and 3 more"
+
+
+def test_a_run_with_quarantined_rows_and_parked_tables_says_what_to_do() -> None:
+    text = summary(RunReport("games", 2, 100, 90, 10, 1, ("a",)), "p.yaml")
+    assert "2 batches: 100 rows in, 90 written, 10 quarantined, 1 tombstone\n" in text
+    assert "distributary replay p.yaml" in text
+    assert "parked: a." in text
+
+
+def test_a_run_without_a_batch_says_that_nothing_is_new() -> None:
+    assert summary(RunReport("games", 0, 0, 0, 0, 0, ()), "p.yaml") == "nothing new in the source"
+
+
+def test_the_header_says_where_from_and_where_to() -> None:
+    plan = PipelinePlan("games", "Kafka localhost:9092", "/lake/{route}", "/lake/_state", "/c", "every 10 s")
+    assert "Kafka localhost:9092" in header(plan, once=False)
+    assert "every 10 s" in header(plan, once=False)
+    assert "every 10 s" not in header(plan, once=True)
+
+
+def test_the_live_view_has_a_line_per_table() -> None:
+    entry = Entry(
+        "s", 3, "a_game", state="parked", rows_in=5, rows_written=4, rows_quarantined=1, schema_ids={1: 2, 2: 2}
+    )
+    console = Console(width=100, record=True)
+    console.print(live_view(REPORT, Tally({"a_game": entry}, {"a_game": 7}, [1.0, 0.5])))
+    text = console.export_text()
+    assert [*text.splitlines()[1].split()] == ["a_game", "4", "7", "2", "1", "parked"]
+    assert "seconds per batch: 1.0 0.5" in text

@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m bench [name ...]` from the repository's root. docs/benchmarks.md says what each measures."""

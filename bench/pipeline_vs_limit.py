@@ -1,0 +1,133 @@
+"""Throughput of the whole pipeline, against the bare limit: plain processes decode and write the same payloads."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+
+import pyarrow as pa
+from deltalake import write_deltalake
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from ptars import HandlerPool, PtarsConfig
+
+from bench.result import Case, Result
+from bench.stream import HeldStream, written
+from bench.workload import CORES, Place, Workload, check_games, check_tables, in_child, say, session
+from distributary.formats.framing import split_frames
+
+NOTE = (
+    "Rows per second of a warm batch of 1,000,000 rows for 10 games, median. Ours: a running stream over a Delta "
+    "source, from the trigger through envelope, shuffle, decoding, commits and ledger. Other, in turns with it: the "
+    "bare payloads of the same rows, in memory and sorted by game beforehand, decoded by ptars and appended by "
+    "deltalake in as many plain Python processes as there are cores; no envelope, no origin column, no checks."
+)
+GAMES = 10
+
+
+def run(place: Place) -> Result:
+    rows, rounds = place.size(100_000, 300), place.size(3, 1)
+    work = Workload(place.root, GAMES)
+    spark = session()
+    config = work.config("ours", work.delta_source())
+    work.feed_delta(rows)
+    limit = Limit(work, rows)
+    ours, other, splits, cores = [], [], [], []
+    with HeldStream(spark, config) as stream, limit:
+        for number in range(rounds + 1):
+            timed = written(
+                stream.batch(lambda start=(number + 1) * rows: work.feed_delta(rows, start=start)),  # type: ignore[misc]
+                rows * GAMES,
+            )
+            bare = limit.round()
+            say(f"ours {timed.wall_sec:.2f} s {dict(timed.report.seconds)}, bare {bare:.2f} s")
+            if number:
+                ours.append(timed.wall_sec)
+                other.append(bare)
+                cores.append(timed.usage.cpu_sec / timed.usage.wall_sec)
+                splits.append({**timed.report.seconds, "wall": timed.wall_sec})
+    check_games(config, rows * (rounds + 2), work.names)
+    check_tables(limit.uris, rows * (rounds + 1))
+    split = {key: median(s[key] for s in splits) for key in ("cut", "deliver")}
+    split["ledger, offsets, trigger"] = median(s["wall"] - s["cut"] - s["deliver"] for s in splits)
+    total = rows * GAMES
+    case = Case(
+        f"{GAMES} games x {rows:,} rows", "rows/s", total / median(ours), total / median(other), less_is_better=False,
+        goal=0.6, details={"seconds of ours": split, "cores busy": median(cores)},
+    )  # fmt: skip
+    return Result("pipeline_vs_limit", NOTE, (case,))
+
+
+class Limit:
+    """As many processes as cores; each decodes and appends its share of the games, again each round."""
+
+    def __init__(self, work: Workload, rows: int) -> None:
+        self.uris = {game: str(work.root / "bare" / game) for game in work.names}
+        folder = work.root / "payloads"
+        in_child(payloads, work.root, rows, folder)
+        self._tasks = [
+            [
+                (work.compiled(game).descriptor_set, str(folder / game), self.uris[game])
+                for game in work.names[core::CORES]
+            ]
+            for core in range(CORES)
+        ]
+
+    def __enter__(self) -> Limit:
+        context = get_context("spawn")
+        self._pools = [ProcessPoolExecutor(1, mp_context=context) for _ in range(CORES)]
+        for future in [pool.submit(prepare, tasks) for pool, tasks in zip(self._pools, self._tasks, strict=True)]:
+            future.result()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pool in self._pools:
+            pool.shutdown()
+
+    def round(self) -> float:
+        began = time.monotonic()
+        for future in [pool.submit(decode_and_write) for pool in self._pools]:
+            future.result()
+        return time.monotonic() - began
+
+
+def payloads(root: Path, rows: int, folder: Path) -> None:
+    """Each game's bare payloads as an Arrow file."""
+    work = Workload(root, GAMES)
+    table = work.games.envelopes_table(1, rows, start=rows, columns=True)
+    folder.mkdir()
+    for game in work.names:
+        framed = table.filter(pa.compute.equal(table["game_name"], game))["payload"].combine_chunks()
+        body = split_frames(framed).body
+        batch = pa.record_batch([body], names=["payload"])
+        with pa.OSFile(str(folder / game), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+            writer.write(batch)
+
+
+_READY: list[tuple[HandlerPool, object, pa.Array, str]] = []
+"""What `prepare` left in this process."""
+
+
+def prepare(tasks: list[tuple[bytes, str, str]]) -> None:
+    """In a worker process: load the payloads and build the decoders."""
+    for descriptor_set, path, uri in tasks:
+        files = FileDescriptorSet.FromString(descriptor_set).file
+        pool = DescriptorPool()
+        for file in files:
+            pool.Add(file)
+        message = pool.FindFileByName(files[-1].name).message_types_by_name["event"]
+        handlers = HandlerPool([message.file], PtarsConfig(timestamp_unit="us"))
+        with pa.memory_map(path) as source:
+            column = pa.ipc.open_file(source).read_all().column(0).combine_chunks()
+        array = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+        _READY.append((handlers, message, array, uri))
+
+
+def decode_and_write() -> None:
+    """In a worker process: one round of its games."""
+    for handlers, message, array, uri in _READY:
+        batch = handlers.get_for_message(message).array_to_record_batch(array)
+        write_deltalake(uri, batch, mode="append")

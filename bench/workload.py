@@ -1,0 +1,146 @@
+"""What the benchmarks run on: simulated games, a source, the product's own pipeline, and the count that proves it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from distributary.batch import BatchWriter
+from distributary.config import Pipeline, RegistryConfig
+from distributary.fanout.micro_batch import Fanout
+from distributary.names import table_name
+from distributary.pipeline import RUN_CONF, registry_of
+from distributary.registry import Registry, open_registry
+from distributary.registry.compile import CompiledSchema, compile_schema
+from distributary.schemas import Schemas
+from distributary.session import build_session
+from distributary.simulate.games import Games
+from distributary.simulate.records import Plan
+from distributary.simulate.sinks import write_delta
+from distributary.state.ledger import Ledger
+from distributary.tables.store import Store
+
+CORES = 2
+"""Task slots of every session, whatever the machine has: the goals are for two cores."""
+TOPIC = "events"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class WrongRows(Exception):
+    """What was measured did not do its work: there is no figure."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a benchmark works, and how large. `quick`: tiny sizes, to see that it runs; its figures mean nothing."""
+
+    root: Path
+    quick: bool
+
+    def size(self, whole: T, quick: T) -> T:
+        return quick if self.quick else whole
+
+    def part(self, name: str) -> Place:
+        """A folder of its own for one case."""
+        folder = self.root / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return Place(folder, self.quick)
+
+
+class Workload:
+    """Some games with their registry, in one folder."""
+
+    def __init__(self, root: Path, games: int) -> None:
+        self.root = root
+        self.registry: Registry = open_registry(RegistryConfig(path=str(root / "registry")))
+        self.games = Games(Plan(games=games, versions=3, records=1000, topic=TOPIC), self.registry)
+        self.names = self.games.names
+
+    def config(self, name: str, source: Mapping[str, Any], **more: Any) -> Pipeline:
+        """A pipeline over `source` with tables of its own, batch after batch."""
+        given = {
+            "pipeline": name,
+            "source": source,
+            "registry": {"path": str(self.root / "registry")},
+            "tables": {"root": str(self.root / name)},
+            "trigger": "continuous",
+            **more,
+        }
+        return Pipeline.model_validate(given)
+
+    def delta_source(self, folder: str = "source") -> dict[str, Any]:
+        return {"type": "delta", "path": str(self.root / folder)}
+
+    def feed_delta(
+        self, rows: int | Mapping[str, int], *, version: int = 1, start: int = 0, folder: str = "source"
+    ) -> None:
+        """Append envelopes to the Delta source, `rows` of every game or as the mapping says, in two files at least."""
+        table = self.games.envelopes_table(version, rows, start=start)
+        write_delta(str(self.root / folder), table, rows_per_commit=max(1, min(100_000, -(-table.num_rows // CORES))))
+
+    def compiled(self, game: str, version: int = 1) -> CompiledSchema:
+        """Descriptors of a game's event."""
+        return compile_schema(self.games.register(version, [game])[game].schema, self.registry)
+
+
+def session(heap: str = "2g", **conf: str) -> SparkSession:
+    """A session with the settings of a pipeline's run."""
+    return build_session(
+        "distributary bench", master=f"local[{CORES}]", conf={**RUN_CONF, "spark.driver.memory": heap, **conf}
+    )
+
+
+def batch_writer(spark: SparkSession, config: Pipeline) -> BatchWriter:
+    """What a run gives each of its batches to."""
+    store = Store.of(config.tables)
+    ledger = Ledger(config.state_root, config.pipeline, store)
+    return BatchWriter(config, Fanout(spark, config, Schemas(registry_of(config)), store), ledger)
+
+
+def table_uri(config: Pipeline, game: str) -> str:
+    return f"{config.tables.root}/{table_name(game, config.tables.name)}"
+
+
+def count(uri: str) -> int:
+    """Rows of a table by its Parquet files' own footers."""
+    return int(DeltaTable(uri).to_pyarrow_dataset().count_rows())
+
+
+def check_tables(uris: Mapping[str, str], expected: Mapping[str, int] | int) -> None:
+    """Raises WrongRows when a table (name -> address) does not hold the rows expected of it."""
+    wrong = {}
+    for name, uri in uris.items():
+        wanted = expected if isinstance(expected, int) else expected[name]
+        found = count(uri)
+        if found != wanted:
+            wrong[name] = f"{found} rows, not {wanted}"
+    if wrong:
+        raise WrongRows(f"{len(wrong)} of {len(uris)} tables: {dict(list(wrong.items())[:5])}")
+
+
+def check_games(config: Pipeline, expected: Mapping[str, int] | int, games: list[str] | None = None) -> None:
+    """Raises WrongRows when a game's table does not hold the rows expected of it."""
+    names = games if games is not None else list(expected) if not isinstance(expected, int) else []
+    check_tables({game: table_uri(config, game) for game in names}, expected)
+
+
+def in_child(run: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call `run` in a fresh process, so that no JVM or memory of an earlier case is in its figures."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(run, *args, **kwargs).result()
+
+
+def say(text: str) -> None:
+    """Progress, for who waits."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

@@ -151,7 +151,9 @@ class RegistryConfig(Model):
     timeout_sec: float = Field(default=10.0, gt=0, description="How long one request may take, in seconds.")
     attempts: int = Field(default=5, ge=1, description="How often a request is tried before the batch fails.")
     cache: Text | None = Field(
-        default=None, description="Folder of the disk cache. Schema ids in it need no registry, also while it is down."
+        default=None,
+        description="Folder of the disk cache: schema ids in it need no registry, also while it is down. Default: "
+        "`<state>/schemas` where the state is on this machine.",
     )
 
     @model_validator(mode="after")

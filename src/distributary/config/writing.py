@@ -18,12 +18,14 @@ TypeChange: TypeAlias = Literal["widen", "new_column", "quarantine", "freeze"]
 class Evolution(Model):
     new_column: NewColumn = Field(
         default="add",
-        description="A field without a column: add the column, quarantine the row, or write the row without the field.",
+        description="A field without a column: add the column; `quarantine` the rows that have a value in it; or "
+        "`freeze`: the same, for tables whose columns are never to change (reason FROZEN_COLUMN).",
     )
     type_change: TypeChange = Field(
         default="widen",
         description="A field of another type than its column: widen the column where no value is lost (else as "
-        "new_column), write to a second column (`score__string`), quarantine the row, or keep the column's type.",
+        "new_column), write to a second column (`score__string`), `quarantine` the rows that have a value in it, or "
+        "`freeze`: values that fit the column's type are written, rows with others are quarantined.",
     )
 
 

@@ -120,7 +120,8 @@ def describe_topics(source: KafkaSource) -> list[Topic]:
     try:
         known = admin.list_topics(timeout=TIMEOUT_SEC).topics
     except KafkaException as e:
-        # A refused password shows only in the callback; the call itself says "transport failure".
+        # A refused password shows only in the callback, and that only when polled; the call says "transport failure".
+        admin.poll(1)
         raise SourceDown(source=f"Kafka at {source.bootstrap_servers}", detail=said[-1] if said else str(e)) from e
     names = list(source.topics) or sorted(n for n in known if re.fullmatch(source.topic_pattern or "", n))
     for name in names:

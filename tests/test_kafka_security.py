@@ -1,0 +1,95 @@
+"""Credentials, certificates and headers: what Spark's Kafka client and librdkafka are told, and a broker that asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pydantic import SecretStr
+
+from distributary.config import KafkaSecurity, KafkaSource
+from distributary.errors import SourceDown
+from distributary.sources.kafka import client_security, describe_topics, spark_security
+from tests.conftest import needed
+from tests.scenarios import message
+from tests.services.kafka import Kafka
+from tests.test_kafka_pipeline import EVENT, KafkaScenario
+
+PASSWORD = 'se"cr\\et'
+
+
+def source(**security: Any) -> KafkaSource:
+    given = KafkaSecurity(**security) if security else None
+    return KafkaSource(type="kafka", bootstrap_servers="b:9092", topic="t", security=given)
+
+
+def test_without_security_nothing_is_set() -> None:
+    assert spark_security(source()) == {}
+    assert client_security(None) == {}
+
+
+def test_quotes_and_backslashes_of_a_password_survive_the_jaas_line() -> None:
+    said = spark_security(
+        source(protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="ann", password=SecretStr(PASSWORD))
+    )
+    assert said["sasl.mechanism"] == "PLAIN"
+    assert said["sasl.jaas.config"] == (
+        'org.apache.kafka.common.security.plain.PlainLoginModule required username="ann" password="se\\"cr\\\\et";'
+    )
+
+
+def test_certificates_are_given_to_both_clients(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.pem" for name in ("ca", "cert", "key")}
+    for name, file in files.items():
+        file.write_text(f"-----{name}-----")
+    security = {
+        "protocol": "SSL",
+        "ca_file": str(files["ca"]),
+        "cert_file": str(files["cert"]),
+        "key_file": str(files["key"]),
+        "key_password": SecretStr("k"),
+    }
+    java = spark_security(source(**security))
+    assert java["ssl.truststore.location"] == str(files["ca"])
+    assert (java["ssl.keystore.certificate.chain"], java["ssl.keystore.key"]) == ("-----cert-----", "-----key-----")
+    assert (java["ssl.truststore.type"], java["ssl.keystore.type"], java["ssl.key.password"]) == ("PEM", "PEM", "k")
+    rust = client_security(KafkaSecurity(**security))
+    assert rust["ssl.ca.location"] == str(files["ca"])
+    assert (rust["ssl.certificate.location"], rust["ssl.key.location"]) == (str(files["cert"]), str(files["key"]))
+
+
+@pytest.mark.spark
+@pytest.mark.services
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_broker_that_asks_for_a_password_is_read_with_headers(
+    mechanism: Any, lake: Path, tmp_path: Path, registry_url: str
+) -> None:
+    with needed():
+        broker = Kafka(tmp_path / "broker", mechanism=mechanism, users={"ann": "s3cret;x"})
+    with broker, broker.topic(partitions=1) as topic:
+        security = {
+            "protocol": "SASL_PLAINTEXT",
+            "mechanism": mechanism,
+            "username": "ann",
+            "password": "s3cret;x",
+        }
+        scenario = KafkaScenario(lake, broker, topic, registry_url, source={"headers": True, "security": security})
+        schema = scenario.schema(scenario.named("event"), EVENT)
+        producer = Producer(broker.client())
+        value = scenario.event("a", schema, message(EVENT, "event", user="x"))
+        producer.produce(topic, value, b"key", headers={"trace": b"7"})
+        assert producer.flush(30) == 0
+        del producer  # else it complains of the broker that is stopped below
+        scenario.run()
+        (row,) = scenario.rows("a")
+        assert row["user"] == "x"
+        assert row["_origin"]["headers"] == [{"key": "trace", "value": b"7"}]
+
+        wrong = source(**{**security, "password": SecretStr("wrong")})
+        with pytest.raises(SourceDown) as raised:
+            describe_topics(wrong.model_copy(update={"bootstrap_servers": broker.bootstrap_servers, "topic": topic}))
+        assert "uthentication" in raised.value.parameters["detail"]
+        assert "wrong" not in str(raised.value)

@@ -303,3 +303,43 @@ def test_every_row_comes_out_once(values: list[bytes | None], batch_rows: int) -
     offsets = [r[4] for r in records(found)] + [r[0] for r in rejected(found)]
     assert len(offsets) == len(set(offsets))
     assert len(offsets) + sum(c["rows"] for c in found if c["kind"] == "tombstones") == len(values)
+
+
+def reader_of(text: str) -> EnvelopeReader:
+    return replace(READER, schemas={WRAPPER_ID: compile_text(text, id=WRAPPER_ID)})
+
+
+def test_a_route_that_is_a_number_is_its_text() -> None:
+    text = 'syntax = "proto3"; message wrapper { uint32 game_name = 1; int32 schema_id = 2; bytes payload = 3; }'
+    value = frame(WRAPPER_ID, message(text, "wrapper", game_name=2048, payload=frame(11, b"x")))
+    assert [(r[0], r[1]) for r in records(cut([value], reader_of(text)))] == [("2048", 11)]
+
+
+def test_a_schema_id_that_is_no_number_is_none_and_the_header_decides() -> None:
+    text = 'syntax = "proto3"; message wrapper { string game_name = 1; string schema_id = 2; bytes payload = 3; }'
+    value = frame(WRAPPER_ID, message(text, "wrapper", game_name="a", schema_id="v7", payload=frame(11, b"x")))
+    assert [(r[1], r[5]) for r in records(cut([value], reader_of(text)))] == [(11, None)]
+    unframed = replace(reader_of(text), payload_framed=False)
+    assert rejected(cut([value], unframed)) == [(0, Reason.NO_SCHEMA_ID, "payload", "a")]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "double game_name = 1; int32 schema_id = 2; bytes payload = 3;",
+        "string game_name = 1; int32 schema_id = 2; int64 payload = 3;",
+        "string game_name = 1; int32 schema_id = 2;",
+    ],
+)
+def test_an_envelope_of_the_wrong_shape_is_set_aside_once_also_where_it_is_corrupt(fields: str) -> None:
+    text = f'syntax = "proto3"; message wrapper {{ {fields} }}'
+    values = [frame(WRAPPER_ID, message(text, "wrapper")), frame(WRAPPER_ID, b"\x0a\xff")]
+    assert rejected(cut(values, reader_of(text))) == [(n, Reason.CORRUPT_ENVELOPE, "envelope", None) for n in (0, 1)]
+
+
+def test_many_corrupt_envelopes_each_keep_their_own_detail() -> None:
+    corrupt = [frame(WRAPPER_ID, b"\x0a\xff"), frame(WRAPPER_ID, b"\x1a\x05x")] * 500
+    found = cut([*corrupt, envelope("a", frame(11, b"x"))])
+    assert len(rejected(found)) == 1000
+    assert [r[0] for r in records(found)] == ["a"]
+    assert [c["kind"] for c in found].count("bad") == 1

@@ -91,11 +91,12 @@ class Replay:
         By delta-rs's own engine: files that its MERGE wrote have columns of string_view, on which pyarrow 26 cannot
         filter.
         """
+        found = self._query(f"SELECT * FROM q WHERE {where}")
+        return None if found is None else found.select(QUARANTINE_SCHEMA.names).cast(QUARANTINE_SCHEMA)
+
+    def _query(self, sql: str) -> pa.Table | None:
         table = self._table()
-        if table is None:
-            return None
-        found = QueryBuilder().register("q", table).execute(f"SELECT * FROM q WHERE {where}")
-        return pa.table(found.read_all()).select(QUARANTINE_SCHEMA.names).cast(QUARANTINE_SCHEMA)
+        return None if table is None else pa.table(QueryBuilder().register("q", table).execute(sql).read_all())
 
     def _claimed(self) -> dict[int, pa.Table]:
         rows = self._rows("state = 'claimed'")
@@ -143,8 +144,8 @@ class Replay:
     # -- one replay ----------------------------------------------------------------------------------------
 
     def _claim(self, rows: pa.Table) -> int:
-        known = self._rows("replay IS NOT NULL")
-        number = 1 + max([0, *(int(n) for n in (known.column("replay").to_pylist() if known is not None else []))])
+        newest = self._query("SELECT max(replay) AS number FROM q")
+        number = 1 + ((newest.column("number")[0].as_py() or 0) if newest is not None else 0)
         self._mark(rows, "claimed", number)
         return number
 

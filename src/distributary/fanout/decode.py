@@ -81,8 +81,10 @@ def _decode_writer(
         reject(every, Reason.BROKEN_SCHEMA, str(e))
         return
     split = decoder.decode(records.column("payload"))
-    for row in split.rejected:
-        reject([row.position], row.reason, row.detail)
+    if split.rejected:
+        at, reasons, details = zip(*((r.position, r.reason, r.detail) for r in split.rejected), strict=True)
+        bad = rejected_rows(route, writer, records, at, reasons, details, orders)
+        decoded.rejected.append(bad)
     good = records if split.positions is None else records.take(split.positions)
     decoded.decoders[schema_id] = decoder.engine
     decoded.writers.append(writer)
@@ -101,9 +103,18 @@ def _column_name(name: str) -> str:
 
 
 def rejected_rows(
-    route: str, writer: Writer, records: pa.RecordBatch, positions: Any, reason: Reason, detail: str, orders: Orders
+    route: str,
+    writer: Writer,
+    records: pa.RecordBatch,
+    positions: Any,
+    reason: Reason | Sequence[Reason],
+    detail: str | Sequence[str],
+    orders: Orders,
 ) -> pa.Table:
-    """Quarantine rows; `value` is the payload as the envelope held it, so that a replay reads it anew."""
+    """Quarantine rows for `positions` of `records`, with one reason and detail for all or one each.
+
+    `value` is the payload as the envelope held it, so that a replay reads it anew.
+    """
     taken = records.take(pa.array(positions, pa.int64()))
     schema_id, message = writer
     value = taken.column("payload")
@@ -113,8 +124,8 @@ def rejected_rows(
     rows = len(value)
     given = {
         "route": pa.repeat(route, rows),
-        "reason": pa.repeat(reason.value, rows),
-        "detail": pa.repeat(detail, rows),
+        "reason": _texts([reason] if isinstance(reason, Reason) else reason, rows),
+        "detail": _texts([detail] if isinstance(detail, str) else detail, rows),
         "schema_id": pa.repeat(pa.scalar(schema_id, pa.int32()), rows),
         "level": pa.repeat("payload", rows),
         "value": value,
@@ -122,6 +133,10 @@ def rejected_rows(
     return pa.table(
         [given[f.name] if f.name in given else taken.column(f.name) for f in REJECTED_SCHEMA], REJECTED_SCHEMA
     )
+
+
+def _texts(given: Sequence[str], rows: int) -> pa.Array:
+    return pa.repeat(str(given[0]), rows) if len(given) == 1 else pa.array([str(text) for text in given], pa.string())
 
 
 def incoming_schemas(

@@ -85,7 +85,7 @@ def _split(window: pa.Table, reader: EnvelopeReader, cut: Cut) -> None:
     if reader.format == "columns":
         names = (reader.route, reader.schema_id, reader.payload)
         route, wrapped_id, payload = (one_array(window.column(name)) for name in names)
-        split_payloads(route.cast(pa.string()), wrapped_id.cast(pa.int32()), payload, origin, reader, cut)
+        split_payloads(route, wrapped_id, payload, origin, reader, cut)
     else:
         split_values(one_array(window.column("value")), origin, reader, cut)
 
@@ -126,22 +126,44 @@ def _unwrap(
     except (BadIndex, SchemaBroken) as e:
         cut.bad(_rejected(origin, raw, Reason.CORRUPT_ENVELOPE, str(e)))
         return
-    split = decoder.decode(body)
-    for row in split.rejected:
-        at = pa.array([row.position])
-        cut.bad(_rejected(origin.take(at), raw.take(at), Reason.CORRUPT_ENVELOPE, row.detail))
-    missing = [n for n in (reader.route, reader.payload) if n not in decoder.columns.names]
-    if missing:
-        detail = f"the envelope {decoder.full_name} (schema id {schema_id}) has no field {missing[0]!r}"
+    if (wrong := _wrong_fields(decoder.columns, reader)) is not None:
+        detail = f"the envelope {decoder.full_name} (schema id {schema_id}) {wrong}"
         cut.bad(_rejected(origin, raw, Reason.CORRUPT_ENVELOPE, detail))
         return
+    split = decoder.decode(body)
+    if split.rejected:
+        at = pa.array([row.position for row in split.rejected])
+        details = pa.array([row.detail for row in split.rejected])
+        cut.bad(_rejected(origin.take(at), raw.take(at), Reason.CORRUPT_ENVELOPE, details))
     if split.positions is not None:
         origin = origin.take(split.positions)
     rows = split.rows
-    payload = rows.column(reader.payload)
-    wrapped = rows.column(reader.schema_id) if reader.schema_id in rows.schema.names else None
-    wrapped_id = pa.nulls(rows.num_rows, pa.int32()) if wrapped is None else wrapped.cast(pa.int32(), safe=False)
-    split_payloads(rows.column(reader.route).cast(pa.string()), wrapped_id, payload, origin, reader, cut)
+    route, payload = (rows.column(name).cast(kind) for name, kind in _needed(reader).items())
+    split_payloads(route, _schema_ids(rows, reader), payload, origin, reader, cut)
+
+
+def _needed(reader: EnvelopeReader) -> dict[str, pa.DataType]:
+    return {reader.route: pa.string(), reader.payload: pa.binary()}
+
+
+def _wrong_fields(columns: pa.Schema, reader: EnvelopeReader) -> str | None:
+    """Why envelopes of this schema cannot be read, whatever they hold; None where they can."""
+    for name in _needed(reader):
+        if name not in columns.names:
+            return f"has no field {name!r}"
+    kinds = {name: columns.field(name).type for name in _needed(reader)}
+    if not (pa.types.is_string(kinds[reader.route]) or pa.types.is_integer(kinds[reader.route])):
+        return f"has a field {reader.route!r} that is neither text nor a whole number"
+    if kinds[reader.payload] not in (pa.binary(), pa.string()):
+        return f"has a field {reader.payload!r} that is not bytes"
+    return None
+
+
+def _schema_ids(rows: pa.RecordBatch, reader: EnvelopeReader) -> pa.Array:
+    """The envelope's own word for the payload's schema; null where it has none that could be an id."""
+    if reader.schema_id in rows.schema.names and pa.types.is_integer(rows.schema.field(reader.schema_id).type):
+        return rows.column(reader.schema_id).cast(pa.int32(), safe=False)
+    return pa.nulls(rows.num_rows, pa.int32())
 
 
 def split_payloads(
@@ -203,7 +225,7 @@ def _rejected(
     origin: pa.Table,
     value: pa.Array,
     reason: Reason | pa.Array,
-    detail: str,
+    detail: str | pa.Array,
     level: str = "envelope",
     route: pa.Array | None = None,
 ) -> pa.Table:
@@ -212,7 +234,7 @@ def _rejected(
     given = {
         "route": pa.nulls(rows, pa.string()) if route is None else route,
         "reason": pa.repeat(reason.value, rows) if isinstance(reason, Reason) else reason,
-        "detail": pa.repeat(detail, rows),
+        "detail": pa.repeat(detail, rows) if isinstance(detail, str) else detail,
         "level": pa.repeat(level, rows),
         "value": value,
     }

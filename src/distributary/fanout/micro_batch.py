@@ -79,12 +79,16 @@ class Fanout:
         reader = self.envelopes.begin()
         while True:
             frame = rows.mapInArrow(partial(demux_task, reader=reader), CHUNK_DDL).persist(StorageLevel.DISK_ONLY)
-            meta = frame.drop("blob").toArrow().to_pylist()
-            unknown = {int(json.loads(c["groups"])) for c in meta if c["kind"] == "unknown"}
-            if not unknown:
-                return Chunks(frame, meta, reader.refused)
+            try:
+                meta = frame.drop("blob").toArrow().to_pylist()
+                unknown = {int(json.loads(c["groups"])) for c in meta if c["kind"] == "unknown"}
+                if not unknown:
+                    return Chunks(frame, meta, reader.refused)
+                newly = self.envelopes.learn(unknown, refused)
+            except BaseException:
+                frame.unpersist()
+                raise
             frame.unpersist()
-            newly = self.envelopes.learn(unknown, refused)
             reader = replace(reader, schemas=self.envelopes.known(), refused={**reader.refused, **newly})
 
     def orders(self, stream: str, batch: int, refused: Refusals, parked: Mapping[str, str]) -> Orders:

@@ -47,4 +47,7 @@ def delta_stream(spark: SparkSession, source: DeltaSource, envelope: Envelope) -
             has = ", ".join(rows.columns)
             raise SourceMissing(source=f"the Delta table {source.path}", what=f"column {name!r}; it has: {has}")
     origin = [c for c in ORIGIN_COLUMNS if c in rows.columns and c not in needed]
-    return rows.select(*(F.col(quoted(n)).alias(a) for n, a in needed.items()), *(F.col(quoted(c)) for c in origin))
+    kinds = dict(zip(needed, ("string", "int", "binary") if envelope.format == "columns" else ("binary",), strict=True))
+    # try_cast: a value that is no id or name is one bad row, not a failed batch
+    columns = (F.expr(f"try_cast({quoted(n)} AS {kinds[n]})").alias(a) for n, a in needed.items())
+    return rows.select(*columns, *(F.col(quoted(c)) for c in origin))

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from distributary.batch import BatchWriter
 from distributary.errors import Reason, StoreDown
@@ -98,6 +100,24 @@ def test_one_poisoned_game_does_not_stop_the_others(lake: Path) -> None:
         "CORRUPT_PAYLOAD": 1, "BROKEN_SCHEMA": 1, "UNKNOWN_SCHEMA_ID": 1, "BAD_INDEX": 1,
     }  # fmt: skip
     assert (report.rows_written, report.parked) == (15, ())
+    scenario.check()
+
+
+@spark_test
+def test_commits_on_a_known_tip_are_read_by_spark_like_any_other(lake: Path, spark: SparkSession) -> None:
+    """Several batches of one run: from the second on, the table's log is not read. A new column opens it again."""
+    scenario = Scenario(lake, source={"max_files_per_batch": 1})
+    first = scenario.schema("a-value", EVENT)
+    second = scenario.schema("a-value", 'syntax = "proto3"; message event { string user = 1; string boss = 2; }')
+    for schema, text in ((first, "x"), (first, "y"), (second, "z"), (second, "w"), (first, "v")):
+        scenario.send(scenario.event("a", schema, message(EVENT, "event", user=text)))
+    scenario.run()
+    assert len(scenario.batches) == 5
+    path = str(scenario.tables / "a")
+    engines = [commit["engineInfo"].split("/")[0] for commit in DeltaTable(path).history()][::-1]
+    assert engines.count("distributary") >= 2
+    rows = spark.read.format("delta").load(path).select("user", "boss").collect()
+    assert sorted((r.user, r.boss) for r in rows) == [("v", None), ("w", ""), ("x", None), ("y", None), ("z", "")]
     scenario.check()
 
 

@@ -179,3 +179,11 @@ def test_the_decision_names_the_files_of_the_quarantine() -> None:
 def test_the_ledger_is_a_plain_delta_table(ledger: Ledger) -> None:
     ledger.record("s", 0, batch_of("s", 0, "a"), {})
     assert DeltaTable(ledger.uri).to_pyarrow_table(columns=["route", "rows_in"]).num_rows == 2
+
+
+def test_however_many_batches_there_were_a_reader_replays_few_commits(tmp_path: Path, ledger: Ledger) -> None:
+    for batch in range(45):
+        ledger.record("s", batch, batch_of("s", batch, "a"), {})
+    checkpoints = list(Path(ledger.uri, "_delta_log").glob("*.checkpoint.parquet"))
+    assert len(checkpoints) == 2
+    assert len(reopened(tmp_path).entries()) == 90

@@ -6,7 +6,6 @@ Runs inside Spark tasks, after the shuffle. Everything a task needs to know is i
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import time
@@ -27,10 +26,10 @@ from distributary.fanout.decode import Decoded, decode, fit, rejected_rows
 from distributary.fanout.orders import Orders, Outcome
 from distributary.registry.compile import CompiledSchema
 from distributary.tables import append
-from distributary.tables.append import CommitConflict, Owner
+from distributary.tables.append import CommitConflict, Owner, checkpoint_due
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.quarantine import write_rejected
-from distributary.tables.tip import Tip, append_on_tip, checkpoint_due
+from distributary.tables.tip import Tip, append_on_tip
 
 
 def deliver(
@@ -152,15 +151,7 @@ def _write_opened(route: str, decoded: Decoded, orders: Orders, outcome: Outcome
     outcome.state, outcome.created, outcome.evolved = "written", table is None, fitted.evolution.changed
     if version is not None:
         outcome.tip = Tip.of(version, fitted.evolution.schema)
-        if checkpoint_due(uri, version):
-            _checkpoint(uri, orders)
     return bad
-
-
-def _checkpoint(uri: str, orders: Orders) -> None:
-    # The batch is in; a checkpoint that fails now is made at the table's next turn.
-    with contextlib.suppress(DeltaError, OSError):
-        append.checkpoint(uri, orders.store)
 
 
 def check_owner(table: Any, uri: str, pipeline: str, route: str) -> None:

@@ -14,19 +14,15 @@ import contextlib
 import json
 import os
 import time
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from distributary import __version__
-from distributary.tables.append import ROWS_KEY, Mark
+from distributary.tables.append import ROWS_KEY, Mark, checkpoint_due
 from distributary.tables.datafile import DataFile
 from distributary.tables.store import local_path
-
-CHECKPOINT_COMMITS = 20
-"""So often a table is opened and checkpointed: bounds what readers replay."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +38,6 @@ class Tip:
 
     def arrow_schema(self) -> pa.Schema:
         return pa.ipc.read_schema(pa.py_buffer(self.schema))
-
-
-def checkpoint_due(uri: str, version: int) -> bool:
-    """Is `version` one at which this table is checkpointed? Tables take turns, so that no batch does all of them."""
-    return (version + zlib.crc32(uri.encode())) % CHECKPOINT_COMMITS == 0
 
 
 def append_on_tip(uri: str, tip: Tip, files: Sequence[DataFile], mark: Mark) -> bool:

@@ -193,7 +193,7 @@ class Attempt:
                 needs_spark.add(route)
                 continue
             taken = table is not None and append.committed_batch(table, self.orders.stream) >= self.orders.batch
-            self._special(route, Special("counted" if taken else "files", evolution.schema, fresh=table is None))
+            self._special(route, Special("counted" if taken else "files", evolution.schema))
         return needs_spark
 
     def _special(self, route: str, special: Special) -> None:
@@ -260,7 +260,7 @@ class Attempt:
                 return route, Special("counted", before or pa.schema([])), ("empty", False, False)
             engine = self.by_spark
             schema = engine.prepare(uri, incoming, orders.policy(route), owner, orders.tables.properties)
-            special = Special("counted", schema, fresh=table is None)
+            special = Special("counted", schema)
             task = partial(
                 spark_rows_task, orders=replace(orders, special={route: special}), schemas=self.compiled, route=route
             )

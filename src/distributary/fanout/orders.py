@@ -39,13 +39,11 @@ class Special:
 
     `files`: several tasks write its files, the driver commits them. `counted`: the rows are in the table already (by
     engine `spark`, or by an earlier attempt), the task only counts and keeps bad rows aside. Both fit rows into
-    `schema`, which the driver has evolved (`fresh`: for a table that was not there). `parked`: the table is not tried;
-    `why` says so, all rows are kept aside.
+    `schema`, which the driver has evolved. `parked`: the table is not tried; `why` says so, all rows are kept aside.
     """
 
     mode: Literal["files", "counted", "parked"]
     schema: pa.Schema | None = None
-    fresh: bool = False
     why: str = ""
 
 
@@ -73,9 +71,6 @@ class Orders:
         return Mark(self.stream, self.batch)
 
     def policy(self, route: str) -> Policy:
-        special = self.special.get(route)
-        if special is not None and special.fresh:
-            return Policy()  # a new table takes every column and type, in its tasks as on the driver
         engine, evolution = self.tables.for_route(route)
         return Policy(evolution.new_column, evolution.type_change, can_widen=engine != "task")
 

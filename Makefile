@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # With ARGS (make test ARGS="-k kafka") only some tests run: the share of covered lines then says nothing.
-COVERAGE := $(if $(ARGS),,--cov=distributary --cov-report=term:skip-covered --cov-fail-under=80)
+COVERAGE := $(if $(ARGS),,--cov=distributary --cov-report=term:skip-covered --cov-fail-under=92)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format bench docs clean

@@ -64,7 +64,7 @@ class Workload:
     def __init__(self, root: Path, games: int) -> None:
         self.root = root
         self.registry: Registry = open_registry(RegistryConfig(path=str(root / "registry")))
-        self.games = Games(Plan(games=games, versions=3, records=1000, topic=TOPIC), self.registry)
+        self.games = Games(Plan(games=games, versions=12, records=1000, topic=TOPIC), self.registry)
         self.names = self.games.names
 
     def config(self, name: str, source: Mapping[str, Any], **more: Any) -> Pipeline:

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-BUCKET_BYTES = 128 * 2**20
+BUCKET_BYTES = 64 * 2**20
 """Payload bytes that one task holds at most: what bounds a task's memory, whatever a route's size."""
 TABLE_WEIGHT = 1_500
 """A commit costs about what so many rows cost (measured: 3.5 ms against 2.5 us, two cores, local disk)."""

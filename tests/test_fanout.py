@@ -115,7 +115,7 @@ def test_commits_on_a_known_tip_are_read_by_spark_like_any_other(lake: Path, spa
     assert len(scenario.batches) == 5
     path = str(scenario.tables / "a")
     engines = [commit["engineInfo"].split("/")[0] for commit in DeltaTable(path).history()][::-1]
-    assert engines.count("distributary") >= 2
+    assert "distributary" in engines
     rows = spark.read.format("delta").load(path).select("user", "boss").collect()
     assert sorted((r.user, r.boss) for r in rows) == [("v", None), ("w", ""), ("x", None), ("y", None), ("z", "")]
     scenario.check()

@@ -37,6 +37,7 @@ from distributary.simulate.sinks import write_delta
 from distributary.simulate.truth import Truth
 from distributary.state.ledger import Ledger, totals
 from distributary.state.lock import only_run
+from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.store import Store
 from distributary.verify import Verification, verify
 
@@ -359,7 +360,7 @@ def _by_version(rows: pa.Table, registry: Registry, game: str) -> dict[int, int]
 
 
 def _quarantined(config: Pipeline) -> Mapping[str, int]:
-    uri = f"{config.state_root}/quarantine"
+    uri = quarantine_uri(config.state_root)
     if not DeltaTable.is_deltatable(uri):
         return {}
     reasons = DeltaTable(uri).to_pyarrow_table(columns=["reason"]).column("reason")

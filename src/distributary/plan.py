@@ -29,7 +29,7 @@ from distributary.errors import DistributaryError, Reason
 from distributary.fanout.attempt import Chunks
 from distributary.fanout.chunks import read_records, read_rejected
 from distributary.fanout.decode import decode, incoming_schemas
-from distributary.fanout.deliver import check_owner, deliver_route
+from distributary.fanout.deliver import deliver_route, open_own, why_spark
 from distributary.fanout.micro_batch import Fanout
 from distributary.fanout.orders import Orders, Outcome, Special
 from distributary.fanout.tasks import SAID_DDL, chunk_rows, heard, said
@@ -177,9 +177,7 @@ class DryRun:
         return Special("parked", why=found.parked)
 
     def _fit(self, found: TablePlan, incoming: Sequence[pa.Schema], orders: Orders) -> Special:
-        table = append.open_table(found.table, self.store)
-        if table is not None:
-            check_owner(table, found.table, orders.pipeline, found.route)
+        table = open_own(found.route, orders)
         resting = self.ledger.newest.get(found.route)
         if resting is not None and resting.state == "parked":
             found.parked = resting.error or "parked"
@@ -187,9 +185,9 @@ class DryRun:
         evolution = evolve(self._columns.get(found.route, before), incoming, orders.policy(found.route))
         self._columns[found.route] = evolution.schema
         found.new = table is None
-        found.why_spark = found.why_spark or append.why_spark(table, orders.tables, found.route)
-        if table is not None and evolution.widened and not found.why_spark:
-            found.why_spark = "widening " + ", ".join(path for path, _ in evolution.widened)
+        # What earlier batches of this dry run would have made is no table yet: its columns grow without Spark.
+        grown = evolution if table is not None else replace(evolution, widened=())
+        found.why_spark = found.why_spark or why_spark(table, grown, found.route, orders)
         found.engine = "spark" if found.why_spark else "task"
         for path, old, new in _changes(before or pa.schema([]), evolution.schema, ""):
             if old is None:
@@ -243,10 +241,10 @@ def _add_counts(into: dict[Any, int], counts: Mapping[Any, int]) -> None:
 
 def _changes(before: Sequence[pa.Field], after: Sequence[pa.Field], path: str) -> Iterator[tuple[str, str | None, str]]:
     """(column path, type before or None, type after) of what differs."""
-    known = {f.name.casefold(): f.type for f in before}
+    known = {f.name.lower(): f.type for f in before}
     for new in after:
         name = f"{path}{new.name}"
-        old = known.get(new.name.casefold())
+        old = known.get(new.name.lower())
         if old is None:
             yield name, None, _type(new.type)
         elif pa.types.is_struct(old) and pa.types.is_struct(new.type):

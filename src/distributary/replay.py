@@ -23,7 +23,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from distributary.config import Pipeline
 from distributary.errors import Reason, StoreDown
-from distributary.fanout.chunks import Cut, one_array, read_records
+from distributary.fanout.chunks import Cut, Groups, one_array, read_records
 from distributary.fanout.decode import Decoded, decode, fit
 from distributary.fanout.deliver import deliver_route
 from distributary.fanout.demux import EnvelopeReader, split_payloads, split_values
@@ -32,7 +32,7 @@ from distributary.fanout.orders import Orders, Outcome
 from distributary.state.ledger import Entry, Ledger, replay_stream
 from distributary.tables import append
 from distributary.tables.append import CommitConflict
-from distributary.tables.quarantine import ORIGIN_FIELDS, QUARANTINE_SCHEMA
+from distributary.tables.quarantine import ORIGIN_FIELDS, QUARANTINE_SCHEMA, replay_app
 from distributary.tables.spark_engine import SparkEngineError
 
 MERGE_ATTEMPTS = 8
@@ -251,12 +251,11 @@ class Replay:
 
     def _orders(self, number: int, refused: Any) -> Orders:
         table = self._table()
-        # The quarantine's own id: a new quarantine begins at replay 1 again, and must not look like an old one.
-        stream = f"replay-{table.metadata().id}" if table is not None else "replay"
-        # No tips: a replay that died may have committed already, which only an opened table shows.
-        return replace(self.fanout.orders(stream, number, refused, {}), tips={})
+        stream = "replay" if table is None else replay_app(table)
+        # They come without tips: a replay that died may have committed already, which only an opened table shows.
+        return self.fanout.orders(stream, number, refused, {})
 
-    def _chunks(self, route: str | None, rows: pa.Table) -> dict[str, list[tuple[list[list[Any]], pa.RecordBatch]]]:
+    def _chunks(self, route: str | None, rows: pa.Table) -> dict[str, list[tuple[Groups, pa.RecordBatch]]]:
         """The rows as chunks by route, read anew from their bytes; those that cannot be read are left out."""
         reader = self._reader(rows)
         cut = Cut(0, 0)
@@ -270,7 +269,7 @@ class Replay:
             split_payloads(route_names, wrapped_ids, values, origin.filter(at_payload), reader, cut)
         if envelopes.num_rows:
             split_values(one_array(envelopes.column("value")), origin.filter(pc.invert(at_payload)), reader, cut)
-        found: dict[str, list[tuple[list[list[Any]], pa.RecordBatch]]] = {}
+        found: dict[str, list[tuple[Groups, pa.RecordBatch]]] = {}
         for name, groups, blob in cut.routes():
             found.setdefault(name, []).append((groups, read_records(blob)))
         return found

@@ -28,6 +28,7 @@ from distributary.state.checkpoint import stream_id
 from distributary.state.ledger import LOSS, Entry, Ledger, is_batch, replay_stream, totals
 from distributary.tables import append
 from distributary.tables.append import Owner
+from distributary.tables.quarantine import quarantine_uri, replay_app
 from distributary.tables.store import Store, engine_uri, join
 
 TABLES_AT_A_TIME = 8
@@ -89,7 +90,7 @@ def verify(config: Pipeline) -> Verification:
     store = Store.of(config.tables)
     try:
         done = _Finished.read(config, store)
-        kept = count_quarantine(join(config.state_root, "quarantine"), store, done.entries, done.is_finished)
+        kept = count_quarantine(quarantine_uri(config.state_root), store, done.entries, done.is_finished)
     except (OSError, DeltaError) as e:
         raise StoreUnreadable(path=config.state_root, detail=f"{type(e).__name__}: {e}") from e
     sums = totals(done.entries)
@@ -123,8 +124,8 @@ class _Finished:
             if entry.route is None:
                 newest[entry.stream] = max(entry.batch, newest.get(entry.stream, -1))
         found = {e.stream for e in entries if is_batch(e.stream)} | {stream_id(config.checkpoint_path, store)}
-        quarantine = append.open_table(join(config.state_root, "quarantine"), store)
-        replays = None if quarantine is None else f"replay-{quarantine.metadata().id}"
+        quarantine = append.open_table(quarantine_uri(config.state_root), store)
+        replays = None if quarantine is None else replay_app(quarantine)
         return cls(entries, marks, newest, sorted(s for s in found if s), replays)
 
     def is_finished(self, stream: str, batch: int) -> bool:

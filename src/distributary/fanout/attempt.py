@@ -7,6 +7,7 @@ Everything here is idempotent under the batch's mark. A table that turns out to 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from pyspark.sql import functions as F
 from distributary.errors import DistributaryError, StoreDown
 from distributary.fanout.chunks import Writer
 from distributary.fanout.decode import incoming_schemas
-from distributary.fanout.deliver import check_owner, check_replay
+from distributary.fanout.deliver import check_replay, open_own, why_spark
 from distributary.fanout.orders import Orders, Outcome, Special, State
 from distributary.fanout.packing import pack, refs
 from distributary.fanout.tasks import SAID_DDL, deliver_task, heard, spark_rows_task
@@ -55,21 +56,19 @@ class Chunks:
         return found
 
     def tombstones(self) -> dict[str | None, int]:
-        found: dict[str | None, int] = {}
+        found: Counter[str | None] = Counter()
         for chunk in self.meta:
             if chunk["kind"] == "tombstones":
-                found[chunk["route"]] = found.get(chunk["route"], 0) + chunk["rows"]
-        return found
+                found[chunk["route"]] += chunk["rows"]
+        return dict(found)
 
     def bad(self) -> dict[str | None, dict[str, int]]:
         """Route (None where it is not known) -> reason -> rows that cannot even be handed to an owner."""
-        found: dict[str | None, dict[str, int]] = {}
+        found: dict[str | None, Counter[str]] = {}
         for chunk in self.meta:
             if chunk["kind"] == "bad":
-                reasons = found.setdefault(chunk["route"], {})
-                for reason, rows in json.loads(chunk["groups"]).items():
-                    reasons[reason] = reasons.get(reason, 0) + rows
-        return found
+                found.setdefault(chunk["route"], Counter()).update(json.loads(chunk["groups"]))
+        return {route: dict(reasons) for route, reasons in found.items()}
 
     def newest(self) -> dict[str, int]:
         """Route -> time of its newest record, microseconds."""
@@ -128,8 +127,8 @@ class Attempt:
         self.spark_did: dict[str, tuple[State, bool, bool]] = {}
 
     def run(self) -> Delivered:
-        done = Delivered(tombstones=self.chunks.tombstones(), newest=self.chunks.newest())
-        done.bad = self.chunks.bad()
+        chunks = self.chunks
+        done = Delivered(bad=chunks.bad(), tombstones=chunks.tombstones(), newest=chunks.newest())
         packing = pack(self._refs(), self.slots)
         open_routes = self.writers.keys() - self.orders.special.keys()
         on_spark = {r for r in open_routes if r in self.on_spark}
@@ -179,17 +178,13 @@ class Attempt:
         """Evolve the tables of `routes` ahead of the tasks; returns those that turn out to need engine `spark`."""
         needs_spark: set[str] = set()
         for route in sorted(routes):
-            uri = self.orders.table(route)
             try:
-                table = append.open_table(uri, self.store)
-                if table is not None:
-                    check_owner(table, uri, self.orders.pipeline, route)
-                why = append.why_spark(table, self.orders.tables, route)
+                table = open_own(route, self.orders)
                 schema = None if table is None else append.arrow_schema(table)
                 evolution = evolve(schema, self._incoming(route), self.orders.policy(route))
             except (DistributaryError, DeltaError, OSError) as e:
                 raise self._fault(route, e) from e
-            if why or evolution.widened:
+            if why_spark(table, evolution, route, self.orders):
                 needs_spark.add(route)
                 continue
             taken = table is not None and append.committed_batch(table, self.orders.stream) >= self.orders.batch
@@ -250,9 +245,7 @@ class Attempt:
         orders, uri = self.orders, self.orders.table(route)
         owner = Owner(orders.pipeline, route)
         try:
-            table = append.open_table(uri, self.store)
-            if table is not None:
-                check_owner(table, uri, orders.pipeline, route)
+            table = open_own(route, orders)
             before = None if table is None else append.arrow_schema(table)
             incoming = self._incoming(route)
             if not incoming:
@@ -303,10 +296,8 @@ def _merge(into: dict[str, Outcome], outcome: Outcome) -> None:
     known.rows_written += outcome.rows_written
     known.files += outcome.files
     known.decoders.update(outcome.decoders)
-    for schema_id, rows in outcome.schema_ids.items():
-        known.schema_ids[schema_id] = known.schema_ids.get(schema_id, 0) + rows
-    for reason, rows in outcome.reasons.items():
-        known.reasons[reason] = known.reasons.get(reason, 0) + rows
+    known.schema_ids = dict(Counter(known.schema_ids) + Counter(outcome.schema_ids))
+    known.reasons = dict(Counter(known.reasons) + Counter(outcome.reasons))
     if outcome.error:
         known.state, known.error = outcome.state, outcome.error
     known.store_fault = known.store_fault or outcome.store_fault

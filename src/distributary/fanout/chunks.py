@@ -117,7 +117,7 @@ class Cut:
         self._out.append(dict(zip(CHUNK_SCHEMA.names, chunk, strict=True)))
         self.seq += 1
 
-    def routes(self) -> Iterator[tuple[str, list[list[Any]], bytes]]:
+    def routes(self) -> Iterator[tuple[str, Groups, bytes]]:
         """(route, groups, blob) of the chunks that hold records."""
         for chunk in self._out:
             if chunk["kind"] == "rows":
@@ -149,7 +149,7 @@ class _Pending:
     route: str = ""
     begin: int = 0
     held: int = 0
-    groups: list[list[Any]] = field(default_factory=list)
+    groups: Groups = field(default_factory=list)
 
     def take(self, route: str, writer: Writer, rows: int) -> None:
         if route != self.route:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.errors import Reason, SchemaBroken
-from distributary.fanout.chunks import Writer
+from distributary.fanout.chunks import Groups, Writer
 from distributary.fanout.orders import ORIGIN, ORIGIN_TYPE, Orders
 from distributary.formats.framing import frame
 from distributary.formats.protobuf import BadIndex, decoder_for
@@ -36,7 +36,7 @@ class Decoded:
 
 def decode(
     route: str,
-    chunks: Sequence[tuple[list[list[Any]], pa.RecordBatch]],
+    chunks: Sequence[tuple[Groups, pa.RecordBatch]],
     orders: Orders,
     schemas: Mapping[int, CompiledSchema],
 ) -> Decoded:
@@ -99,7 +99,7 @@ def incoming_schema(columns: pa.Schema, orders: Orders) -> pa.Schema:
 
 
 def _column_name(name: str) -> str:
-    return f"{ORIGIN}__field" if name.casefold() == ORIGIN else name
+    return f"{ORIGIN}__field" if name.lower() == ORIGIN else name
 
 
 def rejected_rows(

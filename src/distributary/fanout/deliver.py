@@ -17,17 +17,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from distributary import __version__
 from distributary.errors import DistributaryError, Reason, ReplayMismatch, TableCollision
-from distributary.fanout.chunks import read_records, read_rejected
+from distributary.fanout.chunks import Groups, read_records, read_rejected
 from distributary.fanout.decode import Decoded, decode, fit, rejected_rows
 from distributary.fanout.orders import Orders, Outcome
 from distributary.registry.compile import CompiledSchema
 from distributary.tables import append
 from distributary.tables.append import CommitConflict, Owner, checkpoint_due
 from distributary.tables.datafile import DataFile, write_data_file
+from distributary.tables.evolve import Evolution
 from distributary.tables.quarantine import write_rejected
 from distributary.tables.tip import Tip, append_on_tip
 
@@ -39,7 +41,7 @@ def deliver(
 
     `chunks`: rows of `CHUNK_SCHEMA` as dicts of Arrow-backed values. `part` names this task within the batch.
     """
-    by_route: dict[str, list[tuple[list[list[Any]], pa.RecordBatch]]] = {}
+    by_route: dict[str, list[tuple[Groups, pa.RecordBatch]]] = {}
     rejected: list[pa.Table] = []
     for chunk in chunks:
         if chunk["kind"] == "bad":
@@ -109,10 +111,10 @@ def _write(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> li
 def _write_on_tip(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> list[pa.Table] | None:
     """Append without opening the table, where its newest version is known; None where that does not do."""
     tip = orders.tips.get(route)
-    if tip is None:
+    if tip is None or checkpoint_due(outcome.table, tip.version + 1):
         return None
     fitted = fit(route, decoded, tip.arrow_schema(), orders)
-    if fitted.evolution.changed or not fitted.rows or checkpoint_due(outcome.table, tip.version + 1):
+    if fitted.evolution.changed or not fitted.rows:
         return None
     file = write_data_file(outcome.table, fitted.table, orders.store)
     if not append_on_tip(outcome.table, tip, [file], orders.mark):
@@ -125,13 +127,9 @@ def _write_on_tip(route: str, decoded: Decoded, orders: Orders, outcome: Outcome
 def _write_opened(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> list[pa.Table]:
     """Open the table, decide with what is there, and commit."""
     uri = outcome.table
-    table = append.open_table(uri, orders.store)
-    if table is not None:
-        check_owner(table, uri, orders.pipeline, route)
-    outcome.why_spark = append.why_spark(table, orders.tables, route)
+    table = open_own(route, orders)
     fitted = fit(route, decoded, None if table is None else append.arrow_schema(table), orders)
-    if fitted.evolution.widened and table is not None:
-        outcome.why_spark = "widening " + ", ".join(path for path, _ in fitted.evolution.widened)
+    outcome.why_spark = why_spark(table, fitted.evolution, route, orders)
     if outcome.why_spark:
         outcome.state = "spark"
         return []
@@ -154,11 +152,25 @@ def _write_opened(route: str, decoded: Decoded, orders: Orders, outcome: Outcome
     return bad
 
 
-def check_owner(table: Any, uri: str, pipeline: str, route: str) -> None:
-    """Raises TableCollision when the table was made by another pipeline or for another route (case D2)."""
-    owner = Owner.of(table)
-    if owner is not None and owner != Owner(pipeline, route):
+def open_own(route: str, orders: Orders) -> DeltaTable | None:
+    """The route's table, None where there is none yet.
+
+    Raises TableCollision when it was made by another pipeline or for another route (case D2), DeltaError, OSError.
+    """
+    uri = orders.table(route)
+    table = append.open_table(uri, orders.store)
+    owner = None if table is None else Owner.of(table)
+    if owner is not None and owner != Owner(orders.pipeline, route):
         raise TableCollision(route=route, table=uri, owner=f"pipeline {owner.pipeline}, route {owner.route!r}")
+    return table
+
+
+def why_spark(table: DeltaTable | None, evolution: Evolution, route: str, orders: Orders) -> str | None:
+    """Why engine `spark` must write this batch of the route, in words; None where engine `task` does."""
+    if (why := append.why_spark(table, orders.tables, route)) is not None:
+        return why
+    widened = ", ".join(path for path, _ in evolution.widened)
+    return f"widening {widened}" if widened else None
 
 
 def check_replay(committed: int | None, decoded: int, uri: str, orders: Orders) -> None:

@@ -28,8 +28,9 @@ from distributary.registry.compile import CompiledSchema
 from distributary.schemas import Schemas
 from distributary.state.journal import Journal, Refusals
 from distributary.tables.append import Owner
+from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.spark_engine import SparkEngine, spark_schema
-from distributary.tables.store import Store, join
+from distributary.tables.store import Store
 from distributary.tables.tip import Tip
 
 
@@ -43,7 +44,7 @@ class Fanout:
         self.envelopes = Envelopes(config, schemas)
         self.store = store
         self.journal = Journal(config.state_root, store)
-        self.quarantine = join(config.state_root, "quarantine")
+        self.quarantine = quarantine_uri(config.state_root)
         self.by_spark = SparkEngine(spark, store)
         self.on_spark: set[str] = set()
         """Routes whose table needs engine `spark`, as far as known."""
@@ -67,7 +68,9 @@ class Fanout:
             compiled, refused = self.schemas.resolve({i for found in writers.values() for i, _ in found}, earlier)
             if earlier is None:
                 self.journal.write(stream, batch, {**chunks.refused, **refused})
-            orders = self.orders(stream, batch, refused, parked)
+            # Only this batch's tips: orders travel with every task.
+            tips = {route: self.tips[route] for route in writers if route in self.tips}
+            orders = replace(self.orders(stream, batch, refused, parked), tips=tips)
             delivered = self._deliver(chunks, writers, orders, compiled)
         finally:
             chunks.frame.unpersist()
@@ -103,7 +106,6 @@ class Fanout:
             raw_nested_indexes=self.config.payload.raw_nested_indexes,
             refused=refused,
             special={route: Special("parked", why=why) for route, why in parked.items()},
-            tips=self.tips,
         )
 
     def write_decoded(self, route: str, decoded: Decoded, orders: Orders) -> Outcome:

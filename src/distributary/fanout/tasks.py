@@ -14,9 +14,8 @@ from distributary.fanout.chunks import read_records
 from distributary.fanout.decode import decode, fit
 from distributary.fanout.deliver import deliver
 from distributary.fanout.demux import EnvelopeReader, demux
-from distributary.fanout.orders import Orders, Outcome
+from distributary.fanout.orders import Orders
 from distributary.registry.compile import CompiledSchema
-from distributary.tables.datafile import DataFile
 
 SAID_DDL = "body binary"
 _SAID_SCHEMA = pa.schema([("body", pa.binary())])
@@ -42,10 +41,7 @@ def deliver_task(
     batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema], name: str
 ) -> Iterator[pa.RecordBatch]:
     """Chunks -> tables; says an Outcome per route and the DataFile of its rejected rows."""
-    answers: list[Outcome | DataFile] = []
-    for answer in deliver(chunk_rows(batches), orders, schemas, part=f"{name}{_partition()}"):
-        answers.append(answer)
-    yield said(answers)
+    yield said(list(deliver(chunk_rows(batches), orders, schemas, part=f"{name}{_partition()}")))
 
 
 def spark_rows_task(

@@ -17,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
+
+from distributary.errors import RegistryRefused
 
 if TYPE_CHECKING:
     from distributary.config import RegistryConfig
@@ -30,6 +32,7 @@ __all__ = [
     "Registry",
     "Schema",
     "SchemaVersion",
+    "check_level",
     "open_registry",
 ]
 
@@ -43,18 +46,23 @@ Level = Literal[
     "FULL_TRANSITIVE",
 ]
 
-LEVELS: tuple[Level, ...] = (
-    "NONE",
-    "BACKWARD",
-    "BACKWARD_TRANSITIVE",
-    "FORWARD",
-    "FORWARD_TRANSITIVE",
-    "FULL",
-    "FULL_TRANSITIVE",
-)
+LEVELS: tuple[Level, ...] = get_args(Level)
 
 #: The "subject" whose compatibility level holds for every subject without its own.
 GLOBAL = ""
+
+
+def check_level(registry: str, level: str) -> None:
+    """Raises RegistryRefused, as a registry would answer, when there is no such compatibility level."""
+    if level not in LEVELS:
+        raise RegistryRefused(
+            registry=registry,
+            what=f"the compatibility level {level!r}",
+            status=422,
+            code=42203,
+            detail="no such level",
+            remedy=f"Allowed: {', '.join(LEVELS)}.",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from distributary.errors import (
     SchemaInUse,
     SchemaNotFound,
 )
-from distributary.registry import GLOBAL, LEVELS, Reference, Schema, SchemaVersion
+from distributary.registry import GLOBAL, Reference, Schema, SchemaVersion, check_level
 
 if TYPE_CHECKING:
     from distributary.config import RegistryConfig
@@ -145,15 +145,7 @@ class ConfluentRegistry:
         )
 
     def set_compatibility(self, subject: str, level: str) -> None:
-        if level not in LEVELS:
-            raise RegistryRefused(
-                registry=self._name,
-                what=f"the compatibility level {level!r}",
-                status=422,
-                code=42203,
-                detail="no such level",
-                remedy=f"Allowed: {', '.join(LEVELS)}.",
-            )
+        check_level(self._name, level)
         target = None if subject == GLOBAL else subject
         try:
             self._call(subject or "global level", lambda: self._client.set_compatibility(target, level))

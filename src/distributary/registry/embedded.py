@@ -25,13 +25,12 @@ from urllib.parse import quote
 
 from distributary.errors import (
     RegistryDown,
-    RegistryRefused,
     SchemaBroken,
     SchemaIncompatible,
     SchemaInUse,
     SchemaNotFound,
 )
-from distributary.registry import GLOBAL, LEVELS, Reference, Schema, SchemaVersion
+from distributary.registry import GLOBAL, Reference, Schema, SchemaVersion, check_level
 from distributary.registry.compatibility import problems
 from distributary.registry.compile import compile_text
 from distributary.registry.jsonfile import read_json, schema_from_json, schema_to_json, write_json
@@ -128,15 +127,7 @@ class EmbeddedRegistry:
             return SchemaVersion(subject, number, self.get(schema_id))
 
     def set_compatibility(self, subject: str, level: str) -> None:
-        if level not in LEVELS:
-            raise RegistryRefused(
-                registry=self.name,
-                what=f"the compatibility level {level!r}",
-                status=422,
-                code=42203,
-                detail="no such level",
-                remedy=f"Allowed: {', '.join(LEVELS)}.",
-            )
+        check_level(self.name, level)
         with self._locked():
             if subject == GLOBAL:
                 write_json(self._path / "registry.json", self._settings() | {"level": level})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -103,16 +104,15 @@ def add(before: Entry | None, entry: Entry) -> Entry:
     """`entry` with the counts of `before` added: the newest state, all the rows."""
     if before is None:
         return entry
-    ids, reasons = dict(before.schema_ids), dict(before.reasons)
-    for schema_id, rows in entry.schema_ids.items():
-        ids[schema_id] = ids.get(schema_id, 0) + rows
-    for reason, rows in entry.reasons.items():
-        reasons[reason] = reasons.get(reason, 0) + rows
+    # `update`, not `+`: a replay takes away, and what comes to nothing or less is to be seen.
+    ids, reasons = Counter(before.schema_ids), Counter(before.reasons)
+    ids.update(entry.schema_ids)
+    reasons.update(entry.reasons)
     return replace(
         entry,
         **{name: getattr(before, name) + getattr(entry, name) for name in _SUMS},
-        schema_ids=ids,
-        reasons=reasons,
+        schema_ids=dict(ids),
+        reasons=dict(reasons),
         decoders={**before.decoders, **entry.decoders},
         table=entry.table or before.table,
         newest=max((n for n in (before.newest, entry.newest) if n is not None), default=None),

@@ -16,7 +16,8 @@ from distributary.errors import Exit, Reason, StoreUnreadable
 from distributary.recount import Kept, count_quarantine
 from distributary.state.ledger import Entry, Ledger, is_batch, totals
 from distributary.status.lag import SourceLag, source_lag
-from distributary.tables.store import Store, join, local_path
+from distributary.tables.quarantine import quarantine_uri
+from distributary.tables.store import Store, local_path
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def status(config: Pipeline, *, now: Callable[[], float] = time.time) -> Status:
     try:
         ledger = Ledger(config.state_root, config.pipeline, store)
         entries = ledger.entries()
-        quarantine = join(config.state_root, "quarantine")
+        quarantine = quarantine_uri(config.state_root)
         kept = count_quarantine(
             quarantine, store, entries, lambda stream, batch: is_batch(stream) or ledger.is_finished(stream, batch)
         )

@@ -10,12 +10,13 @@ import time
 from collections.abc import Sequence
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
-from distributary.tables.store import Store
+from distributary.tables.store import Store, join
 
 ORIGIN_FIELDS = (
     pa.field("topic", pa.string()),
@@ -51,6 +52,16 @@ QUARANTINE_SCHEMA = pa.schema(
         ("replay", pa.int64()),
     ]
 )
+
+
+def quarantine_uri(state_root: str) -> str:
+    """Where a pipeline's quarantine is."""
+    return join(state_root, "quarantine")
+
+
+def replay_app(quarantine: DeltaTable) -> str:
+    """App id of replays in the tables. A new quarantine begins at replay 1 again, and must not look like an old one."""
+    return f"replay-{quarantine.metadata().id}"
 
 
 def write_rejected(

@@ -27,6 +27,7 @@ NAMES = (
     "freshness",
     "skew",
     "new_schema_latency",
+    "log_length",
 )
 
 

@@ -1,10 +1,11 @@
 """Append to a table whose newest version is known, without reading its log.
 
 A reader of a Delta table replays the commits since its last checkpoint, so opening costs more with every batch, and
-the append of delta-rs reads the log again (deltalake 1.6.6; `make bench ONLY=log_length`). But the stream that made a table's newest commit knows what that left behind: the version, the schema, that
-delta-rs may write it. With that (`Tip`) an append is one file, `<version + 1>.json`, put only if absent: where the put
-succeeds, nobody came in between, and all that was known still holds (Delta protocol, "Transaction Log": versions are
-contiguous, a commit is the first writer of its file). Where it fails, the table is opened and everything decided anew.
+the append of delta-rs reads the log again (deltalake 1.6.6; `make bench ONLY=log_length`). But the stream that made a
+table's newest commit knows what that left behind: the version, the schema, that delta-rs may write it. With that
+(`Tip`) an append is one file, `<version + 1>.json`, put only if absent: where the put succeeds, nobody came in between,
+and all that was known still holds (Delta protocol, "Transaction Log": versions are contiguous, a commit is the first
+writer of its file). Where it fails, the table is opened and everything decided anew.
 """
 
 from __future__ import annotations

@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 
 from distributary.batch import BatchWriter
 from distributary.errors import Reason, StoreDown
-from distributary.fanout import packing
+from distributary.fanout import micro_batch, packing
 from distributary.fanout.attempt import Attempt, RouteFault, _merge
 from distributary.fanout.micro_batch import Fanout
 from distributary.fanout.orders import Outcome, Special
+from distributary.fanout.spool import new_spool
 from distributary.names import route_of, table_name
 from distributary.simulate.records import Plan
 from distributary.state.ledger import Ledger
@@ -361,3 +362,36 @@ def test_a_crash_between_any_two_steps_loses_and_doubles_nothing(
     obstacle.unlink()
     assert scenario.replay(reasons=[Reason.TABLE_PARKED]).rows == {"c": 1}
     scenario.check(tombstones=1)
+
+
+# -- where a batch's bytes lie between its jobs --------------------------------------------------------------
+
+
+@spark_test
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("one_machine", [True, False])
+def test_chunks_pass_through_files_on_one_machine_and_through_spark_elsewhere(
+    lake: Path, tmp_path: Path, one_machine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def spool(parent: str | None) -> str:
+        made.append(new_spool(str(tmp_path)))
+        return made[-1]
+
+    monkeypatch.setattr(micro_batch, "new_spool", spool)
+    plain = Fanout.__init__
+
+    def init(self: Fanout, *args: Any) -> None:
+        plain(self, *args)
+        self.one_machine = one_machine
+
+    monkeypatch.setattr(Fanout, "__init__", init)
+    scenario = Scenario(lake)
+    scenario.send(event(scenario, "a", "1"), event(scenario, "b", "2"), b"not an envelope")
+    scenario.run()
+    assert scenario.values("a", "user") == ["1"]
+    assert scenario.values("b", "user") == ["2"]
+    assert len(scenario.quarantined()) == 1
+    assert bool(made) == one_machine
+    assert not [folder for folder in made if Path(folder).exists()]

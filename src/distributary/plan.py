@@ -160,7 +160,7 @@ class DryRun:
             special = {route: self._special(route, found, compiled, orders) for route, found in writers.items()}
             self._count(chunks, replace(orders, special=special), compiled)
         finally:
-            chunks.frame.unpersist()
+            chunks.release()
 
     # -- one table -----------------------------------------------------------------------------------------
 

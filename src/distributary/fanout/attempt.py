@@ -25,6 +25,7 @@ from distributary.fanout.decode import incoming_schemas
 from distributary.fanout.deliver import check_replay, open_own, why_spark
 from distributary.fanout.orders import Orders, Outcome, Special, State
 from distributary.fanout.packing import pack, refs
+from distributary.fanout.spool import drop_spool
 from distributary.fanout.tasks import SAID_DDL, deliver_task, heard, spark_rows_task
 from distributary.registry.compile import CompiledSchema
 from distributary.state.journal import Refusals
@@ -41,11 +42,18 @@ SPARK_WRITERS = 8
 
 @dataclass(frozen=True)
 class Chunks:
-    """A batch cut by route: the chunks, kept by Spark, and what the driver knows of each. `refused`: envelope ids."""
+    """A batch cut by route: the chunks, kept by Spark, and what the driver knows of each. `refused`: envelope ids.
+    `spool`: the folder that has the chunks' bytes, where Spark's rows do not."""
 
     frame: DataFrame
     meta: list[dict[str, Any]]
     refused: Refusals
+    spool: str | None = None
+
+    def release(self) -> None:
+        self.frame.unpersist()
+        if self.spool is not None:
+            drop_spool(self.spool)
 
     def writers(self) -> dict[str, set[Writer]]:
         """Route -> who wrote its payloads."""

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from distributary.fanout.spool import write_spool
 from distributary.tables.quarantine import ORIGIN_FIELDS, REJECTED_SCHEMA
 
 CHUNK_ROWS = 65_536
@@ -35,11 +36,15 @@ CHUNK_SCHEMA = pa.schema(
         ("newest", pa.int64()),
         ("groups", pa.string()),
         ("blob", pa.binary()),
+        ("file", pa.string()),
+        ("begin", pa.int64()),
     ]
 )
-"""`newest`: the newest record's time in microseconds. `groups`: JSON, [[schema id, message, rows] ...] in row order."""
+"""`newest`: the newest record's time in microseconds. `groups`: JSON, [[schema id, message, rows] ...] in row order.
+`blob`: the records, or null where they are `size` bytes of `file` from `begin` on (fanout/spool.py)."""
 CHUNK_DDL = (
-    "task int, seq int, kind string, route string, rows bigint, size bigint, newest bigint, groups string, blob binary"
+    "task int, seq int, kind string, route string, rows bigint, size bigint, newest bigint, groups string, "
+    "blob binary, file string, begin bigint"
 )
 
 RECORD_SCHEMA = pa.schema([("payload", pa.binary()), ("envelope_schema_id", pa.int32()), *ORIGIN_FIELDS])
@@ -112,12 +117,12 @@ class Cut:
         batch: pa.RecordBatch | None,
         newest: int | None = None,
     ) -> None:
-        blob = b"" if batch is None else batch.serialize().to_pybytes()
-        chunk = (self.task, self.seq, kind, route, rows, len(blob), newest, json.dumps(groups), blob)
+        blob = _NOTHING if batch is None else batch.serialize()
+        chunk = (self.task, self.seq, kind, route, rows, blob.size, newest, json.dumps(groups), blob, None, None)
         self._out.append(dict(zip(CHUNK_SCHEMA.names, chunk, strict=True)))
         self.seq += 1
 
-    def routes(self) -> Iterator[tuple[str, Groups, bytes]]:
+    def routes(self) -> Iterator[tuple[str, Groups, pa.Buffer]]:
         """(route, groups, blob) of the chunks that hold records."""
         for chunk in self._out:
             if chunk["kind"] == "rows":
@@ -126,18 +131,34 @@ class Cut:
     def unknown_ids(self) -> set[int]:
         return {int(json.loads(c["groups"])) for c in self._out if c["kind"] == "unknown"}
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The chunks as record batches (`CHUNK_SCHEMA`) of bounded size."""
+    def batches(self, spool: str | None = None) -> Iterator[pa.RecordBatch]:
+        """The chunks as record batches (`CHUNK_SCHEMA`) of bounded size. `spool`: a folder for their bytes."""
+        if spool is not None:
+            yield _as_batch(_spooled(self._out, spool))
+            return
         held: list[dict[str, Any]] = []
         size = 0
         for chunk in self._out:
-            held.append(chunk)
+            held.append({**chunk, "blob": chunk["blob"].to_pybytes()})
             size += chunk["size"]
             if size >= YIELD_BYTES:
-                yield pa.RecordBatch.from_pylist(held, schema=CHUNK_SCHEMA)
+                yield _as_batch(held)
                 held, size = [], 0
         if held:
-            yield pa.RecordBatch.from_pylist(held, schema=CHUNK_SCHEMA)
+            yield _as_batch(held)
+
+
+_NOTHING = pa.py_buffer(b"")
+
+
+def _as_batch(chunks: list[dict[str, Any]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(chunks, schema=CHUNK_SCHEMA)
+
+
+def _spooled(chunks: list[dict[str, Any]], spool: str) -> list[dict[str, Any]]:
+    """The chunks with their bytes in one file of the spool."""
+    path, begins = write_spool(spool, [chunk["blob"] for chunk in chunks])
+    return [{**c, "blob": None, "file": path, "begin": at} for c, at in zip(chunks, begins, strict=True)]
 
 
 @dataclass(slots=True)

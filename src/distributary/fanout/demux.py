@@ -50,8 +50,10 @@ class EnvelopeReader:
     topic: str | None = None
 
 
-def demux(batches: Iterable[pa.RecordBatch], reader: EnvelopeReader, task: int) -> Iterator[pa.RecordBatch]:
-    """Cut the source rows of one task into chunks (`CHUNK_SCHEMA`).
+def demux(
+    batches: Iterable[pa.RecordBatch], reader: EnvelopeReader, task: int, spool: str | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Cut the source rows of one task into chunks (`CHUNK_SCHEMA`). `spool`: a folder for their bytes.
 
     `batches` have the source's columns: `value` (or route, schema id, payload for plain columns), and as many of
     topic, partition, offset, timestamp as the source has.
@@ -60,7 +62,7 @@ def demux(batches: Iterable[pa.RecordBatch], reader: EnvelopeReader, task: int) 
     for window in _windows(batches):
         cut = Cut(task, seq)
         _split(window, reader, cut)
-        yield from cut.batches()
+        yield from cut.batches(spool)
         seq = cut.seq
 
 

@@ -21,8 +21,10 @@ from distributary.config import Pipeline
 from distributary.fanout.attempt import Attempt, Chunks, Delivered, RouteFault
 from distributary.fanout.chunks import CHUNK_DDL, Writer
 from distributary.fanout.decode import Decoded, fit, incoming_schema
+from distributary.fanout.demux import EnvelopeReader
 from distributary.fanout.envelopes import Envelopes
 from distributary.fanout.orders import Orders, Outcome, Special
+from distributary.fanout.spool import new_spool
 from distributary.fanout.tasks import demux_task
 from distributary.registry.compile import CompiledSchema
 from distributary.schemas import Schemas
@@ -46,6 +48,9 @@ class Fanout:
         self.journal = Journal(config.state_root, store)
         self.quarantine = quarantine_uri(config.state_root)
         self.by_spark = SparkEngine(spark, store)
+        self.one_machine = (spark.conf.get("spark.master", None) or "").startswith("local")
+        """Whether all tasks see the same local files: a chunk's bytes need not pass through Spark then."""
+        self._spools = spark.conf.get("spark.local.dir", None)
         self.on_spark: set[str] = set()
         """Routes whose table needs engine `spark`, as far as known."""
         self.tips: dict[str, Tip] = {}
@@ -73,7 +78,7 @@ class Fanout:
             orders = replace(self.orders(stream, batch, refused, parked), tips=tips)
             delivered = self._deliver(chunks, writers, orders, compiled)
         finally:
-            chunks.frame.unpersist()
+            chunks.release()
         delivered.seconds = {"cut": cut - started, "deliver": time.monotonic() - cut}
         return delivered
 
@@ -81,18 +86,27 @@ class Fanout:
         """Demultiplex the source rows; looks up the envelope schemas that a batch brings for the first time."""
         reader = self.envelopes.begin()
         while True:
-            frame = rows.mapInArrow(partial(demux_task, reader=reader), CHUNK_DDL).persist(StorageLevel.DISK_ONLY)
+            chunks = self._cut(rows, reader)
             try:
-                meta = frame.drop("blob").toArrow().to_pylist()
-                unknown = {int(json.loads(c["groups"])) for c in meta if c["kind"] == "unknown"}
+                unknown = {int(json.loads(c["groups"])) for c in chunks.meta if c["kind"] == "unknown"}
                 if not unknown:
-                    return Chunks(frame, meta, reader.refused)
+                    return chunks
                 newly = self.envelopes.learn(unknown, refused)
             except BaseException:
-                frame.unpersist()
+                chunks.release()
                 raise
-            frame.unpersist()
+            chunks.release()
             reader = replace(reader, schemas=self.envelopes.known(), refused={**reader.refused, **newly})
+
+    def _cut(self, rows: DataFrame, reader: EnvelopeReader) -> Chunks:
+        spool = new_spool(self._spools) if self.one_machine else None
+        task = partial(demux_task, reader=reader, spool=spool)
+        chunks = Chunks(rows.mapInArrow(task, CHUNK_DDL).persist(StorageLevel.DISK_ONLY), [], reader.refused, spool)
+        try:
+            return replace(chunks, meta=chunks.frame.drop("blob", "file", "begin").toArrow().to_pylist())
+        except BaseException:
+            chunks.release()
+            raise
 
     def orders(self, stream: str, batch: int, refused: Refusals, parked: Mapping[str, str]) -> Orders:
         return Orders(

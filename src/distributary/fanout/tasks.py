@@ -15,6 +15,7 @@ from distributary.fanout.decode import decode, fit
 from distributary.fanout.deliver import deliver
 from distributary.fanout.demux import EnvelopeReader, demux
 from distributary.fanout.orders import Orders
+from distributary.fanout.spool import SpoolReader
 from distributary.registry.compile import CompiledSchema
 
 SAID_DDL = "body binary"
@@ -32,9 +33,11 @@ def heard(rows: pa.Table) -> Iterator[Any]:
         yield pickle.loads(body.as_py())
 
 
-def demux_task(batches: Iterator[pa.RecordBatch], reader: EnvelopeReader) -> Iterator[pa.RecordBatch]:
+def demux_task(
+    batches: Iterator[pa.RecordBatch], reader: EnvelopeReader, spool: str | None
+) -> Iterator[pa.RecordBatch]:
     """Source rows -> chunks (`CHUNK_SCHEMA`)."""
-    yield from demux(batches, reader, _partition())
+    yield from demux(batches, reader, _partition(), spool)
 
 
 def deliver_task(
@@ -55,12 +58,14 @@ def spark_rows_task(
 
 
 def chunk_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    """Chunk rows as dicts; the blob stays in Arrow's memory."""
+    """Chunk rows as dicts; the blob stays where it is, in Arrow's memory or in a mapped file."""
+    spool = SpoolReader()
     for batch in batches:
-        columns = [batch.column(n) for n in ("kind", "route", "groups")]
+        columns = [batch.column(n).to_pylist() for n in ("kind", "route", "groups", "size", "file", "begin")]
         blobs = batch.column("blob")
-        for row, (kind, route, groups) in enumerate(zip(*(c.to_pylist() for c in columns), strict=True)):
-            yield {"kind": kind, "route": route, "groups": groups, "blob": blobs[row].as_buffer()}
+        for row, (kind, route, groups, size, file, begin) in enumerate(zip(*columns, strict=True)):
+            blob = blobs[row].as_buffer() if file is None else spool.read(file, begin, size)
+            yield {"kind": kind, "route": route, "groups": groups, "blob": blob}
 
 
 def _partition() -> int:

@@ -1,0 +1,74 @@
+"""Chunks whose bytes lie in files beside Spark's rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from distributary.fanout.chunks import CHUNK_SCHEMA, Cut, read_records, read_rejected
+from distributary.fanout.spool import ALIGNMENT, SpoolReader, drop_spool, new_spool, write_spool
+from distributary.fanout.tasks import chunk_rows
+from distributary.tables.quarantine import ORIGIN_FIELDS, REJECTED_SCHEMA
+
+
+def test_what_is_written_is_read_back_each_body_where_it_begins(tmp_path: Path) -> None:
+    bodies = [b"one", b"", b"x" * 1000, b"last"]
+    path, begins = write_spool(str(tmp_path), [pa.py_buffer(body) for body in bodies])
+    reader = SpoolReader()
+    assert [reader.read(path, at, len(body)).to_pybytes() for at, body in zip(begins, bodies, strict=True)] == bodies
+    assert all(at % ALIGNMENT == 0 for at in begins)
+
+
+def test_two_attempts_at_a_task_write_two_files(tmp_path: Path) -> None:
+    first, _ = write_spool(str(tmp_path), [pa.py_buffer(b"a")])
+    second, _ = write_spool(str(tmp_path), [pa.py_buffer(b"b")])
+    assert first != second
+
+
+def test_a_dropped_spool_leaves_nothing_and_what_was_mapped_stays_good(tmp_path: Path) -> None:
+    folder = new_spool(str(tmp_path))
+    path, _ = write_spool(folder, [pa.py_buffer(b"kept")])
+    body = SpoolReader().read(path, 0, 4)
+    drop_spool(folder)
+    assert list(tmp_path.iterdir()) == []
+    assert body.to_pybytes() == b"kept"
+
+
+def test_a_file_that_is_gone_is_an_error_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no-such"):
+        SpoolReader().read(str(tmp_path / "no-such"), 0, 1)
+
+
+def some_chunks() -> Cut:
+    cut = Cut(task=2, seq=5)
+    rows = 3
+    origin = pa.table(
+        {"envelope_schema_id": pa.array([7] * rows, pa.int32())}
+        | {f.name: pa.nulls(rows, f.type) for f in ORIGIN_FIELDS}
+    )
+    cut.rows(
+        pa.array(["b", "a", "b"]), pa.array([1, 1, 2], pa.int32()), pa.array(["0"] * rows),
+        pa.array([b"b1", b"a1", b"b2"]), origin,
+    )  # fmt: skip
+    cut.bad(pa.table([pa.nulls(1, f.type) for f in REJECTED_SCHEMA], schema=REJECTED_SCHEMA))
+    cut.tombstones("a", 1)
+    return cut
+
+
+def test_the_same_chunks_are_read_from_rows_and_from_a_spool(tmp_path: Path) -> None:
+    cut = some_chunks()
+    inline, spooled = list(cut.batches()), list(cut.batches(str(tmp_path)))
+    assert all(batch.schema == CHUNK_SCHEMA for batch in (*inline, *spooled))
+    assert all(b.column("blob").null_count == b.num_rows for b in spooled)
+
+    def content(batches: list[pa.RecordBatch]) -> list[object]:
+        reads = {"rows": read_records, "bad": read_rejected}
+        return [
+            (c["kind"], c["route"], c["groups"], c["kind"] in reads and reads[c["kind"]](c["blob"]).to_pylist())
+            for c in chunk_rows(iter(batches))
+        ]
+
+    assert content(inline) == content(spooled)
+    assert len(content(inline)) == 4

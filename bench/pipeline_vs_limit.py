@@ -11,15 +11,15 @@ from pathlib import Path
 from statistics import median
 
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from ptars import HandlerPool, PtarsConfig
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from bench.result import Case, Result
 from bench.stream import HeldStream, written
-from bench.workload import CORES, Place, Workload, check_games, check_tables, in_child, say, session
+from bench.workload import CORES, Place, Workload, WrongRows, check_games, check_tables, in_child, say, session
 from distributary.config import DeltaSource, Pipeline
 from distributary.formats.framing import split_frames
 from distributary.sources.delta import ORIGIN_COLUMNS
@@ -29,8 +29,8 @@ NOTE = (
     "source, from the trigger through envelope, shuffle, decoding, commits and ledger. Other, in turns with it: the "
     "bare payloads of the same rows, in memory and sorted by game beforehand, decoded by ptars and appended by "
     "deltalake in as many plain Python processes as there are cores; no envelope, no origin column, no checks. The "
-    "hand-over is what Spark needs to read as many rows of the same source and to hand them to Python functions that "
-    "do nothing; the ceiling is the ratio of a pipeline that does nothing but the hand-over and the bare work."
+    "hand-over is a batch of a stream over the same source that only hands its rows to Python functions that count "
+    "them; the ceiling is the ratio of a pipeline that does nothing but the hand-over and the bare work."
 )
 GAMES = 10
 
@@ -67,7 +67,7 @@ def _case(place: Place, version: int, columns: str, goal: float | None) -> Case:
                 other.append(bare)
                 cores.append(timed.usage.cpu_sec / timed.usage.wall_sec)
                 splits.append({**timed.report.seconds, "wall": timed.wall_sec})
-    handover = hand_over(spark, config) / (warm + rounds + 1)
+    handover = hand_over(spark, config, warm + rounds + 1, rows * GAMES)
     check_games(config, rows * (warm + rounds + 1), work.names)
     check_tables(limit.uris, rows * (warm + rounds))
     split = {key: median(s[key] for s in splits) for key in ("cut", "deliver")}
@@ -82,17 +82,24 @@ def _case(place: Place, version: int, columns: str, goal: float | None) -> Case:
     )  # fmt: skip
 
 
-def hand_over(spark: SparkSession, config: Pipeline) -> float:
-    """Seconds in which Spark reads the whole source and hands its rows to Python; the better of two rounds."""
+def hand_over(spark: SparkSession, config: Pipeline, batches: int, rows: int) -> float:
+    """Seconds of a stream's batch that reads `rows` rows of the source, hands them to Python, and does nothing else.
+
+    The source has been fed `batches` times.
+    """
     assert isinstance(config.source, DeltaSource)
-    table = spark.read.format("delta").load(config.source.path)
-    rows = table.select(config.source.value, *(c for c in ORIGIN_COLUMNS if c in table.columns))
-    taken = []
-    for _ in range(2):
-        began = time.monotonic()
-        rows.mapInArrow(count, "rows bigint").collect()
-        taken.append(time.monotonic() - began)
-    return min(taken)
+    files = len(DeltaTable(config.source.path).file_uris()) // batches
+    table = spark.readStream.format("delta").option("maxFilesPerTrigger", files).load(config.source.path)
+    wanted = table.select(config.source.value, *(c for c in ORIGIN_COLUMNS if c in table.columns))
+
+    def batch(found: DataFrame, _: int) -> None:
+        taken = found.mapInArrow(count, "rows bigint").collect()
+        if sum(row.rows for row in taken) != rows:
+            raise WrongRows(f"{taken} rows in a batch, not {rows}")
+
+    query = wanted.writeStream.foreachBatch(batch).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return median(found.durationMs["triggerExecution"] for found in query.recentProgress[1:]) / 1000
 
 
 def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

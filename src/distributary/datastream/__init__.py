@@ -1,0 +1,1 @@
+"""Datastream change files: bytes in, events in one normal form out. No Spark, no store."""

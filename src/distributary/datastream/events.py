@@ -1,0 +1,201 @@
+"""`read_events`: the bytes of one change file to events in normal form, good and bad apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.datastream import types
+from distributary.datastream.contents import first_row, read_rows
+from distributary.datastream.hashing import row_hash
+from distributary.datastream.metadata import BETWEEN, Metadata, Rows, is_constant, unknown_fields
+from distributary.datastream.model import (
+    METADATA,
+    METADATA_TYPE,
+    BadEvent,
+    Events,
+    FileEvents,
+    Kind,
+    Reading,
+    SourceTable,
+)
+from distributary.datastream.sequence import sequence_numbers
+from distributary.errors import Reason
+
+
+def read_events(body: pa.Buffer | bytes, path: str, reading: Reading, schema_text: str | None = None) -> FileEvents:
+    """Every event of a file: in `events`, in `bad`, or counted in `skipped`. `schema_text` is the `.schema` file's.
+
+    Raises:
+        FileBroken: nothing of the file can be read.
+    """
+    parts = _Parts(reading)
+    for rows in read_rows(pa.py_buffer(body), path, reading, schema_text, parts.bad):
+        parts.add(rows)
+    return parts.file_events()
+
+
+def peek(body: pa.Buffer | bytes, path: str, reading: Reading) -> SourceTable | None:
+    """Whose the first event of a file is. `body` may be only the file's beginning (Parquet: the whole).
+
+    None for a file without events, or whose first one does not say.
+
+    Raises:
+        FileBroken: it is no change file.
+    """
+    rows = first_row(pa.py_buffer(body), path, reading)
+    if rows is None:
+        return None
+    metadata = Metadata(rows)
+    return None if metadata.faults else metadata.source_table(0, reading.kind)
+
+
+Group = tuple[SourceTable, str, tuple[str, ...], pa.Schema]
+
+
+class _Parts:
+    """Collects events by table, schema and keys. The columns count too: without a schema file, JSON has types of its
+    own in each file, and two objects may claim one schema key."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._tables: dict[Group, list[tuple[pa.Table, npt.NDArray[np.int64]]]] = {}
+        self.bad: list[BadEvent] = []
+        self._unknown: set[str] = set()
+        self._skipped = 0
+
+    def file_events(self) -> FileEvents:
+        events = [
+            Events(table, schema_key, keys, pa.concat_tables([rows for rows, _ in parts]),
+                   pa.chunked_array([pa.array(numbers) for _, numbers in parts]))
+            for (table, schema_key, keys, _), parts in self._tables.items()
+        ]  # fmt: skip
+        bad = sorted(self.bad, key=lambda event: event.row)
+        return FileEvents(events, bad, tuple(sorted(self._unknown)), self._skipped)
+
+    def add(self, rows: Rows) -> None:
+        self._unknown |= unknown_fields(rows)
+        metadata = Metadata(rows)
+        columns = metadata.columns()
+        good = np.ones(len(rows.numbers), bool)
+        self._set_aside(rows, good, (*rows.faults, *metadata.faults))
+        for (group, names), places in _groups(metadata, columns, self._reading.kind):
+            mine = places[good[places]]
+            if not len(mine):
+                continue
+            if len(mine) == len(good):
+                self._add(group, names, rows, columns)
+            else:
+                at = pa.array(mine)
+                self._add(group, names, rows.take(mine), {name: array.take(at) for name, array in columns.items()})
+
+    def _set_aside(self, rows: Rows, good: npt.NDArray[np.bool_], faults: Iterable[tuple[int, Reason, str]]) -> None:
+        for place, reason, detail in faults:
+            if good[place]:
+                good[place] = False
+                self.bad.append(BadEvent(int(rows.numbers[place]), reason, detail, rows.text(place)))
+
+    def _add(
+        self, group: tuple[SourceTable, str], names: tuple[str, ...], rows: Rows, metadata: dict[str, pa.Array]
+    ) -> None:
+        table, schema_key = group
+        count = len(rows.numbers)
+        good = np.ones(count, bool)
+        payload: dict[str, pa.Array] = {}
+        for name, node, stored in rows.payload:
+            if not types.has_column(node):
+                continue
+            column = types.column(node, stored, self._reading.wanted(table.route, name), self._reading)
+            payload[_own_name(name)] = column.array
+            if column.bad is not None:
+                faults = ((int(place), Reason.VALUE_OUT_OF_RANGE, f"column {name}: {column.detail}")
+                          for place in np.flatnonzero(column.bad))  # fmt: skip
+                self._set_aside(rows, good, faults)
+        keys, faults_of_keys = match_keys(names, payload, table.kind, metadata, count)
+        self._set_aside(rows, good, faults_of_keys)
+        if table.kind is Kind.MONGODB:
+            self._skip_gone(payload, metadata, good)
+        numbers, bad = _sequence(table.kind, metadata, payload, self._reading)
+        self._set_aside(rows, good, ((place, Reason.BAD_POSITION, detail) for place, detail in bad))
+        arrays = [numbers if name == "change_sequence_number" else metadata[name] for name in METADATA_TYPE.names]
+        struct = pa.StructArray.from_arrays(arrays, fields=list(METADATA_TYPE))
+        result = pa.Table.from_arrays([*payload.values(), struct], names=[*payload, METADATA])
+        if not good.all():
+            result = result.filter(pa.array(good))
+        if len(result):
+            self._tables.setdefault((table, schema_key, keys, result.schema), []).append((result, rows.numbers[good]))
+
+    def _skip_gone(
+        self, payload: dict[str, pa.Array], metadata: dict[str, pa.Array], good: npt.NDArray[np.bool_]
+    ) -> None:
+        """An update with no document: it was gone when Datastream looked it up (DataflowTemplates 3a2bdfd9ad)."""
+        if "data" not in payload:
+            return
+        gone = pc.and_(payload["data"].is_null(), pc.equal(metadata["change_type"], "UPDATE"))
+        gone = pc.fill_null(gone, False).to_numpy(zero_copy_only=False) & good
+        self._skipped += int(gone.sum())
+        good &= ~gone
+
+
+def _groups(
+    metadata: Metadata, columns: dict[str, pa.Array], kind: Kind | None
+) -> Iterable[tuple[tuple[tuple[SourceTable, str], tuple[str, ...]], npt.NDArray[np.int64]]]:
+    """The events by table, schema and names of keys; nearly always it is one group."""
+    parts = [metadata.source["database"], metadata.source["schema"], metadata.table, columns["schema_key"]]
+    parts.append(metadata.keys())
+    number = np.zeros(len(metadata.table), np.int64)
+    for array in parts:
+        if not is_constant(array):
+            code = pc.fill_null(array, "").dictionary_encode()
+            number = number * len(code.dictionary) + code.indices.to_numpy(zero_copy_only=False)
+            _, number = np.unique(number, return_inverse=True)  # small again: any number of parts fits
+    for first in np.sort(np.unique(number, return_index=True)[1]).tolist():
+        places = np.flatnonzero(number == number[first])
+        schema_key, keys = (array[first].as_py() or "" for array in parts[3:])
+        yield ((metadata.source_table(first, kind), schema_key), tuple(filter(None, keys.split(BETWEEN)))), places
+
+
+def match_keys(
+    names: tuple[str, ...], payload: dict[str, pa.Array], kind: Kind, metadata: dict[str, pa.Array], count: int
+) -> tuple[tuple[str, ...], list[tuple[int, Reason, str]]]:
+    """Key names as the payload spells them, and the events that have no value in any of them.
+
+    Exactly first, then without case: SQL Server's `order_id` is the payload's `ORDER_ID`. An Oracle delete may hold
+    nothing but its row_id, by which it is found (DataflowTemplates#4232).
+    """
+    if not names:
+        return (), []
+    lower = {name.lower(): name for name in reversed(list(payload))}
+    keys = tuple(name if name in payload else lower.get(name.lower(), "") for name in names)
+    missing = [name for name, key in zip(names, keys, strict=True) if not key]
+    known = pa.repeat(False, count)
+    for key in keys:
+        if key and payload[key].null_count < count:
+            known = pc.or_(known, payload[key].is_valid())
+    if missing:
+        detail, known = f"the payload has no key column {', '.join(missing)}", pa.repeat(False, count)
+    else:
+        detail = f"no value in the key column {', '.join(keys)}"
+    if kind is Kind.ORACLE:
+        known = pc.or_(known, pc.and_(metadata["is_deleted"], metadata["source"].field("row_id").is_valid()))
+    if pc.all(known).as_py():
+        return tuple(key or name for key, name in zip(keys, names, strict=True)), []
+    places = np.flatnonzero(~known.to_numpy(zero_copy_only=False))
+    return keys, [(int(place), Reason.NO_KEY_VALUE, detail) for place in places]
+
+
+def _sequence(
+    kind: Kind, metadata: dict[str, pa.Array], payload: dict[str, pa.Array], reading: Reading
+) -> tuple[pa.Array, list[tuple[int, str]]]:
+    batch = pa.RecordBatch.from_arrays(list(metadata.values()), names=list(metadata))
+    numbers, bad = sequence_numbers(kind, batch, row_hash(payload, len(batch)), reading.order)
+    return numbers, bad
+
+
+def _own_name(name: str) -> str:
+    """A payload column's name; one that is ours, in any case, gets a `_` more, since Delta has no two such columns."""
+    return f"{name}_" if name.lower() == METADATA else name

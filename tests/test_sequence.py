@@ -1,0 +1,121 @@
+"""change_sequence_number: a greater text is the newer event, for every kind of source."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distributary.datastream.model import METADATA_TYPE
+from distributary.datastream.sequence import WIDTH, OrderSettings, sequence_numbers, standing
+from tests.events import START_MS, Event, backfilled, deleted, table_of
+
+COLUMNS = {"id": pa.int64(), "value": pa.string()}
+
+
+def numbers(*events: Event, kind: str = "mysql") -> list[str]:
+    metadata = table_of(events, COLUMNS, kind).column("datastream_metadata").combine_chunks()
+    return [str(n) for n in pa.compute.struct_field(metadata, "change_sequence_number").to_pylist()]
+
+
+def ascending(found: Sequence[str]) -> bool:
+    return all(a < b for a, b in itertools.pairwise(found))
+
+
+ROW: dict[str, Any] = {"id": 1, "value": "a"}
+
+
+def test_every_number_has_one_width_and_is_a_pure_function_of_its_event() -> None:
+    events = [Event(ROW, 5), backfilled(ROW), deleted(ROW, 7)]
+    assert {len(n) for n in numbers(*events)} == {WIDTH}
+    assert numbers(*events) == [*numbers(events[0]), *numbers(*events[1:])]
+
+
+def test_mysql_orders_by_file_number_then_position_then_time() -> None:
+    """DataflowTemplates#2867; the number at the end of a binlog's name counts, not its text."""
+    assert ascending(
+        numbers(
+            Event(ROW, 4, sec=99),
+            Event(ROW, 999, sec=50),
+            Event(ROW, 1000, sec=40),
+            Event(ROW, 1, file="mysql-bin.999999"),
+            Event(ROW, 1, file="mysql-bin.1000000"),
+        )
+    )
+
+
+def test_any_change_beats_any_backfilled_row() -> None:
+    assert ascending(numbers(backfilled(ROW, sec=9000), Event(ROW, 1, sec=0)))
+
+
+def test_in_mysql_the_upsert_is_the_newer_of_two_events_at_one_place() -> None:
+    assert ascending(numbers(Event(ROW, 9, "UPDATE-DELETE"), Event(ROW, 9, "UPDATE-INSERT")))
+
+
+def test_oracle_orders_by_scn_then_rs_id_as_hex_then_ssn() -> None:
+    """DataflowTemplates 58a91af3e5; rs_id has blanks around it."""
+
+    def event(scn: int, rs_id: str, ssn: int) -> Event:
+        return Event(ROW, source={"scn": scn, "rs_id": rs_id, "ssn": ssn})
+
+    assert ascending(
+        numbers(
+            event(99, " 0x0000ff.00000705.0010 ", 0),
+            event(100, " 0x000004.00000705.0010 ", 0),
+            event(100, " 0x000004.00000705.0010 ", 1),
+            event(100, " 0x000004.0000a705.0010 ", 0),
+            kind="oracle",
+        )
+    )
+
+
+def test_postgresql_orders_by_commit_time_then_lsn_as_two_hex_numbers() -> None:
+    lsns = ["9/FFFFFFFF", "16/2", "16/CB002DB0"]
+    assert ascending(numbers(*(Event(ROW, source={"lsn": lsn}) for lsn in lsns), kind="postgresql"))
+    assert ascending(
+        numbers(Event(ROW, sec=1, source={"lsn": "FF/0"}), Event(ROW, sec=2, source={"lsn": "0/1"}), kind="postgresql")
+    )
+
+
+def test_sql_server_orders_by_commit_time_then_the_three_parts_of_the_lsn() -> None:
+    lsns = ["00000025:00000728:0003", "00000025:00000728:000a", "00000025:00001000:0001", "000000a5:00000001:0001"]
+    assert ascending(numbers(*(Event(ROW, source={"lsn": lsn}) for lsn in lsns), kind="sqlserver"))
+
+
+def test_a_place_that_cannot_be_read_is_said_with_its_row() -> None:
+    metadata = pa.Table.from_pylist(
+        [{"source": {"log_file": "no number", "log_position": 1}}, {"source": {"log_file": "b.1", "log_position": 1}}],
+        pa.schema(list(METADATA_TYPE)),
+    )
+    found, bad = sequence_numbers("mysql", metadata, pa.array([1, 2], pa.uint64()))
+    assert len(found) == 2
+    assert [row for row, _ in bad] == [0]
+
+
+def test_an_unknown_kind_of_source_is_refused() -> None:
+    empty = pa.schema(list(METADATA_TYPE)).empty_table()
+    with pytest.raises(ValueError, match="sybase"):
+        sequence_numbers("sybase", empty, pa.array([], pa.uint64()))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**40), st.integers(0, 10**6)), min_size=2, max_size=20))
+def test_text_order_is_the_order_of_the_places(places: list[tuple[int, int, int]]) -> None:
+    events = [Event(ROW, at, file=f"bin.{file}", sec=sec) for file, at, sec in places]
+    found = numbers(*events)
+    order = sorted(range(len(events)), key=lambda n: found[n])
+    assert [places[n] for n in order] == sorted(places)
+
+
+def test_settings_hold_for_numbers_that_were_made_without_them() -> None:
+    plain = numbers(Event(ROW, 9000, sec=10), Event(ROW, 5, sec=90))
+    settings = OrderSettings(epochs=((START_MS + 60_000, 1),))
+    times = pa.array([START_MS + 10_000, START_MS + 90_000])
+    before, after = standing(pa.array(plain), times, pa.array([False, False]), settings)
+    assert before < after
+    assert np.all(standing(pa.array([None, "odd"]), times, pa.array([False, False]), settings) < before)

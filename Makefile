@@ -21,9 +21,9 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "$(PYTHON) is not Python 3.11 or later; name one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 2; }
 	@echo "setting up $(VENV) (once, a few minutes)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) -e '.[dev]'
+	@$(PIP) -e '.[dev,simulate]'
 	@$(BIN)/python -c 'import os; from distributary.java import find_java; find_java(os.environ)' 2>/dev/null || \
-	  { echo "no Java 17 or 21 here: adding one to $(VENV)"; $(PIP) -e '.[dev,java]'; }
+	  { echo "no Java 17 or 21 here: adding one to $(VENV)"; $(PIP) -e '.[dev,java,simulate]'; }
 	@touch $@
 
 demo: $(READY) ## run the main job end to end, no servers (ARGS="--dir DIR" is passed on)

@@ -13,7 +13,10 @@ import pytest
 
 from tests import services
 from tests.services.kafka import Kafka
+from tests.services.mariadb import MariaDb
+from tests.services.postgres import Postgres
 from tests.services.registry import Registry
+from tests.services.stores import S3, GoogleStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +60,42 @@ def registry_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regist
 @pytest.fixture(scope="session")
 def registry_url(registry_server: Registry) -> str:
     return registry_server.url
+
+
+@pytest.fixture(scope="session")
+def google_storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleStorage]:
+    """A store in memory, shared by all tests: use `bucket()` for one of your own."""
+    with needed():
+        server = GoogleStorage(tmp_path_factory.mktemp("gcs"))
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    """A store in memory, shared by all tests: use `bucket()` for one of your own."""
+    with needed():
+        server = S3(tmp_path_factory.mktemp("s3"))
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
+    """A server with a row binlog, shared by all tests: use `database()` for one of your own."""
+    with needed():
+        server = MariaDb(tmp_path_factory.mktemp("mariadb"))
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """A server with logical decoding, shared by all tests: use `database()` for one of your own."""
+    with needed():
+        server = Postgres(tmp_path_factory.mktemp("postgres"))
+    with server:
+        yield server
 
 
 @pytest.fixture(scope="session")

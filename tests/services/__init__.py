@@ -1,15 +1,19 @@
-"""Real services for tests and benchmarks: started on loopback, by pid, from packages of Maven Central.
+"""Real services for tests and benchmarks: started on loopback, by pid, from packages of Maven Central and PyPI.
 
 with Kafka(folder) as kafka: ...
 with Registry(folder) as registry: ...
+with GoogleStorage(folder) as store: ...
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,12 +43,13 @@ class Server:
 
     name: ClassVar[str]
     start_timeout_sec: ClassVar[float] = 90
+    on_java: ClassVar[bool] = True
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.log = folder / f"{self.name}.log"
-        self.java = java_for(self.name)
+        self.java = java_for(self.name) if self.on_java else ""
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> list[str]:
@@ -111,6 +116,24 @@ class Server:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(20)
+
+
+def cached(service: str, key: str, fetch: Callable[[Path], None]) -> Path:
+    """The cache folder of `key`: built under a lock, and renamed into place when it is whole."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "distributary-test"
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / key.replace(":", "_")
+    with (cache / f"{service}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            part = Path(tempfile.mkdtemp(prefix=".part-", dir=cache))
+            try:
+                fetch(part)
+                part.rename(folder)
+            except BaseException:
+                shutil.rmtree(part, ignore_errors=True)
+                raise
+    return folder
 
 
 def java_for(service: str) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.services import ServiceMissing
+from tests.services import ServiceMissing, cached
 
 _POM = """<project><modelVersion>4.0.0</modelVersion>
 <groupId>local</groupId><artifactId>fetch</artifactId><version>1</version><packaging>pom</packaging>
@@ -33,7 +31,7 @@ def jars(service: str, *coordinates: str) -> Path:
             goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
             _mvn(service, goal, Path(work))
 
-    return _once(service, "+".join(coordinates), fetch)
+    return cached(service, "+".join(coordinates), fetch)
 
 
 def archive(service: str, coordinate: str) -> Path:
@@ -46,25 +44,7 @@ def archive(service: str, coordinate: str) -> Path:
             (packed,) = Path(work).glob("*.tar.gz")
             shutil.unpack_archive(packed, folder, filter="data")
 
-    return _once(service, coordinate, fetch)
-
-
-def _once(service: str, key: str, fetch: Callable[[Path], None]) -> Path:
-    """Build the cache folder of `key` under a lock, and rename it into place when it is whole."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "distributary-test"
-    cache.mkdir(parents=True, exist_ok=True)
-    folder = cache / key.replace(":", "_")
-    with (cache / f"{service}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            part = Path(tempfile.mkdtemp(prefix=".part-", dir=cache))
-            try:
-                fetch(part)
-                part.rename(folder)
-            except BaseException:
-                shutil.rmtree(part, ignore_errors=True)
-                raise
-    return folder
+    return cached(service, coordinate, fetch)
 
 
 def _mvn(service: str, goal: Sequence[str], work: Path) -> None:

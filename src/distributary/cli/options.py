@@ -9,7 +9,10 @@ import typer
 
 from distributary.errors import NotYet
 
-AVAILABLE = "check, clean, demo games, plan, replay, run, simulate games, status, verify"
+AVAILABLE = (
+    "check, clean, demo games, plan, replay, run, simulate database, simulate datastream, simulate games, status, "
+    "verify"
+)
 
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 # Help as plain text: the same on a terminal, in a log and in docs/cli.md.

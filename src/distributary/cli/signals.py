@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from distributary.errors import Exit
@@ -48,3 +50,20 @@ class Stopper:
         os.write(2, _STOPPING)
         # In a thread: this one may be in the middle of a call to the JVM.
         threading.Thread(target=self._run.stop, name="stop", daemon=True).start()
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """Within it the first Ctrl-C or SIGTERM only makes the answer True; a second one ends the process."""
+    received = threading.Event()
+
+    def on_signal(number: int, _frame: Any) -> None:
+        received.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from distributary.cli.options import GROUP, Yes, not_yet
+from distributary.cli.options import GROUP, Yes
 from distributary.cli.output import say, show
-from distributary.errors import BadInput
+from distributary.cli.signals import stop_on_signal
+from distributary.errors import BadInput, SimulationInvalid
 
 if TYPE_CHECKING:
     from distributary.config import RegistryConfig
+    from distributary.simulate.change_files import ChangeFiles, FilesPlan
+    from distributary.simulate.change_stream import Pace
+    from distributary.simulate.history import History
+    from distributary.simulate.source_truth import TableTruth
 
 simulate = typer.Typer(**GROUP, help="Produce data to try pipelines with.")
 
@@ -108,11 +115,184 @@ def simulate_games(
     say(f"counts of all that was sent: {truth}; to remove what was made: the same command with --clean --yes")
 
 
-for _verb, _help in (
-    ("database", "Change rows of a database, for change data capture."),
-    ("datastream", "Write change events as Google Datastream does."),
-):
-    not_yet(simulate, _verb, _help)
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        "--dsn",
+        metavar="URL",
+        help="mysql://user:password@host:port/database, or postgresql://...; without it, an invented history.",
+        show_default=False,
+    ),
+]
+Seconds = Annotated[float, typer.Option(min=0, help="How long to go on.")]
+Once = Annotated[bool, typer.Option("--once", help="Do what there is to do without a pause, then end.")]
+Kinds = Annotated[str, typer.Option(metavar="LIST", help="Of an invented history: kinds of databases.")]
+PerKind = Annotated[int, typer.Option(min=1, help="Of an invented history: tables of each kind, at most.")]
+Tables = Annotated[Path, typer.Option(metavar="FILE", help="What the tables hold in the end is written here.")]
+KINDS = "mysql,postgresql,oracle,sqlserver,mongodb"
+
+
+@simulate.command("database")
+def simulate_database(
+    url: Url = None,
+    seconds: Seconds = 60.0,
+    once: Once = False,
+    rate: Annotated[float, typer.Option(min=0, help="Transactions a second; 0: as many as go.")] = 20.0,
+    transactions: Annotated[int, typer.Option(min=1, help="With --once, or of an invented history: how many.")] = 500,
+    rows: Annotated[int, typer.Option(min=0, help="Rows per table before the changes begin.")] = 100,
+    schema_changes: Annotated[int, typer.Option(min=0, help="One per so many transactions; 0: none.")] = 200,
+    seed: Seed = 0,
+    kinds: Kinds = KINDS,
+    per_kind: PerKind = 2,
+    truth: Tables = Path("simulated-tables.json"),
+) -> None:
+    """Change rows of a database, for change data capture: tables users and orders of a real MySQL, MariaDB or
+    PostgreSQL, with inserts, updates, key updates, deletes and schema changes.
+
+    Without --url the databases are invented, and only what their tables hold in the end is written. simulate
+    datastream writes the files of the same history where its --events is --transactions here and --seed, --kinds,
+    --per-kind, --rows and --schema-changes are the same.
+    """
+    from distributary.simulate.source_truth import save_truth
+
+    if url is None:
+        history = _history(kinds, per_kind, seed, rows, schema_changes, 20.0)
+        events = sum(1 for _ in history.changes(transactions)) + sum(1 for _ in history.finish())
+        save_truth(history.truth(), truth)
+        say(f"invented {events:,} changes of {len(history.truth())} tables; what they hold in the end: {truth}")
+        return
+    from distributary.simulate.change_stream import read_truth
+    from distributary.simulate.database import Workload, run_workload
+    from distributary.simulate.servers import driver_missing, server
+
+    target = server(_resolved({"--url": url})["--url"])
+    work = Workload(rows, None if once else seconds, 0 if once else rate, None, schema_changes, seed)
+    if once:
+        work = replace(work, transactions=transactions)
+    try:
+        with stop_on_signal() as is_stopped:
+            done = run_workload(target, work, is_stopped=is_stopped)
+        save_truth(read_truth(target), truth)
+    except ImportError as error:
+        raise driver_missing(error) from error
+    kinds_done = ", ".join(f"{count:,} {what}" for what, count in sorted(done.statements.items()))
+    say(f"{target}: {done.transactions:,} transactions: {kinds_done}; {len(done.schema_changes)} schema changes")
+    say(f"what its tables hold in the end: {truth}")
+
+
+@simulate.command("datastream")
+def simulate_datastream(
+    dir: Annotated[Path, typer.Option(metavar="DIR", help="The folder that stands for the bucket.")],
+    url: Url = None,
+    format: Annotated[str, typer.Option(help="avro, jsonl, jsonl.gz or parquet.")] = "avro",
+    faults: Annotated[str, typer.Option(metavar="LIST", help="Names of faults, all or none.")] = "none",
+    seconds: Annotated[float | None, typer.Option(min=0, help="Go on for so long.", show_default=False)] = None,
+    once: Once = False,
+    events: Annotated[int, typer.Option(min=1, help="Of an invented history with --once.")] = 10_000,
+    rate: Annotated[float, typer.Option(min=0.1, help="Of an invented history: changes a second.")] = 20.0,
+    rows: Annotated[int, typer.Option(min=0, help="Of an invented history: rows that only a backfill shows.")] = 20,
+    schema_changes: Annotated[int, typer.Option(min=0, help="Of it: one per so many transactions; 0: none.")] = 60,
+    seed: Seed = 0,
+    kinds: Kinds = KINDS,
+    per_kind: PerKind = 2,
+    layout: Annotated[str, typer.Option(help="Age of the service: 2021-03, 2021-06, 2024, 2025 or gtid.")] = "2025",
+    rotate_size: Annotated[str, typer.Option(metavar="SIZE", help="A file ends at about this size.")] = "50 MB",
+    rotate_after: Annotated[str, typer.Option(metavar="DURATION", help="Or after so long.")] = "60 seconds",
+    schema_files: Annotated[bool, typer.Option("--schema-files", help="Write .schema files beside the data.")] = False,
+    placeholders: Annotated[bool, typer.Option("--placeholders", help="Leave empty folders about.")] = False,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The place in a real log; by default beside DIR.", show_default=False),
+    ] = None,
+    truth: Tables = Path("simulated-tables.json"),
+) -> None:
+    """Write change events as Google Datastream does: from the log of a real database, or from an invented history.
+
+    A real MySQL or MariaDB must run with binlog_format=ROW, binlog_row_image=FULL and binlog_row_metadata=FULL,
+    PostgreSQL with wal_level=logical and the plugin wal2json. With --seconds the stream goes on for so long; with
+    --once, or neither, it ends when there is nothing more to read.
+    """
+    from distributary.simulate import change_stream
+    from distributary.simulate.change_files import ChangeFiles
+    from distributary.simulate.source_truth import save_truth
+
+    # A real log is read by several runs into one folder, so their files must not share names.
+    plan = _files_plan(dir, format, layout, faults, rotate_size, rotate_after, seed if url is None else None)
+    files = ChangeFiles(replace(plan, schema_files=schema_files, placeholders=placeholders))
+    with stop_on_signal() as is_stopped:
+        pace = change_stream.Pace(None if once else seconds, is_stopped)
+        if url is None:
+            history = _history(kinds, per_kind, seed, rows, schema_changes, rate)
+            written = _write_history(history, files, events, pace)
+            found = history.truth()
+        else:
+            place = state or dir.parent / f"{dir.name}.position.json"
+            written, found = _write_server(url, files, place, pace)
+    save_truth(found, truth)
+    extra = sum(1 for file in files.written if file.extra)
+    say(f"wrote {written:,} events in {len(files.written):,} files to {dir} ({extra:,} of them are faults)")
+    say(f"what the {len(found)} tables hold in the end: {truth}")
+
+
+def _write_history(history: History, files: ChangeFiles, events: int, pace: Pace) -> int:
+    from distributary.simulate.change_stream import write_history, write_history_live
+
+    root = files.plan.root
+    if any(root.iterdir()):
+        detail = f"{root} is not empty, and a history begins in a folder of its own. Name a new one"
+        raise SimulationInvalid(what="--dir", detail=detail)
+    if pace.seconds is None:
+        return write_history(history, files, events)
+    return write_history_live(history, files, pace, _now_ms)
+
+
+def _write_server(url: str, files: ChangeFiles, state: Path, pace: Pace) -> tuple[int, dict[str, TableTruth]]:
+    from distributary.simulate.change_stream import open_source, write_server
+    from distributary.simulate.servers import driver_missing, server
+
+    try:
+        source = open_source(server(_resolved({"--url": url})["--url"]), state)
+    except ImportError as error:
+        raise driver_missing(error) from error
+    return write_server(source, files, state, pace, _now_ms), source.truth()
+
+
+def _history(kinds: str, per_kind: int, seed: int, rows: int, schema_changes: int, rate: float) -> History:
+    from distributary.datastream.model import Kind
+    from distributary.simulate.history import History, HistoryPlan
+    from distributary.simulate.history_tables import tables_of
+
+    names = [name.strip() for name in kinds.split(",") if name.strip()]
+    if unknown := sorted(set(names) - set(KINDS.split(","))):
+        raise SimulationInvalid(what="--kinds", detail=f"{', '.join(unknown)}: allowed are {KINDS}")
+    tables = tables_of([Kind(name) for name in names], per_kind)
+    return History(HistoryPlan(tables, seed, initial_rows=rows, schema_changes=schema_changes, changes_per_sec=rate))
+
+
+def _files_plan(
+    root: Path, format_: str, layout: str, faults: str, rotate_size: str, rotate_after: str, seed: int | None
+) -> FilesPlan:
+    from distributary.config.quantities import seconds, size_bytes
+    from distributary.simulate.change_events import Layout
+    from distributary.simulate.change_files import FilesPlan
+    from distributary.simulate.event_files import FORMATS
+    from distributary.simulate.faults import Faults
+
+    found = [name for name in FORMATS if name == format_]
+    if not found:
+        raise SimulationInvalid(what="--format", detail=f"{format_}: allowed are {', '.join(FORMATS)}")
+    if layout not in set(Layout):
+        raise SimulationInvalid(what="--layout", detail=f"{layout}: allowed are {', '.join(Layout)}")
+    try:
+        size, age_ms = size_bytes(rotate_size), round(seconds(rotate_after) * 1000)
+    except ValueError as error:
+        raise SimulationInvalid(what="--rotate-size and --rotate-after", detail=str(error)) from error
+    return FilesPlan(root, found[0], Layout(layout), size, age_ms, seed=seed, faults=Faults.named(faults))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _clean_simulated(made: Path, config: RegistryConfig | None, settings: Mapping[str, str], yes: bool) -> None:

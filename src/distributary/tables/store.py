@@ -34,7 +34,8 @@ class Store:
             with open(local / name, "wb") as file:
                 file.write(body)
             return
-        with self._system(folder).open_output_stream(name) as stream:
+        # deltalake 1.6.6 takes `bytes` only, and pyarrow passes them on only out of a buffer of its own.
+        with self._system(folder).open_output_stream(name, buffer_size=len(body) + 1) as stream:
             stream.write(body)
 
     def put_whole(self, folder: str, name: str, body: bytes) -> None:

@@ -1,0 +1,285 @@
+"""The file ledger: every file that the stream was given, a Delta table at `<state>/files`.
+
+A row per file and attempt. Each commit is one **parcel**: the files of one batch, in one data file, so that Spark's
+Delta source with one file per trigger makes the same batches again after a crash. A file is taken from the moment its
+parcel is committed; before that it is found again. So there is nothing between the two to lose or to do twice.
+
+Parcels are numbered, and a commit carries its number as its mark: of two processes that add parcel 7, one is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from distributary.errors import StoreDown
+from distributary.sources.known import FileRef, KnownFiles
+from distributary.sources.listing import place
+from distributary.tables import append
+from distributary.tables.append import CommitConflict, Mark, Owner
+from distributary.tables.datafile import DataFile, write_data_file
+from distributary.tables.evolve import Policy, evolve
+from distributary.tables.files import filesystem
+from distributary.tables.store import Store, join
+from distributary.tables.tip import Tip, append_on_tip
+
+FILES_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("size", pa.int64()),
+        ("mtime_ms", pa.int64()),
+        ("etag", pa.string()),
+        ("folder", pa.string()),
+        ("found_ms", pa.int64()),
+        ("attempt", pa.int32()),
+        ("parcel", pa.int64()),
+    ]
+)
+_REF = ["path", "size", "mtime_ms", "folder", "etag"]
+
+MANY_FILES = 100
+"""Data files at which `tidy` rewrites them."""
+KEPT_HOURS = 24
+"""What `tidy` replaces stays so long, for readers that are at it."""
+KEPT_VERSIONS = 100
+"""Versions before the one that was read whose log entries stay. Spark begins a restart with the start of its last
+batch, which can lie some commits of upkeep before its end."""
+
+_LOG_ENTRY = re.compile(r"(\d{20})\.(json|checkpoint)")
+
+APP = "distributary.files"
+"""Parcels are the batches of this stream, in the words of the Delta protocol."""
+
+# Spark's stream reads the log commit by commit: none may expire before it has (`tidy` removes those that it has read).
+PROPERTIES = {"delta.logRetentionDuration": "interval 3650 days"}
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What is in the ledger and was not read yet."""
+
+    files: int
+    bytes: int
+
+
+def parcels(refs: Iterable[FileRef], max_files: int, max_bytes: int) -> Iterator[list[FileRef]]:
+    """Cut files into parcels, in their order. A file larger than `max_bytes` is a parcel of its own."""
+    parcel: list[FileRef] = []
+    size = 0
+    for ref in refs:
+        if parcel and (len(parcel) == max_files or size + ref.size > max_bytes):
+            yield parcel
+            parcel, size = [], 0
+        parcel.append(ref)
+        size += ref.size
+    if parcel:
+        yield parcel
+
+
+def read_version(offset: Mapping[str, Any] | None) -> int:
+    """The newest version of the ledger that a checkpoint's offset (`state.checkpoint.read_offsets`) has read whole.
+
+    Delta's source counts a version's files from 0; a negative index is the beginning. A parcel is one file.
+    """
+    if offset is None:
+        return -1
+    version = int(offset["reservoirVersion"])
+    return version - 1 if int(offset["index"]) < 0 else version
+
+
+class FileLedger:
+    """The ledger of one pipeline, from any thread. A second process that adds files is noticed, and heard."""
+
+    def __init__(self, state_root: str, pipeline: str, store: Store) -> None:
+        """Raises DeltaError, OSError when the ledger cannot be read."""
+        self.uri = join(state_root, "files")
+        self.pipeline = pipeline
+        self.store = store
+        self.known = KnownFiles()
+        self._newest: dict[str, str] = {}
+        self._parcel = -1
+        self._tip: Tip | None = None
+        self._lock = threading.Lock()
+        self._restore()
+
+    def _restore(self) -> None:
+        self._tip = None
+        table = append.open_table(self.uri, self.store)
+        if table is None:
+            return
+        self._parcel = append.committed_batch(table, APP)
+        self.known.load(self._entries(table))
+
+    def _entries(self, table: DeltaTable) -> Iterator[tuple[FileRef, int]]:
+        for rows in table.to_pyarrow_dataset().to_batches(columns=[*_REF, "attempt"]):
+            self._remember(pc.unique(rows["folder"]).to_pylist())
+            yield from zip(_refs(rows), rows["attempt"].to_pylist(), strict=True)
+
+    def _remember(self, folders: Iterable[str]) -> None:
+        for folder in folders:
+            table, when = place(folder)
+            name = table if when else folder.split("/", 1)[0]
+            self._newest[name] = max(folder, self._newest.get(name, ""))
+
+    @property
+    def folders(self) -> list[str]:
+        """The newest folder of each object that files were taken from, for `Lister.seed`."""
+        return list(self._newest.values())
+
+    def create(self) -> None:
+        """Make the ledger where there is none, so that a stream over it can start before there is a file.
+
+        Raises StoreDown.
+        """
+        with self._lock:
+            try:
+                if append.open_table(self.uri, self.store) is None:
+                    self._append(None, [], Mark(APP, -1))
+            except CommitConflict:
+                self._restore()
+            except (DeltaError, OSError) as e:
+                raise StoreDown(path=self.uri, detail=append.in_words(e)) from e
+
+    @property
+    def newest_parcel(self) -> int:
+        """The number of the last parcel; -1 while there is none."""
+        return self._parcel
+
+    def add(self, refs: Sequence[FileRef], max_files: int, max_bytes: int, rest: bool = True) -> int:
+        """Enter the files that are not known, in their order; the number of parcels that they make.
+
+        `rest`: also those that do not fill a parcel. Raises StoreDown when the ledger cannot be written; the parcels
+        before stay, the other files are still unknown.
+        """
+        return self._write(lambda: self.known.unseen(refs), max_files, max_bytes, rest)
+
+    def requeue(self, paths: Collection[str], max_files: int, max_bytes: int) -> int:
+        """Give files of the ledger to the stream once more, each as its next attempt; the number of parcels.
+
+        Raises StoreDown.
+        """
+        return self._write(lambda: self._entered(paths), max_files, max_bytes, rest=True)
+
+    def _write(self, wanted: Callable[[], Sequence[FileRef]], max_files: int, max_bytes: int, rest: bool) -> int:
+        done: list[list[FileRef]] = []
+        with self._lock:
+            for attempt in range(append.COMMIT_ATTEMPTS):
+                try:
+                    before = {ref.path for parcel in done for ref in parcel}
+                    cut = list(parcels((r for r in wanted() if r.path not in before), max_files, max_bytes))
+                    for parcel in cut if rest else cut[:-1]:
+                        self._enter(parcel)
+                        done.append(parcel)
+                    break
+                except CommitConflict as e:
+                    if attempt == append.COMMIT_ATTEMPTS - 1:
+                        raise StoreDown(path=self.uri, detail=f"other writers were first each time: {e}") from e
+                    self._restore()
+                except (DeltaError, OSError) as e:
+                    raise StoreDown(path=self.uri, detail=append.in_words(e)) from e
+        return len(done)
+
+    def _enter(self, refs: Sequence[FileRef]) -> None:
+        """One parcel, one commit."""
+        number = self._parcel + 1
+        attempts = [self.known.attempts(ref) + 1 for ref in refs]
+        file = write_data_file(self.uri, _table(refs, attempts, number), self.store)
+        self._commit(file, Mark(APP, number))
+        self._parcel = number
+        self.known.add(refs, attempts)
+        self._remember({ref.folder for ref in refs})
+
+    def _commit(self, file: DataFile, mark: Mark) -> None:
+        if self._tip is not None and append_on_tip(self.uri, self._tip, [file], mark):
+            self._tip = replace(self._tip, version=self._tip.version + 1)
+            return
+        table = append.open_table(self.uri, self.store)
+        if table is not None and append.committed_batch(table, APP) >= mark.batch:
+            raise CommitConflict(f"parcel {mark.batch} is in the ledger already")
+        self._append(table, [file], mark)
+
+    def _append(self, table: DeltaTable | None, files: Sequence[DataFile], mark: Mark) -> None:
+        evolution = evolve(None if table is None else append.arrow_schema(table), [FILES_SCHEMA], Policy())
+        owner = Owner(self.pipeline, "")
+        version = append.commit_append(table, self.uri, evolution, files, mark, owner, self.store, PROPERTIES)
+        self._tip = None if version is None else Tip.of(version, FILES_SCHEMA)
+
+    def _entered(self, paths: Collection[str]) -> list[FileRef]:
+        """The newest entry of each path that the ledger has."""
+        table = append.open_table(self.uri, self.store)
+        if table is None or not paths:
+            return []
+        wanted = pc.field("path").isin(list(paths))
+        rows = table.to_pyarrow_dataset().to_table(columns=[*_REF, "attempt"], filter=wanted).sort_by("attempt")
+        return list({ref.path: ref for ref in _refs(rows)}.values())
+
+
+def waiting(state_root: str, store: Store, after_version: int) -> Waiting:
+    """What the stream has not read when it has read the ledger up to `after_version` (`read_version`; -1: nothing).
+
+    Raises DeltaError, OSError.
+    """
+    table = append.open_table(join(state_root, "files"), store)
+    if table is None:
+        return Waiting(0, 0)
+    done = -1
+    if after_version >= 0:
+        options = dict(store.options) or None
+        then = DeltaTable(table.table_uri, version=min(after_version, table.version()), storage_options=options)
+        done = append.committed_batch(then, APP)
+    left = table.to_pyarrow_dataset().to_table(columns=["size"], filter=pc.field("parcel") > done)
+    return Waiting(left.num_rows, pc.sum(left["size"]).as_py() or 0)
+
+
+def tidy(state_root: str, store: Store, version_read: int) -> None:
+    """Make the ledger quicker to open: small files into large ones, log entries that a checkpoint holds removed.
+
+    `version_read`: what the stream has read for certain, by `read_version` of its last finished batch; the stream needs
+    the log from there on, and steps over the rewrite, which is no change of data. It may run beside the stream; another
+    writer's commit wins. Raises DeltaError, OSError.
+    """
+    uri = join(state_root, "files")
+    table = append.open_table(uri, store)
+    if table is None:
+        return
+    if len(table.file_uris()) > MANY_FILES:
+        with contextlib.suppress(CommitFailedError):
+            table.optimize.compact(post_commithook_properties=append.HOOKS)
+        table.create_checkpoint()
+    unread = waiting(state_root, store, version_read).files
+    # Each vacuum is two commits, also one that finds nothing.
+    if not unread and table.vacuum(retention_hours=KEPT_HOURS, enforce_retention_duration=False):
+        table.vacuum(retention_hours=KEPT_HOURS, enforce_retention_duration=False, dry_run=False)
+    _drop_log(filesystem(uri, store), version_read)
+
+
+def _drop_log(system: pafs.FileSystem, version_read: int) -> None:
+    """Remove the log's entries before the last checkpoint that is well before `version_read`."""
+    found = system.get_file_info(pafs.FileSelector("_delta_log"))
+    versions = {info: int(match[1]) for info in found if (match := _LOG_ENTRY.match(info.base_name))}
+    whole = [v for info, v in versions.items() if v <= version_read - KEPT_VERSIONS and ".checkpoint" in info.base_name]
+    oldest = time.time() - KEPT_HOURS * 3600
+    for info, version in versions.items():
+        if version < max(whole, default=0) and info.mtime_ns < oldest * 1e9:
+            system.delete_file(info.path)
+
+
+def _refs(rows: pa.RecordBatch | pa.Table) -> list[FileRef]:
+    return [FileRef(*values) for values in zip(*(rows[name].to_pylist() for name in _REF), strict=True)]
+
+
+def _table(refs: Sequence[FileRef], attempts: Sequence[int], parcel: int) -> pa.Table:
+    columns: dict[str, Any] = {name: [getattr(ref, name) for ref in refs] for name in _REF}
+    columns |= {"found_ms": [int(time.time() * 1000)] * len(refs), "attempt": attempts, "parcel": [parcel] * len(refs)}
+    return pa.Table.from_pydict(columns, schema=FILES_SCHEMA)

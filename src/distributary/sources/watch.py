@@ -1,0 +1,85 @@
+"""From the source into the file ledger: rounds of a lister, at a call or from a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime
+
+from distributary.errors import Outage
+from distributary.sources.bodies import Options
+from distributary.sources.file_ledger import FileLedger
+from distributary.sources.listing import Lister, Round, Tree
+from distributary.sources.listing_local import LocalTree
+from distributary.sources.listing_objects import ObjectTree
+from distributary.tables.store import local_path
+
+
+def open_tree(path: str, options: Options) -> Tree:
+    """The folders below a source's path, with or without a slash at its end. Raises ConfigError."""
+    local = local_path(path)
+    return ObjectTree(path, options) if local is None else LocalTree(local)
+
+
+class Watch:
+    """Looks for new files and enters them into the ledger. `look` from one thread at a time.
+
+    A stream that is slower than the files come would fall back for good if each look made a small batch. So once the
+    stream says where it is (`reached`), files that do not fill a parcel wait until it has begun the last one there is.
+    `outage`: the last round failed, and how; for `status`. A round that fails is made good by the next one.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        ledger: FileLedger,
+        max_files: int,
+        max_bytes: int,
+        start: datetime | None = None,
+        report: Callable[[Round], None] = lambda _: None,
+    ) -> None:
+        """`max_files`, `max_bytes`: of a parcel. `start`: the earliest folder time. `report` hears of every round."""
+        self.ledger = ledger
+        self.lister = Lister(tree, ledger.known, start=start)
+        self.lister.seed(ledger.folders)
+        self.outage: Outage | None = None
+        self._limits = max_files, max_bytes
+        self._reached: int | None = None
+        self._report = report
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def look(self, full: bool = False) -> Round:
+        """One round, its files entered; `full`: of everything. Raises SourceDown, SourceMissing, StoreDown."""
+        found = self.lister.new_files(full)
+        rest = full or self._reached is None or self._reached >= self.ledger.newest_parcel
+        self.ledger.add(found.files, *self._limits, rest)
+        self._report(found)
+        return found
+
+    def reached(self, parcel: int) -> None:
+        """The stream has begun a batch with this parcel. From any thread."""
+        self._reached = parcel
+
+    def start(self, every_sec: float, failed: Callable[[BaseException], None]) -> None:
+        """Look every `every_sec` seconds until `stop`. `failed` hears of an error that is no outage, which ends it."""
+        self._thread = threading.Thread(target=self._go, args=(every_sec, failed), name="watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when the round that goes on has ended."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _go(self, every_sec: float, failed: Callable[[BaseException], None]) -> None:
+        while not self._stop.is_set():
+            try:
+                self.look()
+                self.outage = None
+            except Outage as e:
+                self.outage = e
+            except BaseException as e:
+                failed(e)
+                return
+            self._stop.wait(every_sec)

@@ -13,7 +13,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import create_table_with_add_actions
 
 from distributary.config import Tables
+from distributary.errors import TableCollision
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution
 from distributary.tables.store import Store, engine_uri
@@ -57,19 +58,24 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who a table belongs to; written into the table at creation, checked at every opening."""
+    """Who a table belongs to; written into the table at creation, checked at every opening.
+
+    `keys`: the columns by which a merged table's rows are told apart.
+    """
 
     pipeline: str
     route: str
+    keys: tuple[str, ...] = field(default=(), compare=False)
 
     def text(self) -> str:
-        return json.dumps({"distributary": {"pipeline": self.pipeline, "route": self.route}}, ensure_ascii=False)
+        about = {"pipeline": self.pipeline, "route": self.route, **({"keys": list(self.keys)} if self.keys else {})}
+        return json.dumps({"distributary": about}, ensure_ascii=False)
 
     @classmethod
     def of(cls, table: DeltaTable) -> Owner | None:
         try:
             found = json.loads(table.metadata().description or "").get("distributary")
-            return cls(found["pipeline"], found["route"])
+            return cls(found["pipeline"], found["route"], tuple(found.get("keys", ())))
         except (ValueError, AttributeError, KeyError, TypeError):
             return None
 
@@ -80,6 +86,18 @@ def open_table(uri: str, store: Store) -> DeltaTable | None:
         return DeltaTable(engine_uri(uri), storage_options=dict(store.options) or None)
     except TableNotFoundError:
         return None
+
+
+def open_owned(uri: str, owner: Owner, store: Store) -> DeltaTable | None:
+    """The table, None where there is none yet.
+
+    Raises TableCollision when it was made by another pipeline or for another route (case D2), DeltaError, OSError.
+    """
+    table = open_table(uri, store)
+    found = None if table is None else Owner.of(table)
+    if found is not None and found != owner:
+        raise TableCollision(route=owner.route, table=uri, owner=f"pipeline {found.pipeline}, route {found.route!r}")
+    return table
 
 
 def arrow_schema(table: DeltaTable) -> pa.Schema:
@@ -200,8 +218,8 @@ def commit_append(
         if not _landed(table, uri, mark, store, e):
             raise
         return None
-    if version is not None and checkpoint_due(uri, version):
-        _checkpoint(uri, store)
+    if version is not None:
+        checkpoint_in_turn(uri, version, store)
     return version
 
 
@@ -216,7 +234,7 @@ def _create(
 ) -> None:
     create_table_with_add_actions(
         engine_uri(uri),
-        _delta_schema(evolution.schema),
+        delta_schema(evolution.schema),
         [f.add_action() for f in files],
         mode="error",
         partition_by=[],
@@ -229,11 +247,9 @@ def _create(
 
 
 def _append(table: DeltaTable, evolution: Evolution, files: Sequence[DataFile], mark: Mark) -> None:
-    schema = _delta_schema(evolution.schema)
+    schema = delta_schema(evolution.schema)
     if evolution.changed:
-        before = list(arrow_schema(table))
-        grown = {f.name for f in evolution.schema if f not in before}
-        table.alter.add_columns([f for f in schema.fields if f.name in grown])
+        add_columns(table, evolution)
     # Another attempt at this batch may have come between the caller's look and here: from what is known now on,
     # delta-rs itself refuses a second commit of the same app.
     if committed_batch(table, mark.app) >= mark.batch:
@@ -245,6 +261,16 @@ def _append(table: DeltaTable, evolution: Evolution, files: Sequence[DataFile], 
         commit_properties=_commit_properties(files, mark),
         post_commithook_properties=HOOKS,
     )
+
+
+def add_columns(table: DeltaTable, evolution: Evolution) -> None:
+    """Add the evolution's new columns to the table, in a commit of its own; those that are there stay as they are.
+
+    Raises CommitFailedError, DeltaError.
+    """
+    before = list(arrow_schema(table))
+    grown = {f.name for f in evolution.schema if f not in before}
+    table.alter.add_columns([f for f in delta_schema(evolution.schema).fields if f.name in grown])
 
 
 def _landed(table: DeltaTable | None, uri: str, mark: Mark, store: Store, error: Exception) -> bool:
@@ -276,7 +302,7 @@ def _commit_properties(files: Sequence[DataFile], mark: Mark, retries: int = 15)
     )
 
 
-def _delta_schema(schema: pa.Schema) -> Schema:
+def delta_schema(schema: pa.Schema) -> Schema:
     """Raises ValueError for a type that Delta has no word for; delta-rs itself raises a bare Exception."""
     try:
         return Schema.from_arrow(schema)
@@ -294,6 +320,12 @@ CHECKPOINT_COMMITS = 20
 def checkpoint_due(uri: str, version: int) -> bool:
     """Is `version` one at which this table is checkpointed? Tables take turns, so that no batch does all of them."""
     return (version + zlib.crc32(uri.encode())) % CHECKPOINT_COMMITS == 0
+
+
+def checkpoint_in_turn(uri: str, version: int, store: Store) -> None:
+    """After commit `version`: checkpoint the table if it is its turn."""
+    if checkpoint_due(uri, version):
+        _checkpoint(uri, store)
 
 
 def _checkpoint(uri: str, store: Store) -> None:

@@ -10,7 +10,7 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from decimal import Context, Decimal
@@ -47,9 +47,22 @@ class DataFile:
     def add_action(self) -> AddAction:
         return AddAction(self.path, self.size, {}, self.written_ms, True, self.stats)
 
+    def as_log(self) -> dict[str, Any]:
+        """The `add` action of a commit that we write ourselves."""
+        return {
+            "path": self.path,
+            "partitionValues": {},
+            "size": self.size,
+            "modificationTime": self.written_ms,
+            "dataChange": True,
+            "stats": self.stats,
+        }
 
-def write_data_file(table_uri: str, rows: pa.Table, store: Store) -> DataFile:
+
+def write_data_file(table_uri: str, rows: pa.Table, store: Store, distinct: Collection[str] = ()) -> DataFile:
     """Write `rows` as one Snappy Parquet file under `table_uri`, under a name never used before.
+
+    `distinct`: leaf columns, by dotted path, whose values hardly repeat: a dictionary of them is wasted work.
 
     Raises OSError when the store refuses it. A file whose commit never comes is an orphan that vacuum removes.
     """
@@ -63,6 +76,7 @@ def write_data_file(table_uri: str, rows: pa.Table, store: Store) -> DataFile:
         metadata_collector=collected,
         store_schema=False,
         write_statistics=_columns_with_bounds(rows),
+        use_dictionary=_columns_with_dictionary(rows.schema, distinct) if distinct else True,
     )
     body = sink.getvalue()
     store.put(table_uri, name, body)
@@ -114,6 +128,25 @@ def _leaves(fields: Iterable[pa.Field], path: tuple[str, ...] = (), repeated: bo
             yield from _leaves([kind.key_field, kind.item_field], here, True)
         else:
             yield _Leaf(here, kind, repeated)
+
+
+def _columns_with_dictionary(schema: pa.Schema, distinct: Collection[str]) -> list[str]:
+    return [name for name in _parquet_names(schema) if name not in distinct]
+
+
+def _parquet_names(fields: Iterable[pa.Field], path: str = "") -> Iterator[str]:
+    """Leaf columns as pyarrow names them in a Parquet file's schema."""
+    for field in fields:
+        here, kind = f"{path}{field.name}", field.type
+        if pa.types.is_struct(kind):
+            yield from _parquet_names(kind, f"{here}.")
+        elif pa.types.is_list(kind):
+            yield from _parquet_names([pa.field("element", kind.value_type)], f"{here}.list.")
+        elif pa.types.is_map(kind):
+            yield from _parquet_names([pa.field("key", kind.key_type)], f"{here}.key_value.")
+            yield from _parquet_names([pa.field("value", kind.item_type)], f"{here}.key_value.")
+        else:
+            yield here
 
 
 def _columns_with_bounds(rows: pa.Table) -> bool | list[str]:

@@ -54,6 +54,16 @@ QUARANTINE_SCHEMA = pa.schema(
 )
 
 
+FILE_FIELDS = (pa.field("file", pa.string()), pa.field("row", pa.int64()))
+"""Where an event came from: the file's address, and its number in the file (null: the file as a whole)."""
+
+EVENT_REJECTED_SCHEMA = pa.schema([*REJECTED_SCHEMA, *FILE_FIELDS])
+"""A rejected change event. `level`: `file` (nothing of it can be read), `event` (it is in no table), or `merge` (it is
+in its log table, but could not be merged)."""
+
+EVENT_QUARANTINE_SCHEMA = pa.schema([*QUARANTINE_SCHEMA, *FILE_FIELDS])
+
+
 def quarantine_uri(state_root: str) -> str:
     """Where a pipeline's quarantine is."""
     return join(state_root, "quarantine")
@@ -65,7 +75,13 @@ def replay_app(quarantine: DeltaTable) -> str:
 
 
 def write_rejected(
-    uri: str, rejected: Sequence[pa.Table], stream: str, batch: int, part: str, store: Store
+    uri: str,
+    rejected: Sequence[pa.Table],
+    stream: str,
+    batch: int,
+    part: str,
+    store: Store,
+    schema: pa.Schema = QUARANTINE_SCHEMA,
 ) -> DataFile:
     """Write rejected rows as one data file of the quarantine; the batch's commit takes it in later.
 
@@ -82,14 +98,18 @@ def write_rejected(
         "state": pa.repeat("open", count),
         "replay": pa.nulls(count, pa.int64()),
     }
-    columns = [
-        given.get(f.name, rows.column(f.name) if f.name in rows.column_names else None) for f in QUARANTINE_SCHEMA
-    ]
-    return write_data_file(uri, pa.table(columns, schema=QUARANTINE_SCHEMA), store)
+    columns = [given.get(f.name, rows.column(f.name) if f.name in rows.column_names else None) for f in schema]
+    return write_data_file(uri, pa.table(columns, schema=schema), store)
 
 
 def commit_quarantine(
-    uri: str, pipeline: str, files: Sequence[DataFile], stream: str, batch: int, store: Store
+    uri: str,
+    pipeline: str,
+    files: Sequence[DataFile],
+    stream: str,
+    batch: int,
+    store: Store,
+    schema: pa.Schema = QUARANTINE_SCHEMA,
 ) -> None:
     """Take a batch's files into the quarantine in one commit; nothing happens when the batch's mark is there.
 
@@ -99,5 +119,5 @@ def commit_quarantine(
     if table is not None and append.committed_batch(table, stream) >= batch:
         return
     found = None if table is None else append.arrow_schema(table)
-    evolution = evolve(found, [QUARANTINE_SCHEMA], Policy(type_change="new_column"))
+    evolution = evolve(found, [schema], Policy(type_change="new_column"))
     append.commit_append(table, uri, evolution, files, Mark(stream, batch), Owner(pipeline, ""), store)

@@ -9,7 +9,8 @@ share: delta-io/delta#3934).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from delta.tables import DeltaTable as SparkDeltaTable
@@ -56,6 +57,9 @@ class SparkEngine:
 
     def _create(self, uri: str, schema: pa.Schema, owner: Owner, properties: Mapping[str, str]) -> None:
         builder = SparkDeltaTable.createIfNotExists(self.spark).location(uri).comment(owner.text())
+        if _ODD.search("".join(_names(schema))):
+            # Spark refuses such names in Parquet files: there, columns get names of their own.
+            properties = {"delta.columnMapping.mode": "name", **properties}
         for key, value in properties.items():
             builder = builder.property(key, value)
         builder.addColumns(spark_schema(schema)).execute()
@@ -92,6 +96,18 @@ class SparkEngine:
         return True
 
 
+_ODD = re.compile(r"[ ,;{}()\n\t=]")
+
+
+def _names(fields: Iterable[pa.Field]) -> Iterator[str]:
+    for field in fields:
+        yield field.name
+        if pa.types.is_struct(field.type):
+            yield from _names(field.type)
+        elif pa.types.is_list(field.type):
+            yield from _names([field.type.value_field])
+
+
 def spark_schema(schema: pa.Schema) -> StructType:
     """A table's Arrow schema as Spark spells it."""
     return from_arrow_schema(schema)
@@ -99,3 +115,14 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 def first_line(error: BaseException) -> str:
     return str(error).strip().split("\n", 1)[0][:500]
+
+
+def ddl(kind: pa.DataType) -> str:
+    """An Arrow type as Spark SQL spells it, names inside it quoted."""
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{quoted(f.name)}: {ddl(f.type)}' for f in kind)}>"
+    if pa.types.is_list(kind):
+        return f"array<{ddl(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{ddl(kind.key_type)}, {ddl(kind.item_type)}>"
+    return str(from_arrow_type(kind).simpleString())

@@ -82,14 +82,5 @@ def _commit(read_version: int, files: Sequence[DataFile], mark: Mark) -> str:
         {"commitInfo": info},
         {"txn": {"appId": mark.app, "version": mark.batch, "lastUpdated": now}},
     ]
-    for file in files:
-        add = {
-            "path": file.path,
-            "partitionValues": {},
-            "size": file.size,
-            "modificationTime": file.written_ms,
-            "dataChange": True,
-            "stats": file.stats,
-        }
-        actions.append({"add": add})
+    actions += [{"add": file.as_log()} for file in files]
     return "".join(json.dumps(action) + "\n" for action in actions)

@@ -1,0 +1,48 @@
+"""Changes to many small merged tables: our merge inside tasks against Spark's MERGE, a job per table."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import numpy as np
+
+from bench.merges import Work, check_same, events, merge_all, save, spark_merge_all
+from bench.result import Case, Result
+from bench.workload import Place, say, session
+
+NOTE = (
+    "Seconds to merge a batch of changes into each of the tables, median; tables exist, workers and JVM have merged "
+    "before. Ours: one Spark job whose tasks read the changes from Parquet, reduce them to one per key and merge. "
+    "Other: Spark's MERGE, guarded by the same sequence, a job per table in 8 threads, from the same Parquet files, "
+    "which hold one change per key already. At the end both sides' tables are compared."
+)
+THREADS = 8
+
+
+def run(place: Place) -> Result:
+    tables, rows, changes = place.size((100, 10_000, 500), (3, 100, 10))
+    rounds = place.size(2, 1)
+    spark = session()
+    base = events(np.arange(rows), 0, 0)
+    path = save(base, place.root / "base.parquet")
+    ours = [str(place.root / "ours" / f"t{n}") for n in range(tables)]
+    other = [str(place.root / "other" / f"t{n}") for n in range(tables)]
+    for uris in (ours, other):
+        merge_all(spark, [Work(uri, path) for uri in uris], 0)
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for number in range(1, rounds + 2):
+        files = []
+        for table in range(tables):
+            ids = np.random.default_rng(number * tables + table).choice(rows, changes, replace=False)
+            files.append(save(events(ids, number * 10**6, table), place.root / "changes" / f"{number}-{table}.parquet"))
+        mine = merge_all(spark, [Work(*pair) for pair in zip(ours, files, strict=True)], number)
+        theirs = spark_merge_all(spark, [Work(*pair) for pair in zip(other, files, strict=True)], THREADS)
+        say(f"{tables} tables: ours {mine:.2f} s, other {theirs:.2f} s")
+        if number > 1:
+            seconds[0].append(mine)
+            seconds[1].append(theirs)
+    check_same(ours, other)
+    label = f"{tables} tables of {rows:,} rows, {changes} changes each"
+    details = {"all ours": seconds[0], "all other": seconds[1]}
+    case = Case(label, "s", median(seconds[0]), median(seconds[1]), goal=60, details=details)
+    return Result("merge_vs_spark_small", NOTE, (case,))

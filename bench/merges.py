@@ -1,0 +1,156 @@
+"""Merged tables and changes to them, for the benchmarks that merge: made here, merged by both sides, compared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from delta.tables import DeltaTable as SparkDeltaTable
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from bench.workload import CORES, WrongRows
+from distributary.datastream.hashing import row_hash
+from distributary.datastream.model import METADATA, METADATA_TYPE, SOURCE_TYPE
+from distributary.datastream.reduce import reduce_rows
+from distributary.datastream.sequence import OrderSettings, sequence_numbers
+from distributary.tables import append
+from distributary.tables.append import Mark, Owner
+from distributary.tables.evolve import Policy
+from distributary.tables.merge import Target, merge_rows
+from distributary.tables.merge_rows import MergeRules
+from distributary.tables.store import Store
+
+KEYS = ("id",)
+START_MS = 1_767_225_600_000
+NUMBER = f"{METADATA}.change_sequence_number"
+
+
+def events(ids: np.ndarray, first: int, seed: int) -> pa.Table:
+    """Updates of the rows `ids`, ten columns, as a log table holds them; `first`: their place in the binlog."""
+    rng, count = np.random.default_rng(seed), len(ids)
+    words = np.array([f"{word:032x}" for word in rng.integers(0, 2**62, count)])
+    columns = {
+        "id": pa.array(ids, pa.int64()),
+        "customer": pa.array(rng.integers(0, 10**6, count)),
+        "status": pa.array(rng.choice(["new", "paid", "sent"], count)),
+        "amount": pa.array(rng.random(count) * 100),
+        "name": pa.array([f"user {n}" for n in rng.integers(0, 10**6, count)]),
+        "city": pa.array(rng.choice(["Oslo", "Bonn", "Rome"], count)),
+        "quantity": pa.array(rng.integers(0, 9, count), pa.int32()),
+        "note": pa.array([word[16:] for word in words]),
+        "open": pa.array(rng.random(count) > 0.5),
+        "changed_at": pa.array(START_MS * 1000 + first + np.arange(count), pa.timestamp("us", tz="UTC")),
+    }
+    places = first + np.arange(count)
+    source = {
+        "database": pa.repeat("shop", count),
+        "table": pa.repeat("orders", count),
+        "log_file": pa.repeat("mysql-bin.000131", count),
+        "log_position": pa.array(places, pa.int64()),
+    }
+    time_ms = pa.array(START_MS + places // 100, pa.int64())
+    given = {
+        "uuid": pa.array(words),
+        "source_timestamp": time_ms,
+        "read_timestamp": time_ms,
+        "change_type": pa.repeat("UPDATE-INSERT", count),
+        "is_deleted": pa.repeat(False, count),
+        "is_backfill": pa.repeat(False, count),
+        "read_method": pa.repeat("mysql-cdc-binlog", count),
+        "object": pa.repeat("shop_orders", count),
+        "schema_key": pa.repeat("a" * 40, count),
+        "source": _struct(source, SOURCE_TYPE, count),
+    }
+    plain = pa.table(
+        [given.get(f.name, pa.nulls(count, f.type)) for f in METADATA_TYPE], pa.schema(list(METADATA_TYPE))
+    )
+    given["change_sequence_number"] = sequence_numbers("mysql", plain, row_hash(columns, count)).numbers
+    return pa.table({**columns, METADATA: _struct(given, METADATA_TYPE, count)})
+
+
+def _struct(given: Mapping[str, pa.Array], kind: pa.StructType, count: int) -> pa.StructArray:
+    return pa.StructArray.from_arrays([given.get(f.name, pa.nulls(count, f.type)) for f in kind], fields=list(kind))
+
+
+@dataclass(frozen=True)
+class Work:
+    """One table's changes of one batch: `changes` is a Parquet file of events."""
+
+    uri: str
+    changes: str
+
+
+def merge_all(spark: SparkSession, work: Sequence[Work], batch: int) -> float:
+    """Seconds of one Spark job in which tasks read, reduce and merge their share of the tables, engine `task`."""
+    began = time.monotonic()
+    tasks = min(CORES, len(work))
+    task = partial(_task, work=work, tasks=tasks, batch=batch)
+    spark.range(0, tasks, 1, tasks).mapInArrow(task, "merged bigint").collect()
+    return time.monotonic() - began
+
+
+def _task(batches: Iterator[pa.RecordBatch], work: Sequence[Work], tasks: int, batch: int) -> Iterator[pa.RecordBatch]:
+    for numbers in batches:
+        for number in numbers.column(0).to_pylist():
+            for one in work[number::tasks]:
+                merge_one(one, batch)
+    yield pa.RecordBatch.from_pydict({"merged": [batch]})
+
+
+def merge_one(work: Work, batch: int) -> None:
+    table = append.open_table(work.uri, Store())
+    owner, policy = Owner("bench", work.uri, KEYS), Policy("add", "widen", can_widen=False)
+    reduced = reduce_rows(pq.read_table(work.changes), KEYS, OrderSettings())
+    merged = merge_rows(
+        Target(work.uri, table, owner, Store(), policy), reduced, KEYS, MergeRules(), Mark("bench", batch)
+    )
+    if merged.why_spark:
+        raise WrongRows(merged.why_spark)
+
+
+def spark_merge_all(spark: SparkSession, work: Sequence[Work], threads: int) -> float:
+    """Seconds of a MERGE by Spark per table, in so many threads, as a foreachBatch does it; rows are one per key."""
+    began = time.monotonic()
+    with ThreadPoolExecutor(threads) as pool:
+        for future in [pool.submit(_spark_merge, spark, one) for one in work]:
+            future.result()
+    return time.monotonic() - began
+
+
+def _spark_merge(spark: SparkSession, work: Work) -> None:
+    changes = spark.read.parquet(work.changes)
+    newer = f"s.{NUMBER} > t.{NUMBER}"
+    target = SparkDeltaTable.forPath(spark, work.uri).alias("t")
+    merge = target.merge(
+        changes.selectExpr("*", "false AS _deleted", "null AS _deleted_at").alias("s"), "t.id <=> s.id"
+    )
+    merge.whenMatchedUpdateAll(newer).whenNotMatchedInsertAll().execute()
+
+
+def save(table: pa.Table, path: Path) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, store_schema=False)
+    return str(path)
+
+
+def check_same(ours: Sequence[str], other: Sequence[str]) -> None:
+    """Raises WrongRows unless the tables of both sides hold the same."""
+    for mine, theirs in zip(ours, other, strict=True):
+        one, two = (_content(uri) for uri in (mine, theirs))
+        if not one.equals(two):
+            raise WrongRows(f"{mine} and {theirs} differ: {one.num_rows} and {two.num_rows} rows")
+
+
+def _content(uri: str) -> pa.Table:
+    table = DeltaTable(uri).to_pyarrow_table(columns=["id", "note", METADATA])
+    number = pc.struct_field(table.column(METADATA).combine_chunks(), "change_sequence_number")
+    return pa.table({"id": table["id"], "note": table["note"], "number": number}).sort_by("id").combine_chunks()

@@ -1,0 +1,238 @@
+"""What a merge decides, row by row: pure functions of the events and of what the table holds of their keys.
+
+A merged table has the payload's columns, the struct `datastream_metadata` of the event that made the row, and
+`_deleted`, `_deleted_at`: a deleted row stays as a tombstone, since an older event of its key may still come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.datastream.keys import KeyIndex
+from distributary.datastream.reduce import METADATA, Gaps, Places, Ranked, has_row_ids
+from distributary.datastream.sequence import Bools, OrderSettings
+
+DELETED = "_deleted"
+DELETED_AT = "_deleted_at"
+DELETED_AT_TYPE = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRules:
+    """How a table takes events.
+
+    `deletes`: `soft` keeps a tombstone; with `hard` the row goes, and a late older event brings it back.
+    `keep_deleted_values`: a tombstone keeps the row's values; else only its key stays.
+    `dropped_columns`: what an update does to a column that its event lacks: `null`, or `keep` the old value.
+    `toast_columns`: null in an update means that the value is as it was (PostgreSQL, unchanged TOAST values).
+    `horizon`: source time in ms; tombstones older than that have been purged, so a change older than that of a key
+    that the table does not have cannot be judged.
+    """
+
+    deletes: Literal["soft", "hard"] = "soft"
+    keep_deleted_values: bool = False
+    dropped_columns: Literal["null", "keep"] = "null"
+    toast_columns: tuple[str, ...] = ()
+    horizon: int | None = None
+    order: OrderSettings = field(default=OrderSettings())
+
+    def gaps(self, absent: Mapping[str, Collection[str]]) -> Gaps:
+        """For `reduce_rows`. `absent`: schema key -> the table's columns that events of this schema lack."""
+        return Gaps(self.toast_columns, absent if self.dropped_columns == "keep" else {})
+
+
+def as_merged(rows: pa.Table, keys: Sequence[str], rules: MergeRules) -> pa.Table:
+    """Events as rows of a merged table: with `_deleted` and `_deleted_at` (the delete's source time).
+
+    Unless the rules keep them, the values of a deleted row are nulled, so that all orders of arrival give one table.
+    """
+    metadata = _flat(rows.column(METADATA))
+    deleted = pc.fill_null(pc.struct_field(metadata, "is_deleted"), False)
+    if not rules.keep_deleted_values and pc.any(deleted).as_py():
+        for number, column in enumerate(rows.column_names):
+            if column not in keys and column != METADATA:
+                kind = rows.schema.field(number)
+                values = _where(pc.invert(deleted), rows.column(number))
+                rows = rows.set_column(number, kind, values)
+    moment = pc.cast(pc.struct_field(metadata, "source_timestamp"), pa.timestamp("ms", tz="UTC")).cast(DELETED_AT_TYPE)
+    rows = rows.append_column(pa.field(DELETED, pa.bool_()), deleted)
+    return rows.append_column(pa.field(DELETED_AT, DELETED_AT_TYPE), pc.if_else(deleted, moment, None))
+
+
+class Incoming:
+    """A batch's events, one per key, as they meet the rows of the table, a part at a time."""
+
+    def __init__(self, rows: pa.Table, keys: Sequence[str], rules: MergeRules) -> None:
+        """Raises ValueError when two events have one key."""
+        self.rows, self.keys, self.rules = rows, tuple(keys), rules
+        self.index = KeyIndex(rows, keys)
+        if len(self.index) != rows.num_rows:
+            raise ValueError(f"{rows.num_rows} events of {len(self.index)} keys: reduce them to one per key first")
+        self._row_of = np.empty(rows.num_rows, np.int64)
+        self._row_of[self.index.codes] = np.arange(rows.num_rows)
+        metadata = _flat(rows.column(METADATA))
+        self.oracle = has_row_ids(metadata)
+        self._ranked = Ranked.of(metadata, rules.order, oracle=self.oracle)
+        self._metadata = metadata
+        self.deletes = _bools(pc.struct_field(metadata, "is_deleted"))
+        self.matched = np.zeros(rows.num_rows, bool)
+        self.beaten = np.zeros(rows.num_rows, bool)
+
+    def needs(self, schema: pa.Schema) -> pa.Schema:
+        """The columns of the table that `meet` asks for: the keys, and what decides of the metadata."""
+        paths = [tuple(path.split(".")) for path in Ranked.needs(self.rules.order, oracle=self.oracle)]
+        metadata = schema.field(METADATA)
+        wanted = metadata.with_type(_picked(metadata.type, paths))
+        return pa.schema([*(schema.field(key) for key in self.keys), wanted])
+
+    def meet(self, part: pa.Table) -> tuple[Places, Places, Bools]:
+        """(rows of `part` whose key has an event, that event's row, whether the event holds over the row)."""
+        found = self.index.find(part)
+        at = np.flatnonzero(found >= 0)
+        mine = self._row_of[found[at]]
+        theirs = _flat(part.column(METADATA)).take(pa.array(at))
+        wins = self._ranked.take(mine).holds_over(Ranked.of(theirs, self.rules.order, oracle=self.oracle))
+        self.matched[mine] = True
+        self.beaten[mine[~wins]] = True
+        return at, mine, wins
+
+    def verdict(self) -> Verdict:
+        """Once all parts that may hold one of the keys have been met."""
+        hard = self.deletes if self.rules.deletes == "hard" else np.zeros_like(self.deletes)
+        new = ~self.matched & ~hard
+        unjudged = np.zeros_like(new)
+        if self.rules.horizon is not None:
+            time = pc.fill_null(pc.struct_field(self._metadata, "source_timestamp"), 0).to_numpy(zero_copy_only=False)
+            backfill = _bools(pc.struct_field(self._metadata, "is_backfill"))
+            # A delete changes nothing either way: the row is not there, and its tombstone would be purged.
+            old = ~self.matched & ~backfill & (time < self.rules.horizon)
+            unjudged, new = old & ~self.deletes, new & ~old
+        takes = self.matched & ~self.beaten
+        return Verdict(new, takes & ~hard, takes & hard, unjudged, self.deletes)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What became of the keys of a batch; together all but the unjudged ones.
+
+    `deleted`: rows that became tombstones or went. A tombstone of a row never seen counts as inserted. `ignored`: the
+    table had a newer event.
+    """
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    ignored: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Per event: a new row; a new version of a row; removal of a row (hard deletes); not to be judged."""
+
+    new: Bools
+    replaces: Bools
+    removes: Bools
+    unjudged: Bools
+    deletes: Bools
+
+    def counts(self) -> Counts:
+        deleted = (self.replaces & self.deletes) | self.removes
+        inserted, updated = int(self.new.sum()), int((self.replaces & ~self.deletes).sum())
+        gone = int(deleted.sum())
+        ignored = len(self.new) - inserted - updated - gone - int(self.unjudged.sum())
+        return Counts(inserted, updated, gone, ignored)
+
+
+def completed(
+    incoming: Incoming, places: Places, old: pa.Table, olds: Places, unsaid: Mapping[str, pa.Array]
+) -> pa.Table:
+    """The new versions of rows (`places`: their events), with the values that stay as the table has them.
+
+    `old`: rows of the table that are replaced; `olds`: the event of each.
+    """
+    rows = incoming.rows.take(pa.array(places))
+    kept = _kept_columns(incoming, rows, places, unsaid)
+    if not kept or not old.num_rows:
+        return rows
+    # Of two old rows of one key the last counts; both go.
+    row_of = np.full(incoming.rows.num_rows, -1, np.int64)
+    row_of[olds] = np.arange(len(olds))
+    at = row_of[places]
+    living = _bools(pc.invert(pc.fill_null(_flat(old.column(DELETED)), False)))
+    for column, (mask, from_dead) in kept.items():
+        use = mask & (at >= 0)
+        if not from_dead:
+            use &= living[at]
+        new = _flat(rows.column(column))
+        both = pa.concat_arrays([new, _flat(old.column(column))])
+        picked = np.where(use, len(new) + at, np.arange(len(new)))
+        number = rows.column_names.index(column)
+        rows = rows.set_column(number, rows.schema.field(number), both.take(pa.array(picked)))
+    return rows
+
+
+def _kept_columns(
+    incoming: Incoming, rows: pa.Table, places: Places, unsaid: Mapping[str, pa.Array]
+) -> dict[str, tuple[Bools, bool]]:
+    """Column -> (rows whose value stays, also that of a tombstone)."""
+    kept = {column: (_bools(mask)[places], False) for column, mask in unsaid.items() if column in rows.column_names}
+    gone = incoming.deletes[places]
+    if incoming.rules.keep_deleted_values and gone.any():
+        for column in rows.column_names:
+            if column not in (*incoming.keys, METADATA, DELETED, DELETED_AT):
+                kept[column] = (gone & _bools(pc.is_null(_flat(rows.column(column)))), True)
+    return {column: (mask, dead) for column, (mask, dead) in kept.items() if mask.any()}
+
+
+# -- columns -----------------------------------------------------------------------------------------------
+
+
+def fitted(part: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A file's rows in the table's schema: files written before a column was added lack it, at any depth.
+
+    Raises pa.ArrowInvalid for a file whose types the table's do not hold.
+    """
+    if part.schema.equals(schema):
+        return part
+    columns = []
+    for wanted in schema:
+        at = part.schema.get_field_index(wanted.name)
+        if at < 0:
+            columns.append(pa.nulls(part.num_rows, wanted.type))
+        else:
+            column = part.column(at)
+            columns.append(column if column.type == wanted.type else column.cast(wanted.type))
+    return pa.table(columns, schema=schema)
+
+
+def _picked(kind: pa.DataType, paths: Iterable[tuple[str, ...]]) -> pa.DataType:
+    """A struct type with only the fields on `paths`, those that it has."""
+    inner: dict[str, list[tuple[str, ...]]] = {}
+    for path in paths:
+        inner.setdefault(path[0], []).append(path[1:])
+    fields = []
+    for one in kind:
+        if one.name in inner:
+            deeper = [path for path in inner[one.name] if path]
+            fields.append(one.with_type(_picked(one.type, deeper)) if deeper else one)
+    return pa.struct(fields)
+
+
+def _where(keep: pa.Array, column: pa.ChunkedArray) -> pa.Array:
+    """The column with null where `keep` is False; for any type."""
+    places = np.arange(len(column))
+    return _flat(column).take(pa.array(places, mask=~_bools(keep)))
+
+
+def _bools(column: pa.Array) -> Bools:
+    return np.asarray(pc.fill_null(_flat(column), False).to_numpy(zero_copy_only=False), bool)
+
+
+def _flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -1,0 +1,168 @@
+"""Engine `spark`: Spark's own MERGE, for merged tables that a task must not write, or that are too large for one.
+
+The same rules as engine `task` (merge_rows.py), as SQL. Idempotence is the guard by sequence; the batch's mark follows
+in an empty append of its own, since MERGE takes a transaction id from the session's settings only, which other tables
+share (delta-io/delta#3934).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from delta.tables import DeltaTable as SparkDeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+
+from distributary.datastream.reduce import KEY_LEFT, METADATA, NUMBER
+from distributary.datastream.sequence import PREFIX, REPAIR_MARGIN_MS, WIDTH, OrderSettings
+from distributary.names import quoted
+from distributary.tables import append
+from distributary.tables.append import Mark
+from distributary.tables.evolve import Evolution, evolve
+from distributary.tables.merge import Merged, Target
+from distributary.tables.merge_rows import DELETED, DELETED_AT, Counts, MergeRules
+from distributary.tables.spark_engine import SparkEngine, SparkEngineError, first_line
+
+UNSAID = "_unsaid_"
+"""Begins the names of columns that say which rows do not speak of a column."""
+
+
+def merge_by_spark(
+    spark: SparkSession, target: Target, rows: DataFrame, keys: Sequence[str], rules: MergeRules, mark: Mark
+) -> Merged:
+    """Merge reduced rows (payload columns, `datastream_metadata`, `_unsaid_<column>` masks).
+
+    A tombstone counts as updated, unlike with engine `task`: Delta's metrics do not tell them apart.
+
+    Raises SparkEngineError, DeltaError, OSError.
+    """
+    uri, table = target.uri, target.table
+    if table is not None and append.committed_batch(table, mark.app) >= mark.batch:
+        return Merged()
+    engine = SparkEngine(spark, target.store)
+    masks = [name for name in rows.columns if name.startswith(UNSAID)]
+    whole = _as_merged(rows, keys, rules, masks)
+    brought = to_arrow_schema(whole.drop(*masks).schema, timezone="UTC")
+    evolution = evolve(None if table is None else append.arrow_schema(table), [brought], target.policy)
+    engine.prepare(uri, [brought], target.policy, target.owner, target.properties)
+    source = _fitted(whole, evolution, masks)
+    try:
+        plain = source.drop(*(name for name in source.columns if name.startswith(UNSAID)))
+        if evolution.changed:
+            # New columns first, at any depth, by Delta's own schema merging: an append of no rows.
+            plain.limit(0).write.format("delta").mode("append").option("mergeSchema", "true").save(uri)
+        counts, unjudged = _merge(spark, uri, source, plain.columns, keys, rules)
+    except PySparkException as e:
+        raise SparkEngineError(first_line(e)) from e
+    engine.append(plain.limit(0), uri, mark)
+    return Merged(counts, created=table is None, evolved=evolution.changed and table is not None, unjudged=unjudged)
+
+
+def _as_merged(rows: DataFrame, keys: Sequence[str], rules: MergeRules, masks: Sequence[str]) -> DataFrame:
+    deleted = f"coalesce({METADATA}.is_deleted, false)"
+    columns = []
+    for name in rows.columns:
+        stays = name in (*keys, METADATA, *masks) or rules.keep_deleted_values
+        text = quoted(name) if stays else f"CASE WHEN NOT {deleted} THEN {quoted(name)} END"
+        columns.append(F.expr(text).alias(name))
+    at = f"CASE WHEN {deleted} THEN timestamp_millis({METADATA}.source_timestamp) END"
+    return rows.select(*columns, F.expr(deleted).alias(DELETED), F.expr(at).alias(DELETED_AT))
+
+
+def _fitted(rows: DataFrame, evolution: Evolution, masks: Sequence[str]) -> DataFrame:
+    """The rows under the names and in the types that their columns have in the table."""
+    kinds = {field.name: field.type for field in evolution.schema}
+    columns = []
+    for slot in evolution.slots[0]:
+        if slot.target is not None:
+            kind = from_arrow_type(kinds[slot.target])
+            columns.append(F.col(quoted(slot.source)).cast(kind).alias(slot.target))
+            if f"{UNSAID}{slot.source}" in masks:
+                columns.append(F.col(quoted(f"{UNSAID}{slot.source}")).alias(f"{UNSAID}{slot.target}"))
+    return rows.select(*columns)
+
+
+def _merge(
+    spark: SparkSession, uri: str, source: DataFrame, columns: Sequence[str], keys: Sequence[str], rules: MergeRules
+) -> tuple[Counts, tuple[int, ...]]:
+    oracle = _has_rows(source)
+    newer = _newer(rules.order, oracle)
+    hard = f"(s.{DELETED})" if rules.deletes == "hard" else "false"
+    judged = "true"
+    if rules.horizon is not None:
+        judged = f"(s.{METADATA}.is_backfill OR coalesce(s.{METADATA}.source_timestamp, 0) >= {rules.horizon})"
+    sets = {quoted(name): _value(name, source, keys, rules) for name in columns}
+    inserts = {quoted(name): f"s.{quoted(name)}" for name in columns}
+    before = source.count()
+    on = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
+    (
+        SparkDeltaTable.forPath(spark, uri)
+        .alias("t")
+        .merge(source.alias("s"), on)
+        .whenMatchedDelete(f"{newer} AND {hard}")
+        .whenMatchedUpdate(newer, sets)
+        .whenNotMatchedInsert(f"NOT {hard} AND {judged}", inserts)
+        .execute()
+    )
+    row = SparkDeltaTable.forPath(spark, uri).history(1).first()
+    metrics = row.operationMetrics if row is not None else {}
+    found = {n: int(metrics.get(f"numTargetRows{n.capitalize()}", 0)) for n in ("inserted", "updated", "deleted")}
+    return Counts(**found, ignored=max(0, before - sum(found.values()))), ()
+
+
+def _value(name: str, source: DataFrame, keys: Sequence[str], rules: MergeRules) -> str:
+    """What a column of a row that is there becomes."""
+    old, new = f"t.{quoted(name)}", f"s.{quoted(name)}"
+    text = new
+    if f"{UNSAID}{name}" in source.columns:
+        mask = f"s.{quoted(UNSAID + name)}"
+        text = f"CASE WHEN {mask} AND NOT coalesce(t.{DELETED}, false) THEN {old} ELSE {text} END"
+    if rules.keep_deleted_values and name not in (*keys, METADATA, DELETED, DELETED_AT):
+        text = f"CASE WHEN s.{DELETED} AND {new} IS NULL THEN {old} ELSE {text} END"
+    return text
+
+
+# -- the order of events, as SQL -----------------------------------------------------------------------------
+
+
+def _newer(order: OrderSettings, oracle: bool) -> str:
+    newer = f"({_number('s', order)} > {_number('t', order)})"
+    if not oracle:
+        return newer
+    same = f"(s.{METADATA}.source.tx_id = t.{METADATA}.source.tx_id)"
+    another = f"(s.{METADATA}.source.row_id <> t.{METADATA}.source.row_id)"
+    left = {side: f"coalesce({side}.{METADATA}.change_type = '{KEY_LEFT}', false)" for side in "st"}
+    both = f"coalesce({same} AND {another}, false)"
+    weak = f"({left['s']} AND NOT {left['t']} AND {both})"
+    strong = f"({left['t']} AND NOT {left['s']} AND {both})"
+    return f"(({newer} AND NOT {weak}) OR {strong})"
+
+
+def _number(side: str, order: OrderSettings) -> str:
+    """`standing`, as SQL."""
+    number = f"{side}.{METADATA}.{NUMBER}"
+    ours = f"coalesce(length({number}) = {WIDTH}, false)"
+    rest = f"CASE WHEN {ours} THEN substring({number}, {PREFIX + 1}) ELSE '{'0' * (WIDTH - PREFIX)}' END"
+    if not order:
+        return rest
+    time = f"coalesce({side}.{METADATA}.source_timestamp, 0)"
+    backfill = f"coalesce({side}.{METADATA}.is_backfill, false)"
+    starts = sorted(order.repair_backfills)
+    of_row = " + ".join(f"int({start} <= {time})" for start in starts) or "0"
+    of_change = " + ".join(f"int({start - REPAIR_MARGIN_MS} <= {time})" for start in starts) or "0"
+    epoch = "0"
+    for since, name in sorted(order.epochs):
+        epoch = f"CASE WHEN {time} >= {since} THEN {name} ELSE {epoch} END"
+    generation = f"CASE WHEN {backfill} THEN {of_row} ELSE {of_change} END"
+    prefix = f"concat(lpad(lower(hex({generation})), 2, '0'), lpad(lower(hex({epoch})), 4, '0'))"
+    return f"concat(CASE WHEN {ours} THEN {prefix} ELSE '{'0' * PREFIX}' END, {rest})"
+
+
+def _has_rows(source: DataFrame) -> bool:
+    kinds = {field.name: field.dataType for field in source.schema.fields}
+    text = kinds[METADATA].simpleString() if METADATA in kinds else ""
+    if "row_id" not in text or "tx_id" not in text:
+        return False
+    return source.where(f"{METADATA}.source.row_id IS NOT NULL").limit(1).count() > 0

@@ -1,0 +1,306 @@
+"""What merging events into a table means, whichever engine does it (datastream rules: order, ties, tombstones)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from pyspark.sql import SparkSession
+
+from distributary.datastream.model import METADATA
+from distributary.datastream.reduce import reduce_rows
+from distributary.datastream.sequence import OrderSettings
+from distributary.tables import append
+from distributary.tables.append import CommitConflict, Mark, Owner
+from distributary.tables.evolve import Policy
+from distributary.tables.merge import Merged, Target, merge_rows
+from distributary.tables.merge_rows import DELETED, DELETED_AT, MergeRules
+from distributary.tables.spark_merge import UNSAID, merge_by_spark
+from distributary.tables.store import Store
+from tests.events import START_MS, Event, backfilled, deleted, table_of
+
+COLUMNS = {"id": pa.int64(), "value": pa.string()}
+OWNER = Owner("shop", "shop.orders", ("id",))
+POLICY = Policy("add", "widen", can_widen=False)
+
+
+class Table:
+    """A merged table, and the engine that writes it."""
+
+    def __init__(self, uri: Path, engine: str, spark: SparkSession | None) -> None:
+        self.uri = str(uri)
+        self.spark = spark if engine == "spark" else None
+        self.batch = -1
+
+    def merge(
+        self,
+        *events: Event,
+        keys: Sequence[str] = ("id",),
+        columns: Mapping[str, pa.DataType] = COLUMNS,
+        rules: MergeRules | None = None,
+        absent: Mapping[str, Sequence[str]] | None = None,
+        again: bool = False,
+        kind: str = "mysql",
+    ) -> Merged:
+        rules = rules or MergeRules()
+        self.batch += 0 if again else 1
+        table = append.open_table(self.uri, Store())
+        reduced = reduce_rows(table_of(events, columns, kind), keys, rules.order, rules.gaps(absent or {}))
+        target = Target(self.uri, table, OWNER, Store(), POLICY)
+        mark = Mark("stream", self.batch)
+        if self.spark is None:
+            merged = merge_rows(target, reduced, keys, rules, mark)
+            assert merged.why_spark is None
+            return merged
+        rows = reduced.rows
+        for column, mask in reduced.unsaid.items():
+            rows = rows.append_column(f"{UNSAID}{column}", mask)
+        frame = self.spark.createDataFrame(rows)
+        return merge_by_spark(self.spark, target, frame, keys, rules, mark)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows by id, without metadata; read by delta-rs."""
+        table = DeltaTable(self.uri)
+        found = pa.table(QueryBuilder().register("t", table).execute("select * from t")).drop_columns([METADATA])
+        return sorted(found.to_pylist(), key=lambda row: str(row))
+
+    def living(self) -> list[tuple[Any, ...]]:
+        names = (DELETED, DELETED_AT)
+        return [tuple(v for k, v in row.items() if k not in names) for row in self.rows() if not row[DELETED]]
+
+
+@pytest.fixture(params=["task", pytest.param("spark", marks=pytest.mark.spark)])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    spark = request.getfixturevalue("spark") if request.param == "spark" else None
+    return Table(tmp_path / "t", request.param, spark)
+
+
+def row(id: int | None, value: str | None = None) -> dict[str, Any]:
+    return {"id": id, "value": value}
+
+
+def test_inserts_updates_and_deletes_leave_the_newest_row_of_each_key_and_tombstones(table: Table) -> None:
+    table.merge(Event(row(1, "a"), 100, "INSERT"), Event(row(2, "b"), 200, "INSERT"), deleted(row(3, "c"), 300))
+    assert table.living() == [(1, "a"), (2, "b")]
+    table.merge(Event(row(1, "aa"), 400), deleted(row(2, "b"), 500, sec=9), Event(row(4, "d"), 600, "INSERT"))
+    assert table.living() == [(1, "aa"), (4, "d")]
+    gone = {found["id"]: found for found in table.rows() if found[DELETED]}
+    assert {key: found["value"] for key, found in gone.items()} == {2: None, 3: None}
+    assert gone[2][DELETED_AT].timestamp() * 1000 == START_MS + 9000
+
+
+def test_an_older_event_changes_nothing_whatever_its_time(table: Table) -> None:
+    """DataflowTemplates#2867: a statement that began first may be logged last. The place in the log decides."""
+    table.merge(Event(row(1, "new"), 7609, sec=17))
+    table.merge(Event(row(1, "old"), 7338, sec=19))
+    assert table.living() == [(1, "new")]
+
+
+def test_places_in_the_log_are_compared_as_numbers(table: Table) -> None:
+    """DataflowTemplates, to-SQL: as texts, 999 is after 1000 and bin.999999 after bin.1000000."""
+    table.merge(Event(row(1, "position 999"), 999), Event(row(2, "file 999999"), 5, file="mysql-bin.999999"))
+    table.merge(Event(row(1, "position 1000"), 1000), Event(row(2, "file 1000000"), 4, file="mysql-bin.1000000"))
+    assert table.living() == [(1, "position 1000"), (2, "file 1000000")]
+
+
+def test_a_backfilled_row_enters_and_loses_to_any_change(table: Table) -> None:
+    """DataflowTemplates#417: backfilled rows have no place in the log, and vanished in a null comparison."""
+    table.merge(backfilled(row(1, "read"), sec=50), backfilled(row(2, "read"), sec=50))
+    table.merge(Event(row(1, "changed"), 100, sec=10))
+    table.merge(backfilled(row(1, "read again"), sec=90))
+    assert table.living() == [(1, "changed"), (2, "read")]
+
+
+def test_a_late_older_update_does_not_bring_a_deleted_row_back(table: Table) -> None:
+    """DataflowTemplates#475."""
+    table.merge(Event(row(1, "a"), 100, "INSERT"))
+    table.merge(deleted(row(1, "a"), 300))
+    table.merge(Event(row(1, "late"), 200))
+    assert table.living() == []
+    table.merge(Event(row(1, "again"), 400, "INSERT"))
+    assert table.living() == [(1, "again")]
+
+
+def test_two_events_of_one_key_and_one_place_leave_one_row(table: Table) -> None:
+    """DataflowTemplates#127; `UPDATE t SET id = id + 1`: a key is left before it is taken, so the upsert stays."""
+    table.merge(Event(row(2, "was 2"), 50, "INSERT"), Event(row(3, "was 3"), 60, "INSERT"))
+    table.merge(
+        Event(row(3, "was 3"), 100, "UPDATE-DELETE"), Event(row(4, "was 3"), 100),
+        Event(row(2, "was 2"), 100, "UPDATE-DELETE"), Event(row(3, "was 2"), 100),
+    )  # fmt: skip
+    assert table.living() == [(3, "was 2"), (4, "was 3")]
+
+
+def test_a_batch_that_is_merged_again_changes_nothing(table: Table) -> None:
+    events = [Event(row(1, "a"), 100), deleted(row(2), 200)]
+    table.merge(*events)
+    before = table.rows()
+    table.merge(*events)
+    table.merge(*events, again=True)
+    assert table.rows() == before
+
+
+def test_each_batch_leaves_its_mark_also_where_it_changes_nothing(table: Table) -> None:
+    table.merge(Event(row(1, "a"), 100))
+    table.merge(Event(row(1, "older"), 50))
+    assert append.committed_batch(DeltaTable(table.uri), "stream") == 1
+
+
+def test_keys_of_several_columns_with_nulls_and_odd_names_are_told_apart(table: Table) -> None:
+    """DataflowTemplates 192e4696c2: keys named `order` or `my key`."""
+    columns = {"order": pa.int64(), "my key": pa.string(), "value": pa.string()}
+
+    def odd(order: int, key: str | None, value: str) -> dict[str, Any]:
+        return {"order": order, "my key": key, "value": value}
+
+    keys = ("order", "my key")
+    table.merge(Event(odd(1, None, "a"), 1), Event(odd(1, "x", "b"), 2), keys=keys, columns=columns)
+    table.merge(Event(odd(1, None, "aa"), 3), Event(odd(2, "x", "c"), 4), keys=keys, columns=columns)
+    assert table.living() == [(1, "x", "b"), (1, None, "aa"), (2, "x", "c")]
+
+
+def test_a_new_column_is_added_and_old_rows_have_null_in_it(table: Table) -> None:
+    """DataflowTemplates#4231: a column that came later was dropped until a restart."""
+    table.merge(Event(row(1, "a"), 1), Event(row(2, "b"), 2))
+    more = {**COLUMNS, "extra": pa.int64()}
+    table.merge(Event({**row(2, "bb"), "extra": 7}, 3), Event({**row(3, "c"), "extra": 8}, 4), columns=more)
+    found = {r["id"]: (r["value"], r["extra"]) for r in table.rows()}
+    assert found == {1: ("a", None), 2: ("bb", 7), 3: ("c", 8)}
+
+
+def test_values_that_an_update_does_not_speak_of_stay_where_the_rules_say_so(table: Table) -> None:
+    rules = MergeRules(toast_columns=("value",))
+    table.merge(Event(row(1, "long text"), 1, "INSERT"), Event(row(2, "x"), 2, "INSERT"), rules=rules)
+    table.merge(Event(row(1, None), 3, "UPDATE"), deleted(row(2), 4), rules=rules)
+    assert table.living() == [(1, "long text")]
+    table.merge(Event(row(2, None), 5, "UPDATE"), rules=rules)
+    assert table.living() == [(1, "long text"), (2, None)]
+
+
+def test_a_dropped_column_keeps_its_values_where_the_rules_say_so(table: Table) -> None:
+    rules = MergeRules(dropped_columns="keep")
+    table.merge(Event(row(1, "kept"), 1, "INSERT"), rules=rules)
+    table.merge(Event({"id": 1}, 2, schema="b" * 40), rules=rules, absent={"b" * 40: ["value"]})
+    assert table.living() == [(1, "kept")]
+
+
+def test_a_tombstone_keeps_the_values_where_the_rules_say_so(table: Table) -> None:
+    rules = MergeRules(keep_deleted_values=True)
+    table.merge(Event(row(1, "a"), 1, "INSERT"), rules=rules)
+    table.merge(deleted({"id": 1}, 2), rules=rules)
+    assert [(r["id"], r["value"], r[DELETED]) for r in table.rows()] == [(1, "a", True)]
+
+
+def test_a_row_that_another_tool_made_is_older_than_any_event(table: Table) -> None:
+    table.merge(Event(row(1, "a"), 1))
+    by_hand = DeltaTable(table.uri).to_pyarrow_table().slice(0, 0)
+    added = pa.table(
+        [pa.array([9], pa.int64()), pa.array(["by hand"]), *(pa.nulls(1, f.type) for f in list(by_hand.schema)[2:])],
+        schema=by_hand.schema,
+    )
+    write_deltalake(table.uri, added, mode="append")
+    table.merge(backfilled(row(9, "backfilled")))
+    assert table.living() == [(1, "a"), (9, "backfilled")]
+
+
+def test_settings_of_epochs_and_repairs_hold_for_rows_that_are_there(table: Table) -> None:
+    """After a failover the log's positions start anew; a backfill that mends a gap beats older changes."""
+    table.merge(Event(row(1, "before"), 9000, sec=10), Event(row(2, "before"), 9000, sec=10))
+    order = OrderSettings(epochs=((START_MS + 60_000, 1),), repair_backfills=(START_MS + 7200_000,))
+    rules = MergeRules(order=order)
+    table.merge(Event(row(1, "after"), 5, sec=90), rules=rules)
+    table.merge(backfilled(row(2, "repaired"), sec=7300), rules=rules)
+    assert table.living() == [(1, "after"), (2, "repaired")]
+
+
+def test_oracle_a_row_that_took_a_key_in_the_same_transaction_stays(table: Table) -> None:
+    """1 -> 2 and 2 -> 3 in one statement: the one that takes key 2 may be logged before the one that leaves it."""
+
+    def event(key: int, value: str, change: str, at: int, row_id: str) -> Event:
+        place = {"scn": 100, "rs_id": f" 0x000001.{at:08x}.0010 ", "ssn": 0}
+        return Event(row(key, value), at, change, tx="tx1", row_id=row_id, source=place)
+
+    table.merge(event(1, "one", "INSERT", 1, "AAA"), event(2, "two", "INSERT", 2, "BBB"), kind="oracle")
+    table.merge(event(1, "one", "UPDATE-DELETE", 3, "AAA"), event(2, "one", "UPDATE-INSERT", 4, "AAA"), kind="oracle")
+    table.merge(event(2, "two", "UPDATE-DELETE", 5, "BBB"), event(3, "two", "UPDATE-INSERT", 6, "BBB"), kind="oracle")
+    assert table.living() == [(2, "one"), (3, "two")]
+
+
+def test_hard_deletes_remove_the_row(table: Table) -> None:
+    rules = MergeRules(deletes="hard")
+    table.merge(Event(row(1, "a"), 1), Event(row(2, "b"), 2), rules=rules)
+    table.merge(deleted(row(1), 3), deleted(row(5), 4), rules=rules)
+    assert [r["id"] for r in table.rows()] == [2]
+
+
+# -- engine task alone -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Table:
+    return Table(tmp_path / "t", "task", None)
+
+
+def test_the_counts_say_what_became_of_each_key(task: Table) -> None:
+    task.merge(Event(row(1, "a"), 10), Event(row(2, "b"), 20))
+    counts = task.merge(
+        Event(row(1, "older"), 5), Event(row(2, "bb"), 30), Event(row(3, "c"), 40), deleted(row(4), 50)
+    ).counts
+    assert (counts.inserted, counts.updated, counts.deleted, counts.ignored) == (2, 1, 0, 1)
+
+
+def test_a_change_older_than_the_purged_tombstones_of_an_absent_key_is_not_judged(task: Table) -> None:
+    rules = MergeRules(horizon=START_MS + 100_000)
+    task.merge(Event(row(1, "a"), 10, sec=500))
+    merged = task.merge(
+        Event(row(2, "late"), 5, sec=50), Event(row(3, "new"), 30, sec=600), backfilled(row(4, "read"), sec=1),
+        rules=rules,
+    )  # fmt: skip
+    assert merged.unjudged == (0,)
+    assert task.living() == [(1, "a"), (3, "new"), (4, "read")]
+
+
+def test_a_commit_in_between_is_a_conflict_and_nothing_of_it_is_lost(task: Table) -> None:
+    task.merge(Event(row(1, "a"), 1))
+    opened = append.open_table(task.uri, Store())
+    task.merge(Event(row(2, "other writer"), 2))
+    reduced = reduce_rows(table_of([Event(row(3, "c"), 3)], COLUMNS), ["id"], OrderSettings())
+    with pytest.raises(CommitConflict):
+        merge_rows(Target(task.uri, opened, OWNER, Store(), POLICY), reduced, ["id"], MergeRules(), Mark("stream", 9))
+    assert task.living() == [(1, "a"), (2, "other writer")]
+
+
+def test_only_files_that_hold_a_changed_row_are_written_anew(task: Table) -> None:
+    task.merge(*(Event(row(n, "a"), n + 1) for n in range(100)))
+    task.merge(*(Event(row(n, "b"), n + 1) for n in range(1000, 1100)))
+    before = set(DeltaTable(task.uri).file_uris())
+    task.merge(Event(row(50, "changed"), 5000))
+    after = set(DeltaTable(task.uri).file_uris())
+    assert len(before & after) == 1
+    assert len(task.living()) == 200
+
+
+def test_many_small_files_are_written_together(task: Table) -> None:
+    for batch in range(30):
+        task.merge(*(Event(row(batch * 10 + n, "a"), batch * 10 + n + 1) for n in range(10)))
+    assert len(DeltaTable(task.uri).file_uris()) <= 9
+    assert len(task.living()) == 300
+
+
+def test_a_table_with_a_change_feed_or_deletion_vectors_is_left_to_spark(task: Table) -> None:
+    task.merge(Event(row(1, "a"), 1))
+    DeltaTable(task.uri).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    reduced = reduce_rows(table_of([Event(row(2, "b"), 2)], COLUMNS), ["id"], OrderSettings())
+    target = Target(task.uri, append.open_table(task.uri, Store()), OWNER, Store(), POLICY)
+    assert merge_rows(target, reduced, ["id"], MergeRules(), Mark("stream", 5)).why_spark == "a change data feed"
+
+
+def test_a_key_column_of_another_type_is_refused_with_the_way_out(task: Table) -> None:
+    task.merge(Event(row(1, "a"), 1))
+    other = {"id": pa.string(), "value": pa.string()}
+    with pytest.raises(ValueError, match=r"key column 'id' has another type.*resync"):
+        task.merge(Event({"id": "x", "value": "b"}, 2), columns=other)

@@ -28,6 +28,9 @@ NAMES = (
     "skew",
     "new_schema_latency",
     "log_length",
+    "listing_growth",
+    "merge_vs_spark_small",
+    "merge_vs_spark_large",
 )
 
 

@@ -161,8 +161,8 @@ def test_wrong_arguments_are_one_line_that_says_where_help_is(
 
 LATER = (
     "resync FILE --route a", "maintain FILE", "grants FILE --apply", "views FILE", "workflow plan FILE",
-    "workflow databricks FILE", "workflow local FILE", "pipeline init", "pipeline run FILE", "simulate database",
-    "simulate datastream --anything", "demo cdc", "demo declarative", "demo games --layout wide",
+    "workflow databricks FILE", "workflow local FILE", "pipeline init", "pipeline run FILE", "demo cdc",
+    "demo declarative", "demo games --layout wide",
     "demo --layout two_hop",
 )  # fmt: skip
 

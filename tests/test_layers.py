@@ -15,8 +15,9 @@ MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob(
 LAYERS = [
     "__init__ errors names",
     "config java launcher",
-    "registry session",
-    "formats sources tables",
+    "registry session datastream",
+    "formats tables",
+    "sources",
     "state.journal state.ledger state.lock",
     "state.checkpoint catalog recount schemas",
     "fanout.orders fanout.packing fanout.spool",
@@ -40,16 +41,23 @@ LEVEL = {name: level for level, line in enumerate(LAYERS) for name in line.split
 
 # Library -> the only units that may import it. Spark's workers and `check` start without a JVM.
 DRIVER = (
-    "session launcher sources tables.spark_engine catalog fanout.tasks fanout.attempt fanout.micro_batch batch "
+    "session launcher sources tables.spark_engine tables.spark_merge catalog fanout.tasks fanout.attempt "
+    "fanout.micro_batch batch "
     "pipeline plan demo cli"
 )
 ALLOWED = {
     "pyspark": DRIVER,
     "py4j": DRIVER,
-    "delta": "tables.spark_engine",
+    "delta": "tables.spark_engine tables.spark_merge",
     "ptars": "formats",
+    "obstore": "sources.bodies sources.listing_objects tables.put_once",
+    "fastavro": "datastream simulate",
+    "msgspec": "datastream",
     "grpc_tools": "registry",
     "typer": "cli",
+    "psycopg": "simulate",
+    "pymysql": "simulate",
+    "pymysqlreplication": "simulate",
 }
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "manager"}
 MODULE_LINES, FUNCTION_LINES = 400, 60

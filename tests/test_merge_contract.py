@@ -18,7 +18,7 @@ from distributary.tables import append
 from distributary.tables.append import CommitConflict, Mark, Owner
 from distributary.tables.evolve import Policy
 from distributary.tables.merge import Merged, Target, merge_rows
-from distributary.tables.merge_rows import DELETED, DELETED_AT, MergeRules
+from distributary.tables.merge_rows import DELETED, DELETED_AT, MergeRules, as_merged
 from distributary.tables.spark_merge import UNSAID, merge_by_spark
 from distributary.tables.store import Store
 from tests.events import START_MS, Event, backfilled, deleted, table_of
@@ -67,6 +67,11 @@ class Table:
         table = DeltaTable(self.uri)
         found = pa.table(QueryBuilder().register("t", table).execute("select * from t")).drop_columns([METADATA])
         return sorted(found.to_pylist(), key=lambda row: str(row))
+
+    def metadata(self) -> list[dict[str, Any]]:
+        """The metadata of all rows, by id."""
+        table = pa.table(QueryBuilder().register("t", DeltaTable(self.uri)).execute("select * from t order by id"))
+        return list(table.column(METADATA).to_pylist())
 
     def living(self) -> list[tuple[Any, ...]]:
         names = (DELETED, DELETED_AT)
@@ -237,6 +242,37 @@ def test_hard_deletes_remove_the_row(table: Table) -> None:
     assert [r["id"] for r in table.rows()] == [2]
 
 
+def test_changes_older_than_the_purged_tombstones_of_absent_keys_are_not_judged_and_not_lost(table: Table) -> None:
+    """A delete among them changes nothing either way, and a backfilled row is what the source holds."""
+    rules = MergeRules(horizon=START_MS + 100_000)
+    table.merge(Event(row(1, "a"), 10, sec=500))
+    events = (
+        Event(row(2, "late"), 5, sec=50), Event(row(3, "new"), 30, sec=600), backfilled(row(4, "read"), sec=1),
+        deleted(row(5), 6, sec=60), Event(row(1, "older"), 4, sec=40),
+    )  # fmt: skip
+    merged = table.merge(*events, rules=rules)
+    late = [events[n].row["id"] for n in merged.unjudged] if merged.late is None else merged.late["id"].to_pylist()
+    assert late == [2]
+    assert table.living() == [(1, "a"), (3, "new"), (4, "read")]
+    assert merged.counts.ignored == 2
+
+
+def test_metadata_that_an_older_version_wrote_in_another_order_is_kept_by_name(table: Table, tmp_path: Path) -> None:
+    """Spark casts structs by position."""
+    events = table_of([Event(row(1, "a"), 10, sec=5)], COLUMNS)
+    old = as_merged(events, ("id",), MergeRules())
+    metadata = old.column(METADATA).combine_chunks()
+    names = ["change_type", "uuid", "source_timestamp", "change_sequence_number", "is_deleted", "is_backfill"]
+    less = pa.StructArray.from_arrays([pa.compute.struct_field(metadata, n) for n in names], names=names)
+    write_deltalake(table.uri, old.set_column(old.column_names.index(METADATA), METADATA, less))
+    table.merge(Event(row(1, "b"), 20, "UPDATE-INSERT", sec=7), Event(row(2, "c"), 30, sec=9))
+    found = table.metadata()
+    assert [m["source_timestamp"] for m in found] == [START_MS + 7000, START_MS + 9000]
+    assert [(m["change_type"], m["source"]["log_position"]) for m in found] == [
+        ("UPDATE-INSERT", 20), ("UPDATE-INSERT", 30),
+    ]  # fmt: skip
+
+
 # -- engine task alone -------------------------------------------------------------------------------------
 
 
@@ -251,17 +287,6 @@ def test_the_counts_say_what_became_of_each_key(task: Table) -> None:
         Event(row(1, "older"), 5), Event(row(2, "bb"), 30), Event(row(3, "c"), 40), deleted(row(4), 50)
     ).counts
     assert (counts.inserted, counts.updated, counts.deleted, counts.ignored) == (2, 1, 0, 1)
-
-
-def test_a_change_older_than_the_purged_tombstones_of_an_absent_key_is_not_judged(task: Table) -> None:
-    rules = MergeRules(horizon=START_MS + 100_000)
-    task.merge(Event(row(1, "a"), 10, sec=500))
-    merged = task.merge(
-        Event(row(2, "late"), 5, sec=50), Event(row(3, "new"), 30, sec=600), backfilled(row(4, "read"), sec=1),
-        rules=rules,
-    )  # fmt: skip
-    assert merged.unjudged == (0,)
-    assert task.living() == [(1, "a"), (3, "new"), (4, "read")]
 
 
 def test_a_commit_in_between_is_a_conflict_and_nothing_of_it_is_lost(task: Table) -> None:

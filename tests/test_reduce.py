@@ -60,3 +60,22 @@ def test_after_a_delete_an_unsaid_value_is_null() -> None:
     ]  # fmt: skip
     reduced = reduce_rows(table_of(events, COLUMNS), ["id"], OrderSettings(), Gaps(toast=("value",)))
     assert values(reduced.rows) == {1: None}
+
+
+@given(st.permutations(range(5)))
+def test_oracle_a_key_that_changes_hands_twice_in_one_transaction_ends_right_within_a_batch(order: list[int]) -> None:
+    """Row B leaves the key after A took it, as logged; then A leaves it too."""
+
+    def event(at: int, change: str, row_id: str, tx: str = "tx") -> Event:
+        source = {"scn": 100, "rs_id": f"0x000001.{at:08x}.0010", "ssn": 0}
+        return Event({"id": 6, "value": row_id}, at, change, tx=tx, row_id=row_id, source=source)
+
+    events = [
+        event(1, "INSERT", "B", "before"), event(2, "UPDATE-INSERT", "A"), event(3, "UPDATE-DELETE", "B"),
+        event(4, "UPDATE-DELETE", "A"), event(5, "UPDATE-INSERT", "C"),
+    ]  # fmt: skip
+    stays = newest(table_of([events[n] for n in order if n < 3], COLUMNS, "oracle"), ["id"])
+    assert values(stays) == {6: "A"}
+    gone = newest(table_of([events[n] for n in order if n < 4], COLUMNS, "oracle"), ["id"])
+    assert gone["datastream_metadata"][0]["is_deleted"].as_py()
+    assert values(newest(table_of([events[n] for n in order], COLUMNS, "oracle"), ["id"])) == {6: "C"}

@@ -206,7 +206,8 @@ class FileBroken(NeedsAttention):
 
     condition = "FILE_BROKEN"
     template = (
-        "{path} cannot be read: {detail}. Put a whole file in its place and replay it; the other files are not affected."
+        "{path} cannot be read: {detail}. Put a whole file in its place and replay it; the other files are not "
+        "affected."
     )
 
 
@@ -240,66 +241,6 @@ class AlreadyRunning(BadInput):
     )
 
 
-class ShareInvalid(BadInput):
-    condition = "SHARE_INVALID"
-    template = "{what}: {detail}"
-
-
-class ShareConflict(BadInput):
-    """Two divisions of one pipeline at once would write routes twice, or not at all."""
-
-    condition = "SHARE_CONFLICT"
-    template = (
-        "pipeline {pipeline}: {wanted} cannot run, because {found}. To spread the routes anew, stop all its streams "
-        "and run: distributary workflow plan FILE --clusters N --apply"
-    )
-
-
-class HandoverFailed(NeedsAttention):
-    condition = "HANDOVER_FAILED"
-    template = (
-        "pipeline {pipeline}: the streams could not be brought to one position in the source: {detail}. Nothing has "
-        "changed. See that all of them are stopped, and do it again"
-    )
-
-
-class ServerGone(Outage):
-    """The JVM of a declarative pipeline ended by itself. The next update starts another one."""
-
-    condition = "SERVER_GONE"
-    template = (
-        "the Spark Connect server ended: {detail}. Its last words are above; if it ran out of memory, raise "
-        "spark.driver.memory in spark.conf."
-    )
-
-
-class LintFailed(BadInput):
-    """`findings`: one per line of the user's definitions that must not be there, as {"file", "line", "rule", "detail"}."""
-
-    condition = "LINT_FAILED"
-    template = "{detail}"
-
-
-class ClusterMissing(EnvironmentFault):
-    condition = "CLUSTER_MISSING"
-    template = "the Spark master {master} does not answer: {detail}. Start it, or check --via."
-
-
-class WorkspaceFailed(EnvironmentFault):
-    condition = "WORKSPACE_FAILED"
-    template = "Databricks: {what} failed: {detail}. {remedy}"
-
-
-class StreamsFailed(NeedsAttention):
-    """Some streams of a pipeline ended with an error; the others have done their work."""
-
-    condition = "STREAMS_FAILED"
-    template = (
-        "pipeline {pipeline}: {count} of {of} streams failed, the others are done. {first}: {detail}. What each does: "
-        "distributary status FILE"
-    )
-
-
 class CheckpointLost(BadInput):
     condition = "CHECKPOINT_LOST"
     template = (
@@ -312,16 +253,6 @@ class CheckpointLost(BadInput):
 class TableCollision(BadInput):
     condition = "TABLE_COLLISION"
     template = "route {route!r} maps to table {table}, which belongs to {owner}. Change tables.name or tables.root."
-
-
-class KeysChanged(NeedsAttention):
-    """The table's rows were told apart by other columns than its events name now: they cannot share one table."""
-
-    condition = "KEYS_CHANGED"
-    template = (
-        "{route}: the rows of {table} are told apart by {known}, but its events by {found}. It is not merged any further; "
-        "its log goes on. If the source's key has changed for good, rebuild it: distributary resync FILE --route {route}"
-    )
 
 
 class QuarantineLimit(NeedsAttention):

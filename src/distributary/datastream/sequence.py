@@ -9,12 +9,12 @@ A number is lower-case hex of fixed width, so its text order is the order of the
   so that they may be set later.
 - origin: 2 for a change read from the source's log, 1 for a backfilled row. Any change of a key beats any backfilled
   row of it: what came after the read is in the log itself, what came before is in the row.
-- k1..k4: the position in the source's log. MySQL: file number, position, source time. A binlog time is the START of its
-  statement, so it must not come first (DataflowTemplates#2867). Oracle: SCN, RS_ID, RS_ID's end and SSN, source time.
-  PostgreSQL: commit time, LSN high, LSN low. SQL Server: commit time and the three parts of the LSN. MongoDB: seconds,
-  increment. Others, and backfilled rows: source time.
-- tie: whether it is an upsert, read time, the row's counter in the uuid, hash of the payload. In MySQL the upsert comes
-  first: rows of one binlog event share the position, and inside it a key is left before it is taken.
+- k1..k4: the position in the log. MySQL: file number, position, upsert, source time. A binlog event has the time at
+  which its statement began, so that must not come first (DataflowTemplates#2867). Rows of one binlog event share the
+  position, and inside it a key is left before it is taken; the times of such a pair have been seen to differ. Oracle:
+  SCN, RS_ID, RS_ID's end and SSN, source time. PostgreSQL: commit time, LSN high, LSN low. SQL Server: commit time and
+  the three parts of the LSN. MongoDB: seconds, increment. Others, and backfilled rows: source time.
+- tie: read time, the row's counter in the uuid, whether it is an upsert, hash of the payload.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def sequence_numbers(kind: str, meta: Meta, payload_hash: pa.Array, settings: Or
     for number, position in enumerate(positions):
         begin = PREFIX + 1 + 16 * number
         out[:, begin : begin + 16] = position if position.ndim == 2 else _hex(position, 16)
-    out[:, PREFIX + 65 :] = _tie(events, payload_hash, upsert_first=kind == "mysql")
+    out[:, PREFIX + 65 :] = _tie(events, payload_hash)
     return Sequences(_texts(out), sorted(bad.items()))
 
 
@@ -209,7 +209,7 @@ def _mysql(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) ->
         changes & ~(named & placed),
         "a MySQL change needs log_file (ending in a number) and log_position, or binlog_file and binlog_position",
     )
-    return [number, at, time, np.zeros_like(time)]
+    return [number, at, (~events.flags("is_deleted")).astype(np.int64), time]
 
 
 def _oracle(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) -> _Positions:
@@ -269,15 +269,14 @@ def _file_number(name: str) -> int | None:
     return int(digits) if digits and len(digits) < 19 else None
 
 
-def _tie(events: _Events, payload_hash: pa.Array, *, upsert_first: bool) -> Bytes:
+def _tie(events: _Events, payload_hash: pa.Array) -> Bytes:
     upsert = np.where(events.flags("is_deleted"), ord("0"), ord("1")).astype(np.uint8)[:, None]
     read = _hex(events.longs("read_timestamp")[0], 12)
     ends = pc.utf8_slice_codeunits(events.texts("uuid"), -8)
     counters = pc.if_else(pc.match_substring_regex(ends, "^[0-9a-fA-F]{8}$"), pc.ascii_lower(ends), None)
     counter = _fixed(pc.fill_null(counters, "0" * 8), 8)
     digest = _hex(_flat(payload_hash).cast(pa.uint64()).to_numpy(zero_copy_only=False), 16)
-    parts = [upsert, read, counter, digest] if upsert_first else [read, counter, upsert, digest]
-    return np.hstack(parts)
+    return np.hstack([read, counter, upsert, digest])
 
 
 # -- columns and digits ------------------------------------------------------------------------------------

@@ -46,8 +46,8 @@ SMALL_BYTES, SMALL_FILES = 4 << 20, 8
 class Merged:
     """What a merge did.
 
-    `unjudged`: numbers of the events that are older than the tombstones which have been purged. `why_spark`: why
-    nothing was done, and engine `spark` must do it.
+    `unjudged`: numbers of the events that are older than the tombstones which have been purged; from engine `spark`,
+    which does not number them, `late` has their rows. `why_spark`: why nothing was done, and engine `spark` must do it.
     """
 
     counts: Counts = field(default_factory=Counts)
@@ -55,6 +55,7 @@ class Merged:
     evolved: bool = False
     unjudged: tuple[int, ...] = ()
     why_spark: str | None = None
+    late: pa.Table | None = field(default=None, compare=False)
     version: int | None = field(default=None, compare=False)
 
 

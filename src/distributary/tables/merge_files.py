@@ -237,7 +237,7 @@ class Writer:
 
 
 def _rows_per_file(piece: pa.Table, rows: int) -> int:
-    whole = max(1, FILE_BYTES * piece.num_rows // max(1, piece.nbytes))
+    whole = max(1, FILE_BYTES * int(piece.num_rows) // max(1, int(piece.nbytes)))
     return whole if rows <= 0 else -(-rows // max(1, round(rows / whole)))
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
 from delta.tables import DeltaTable as SparkDeltaTable
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
@@ -20,7 +21,7 @@ from distributary.datastream.sequence import PREFIX, REPAIR_MARGIN_MS, WIDTH, Or
 from distributary.names import quoted
 from distributary.tables import append
 from distributary.tables.append import Mark
-from distributary.tables.evolve import Evolution, evolve
+from distributary.tables.evolve import Evolution, Slot, evolve
 from distributary.tables.merge import Merged, Target
 from distributary.tables.merge_rows import DELETED, DELETED_AT, Counts, MergeRules
 from distributary.tables.spark_engine import SparkEngine, SparkEngineError, first_line
@@ -30,11 +31,18 @@ UNSAID = "_unsaid_"
 
 
 def merge_by_spark(
-    spark: SparkSession, target: Target, rows: DataFrame, keys: Sequence[str], rules: MergeRules, mark: Mark
+    spark: SparkSession,
+    target: Target,
+    rows: DataFrame,
+    keys: Sequence[str],
+    rules: MergeRules,
+    mark: Mark,
+    aside: Sequence[str] = (),
 ) -> Merged:
     """Merge reduced rows (payload columns, `datastream_metadata`, `_unsaid_<column>` masks).
 
-    A tombstone counts as updated, unlike with engine `task`: Delta's metrics do not tell them apart.
+    `aside`: columns that do not go into the table, but come back with the rows that could not be judged
+    (`Merged.late`). A tombstone counts as updated, unlike with engine `task`: Delta's metrics do not tell them apart.
 
     Raises SparkEngineError, DeltaError, OSError.
     """
@@ -43,7 +51,7 @@ def merge_by_spark(
         return Merged()
     engine = SparkEngine(spark, target.store)
     masks = [name for name in rows.columns if name.startswith(UNSAID)]
-    whole = _as_merged(rows, keys, rules, masks)
+    whole = _as_merged(rows.drop(*aside), keys, rules, masks)
     brought = to_arrow_schema(whole.drop(*masks).schema, timezone="UTC")
     evolution = evolve(None if table is None else append.arrow_schema(table), [brought], target.policy)
     engine.prepare(uri, [brought], target.policy, target.owner, target.properties)
@@ -53,11 +61,13 @@ def merge_by_spark(
         if evolution.changed:
             # New columns first, at any depth, by Delta's own schema merging: an append of no rows.
             plain.limit(0).write.format("delta").mode("append").option("mergeSchema", "true").save(uri)
-        counts, unjudged = _merge(spark, uri, source, plain.columns, keys, rules)
+        late = _late(spark, uri, rows.drop(*masks), keys, rules)
+        unjudged = 0 if late is None else late.num_rows
+        counts = _merge(spark, uri, source, plain.columns, keys, rules, unjudged)
     except PySparkException as e:
         raise SparkEngineError(first_line(e)) from e
     engine.append(plain.limit(0), uri, mark)
-    return Merged(counts, created=table is None, evolved=evolution.changed and table is not None, unjudged=unjudged)
+    return Merged(counts, created=table is None, evolved=evolution.changed and table is not None, late=late)
 
 
 def _as_merged(rows: DataFrame, keys: Sequence[str], rules: MergeRules, masks: Sequence[str]) -> DataFrame:
@@ -77,39 +87,74 @@ def _fitted(rows: DataFrame, evolution: Evolution, masks: Sequence[str]) -> Data
     columns = []
     for slot in evolution.slots[0]:
         if slot.target is not None:
-            kind = from_arrow_type(kinds[slot.target])
-            columns.append(F.col(quoted(slot.source)).cast(kind).alias(slot.target))
+            columns.append(_entered(F.col(quoted(slot.source)), slot, kinds[slot.target]).alias(slot.target))
             if f"{UNSAID}{slot.source}" in masks:
                 columns.append(F.col(quoted(f"{UNSAID}{slot.source}")).alias(f"{UNSAID}{slot.target}"))
     return rows.select(*columns)
 
 
+def _entered(column: Column, slot: Slot, kind: pa.DataType) -> Column:
+    """The column in the table's type. Fields of a struct go by name: Spark's cast takes them in order."""
+    if not pa.types.is_struct(kind) or not slot.children:
+        return column.cast(from_arrow_type(kind))
+    ways = {child.target: child for child in slot.children}
+    fields = []
+    for field in kind:
+        way = ways.get(field.name)
+        value = F.lit(None) if way is None else _entered(column.getField(way.source), way, field.type)
+        fields.append(value.cast(from_arrow_type(field.type)).alias(field.name))
+    return F.when(column.isNotNull(), F.struct(*fields))
+
+
 def _merge(
-    spark: SparkSession, uri: str, source: DataFrame, columns: Sequence[str], keys: Sequence[str], rules: MergeRules
-) -> tuple[Counts, tuple[int, ...]]:
+    spark: SparkSession,
+    uri: str,
+    source: DataFrame,
+    columns: Sequence[str],
+    keys: Sequence[str],
+    rules: MergeRules,
+    unjudged: int,
+) -> Counts:
     oracle = _has_rows(source)
     newer = _newer(rules.order, oracle)
     hard = f"(s.{DELETED})" if rules.deletes == "hard" else "false"
-    judged = "true"
-    if rules.horizon is not None:
-        judged = f"(s.{METADATA}.is_backfill OR coalesce(s.{METADATA}.source_timestamp, 0) >= {rules.horizon})"
+    judged = "true" if rules.horizon is None else f"NOT {_old('s.', rules.horizon)}"
     sets = {quoted(name): _value(name, source, keys, rules) for name in columns}
     inserts = {quoted(name): f"s.{quoted(name)}" for name in columns}
-    before = source.count()
-    on = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
-    (
+    taken = source.count() - unjudged
+    done = (
         SparkDeltaTable.forPath(spark, uri)
         .alias("t")
-        .merge(source.alias("s"), on)
+        .merge(source.alias("s"), _on(keys))
         .whenMatchedDelete(f"{newer} AND {hard}")
         .whenMatchedUpdate(newer, sets)
         .whenNotMatchedInsert(f"NOT {hard} AND {judged}", inserts)
         .execute()
+        .first()
     )
-    row = SparkDeltaTable.forPath(spark, uri).history(1).first()
-    metrics = row.operationMetrics if row is not None else {}
-    found = {n: int(metrics.get(f"numTargetRows{n.capitalize()}", 0)) for n in ("inserted", "updated", "deleted")}
-    return Counts(**found, ignored=max(0, before - sum(found.values()))), ()
+    found = {name: int(done[f"num_{name}_rows"] or 0) if done else 0 for name in ("inserted", "updated", "deleted")}
+    return Counts(**found, ignored=max(0, taken - sum(found.values())))
+
+
+def _late(spark: SparkSession, uri: str, rows: DataFrame, keys: Sequence[str], rules: MergeRules) -> pa.Table | None:
+    """Upserts older than the purged tombstones, of keys that the table does not have."""
+    if rules.horizon is None:
+        return None
+    old = rows.where(f"{_old('', rules.horizon)} AND NOT coalesce({METADATA}.is_deleted, false)").alias("s")
+    if old.isEmpty():
+        return None
+    known = SparkDeltaTable.forPath(spark, uri).toDF().select(*(F.col(quoted(key)) for key in keys)).alias("t")
+    return old.join(known, F.expr(_on(keys)), "left_anti").toArrow()
+
+
+def _old(side: str, horizon: int) -> str:
+    metadata = f"{side}{METADATA}"
+    backfill = f"coalesce({metadata}.is_backfill, false)"
+    return f"(NOT {backfill} AND coalesce({metadata}.source_timestamp, 0) < {horizon})"
+
+
+def _on(keys: Sequence[str]) -> str:
+    return " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
 
 
 def _value(name: str, source: DataFrame, keys: Sequence[str], rules: MergeRules) -> str:

@@ -1,0 +1,87 @@
+"""An object is written only if nobody has: the commit of merged tables, on folders and on object stores."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from distributary.datastream.reduce import reduce_rows
+from distributary.datastream.sequence import OrderSettings
+from distributary.tables import append
+from distributary.tables.append import CommitConflict, Mark, Owner
+from distributary.tables.evolve import Policy
+from distributary.tables.merge import Target, merge_rows
+from distributary.tables.merge_rows import MergeRules
+from distributary.tables.put_once import cannot_put_once, put_once
+from distributary.tables.store import Store
+from tests.events import Event, deleted, table_of
+
+COLUMNS = {"id": pa.int64(), "value": pa.string()}
+
+
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.services)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Store]]:
+    """No Google storage: fake-gcs-server refuses the uploads of the object_store library (400, invalid uploadType)."""
+    if request.param == "local":
+        yield str(tmp_path / "t"), Store()
+        return
+    bucket = request.getfixturevalue(request.param).bucket()
+    yield f"{bucket.url}/lake/t", Store(dict(bucket.options))
+
+
+def test_the_second_writer_of_an_object_is_told_so(place: tuple[str, Store]) -> None:
+    uri, store = place
+    assert put_once(uri, store, "_delta_log", "0.json", b"first")
+    assert not put_once(uri, store, "_delta_log", "0.json", b"second")
+    assert store.get(f"{uri}/_delta_log", "0.json") == b"first"
+
+
+def test_of_many_writers_at_once_one_wins(place: tuple[str, Store]) -> None:
+    uri, store = place
+    won: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda n=n: won.append(put_once(uri, store, "log", "1.json", b"%d" % n)))
+        for n in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert won.count(True) == 1
+
+
+def test_a_merge_replaces_files_and_loses_to_a_commit_in_between(place: tuple[str, Store]) -> None:
+    uri, store = place
+
+    def merge(batch: int, *events: Event, table: DeltaTable | None) -> None:
+        reduced = reduce_rows(table_of(events, COLUMNS), ["id"], OrderSettings())
+        target = Target(uri, table, Owner("shop", "orders", ("id",)), store, Policy(can_widen=False))
+        assert merge_rows(target, reduced, ["id"], MergeRules(), Mark("s", batch)).why_spark is None
+
+    def row(key: int, value: str) -> dict[str, object]:
+        return {"id": key, "value": value}
+
+    merge(0, Event(row(1, "a"), 1), Event(row(2, "b"), 2), table=None)
+    opened = append.open_table(uri, store)
+    merge(1, Event(row(1, "aa"), 3), deleted(row(2, "b"), 4), table=opened)
+    with pytest.raises(CommitConflict):
+        merge(2, Event(row(3, "lost"), 5), table=opened)
+    merge(2, Event(row(3, "c"), 5), table=append.open_table(uri, store))
+    table = append.open_table(uri, store)
+    assert table is not None
+    assert len(table.file_uris()) == 2
+    rows = table.to_pyarrow_table(columns=["id", "value", "_deleted"]).sort_by("id").to_pylist()
+    assert [tuple(r.values()) for r in rows] == [(1, "aa", False), (2, None, True), (3, "c", False)]
+
+
+def test_a_store_without_conditional_puts_is_left_to_spark() -> None:
+    assert cannot_put_once("/lake/t", Store()) is None
+    assert cannot_put_once("s3a://bucket/t", Store()) is None
+    assert "hdfs" in str(cannot_put_once("hdfs://nn/lake/t", Store()))
+    locked = Store({"AWS_S3_LOCKING_PROVIDER": "dynamodb"})
+    assert cannot_put_once("s3://bucket/t", locked) == "a locking provider for S3"

@@ -8,6 +8,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # With ARGS (make test ARGS="-k kafka") only some tests run: the share of covered lines then says nothing.
 COVERAGE := $(if $(ARGS),,--cov=distributary --cov-report=term:skip-covered --cov-fail-under=92)
 
+# Most of a test's time goes by in waiting, for Spark or for a service: so all tests run in several processes, a file in one.
+WORKERS ?= 3
+SPREAD := $(if $(ARGS),,-n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=30)
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format bench docs clean
 
@@ -22,7 +26,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once, a few minutes)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) -e '.[dev,simulate]'
-	@$(BIN)/python -c 'import os; from distributary.java import find_java; find_java(os.environ)' 2>/dev/null || \
+	@$(BIN)/python -c 'import os; from distributary.spark.java import find_java; find_java(os.environ)' 2>/dev/null || \
 	  { echo "no Java 17 or 21 here: adding one to $(VENV)"; $(PIP) -e '.[dev,java,simulate]'; }
 	@touch $@
 
@@ -30,7 +34,7 @@ demo: $(READY) ## run the main job end to end, no servers (ARGS="--dir DIR" is p
 	@$(BIN)/distributary demo games $(ARGS)
 
 test: $(READY) ## run all tests (ARGS="-k name" for some; REQUIRE_SERVICES=1 fails where a service is missing)
-	$(BIN)/python -m pytest $(COVERAGE) $(ARGS)
+	$(BIN)/python -m pytest $(COVERAGE) $(SPREAD) $(ARGS)
 
 check: $(READY) ## lint, format, types and the order of the modules; changes nothing
 	$(BIN)/ruff check .

@@ -25,6 +25,7 @@ REQUIRED = os.environ.get("REQUIRE_SERVICES") == "1"
 
 hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
 hypothesis.settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("long", max_examples=2000, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
@@ -102,14 +103,15 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One local session for the whole run, built by the product's own builder."""
     from distributary.errors import JavaMissing
-    from distributary.session import build_session
+    from distributary.spark.session import build_session
 
     folder = tmp_path_factory.mktemp("spark")
     conf = {
         "spark.driver.memory": "2g",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Dderby.system.home={folder}",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC "
+        f"-Dderby.system.home={folder}",
     }
     try:
         session = build_session("distributary-tests", master="local[2]", conf=conf)
@@ -127,6 +129,35 @@ def lake(tmp_path: Path) -> Path:
     root = tmp_path / "lake"
     root.mkdir()
     return root
+
+
+LONG = [
+    "test_crash",
+    "test_declarative_updates",
+    "test_cdc_postgres",
+    "test_cli",
+    "test_declarative_process",
+    "test_demo_declarative",
+    "test_cdc_property",
+    "test_cdc_kill",
+    "test_bench",
+    "test_workflow_local",
+    "test_cdc_stores",
+    "test_handover",
+    "test_layouts",
+    "test_cdc_mariadb",
+    "test_resync",
+    "test_demo",
+    "test_merge_contract",
+    "test_layout_verbs",
+    "test_cdc_pipeline",
+]
+"""Files that take long, longest first: they begin first, so that no process is left with one at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(LONG)))
 
 
 @pytest.hookimpl(wrapper=True)

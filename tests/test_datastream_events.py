@@ -494,7 +494,7 @@ def test_what_comes_before_the_fault_of_a_zipped_file_is_kept(damage: str) -> No
     assert found.bad[-1].reason is Reason.FILE_BROKEN and "gzip" in found.bad[-1].detail
 
 
-@pytest.mark.parametrize("body", [b"", b"\n\n", avro(ID, []), gzip.compress(b"")])
+@pytest.mark.parametrize("body", [b"", b"\n\n", avro(ID, []), gzip.compress(b"", mtime=0)])
 def test_a_file_without_events_is_no_fault(body: bytes) -> None:
     assert read_events(body, "a.jsonl", Reading()) == FileEvents([], [])
     assert peek(body, "a.jsonl", Reading()) is None
@@ -528,7 +528,7 @@ def test_the_content_says_what_a_file_is_unless_the_setting_does() -> None:
 
 @pytest.mark.parametrize(
     ("body", "enough"),
-    [(avro(ID, MANY), 3_000), (json_lines(MANY), 1_000), (gzip.compress(json_lines(MANY)), 600),
+    [(avro(ID, MANY), 3_000), (json_lines(MANY), 1_000), (gzip.compress(json_lines(MANY), mtime=0), 600),
      (avro(schema([("id", "long"), ("at", MICROS)]), [event(0, {"id": 1, "at": 1})]), 10_000)],
 )  # fmt: skip
 def test_the_beginning_of_a_file_says_whose_it_is(body: bytes, enough: int) -> None:

@@ -20,12 +20,12 @@ from distributary.cli.entry import execute
 from distributary.cli.signals import stop_on_signal
 from distributary.datastream.model import Kind
 from distributary.errors import Exit, SimulationInvalid, SourceDown
-from distributary.simulate.change_files import ChangeFiles, FilesPlan
-from distributary.simulate.change_stream import Pace, open_source, read_truth, write_server
-from distributary.simulate.changes import Table
-from distributary.simulate.database import Workload, run_workload
-from distributary.simulate.servers import Server, server
-from distributary.simulate.source_truth import TableTruth, load_truth
+from distributary.simulate.change_files.stream import Pace, open_source, read_truth, write_server
+from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
+from distributary.simulate.changes.model import Table
+from distributary.simulate.changes.truth import TableTruth, load_truth
+from distributary.simulate.databases.servers import Server, server
+from distributary.simulate.databases.workload import Workload, run_workload
 from tests.change_order import assert_equal, fold_files
 
 
@@ -100,7 +100,12 @@ def test_a_stream_backfills_follows_and_goes_on_where_it_was(url: str, tmp_path:
     writer = threading.Thread(target=run_workload, args=(place, Workload(0, None, 0, 200, 0, 7)))
     source = open_source(place, state)
     writer.start()
-    write_server(source, ChangeFiles(FilesPlan(root)), state, Pace(1.5, sleep=lambda _: time.sleep(0.02)), now_ms)
+
+    def has_backfilled() -> bool:
+        return state.exists() and bool(json.loads(state.read_text()).get("backfilled"))
+
+    pace = Pace(60, is_stopped=has_backfilled, sleep=lambda _: time.sleep(0.02))
+    write_server(source, ChangeFiles(FilesPlan(root)), state, pace, now_ms)
     first = len(files_of(root))
     writer.join()
     run_workload(place, Workload(0, None, 0, 50, 0, 8))
@@ -281,7 +286,7 @@ def test_the_first_signal_asks_and_the_handlers_come_back() -> None:
 def test_without_the_drivers_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "distributary.simulate.binlog", None)
+    monkeypatch.setitem(sys.modules, "distributary.simulate.databases.binlog", None)
     assert execute(history(tmp_path, "--url", "mysql://a@h/x")) == Exit.BAD_INPUT
     assert "distributary[simulate]" in capsys.readouterr().err
 

@@ -15,9 +15,9 @@ from typing import Any
 import fastavro
 
 from distributary.datastream.model import Kind
-from distributary.simulate.changes import Change, Row, Table
-from distributary.simulate.source_truth import TableTruth
-from distributary.simulate.unified import Unified
+from distributary.simulate.changes.model import Change, Row, Table
+from distributary.simulate.changes.truth import TableTruth
+from distributary.simulate.changes.unified import Unified
 
 Key = tuple[Any, ...]
 Rows = dict[Key, Row]
@@ -90,12 +90,13 @@ def assert_equal(found: Mapping[str, Rows], truth: Mapping[str, TableTruth]) -> 
 
 def raw_events(body: bytes) -> list[dict[str, Any]]:
     """The events of an avro file as fastavro decodes them, logical types left as the numbers that are stored."""
-    blocks = fastavro.block_reader(BytesIO(body))
+    blocks: Any = fastavro.block_reader(BytesIO(body))
     schema = fastavro.parse_schema(without_logical_types(blocks.writer_schema))
-    found = []
+    found: list[dict[str, Any]] = []
     for block in blocks:
         for _ in range(block.num_records):
-            found.append(fastavro.schemaless_reader(block.bytes_, schema))
+            event: Any = fastavro.schemaless_reader(block.bytes_, schema)
+            found.append(event)
     return found
 
 

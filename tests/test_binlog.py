@@ -12,12 +12,8 @@ from typing import Any
 import pytest
 
 from distributary.errors import SimulationInvalid, SourceDown
-from distributary.simulate.binlog import Binlog, BinlogPosition
-from distributary.simulate.changes import Change
-from distributary.simulate.database import Workload, run_workload
-from distributary.simulate.mysql_columns import MySqlColumn
-from distributary.simulate.servers import Server, server
-from distributary.simulate.unified import (
+from distributary.simulate.changes.model import Change
+from distributary.simulate.changes.unified import (
     DOUBLE,
     FLOAT,
     INTEGER,
@@ -28,6 +24,10 @@ from distributary.simulate.unified import (
     TIMESTAMP,
     decimal,
 )
+from distributary.simulate.databases.binlog import Binlog, BinlogPosition
+from distributary.simulate.databases.mysql_columns import MySqlColumn
+from distributary.simulate.databases.servers import Server, server
+from distributary.simulate.databases.workload import Workload, run_workload
 from tests.change_order import assert_equal, fold
 from tests.services.mariadb import MariaDb
 

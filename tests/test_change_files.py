@@ -21,16 +21,16 @@ from hypothesis import strategies as st
 
 from distributary.datastream.model import Kind
 from distributary.errors import SimulationInvalid
-from distributary.simulate.avro_encoding import compact, container, encoder
-from distributary.simulate.bulk_changes import BulkPlan, write_bulk
-from distributary.simulate.change_events import Event, Layout, event_schema
-from distributary.simulate.change_files import STREAM, ChangeFiles, FilesPlan
-from distributary.simulate.change_stream import Pace, write_history, write_history_live
-from distributary.simulate.changes import Change, Column, Position, Table
-from distributary.simulate.faults import Faults
-from distributary.simulate.history import START_MS, History, HistoryPlan
-from distributary.simulate.history_tables import tables_of
-from distributary.simulate.unified import (
+from distributary.simulate.change_files.avro_encoding import compact, container, encoder
+from distributary.simulate.change_files.bulk import BulkPlan, write_bulk
+from distributary.simulate.change_files.events import Event, Layout, event_schema
+from distributary.simulate.change_files.faults import Faults
+from distributary.simulate.change_files.stream import Pace, write_history, write_history_live
+from distributary.simulate.change_files.writer import STREAM, ChangeFiles, FilesPlan
+from distributary.simulate.changes.history import START_MS, History, HistoryPlan
+from distributary.simulate.changes.history_tables import tables_of
+from distributary.simulate.changes.model import Change, Column, Position, Table
+from distributary.simulate.changes.unified import (
     BOOLEAN,
     BYTES,
     DATE,
@@ -97,7 +97,13 @@ def unified_of(kind: Any) -> Unified:
     return {**micros, "number": NUMBER, "json": JSON}[logical]
 
 
-@pytest.fixture(params=REAL or [None])
+def stored(body: bytes) -> bytes:
+    """The records of an avro file as its blocks hold them."""
+    blocks: Any = fastavro.block_reader(BytesIO(body))
+    return b"".join(block.bytes_.getvalue() for block in blocks)
+
+
+@pytest.fixture(params=REAL if REAL else [None])
 def real(request: pytest.FixtureRequest) -> tuple[str, bytes]:
     """Name and bytes of a real file."""
     if request.param is None:
@@ -156,7 +162,7 @@ def test_the_events_of_a_real_file_are_written_to_the_same_bytes(real: tuple[str
             assert one.sort_keys(real_change(table, event))[::2] == tuple(event["sort_keys"][::2])
             event["sort_keys"] = list(one.sort_keys(real_change(table, event)))
         ours += one.avro(Event(real_change(table, event), event["uuid"], event["read_timestamp"]))
-    theirs = b"".join(block.bytes_.getvalue() for block in fastavro.block_reader(BytesIO(body)))
+    theirs = stored(body)
     if layout is Layout.Y2021_03:
         assert len(ours) - len(theirs) in range(-9 * len(events), 9 * len(events))
         assert ours[:300] == theirs[:300]
@@ -472,7 +478,7 @@ def test_long_values_and_nested_arrays_survive_the_encoding(found: Any) -> None:
     schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", kind.avro("a", set())]}]}
     out = bytearray()
     encoder(schema)(out, (kind.avro_value(rows),))
-    back = fastavro.schemaless_reader(BytesIO(bytes(out)), fastavro.parse_schema(json.loads(compact(schema))))
+    back: Any = fastavro.schemaless_reader(BytesIO(bytes(out)), fastavro.parse_schema(json.loads(compact(schema))))
     assert plain(kind, back["a"]) == rows
 
 
@@ -669,7 +675,7 @@ def test_bulk_files_have_the_schema_and_the_bytes_that_the_writer_of_single_even
             schema.avro(Event(real_change(table.table, event), event["uuid"], event["read_timestamp"]))
             for event in events
         ]
-        theirs = b"".join(block.bytes_.getvalue() for block in fastavro.block_reader(BytesIO(path.read_bytes())))
+        theirs = stored(path.read_bytes())
         assert path.name.startswith(f"{schema.key}_mysql-cdc-binlog_")
         # decimals of a bulk are three bytes long, also where two would do: the values are equal, not the lengths
         assert [plain_events(b) for b in raw_events(container(schema.text, again, bytes(16)))] == [

@@ -12,10 +12,10 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.config import load
-from distributary.demo import PLAN, Folder, rounds
+from distributary.demo.games import PLAN, Folder, rounds
 from distributary.errors import AlreadyRunning, DemoFolderTaken, Exit
-from distributary.simulate.schemas import game_names
-from distributary.simulate.truth import Truth
+from distributary.simulate.games.schemas import game_names
+from distributary.simulate.games.truth import Truth
 
 GAMES = game_names(PLAN.games)
 

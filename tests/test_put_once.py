@@ -85,3 +85,6 @@ def test_a_store_without_conditional_puts_is_left_to_spark() -> None:
     assert "hdfs" in str(cannot_put_once("hdfs://nn/lake/t", Store()))
     locked = Store({"AWS_S3_LOCKING_PROVIDER": "dynamodb"})
     assert cannot_put_once("s3://bucket/t", locked) == "a locking provider for S3"
+    assert "unsafe_rename" in str(cannot_put_once("s3://bucket/t", Store({"AWS_S3_ALLOW_UNSAFE_RENAME": "True"})))
+    assert "conditional_put" in str(cannot_put_once("s3://bucket/t", Store({"conditional_put": "disabled"})))
+    assert cannot_put_once("s3://bucket/t", Store({"aws_s3_allow_unsafe_rename": "false"})) is None

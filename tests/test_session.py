@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from distributary import launcher, session
 from distributary.errors import Exit, JavaMissing, SparkNotStarted
-from distributary.launcher import Jars, explained
+from distributary.spark import launcher, session
+from distributary.spark.launcher import Jars, explained
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,12 +68,22 @@ def test_a_cluster_gets_no_settings_of_one_machine() -> None:
 def test_jars_are_asked_from_ivy_once_and_then_known_by_path(tmp_path: Path) -> None:
     jar = tmp_path / "a jar.jar"
     jar.touch()
-    jars = Jars(tmp_path / "cache", ["g:a:1"], ["org.slf4j"], {})
+    jars = Jars(tmp_path / "cache", ["g:a:1"], ["org.slf4j:*"], {})
     with jars.first_start_alone():
         assert jars.settings() == {"spark.jars.packages": "g:a:1", "spark.jars.excludes": "org.slf4j:*"}
         jars.remember(jar.as_uri())
-    again = Jars(tmp_path / "cache", ["g:a:1"], ["org.slf4j"], {"spark.jars": "own.jar"})
+    again = Jars(tmp_path / "cache", ["g:a:1"], ["org.slf4j:*"], {"spark.jars": "own.jar"})
     assert again.settings() == {"spark.jars": f"own.jar,{jar.as_uri()}", "spark.jars.packages": ""}
+
+
+def test_hadoops_parts_for_object_stores_are_not_left_out() -> None:
+    """`spark.jars.packages: org.apache.hadoop:hadoop-aws:3.5.0`: Ivy drops what is excluded, also where it is named."""
+    parts = [entry.split(":") for entry in session.SHIPPED_BY_SPARK]
+    assert {len(part) for part in parts} == {2}
+    assert {artifact for group, artifact in parts if group == "org.apache.hadoop"} == {
+        "hadoop-client-api",
+        "hadoop-client-runtime",
+    }
 
 
 def test_a_jar_that_was_deleted_is_asked_for_again(tmp_path: Path) -> None:
@@ -148,7 +158,7 @@ def test_without_java_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> Non
         raise JavaMissing()
 
     monkeypatch.setattr(session, "find_java", missing)
-    monkeypatch.setattr(session.SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     with pytest.raises(JavaMissing):
         session.build_session("app")
 
@@ -159,7 +169,7 @@ def test_a_start_is_silent_and_a_failed_one_can_be_followed_by_a_good_one(tmp_pa
         """
         import os
         from distributary.errors import SparkNotStarted
-        from distributary.session import build_session
+        from distributary.spark.session import build_session
         names = ("JAVA_HOME", "PYSPARK_PYTHON")
         before = [os.environ.get(name) for name in names]
         try:
@@ -186,7 +196,7 @@ def test_a_session_of_somebody_else_is_taken_over_or_refused_without_delta(tmp_p
         """
         from pyspark.sql import SparkSession
         from distributary.errors import EnvironmentFault
-        from distributary.session import EXTENSION, build_session
+        from distributary.spark.session import EXTENSION, build_session
         builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
         theirs = builder.config("spark.sql.session.timeZone", "Asia/Tokyo").getOrCreate()
         try:
@@ -209,7 +219,7 @@ def test_a_session_of_somebody_else_is_taken_over_or_refused_without_delta(tmp_p
 @pytest.mark.spark
 def test_delta_tables_are_written_and_read(spark: SparkSession, lake: Path) -> None:
     spark.range(3).write.format("delta").save(str(lake / "t"))
-    assert spark.sql(f"select count(*) as n from delta.`{lake / 't'}`").first()["n"] == 3
+    assert spark.sql(f"select count(*) as n from delta.`{lake / 't'}`").collect()[0]["n"] == 3
 
 
 @pytest.mark.spark
@@ -240,4 +250,4 @@ def test_a_plain_udf_over_a_delta_scan_ends(spark: SparkSession, lake: Path) -> 
 
 @pytest.mark.spark
 def test_timestamps_are_read_in_utc(spark: SparkSession) -> None:
-    assert spark.sql("select cast(timestamp'1970-01-01 00:00:01' as long) as s").first()["s"] == 1
+    assert spark.sql("select cast(timestamp'1970-01-01 00:00:01' as long) as s").collect()[0]["s"] == 1

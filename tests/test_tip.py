@@ -17,6 +17,7 @@ from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.store import Store
 from distributary.tables.tip import Tip, append_on_tip
+from tests.services.stores import S3
 
 STORE = Store()
 OWNER = Owner("games", "a")
@@ -51,7 +52,7 @@ def count(uri: str) -> int:
 
 
 def test_a_commit_on_the_tip_is_an_ordinary_commit_to_every_reader(uri: str) -> None:
-    assert append_on_tip(uri, tip(0), [file_of(uri), file_of(uri)], Mark("s", 1))
+    assert append_on_tip(uri, tip(0), [file_of(uri), file_of(uri)], Mark("s", 1), STORE)
     table = DeltaTable(uri)
     assert (table.version(), table.to_pyarrow_table().num_rows) == (1, 6)
     assert append.committed_batch(table, "s") == 1
@@ -61,7 +62,7 @@ def test_a_commit_on_the_tip_is_an_ordinary_commit_to_every_reader(uri: str) -> 
 
 
 def test_the_mark_and_the_rows_survive_a_checkpoint(uri: str) -> None:
-    assert append_on_tip(uri, tip(0), [file_of(uri)], Mark("s", 1))
+    assert append_on_tip(uri, tip(0), [file_of(uri)], Mark("s", 1), STORE)
     DeltaTable(uri).create_checkpoint()
     for log in sorted((Path(uri) / "_delta_log").glob("*.json"))[:-1]:
         log.unlink()
@@ -71,14 +72,14 @@ def test_the_mark_and_the_rows_survive_a_checkpoint(uri: str) -> None:
 
 def test_statistics_of_its_files_are_used_and_right(uri: str) -> None:
     late = pa.table({"n": pa.array([100, 101], pa.int64())})
-    assert append_on_tip(uri, tip(0), [file_of(uri, late)], Mark("s", 1))
+    assert append_on_tip(uri, tip(0), [file_of(uri, late)], Mark("s", 1), STORE)
     table = DeltaTable(uri)
     assert table.to_pyarrow_table(filters=[("n", ">", 50)]).column("n").to_pylist() == [100, 101]
 
 
 def test_where_another_writer_came_first_nothing_is_written(uri: str) -> None:
     write_deltalake(uri, ROWS, mode="append")
-    assert not append_on_tip(uri, tip(0), [file_of(uri)], Mark("s", 1))
+    assert not append_on_tip(uri, tip(0), [file_of(uri)], Mark("s", 1), STORE)
     assert (count(uri), DeltaTable(uri).version()) == (4, 1)
     assert not list((Path(uri) / "_delta_log").glob(".*.tmp"))
 
@@ -90,7 +91,7 @@ def test_of_many_that_know_the_same_tip_one_wins(uri: str) -> None:
     def write(batch: int) -> None:
         file = file_of(uri)
         barrier.wait()
-        won.append(append_on_tip(uri, tip(0), [file], Mark(f"s{batch}", 1)))
+        won.append(append_on_tip(uri, tip(0), [file], Mark(f"s{batch}", 1), STORE))
 
     threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
     for thread in threads:
@@ -103,16 +104,89 @@ def test_of_many_that_know_the_same_tip_one_wins(uri: str) -> None:
 
 def test_a_table_that_was_removed_or_made_anew_is_not_continued(uri: str) -> None:
     for batch in (1, 2):
-        assert append_on_tip(uri, tip(batch - 1), [file_of(uri)], Mark("s", batch))
+        assert append_on_tip(uri, tip(batch - 1), [file_of(uri)], Mark("s", batch), STORE)
     shutil.rmtree(uri)
-    assert not append_on_tip(uri, tip(2), [], Mark("s", 3))
+    assert not append_on_tip(uri, tip(2), [], Mark("s", 3), STORE)
     write_deltalake(uri, ROWS)
-    assert not append_on_tip(uri, tip(2), [file_of(uri)], Mark("s", 3))
+    assert not append_on_tip(uri, tip(2), [file_of(uri)], Mark("s", 3), STORE)
     assert (count(uri), DeltaTable(uri).version()) == (2, 0)
 
 
-def test_an_object_store_is_left_to_delta_rs() -> None:
-    assert not append_on_tip("s3://bucket/a", tip(0), [], Mark("s", 1))
+@pytest.fixture
+def in_s3(s3: S3, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Store]:
+    """As `uri`, in an object store."""
+    monkeypatch.setattr("distributary.tables.tip.checkpoint_due", lambda *_: False)
+    bucket = s3.bucket()
+    store = Store(dict(bucket.options))
+    uri = f"s3a://{bucket.name}/lake/a b"
+    evolution = evolve(None, [ROWS.schema], Policy())
+    commit_append(None, uri, evolution, [write_data_file(uri, ROWS, store)], Mark("s", 0), OWNER, store)
+    return uri, store
+
+
+@pytest.mark.services
+def test_an_object_store_takes_commits_on_the_tip(in_s3: tuple[str, Store]) -> None:
+    uri, store = in_s3
+    for batch in (1, 2):
+        assert append_on_tip(uri, tip(batch - 1), [write_data_file(uri, ROWS, store)], Mark("s", batch), store)
+    table = append.open_table(uri, store)
+    assert table is not None
+    assert (table.version(), table.to_pyarrow_table().num_rows) == (2, 6)
+    assert append.history_marks(table) == {("s", 0), ("s", 1), ("s", 2)}
+    assert not append_on_tip(uri, tip(1), [], Mark("s", 3), store), "version 2 is there"
+    assert not append_on_tip(uri, tip(7), [], Mark("s", 3), store), "the log does not end at 7"
+
+
+@pytest.mark.services
+def test_of_two_writers_of_one_tip_in_an_object_store_one_wins_and_the_other_does_it_anew(
+    in_s3: tuple[str, Store],
+) -> None:
+    uri, store = in_s3
+    barrier = threading.Barrier(2)
+    won: dict[str, bool] = {}
+
+    def write(app: str) -> None:
+        file = write_data_file(uri, ROWS, store)
+        barrier.wait()
+        won[app] = append_on_tip(uri, tip(0), [file], Mark(app, 1), store)
+        if not won[app]:
+            table = append.open_table(uri, store)
+            assert table is not None
+            evolution = evolve(append.arrow_schema(table), [ROWS.schema], Policy())
+            commit_append(table, uri, evolution, [file], Mark(app, 1), OWNER, store)
+
+    threads = [threading.Thread(target=write, args=(app,)) for app in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(won.values()) == [False, True]
+    table = append.open_table(uri, store)
+    assert table is not None
+    assert (table.version(), table.to_pyarrow_table().num_rows) == (2, 6)
+    assert append.history_marks(table) == {("s", 0), ("a", 1), ("b", 1)}
+
+
+@pytest.mark.parametrize(
+    ("uri", "options"),
+    [
+        ("hdfs://name-node/lake/a", {}),
+        ("s3://bucket/a", {"AWS_S3_LOCKING_PROVIDER": "dynamodb"}),
+        ("s3://bucket/a", {"aws_s3_allow_unsafe_rename": "true"}),
+        ("s3://bucket/a", {"aws_conditional_put": "disabled"}),
+    ],
+)
+def test_a_store_without_conditional_puts_is_left_to_delta_rs(uri: str, options: dict[str, str]) -> None:
+    assert not append_on_tip(uri, tip(0), [], Mark("s", 1), Store(options))
+
+
+def test_a_store_that_is_away_or_refuses_is_left_to_delta_rs_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distributary.tables.tip.checkpoint_due", lambda *_: False)
+    nobody = {"aws_endpoint_url": "http://127.0.0.1:1", "aws_allow_http": "true", "aws_region": "us-east-1"}
+    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
+    assert not append_on_tip("s3://bucket/a", tip(0), [], Mark("s", 1), Store(nobody | keys))
+    nonsense = Store({"google_service_account_key": "no JSON"})
+    assert not append_on_tip("gs://bucket/a", tip(0), [], Mark("s", 1), nonsense)
 
 
 def test_a_tip_keeps_the_whole_schema() -> None:
@@ -133,7 +207,7 @@ def test_however_long_a_stream_runs_readers_replay_few_commits(tmp_path: Path) -
     version, opened = commit(uri, 0), 1
     for batch in range(1, 3 * CHECKPOINT_COMMITS):
         assert version is not None
-        if append_on_tip(uri, tip(version), [file_of(uri)], Mark("s", batch)):
+        if append_on_tip(uri, tip(version), [file_of(uri)], Mark("s", batch), STORE):
             version += 1
         else:
             version, opened = commit(uri, batch), opened + 1

@@ -13,12 +13,8 @@ import psycopg
 import pytest
 
 from distributary.errors import SourceDown
-from distributary.simulate import postgresql_columns
-from distributary.simulate.changes import Change
-from distributary.simulate.database import Workload, run_workload
-from distributary.simulate.postgresql_columns import INFINITY_US, MINUS_INFINITY_US, unified, value
-from distributary.simulate.servers import Server, server
-from distributary.simulate.unified import (
+from distributary.simulate.changes.model import Change
+from distributary.simulate.changes.unified import (
     BOOLEAN,
     BYTES,
     DATE,
@@ -38,7 +34,11 @@ from distributary.simulate.unified import (
     array,
     decimal,
 )
-from distributary.simulate.wal import Wal
+from distributary.simulate.databases import postgresql_columns
+from distributary.simulate.databases.postgresql_columns import INFINITY_US, MINUS_INFINITY_US, unified, value
+from distributary.simulate.databases.servers import Server, server
+from distributary.simulate.databases.wal import Wal
+from distributary.simulate.databases.workload import Workload, run_workload
 from tests.change_order import assert_equal, fold
 from tests.services.postgres import Postgres
 

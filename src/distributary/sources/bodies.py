@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from datetime import timedelta
-from functools import lru_cache
-from typing import Any
 
 import obstore
 import pyarrow as pa
-from obstore.exceptions import BaseError, UnknownConfigurationKeyError
-from obstore.store import GCSStore, S3Store
+from obstore.exceptions import BaseError
 
 from distributary.errors import ConfigError, SourceDown
+from distributary.tables.object_stores import ObjectStore, SettingsRefused, first_line, object_store
 from distributary.tables.store import engine_uri, local_path
 
-ObjectStore = S3Store | GCSStore
 Options = Mapping[str, str]
 """Settings and credentials as delta-rs names them (`tables.storage_options`); none for local folders."""
 
-_CLIENT = {
-    "allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only", "pool_idle_timeout",
-    "pool_max_idle_per_host", "proxy_ca_certificate", "proxy_excludes", "proxy_url", "timeout", "user_agent",
-}  # fmt: skip
-_SWITCHES = {"true": True, "false": False}
-# The client's own three minutes are too long for a round that comes again in seconds.
-_RETRY: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
 _SUFFIX = re.compile(r"(\.(avro|jsonl?|parquet))?(\.gz)?$")
 
 
@@ -41,9 +29,22 @@ def open_body(path: str, options: Options) -> pa.Buffer:
     if local is not None:
         # Not mapped: a file that is cut while it is mapped kills the process that reads it.
         return pa.py_buffer(local.read_bytes())
-    store, key = object_store(path, options)
+    store, key = source_store(path, options)
     try:
         return pa.py_buffer(obstore.get(store, key).bytes())
+    except (BaseError, FileNotFoundError) as e:
+        raise translated(e, path) from e
+
+
+def open_head(path: str, options: Options, size: int) -> pa.Buffer:
+    """The file's first `size` bytes; all of one that is no longer. Raises as `open_body`."""
+    local = local_path(path)
+    if local is not None:
+        with local.open("rb") as file:
+            return pa.py_buffer(file.read(size))
+    store, key = object_store(path, options)
+    try:
+        return pa.py_buffer(obstore.get_range(store, key, start=0, length=size))
     except (BaseError, FileNotFoundError) as e:
         raise translated(e, path) from e
 
@@ -62,40 +63,16 @@ def schema_text(path: str, options: Options) -> str | None:
     return None
 
 
-def object_store(uri: str, options: Options) -> tuple[ObjectStore, str]:
-    """The bucket's client, and the rest of `uri` as its key. Raises ConfigError for an address or option without sense.
-
-    Credentials that are not among `options` come from the environment and the machine's own identity.
-    """
-    scheme, _, rest = engine_uri(uri).partition("://")
-    bucket, _, key = rest.partition("/")
-    return _client(scheme, bucket, json.dumps(dict(options), sort_keys=True)), key
-
-
-@lru_cache(maxsize=16)
-def _client(scheme: str, bucket: str, options: str) -> ObjectStore:
-    config: Any = {}
-    client: Any = {}
-    for name, value in json.loads(options).items():
-        key = re.sub(r"^(aws|google)_", "", name.lower())
-        if key in _CLIENT:
-            client[key] = _SWITCHES.get(value.lower(), value)
-        else:
-            config[name.lower()] = value
-    while True:
-        try:
-            if scheme == "s3":
-                return S3Store(bucket, config=config, client_options=client, retry_config=_RETRY)
-            if scheme == "gs":
-                return GCSStore(bucket, config=config, client_options=client, retry_config=_RETRY)
-        except UnknownConfigurationKeyError as e:
-            # Settings of delta-rs that concern its commits (locks, renames) mean nothing to a reader.
-            config.pop(next((key for key in config if f"'{key}'" in str(e)), None))
-            continue
-        except BaseError as e:
-            raise ConfigError(file="the pipeline", key="source.storage_options", detail=first_line(e)) from e
+def source_store(uri: str, options: Options) -> tuple[ObjectStore, str]:
+    """The bucket's client, and the rest of `uri` as its key. Raises ConfigError: an address or option without sense."""
+    scheme = engine_uri(uri).split("://", 1)[0]
+    if scheme not in ("s3", "gs"):
         detail = f"{scheme}:// cannot be read; allowed: a folder, gs://, s3:// or s3a://"
         raise ConfigError(file="the pipeline", key="source.path", detail=detail)
+    try:
+        return object_store(uri, options)
+    except SettingsRefused as e:
+        raise ConfigError(file="the pipeline", key="source.storage_options", detail=str(e)) from e
 
 
 def translated(error: Exception, path: str) -> Exception:
@@ -103,8 +80,3 @@ def translated(error: Exception, path: str) -> Exception:
     if isinstance(error, FileNotFoundError):
         return FileNotFoundError(f"{path}: {first_line(error)}")
     return SourceDown(source=path, detail=first_line(error))
-
-
-def first_line(error: Exception) -> str:
-    """What is to be read of an error of the client; the rest is how it looks inside."""
-    return str(error).split("\n", 1)[0]

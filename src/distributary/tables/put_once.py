@@ -9,22 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import time
 import uuid
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any
 
-from distributary.tables.store import Store, engine_uri, local_path
-
-_CLIENT = re.compile(
-    r"(?:aws_|google_|azure_)?(?P<name>allow_http|allow_invalid_certificates|connect_timeout|default_content_type"
-    r"|http1_only|http2_keep_alive_interval|http2_keep_alive_timeout|http2_only|pool_idle_timeout"
-    r"|pool_max_idle_per_host|proxy_ca_certificate|proxy_excludes|proxy_url|randomize_addresses|timeout|user_agent)"
-)
-_OF_DELTA_RS = re.compile(r".*(unsafe_rename|dynamo|locking_provider|max_retries|retry_timeout|backoff|mount_|sync_).*")
-"""Settings that delta-rs keeps for itself; the store below it does not know them."""
+from distributary.tables.store import Store, local_path
 
 SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 
@@ -36,20 +23,31 @@ def cannot_put_once(uri: str, store: Store) -> str | None:
     scheme = uri.split("://", 1)[0]
     if scheme not in SCHEMES:
         return f"a store ({scheme}://) without a conditional put"
-    if any("locking_provider" in name.lower() for name in store.options):
+    options = {name.lower(): value.lower() for name, value in store.options.items()}
+    if any("locking_provider" in name for name in options):
         return "a locking provider for S3"
+    if any(name.endswith("conditional_put") and value == "disabled" for name, value in options.items()):
+        return "conditional puts switched off (aws_conditional_put)"
+    if any(name.endswith("allow_unsafe_rename") and value == "true" for name, value in options.items()):
+        return "renames in place of conditional puts (aws_s3_allow_unsafe_rename)"
     return None
 
 
 def put_once(uri: str, store: Store, folder: str, name: str, body: bytes) -> bool:
-    """Write `<uri>/<folder>/<name>`; False where it is there already. Raises OSError."""
+    """Write `<uri>/<folder>/<name>`; False where it is there already.
+
+    Raises OSError, which does not say that nothing was written: a store's answer may have been lost.
+    """
     local = local_path(uri)
     if local is None:
         return _put_object(uri, store, f"{folder}/{name}", body)
     place = local / folder
-    place.mkdir(parents=True, exist_ok=True)
-    draft = place / f".{uuid.uuid4().hex}-{os.getpid()}-{time.monotonic_ns()}.tmp"
-    draft.write_bytes(body)
+    draft = place / f".{uuid.uuid4().hex}.tmp"
+    try:
+        draft.write_bytes(body)
+    except FileNotFoundError:
+        place.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(body)
     try:
         os.link(draft, place / name)
     except FileExistsError:
@@ -67,11 +65,14 @@ def exists(uri: str, store: Store, folder: str, name: str) -> bool:
         return (local / folder / name).exists()
     import obstore
 
+    from distributary.tables.object_stores import SettingsRefused, object_store
+
     try:
-        obstore.head(_object_store(engine_uri(uri), tuple(sorted(store.options.items()))), f"{folder}/{name}")
+        bucket, key = object_store(uri, store.options)
+        obstore.head(bucket, f"{key}/{folder}/{name}")
     except FileNotFoundError:
         return False
-    except obstore.exceptions.BaseError as e:
+    except (obstore.exceptions.BaseError, SettingsRefused) as e:
         raise OSError(str(e)) from e
     return True
 
@@ -81,43 +82,13 @@ def _put_object(uri: str, store: Store, name: str, body: bytes) -> bool:
     import obstore
     from obstore.exceptions import AlreadyExistsError, BaseError
 
+    from distributary.tables.object_stores import SettingsRefused, object_store
+
     try:
-        target = _object_store(engine_uri(uri), tuple(sorted(store.options.items())))
-        obstore.put(target, name, body, mode="create", use_multipart=False)
+        bucket, key = object_store(uri, store.options)
+        obstore.put(bucket, f"{key}/{name}", body, mode="create", use_multipart=False)
     except AlreadyExistsError:
         return False
-    except BaseError as e:
+    except (BaseError, SettingsRefused) as e:
         raise OSError(str(e)) from e
     return True
-
-
-@lru_cache(maxsize=64)
-def _object_store(uri: str, options: tuple[tuple[str, str], ...]) -> Any:
-    from obstore.exceptions import UnknownConfigurationKeyError
-    from obstore.store import from_url
-
-    config, client = _split(dict(options))
-    make: Any = from_url
-    while True:
-        try:
-            return make(uri, config=config, client_options=client)
-        except UnknownConfigurationKeyError as e:
-            # delta-rs passes over what its store does not know.
-            named = [key for key in config if f"'{key}'" in str(e)]
-            if not named:
-                raise OSError(str(e)) from e
-            for key in named:
-                del config[key]
-
-
-def _split(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """delta-rs's storage options as settings of the store and of its HTTP client."""
-    config: dict[str, Any] = {}
-    client: dict[str, Any] = {}
-    for name, value in options.items():
-        key = name.lower()
-        if found := _CLIENT.fullmatch(key):
-            client[found["name"]] = value.lower() == "true" if value.lower() in ("true", "false") else value
-        elif not _OF_DELTA_RS.fullmatch(key):
-            config[key] = value
-    return config, client

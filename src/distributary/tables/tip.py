@@ -10,19 +10,16 @@ writer of its file). Where it fails, the table is opened and everything decided 
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from distributary import __version__
-from distributary.tables.append import ROWS_KEY, Mark, checkpoint_due
+from distributary.tables.append import Mark, checkpoint_due
+from distributary.tables.commits import APPEND, commit_text, has_commit, put_commit
 from distributary.tables.datafile import DataFile
-from distributary.tables.store import local_path
+from distributary.tables.put_once import cannot_put_once
+from distributary.tables.store import Store
 
 
 @dataclass(frozen=True)
@@ -40,47 +37,18 @@ class Tip:
         return pa.ipc.read_schema(pa.py_buffer(self.schema))
 
 
-def append_on_tip(uri: str, tip: Tip, files: Sequence[DataFile], mark: Mark) -> bool:
+def append_on_tip(uri: str, tip: Tip, files: Sequence[DataFile], mark: Mark, store: Store) -> bool:
     """Commit `files` as version `tip.version + 1`; False when that cannot be done without opening the table.
 
-    Local folders only: there `link` is the put-if-absent that delta-rs itself relies on. Raises OSError.
+    Also False where the store refuses or is away: an error does not say that nothing was written, and who opens the
+    table finds out.
     """
-    folder = local_path(uri)
-    if folder is None or checkpoint_due(uri, tip.version + 1):
+    if checkpoint_due(uri, tip.version + 1) or cannot_put_once(uri, store) is not None:
         return False
-    log = folder / "_delta_log"
-    # A table that was removed and made anew has another history: its log must still end where ours did.
-    if not (log / f"{tip.version:020d}.json").exists():
-        return False
-    body = _commit(tip.version, files, mark)
-    name = log / f"{tip.version + 1:020d}.json"
-    draft = log / f".{mark.app[:8]}-{mark.batch}-{os.getpid()}-{time.monotonic_ns()}.tmp"
-    draft.write_text(body, encoding="utf-8")
+    rows = sum(file.rows for file in files)
+    text = commit_text(tip.version, mark, files, rows=rows, about=APPEND)
     try:
-        os.link(draft, name)
-    except FileExistsError:
+        # A table that was removed and made anew has another history: its log must still end where ours did.
+        return has_commit(uri, store, tip.version) and put_commit(uri, store, tip.version + 1, text)
+    except OSError:
         return False
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-    return True
-
-
-def _commit(read_version: int, files: Sequence[DataFile], mark: Mark) -> str:
-    now = int(time.time() * 1000)
-    info = {
-        "timestamp": now,
-        "operation": "WRITE",
-        "operationParameters": {"mode": "Append", "partitionBy": "[]"},
-        "readVersion": read_version,
-        "isBlindAppend": True,
-        "engineInfo": f"distributary/{__version__}",
-        ROWS_KEY: str(sum(f.rows for f in files)),
-        **mark.about(),
-    }
-    actions: list[dict[str, object]] = [
-        {"commitInfo": info},
-        {"txn": {"appId": mark.app, "version": mark.batch, "lastUpdated": now}},
-    ]
-    actions += [{"add": file.as_log()} for file in files]
-    return "".join(json.dumps(action) + "\n" for action in actions)

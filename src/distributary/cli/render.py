@@ -1,0 +1,252 @@
+"""Results as text for people: plan, verification, replay, demo, cleaning. Nothing here prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from distributary.clean import CleanPlan
+    from distributary.demo.answers import Comparison, Query
+    from distributary.demo.changes import ChangesResult
+    from distributary.demo.games import Result
+    from distributary.plan import Plan, TablePlan
+    from distributary.replay import ReplayReport
+    from distributary.simulate.games.clean import Step
+    from distributary.verify import Verification
+
+MAX_TABLES = 50
+"""Tables that a listing spells out; of the others it gives the number."""
+
+
+def number_of(count: int, one: str, many: str = "") -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def _grid(*headers: str, right: Iterable[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in headers:
+        table.add_column(header, justify="right" if header in right else "left", overflow="fold")
+    return table
+
+
+def _counts(title: str, counts: Mapping[str, int]) -> RenderableType:
+    grid = Table(box=None, show_header=False, pad_edge=False)
+    grid.add_column()
+    grid.add_column(justify="right")
+    for name, count in sorted(counts.items(), key=lambda found: -found[1]):
+        grid.add_row(name, f"{count:,}")
+    return Group(Text(title), Padding(grid, (0, 0, 0, 2), expand=False))
+
+
+# -- plan --------------------------------------------------------------------------------------------------
+
+
+def plan_text(plan: Plan) -> RenderableType:
+    begin = "the beginning of the source" if plan.after_batch is None else f"after batch {plan.after_batch}"
+    head = f"pipeline {plan.pipeline}: {plan.source}, {begin}"
+    if not plan.rows_in and not plan.tombstones:
+        return Text(f"{head}\nnothing is waiting: a run would write nothing", no_wrap=False)
+    new = sum(t.new for t in plan.tables)
+    parts: list[RenderableType] = [
+        Text(
+            f"{head}\n{number_of(plan.rows_in, 'row')} and {number_of(plan.tombstones, 'tombstone')} are waiting. "
+            f"A run would take {number_of(plan.batches, 'batch', 'batches')}, write {plan.rows_written:,} rows to "
+            f"{number_of(len(plan.tables), 'table')} ({new} new) and quarantine {plan.rows_quarantined:,}."
+        ),
+        Text(""),
+        _plan_tables(plan.tables),
+    ]
+    if plan.reasons:
+        parts += [Text(""), _counts("would be quarantined, by reason", plan.reasons)]
+    if plan.unknown_schema_ids:
+        ids = {f"schema id {schema_id}": rows for schema_id, rows in plan.unknown_schema_ids.items()}
+        parts += [Text(""), _counts("not in the registry (rows)", ids)]
+    return Group(*parts)
+
+
+def _plan_tables(tables: list[TablePlan]) -> Table:
+    grid = _grid("route", "rows", "quarantined", "engine", "change", right=("rows", "quarantined"))
+    for table in tables[:MAX_TABLES]:
+        grid.add_row(
+            table.route, f"{table.rows_written:,}", f"{table.rows_quarantined:,}", table.engine, _change(table)
+        )
+    if len(tables) > MAX_TABLES:
+        grid.add_row(f"and {len(tables) - MAX_TABLES} more (all of them: --json)", "", "", "", "")
+    return grid
+
+
+def _change(table: TablePlan) -> Text:
+    lines = []
+    if table.parked:
+        lines.append(f"PARKED: {table.parked}")
+    if table.new:
+        lines.append(f"new table, {number_of(len(table.new_columns), 'column')}")
+    else:
+        lines += [f"new column {name} {kind}" for name, kind in table.new_columns.items()]
+    lines += [f"{name}: {old} becomes {new}" for name, (old, new) in table.type_changes.items()]
+    if table.why_spark:
+        lines.append(f"engine spark: {table.why_spark}")
+    return Text("\n".join(lines) or "none", style="bold red" if table.parked else "")
+
+
+# -- verify ------------------------------------------------------------------------------------------------
+
+
+def verification_text(found: Verification) -> RenderableType:
+    """One line when all is well; else a line for each problem."""
+    counted = (
+        f"{found.rows_in:,} rows in = {found.rows_written:,} in {number_of(len(found.tables), 'table')} "
+        f"+ {found.rows_quarantined:,} in the quarantine"
+    )
+    if found.tombstones:
+        counted += f" (and {number_of(found.tombstones, 'tombstone')})"
+    if found.ok:
+        lines = [f"verified: {counted}; nothing is lost, nothing is doubled"]
+    else:
+        lines = [f"NOT verified: {found.rows_lost:,} rows lost, {found.rows_duplicated:,} rows doubled; {counted}"]
+        lines += [f"  {problem}" for problem in found.problems]
+    lines += [f"lost at the source, with your consent: {loss}" for loss in found.source_losses]
+    return Text("\n".join(lines), style="" if found.ok else "red")
+
+
+# -- replay ------------------------------------------------------------------------------------------------
+
+
+def replay_text(report: ReplayReport) -> RenderableType:
+    if not (report.rows or report.left or report.failed):
+        return Text("nothing is in the quarantine that could be replayed")
+    lines = [f"{route}: {number_of(rows, 'row')} replayed" for route, rows in sorted(report.rows.items())]
+    lines += [
+        f"{route or 'without a route'}: {number_of(rows, 'row')} kept aside, still not readable"
+        for route, rows in sorted(report.left.items())
+    ]
+    lines += [f"{route}: not written: {why}" for route, why in sorted(report.failed.items())]
+    return Text("\n".join(lines))
+
+
+# -- simulate ----------------------------------------------------------------------------------------------
+
+
+def steps_text(steps: Iterable[Step], *, done: bool) -> RenderableType:
+    words = {"delete": "deleted" if done else "would delete", "keep": "kept", "gone": "already gone"}
+    lines = [f"{words[s.action]}: {s.what} {s.name} ({s.where})" + (f": {s.why}" if s.why else "") for s in steps] or [
+        "nothing was made by this list"
+    ]
+    if not done and any(s.action == "delete" for s in steps):
+        lines.append("to delete them: the same command with --yes")
+    return Text("\n".join(lines))
+
+
+# -- clean -------------------------------------------------------------------------------------------------
+
+
+def clean_text(plan: CleanPlan, *, done: bool) -> RenderableType:
+    word = "removed" if done else "would remove"
+    lines = [f"{word} {t.kind} {t.path}" + (f": {', '.join(t.entries)}" if t.entries else "") for t in plan.remove] or [
+        f"nothing of pipeline {plan.pipeline} is there"
+    ]
+    lines += [f"{'dropped' if done else 'would drop'} the name {entry.name}" for entry in plan.catalog]
+    lines += [f"stays: {kept.path}: {kept.reason}" for kept in plan.kept]
+    if plan.remove and not done:
+        lines.append("nothing was removed yet; to remove it for good: the same command with --yes")
+    return Text("\n".join(lines))
+
+
+# -- demo --------------------------------------------------------------------------------------------------
+
+
+def demo_text(result: Result, file: str) -> RenderableType:
+    """The end of a demo; `file`: its pipeline file as the user would type it."""
+    from distributary.progress import routes_table
+
+    total = result.report
+    folder = result.folder
+    fresh = {result.newcomer}
+    tried = [
+        ("what each table holds, its lag, what is kept aside", f"distributary status {file}"),
+        ("recount every table against the ledger", f"distributary verify {file}"),
+        ("send the quarantined rows through again", f"distributary replay {file}"),
+        ("go on with the stream (Ctrl-C ends it)", f"distributary run {file}"),
+    ]
+    commands = Table(box=None, show_header=False, pad_edge=False)
+    for why, command in tried:
+        commands.add_row(Text(command, style="bold"), Text(f"# {why}", style="dim"))
+    files = Table(box=None, show_header=False, pad_edge=False)
+    for name, path in (
+        ("tables", folder.lake),
+        ("ledger, quarantine", folder.lake / "_distributary" / total.pipeline),
+        ("source, registry", f"{folder.source}, {folder.registry}"),
+        ("what was sent", folder.truth),
+    ):
+        files.add_row(name, str(path))
+    return Group(
+        Text(f"\n{total.rows_in:,} rows in {number_of(total.batches, 'batch', 'batches')}, one stream, no restart\n"),
+        routes_table(result.tally.routes(), result.tally.columns, fresh=fresh),
+        Text(f"\n{result.newcomer} is the game that began half-way. Columns do not count _origin.\n", style="dim"),
+        _comparison(result.comparison),
+        verification_text(result.verification),
+        Text(f"\n{result.query.sql}\n", style="dim"),
+        _answer(result.query),
+        Text("\nfiles"),
+        Padding(files, (0, 0, 0, 2), expand=False),
+        Text("\nnext"),
+        Padding(commands, (0, 0, 0, 2), expand=False),
+        Text(f"\ndone in {result.seconds:.0f} s"),
+    )
+
+
+def changes_text(result: ChangesResult, file: str) -> RenderableType:
+    """The end of the demo of change files; `file`: its pipeline file as the user would type it."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("source table", "database"):
+        table.add_column(name)
+    for name in ("events", "rows at the source", "in the merged table", "values compared", "older events"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for one in result.proofs:
+        verdict = Text("equal", style="green") if not one.differences else Text("; ".join(one.differences), style="red")
+        counts = (one.events, one.rows, one.found, one.values, one.stale)
+        table.add_row(one.route, one.kind, *(f"{n:,}" for n in counts), verdict)
+    commands = Table(box=None, show_header=False, pad_edge=False)
+    for command, why in (
+        ("status", "per table: events, how fresh it is, what waits"),
+        ("verify", "read all files again, recount the logs, fold them anew"),
+        ("run", "go on with the stream (Ctrl-C ends it)"),
+    ):
+        commands.add_row(Text(f"distributary {command} {file}", style="bold"), Text(f"# {why}", style="dim"))
+    return Group(
+        Text(
+            f"\n{result.report.rows_in:,} events in {result.files} files ({result.doubled} repeat others, "
+            f"{result.damaged} are damaged copies), {number_of(result.report.batches, 'batch', 'batches')}, "
+            "one stream\n"
+        ),
+        table,
+        Text(""),
+        verification_text(result.verification),
+        Text(f"\nlog and merged tables: {result.folder.lake}\n\nnext"),
+        Padding(commands, (0, 0, 0, 2), expand=False),
+        Text(f"\ndone in {result.seconds:.0f} s"),
+    )
+
+
+def _comparison(found: Comparison) -> Text:
+    if found.ok:
+        return Text(
+            f"as the producer sent it: {found.rows_found:,} of {found.rows_sent:,} good rows in the tables, each once; "
+            f"{found.quarantined_found} of {found.quarantined_sent} bad records kept aside",
+            style="green",
+        )
+    return Text("\n".join(["DIFFERENT from what the producer sent:", *found.differences]), style="bold red")
+
+
+def _answer(query: Query) -> Table:
+    grid = _grid(*query.columns, right=query.columns)
+    for row in query.rows:
+        grid.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row))
+    return grid

@@ -1,0 +1,1 @@
+"""Demos: everything end to end on this machine, with no server."""

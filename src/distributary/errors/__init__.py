@@ -1,0 +1,135 @@
+"""Every error of the product, and every reason for which one row is kept aside.
+
+    DistributaryError
+    ├── BadInput            exit 2  the user can fix it: a file, a key, a flag
+    ├── NeedsAttention      exit 1  the work ended, but somebody must look
+    └── EnvironmentFault    exit 3  Java, broker, registry, store
+        └── Outage                  retryable: the same call may succeed later
+
+An error says what was read and where, what is allowed, and what to do next. Tests assert `condition` and
+`parameters`, never prose. Errors pickle, so they cross process borders whole.
+"""
+
+from __future__ import annotations
+
+from distributary.errors.configuration import (
+    ConfigError,
+    ConfigFileMissing,
+    LintFailed,
+    NotYet,
+    SecretMissing,
+    ShapeInvalid,
+)
+from distributary.errors.reasons import Reason
+from distributary.errors.registry import (
+    RegistryDenied,
+    RegistryDown,
+    RegistryRefused,
+    RegistryTlsFailed,
+    SchemaBroken,
+    SchemaIncompatible,
+    SchemaInUse,
+    SchemaNotFound,
+)
+from distributary.errors.roots import (
+    BadInput,
+    DistributaryError,
+    EnvironmentFault,
+    Exit,
+    NeedsAttention,
+    Outage,
+)
+from distributary.errors.running import (
+    AlreadyRunning,
+    CheckpointLost,
+    CleanUnfinished,
+    ClusterMissing,
+    HandoverFailed,
+    JavaMissing,
+    LayoutChanged,
+    ServerGone,
+    ShareConflict,
+    ShareInvalid,
+    SparkNotStarted,
+    StreamsFailed,
+    UpdateFailed,
+    WorkspaceFailed,
+)
+from distributary.errors.simulation import (
+    DemoFolderTaken,
+    KafkaDown,
+    SimulationInvalid,
+)
+from distributary.errors.sources import (
+    FileBroken,
+    SourceDataLost,
+    SourceDown,
+    SourceHistoryGone,
+    SourceMissing,
+    SourceRewritten,
+)
+from distributary.errors.tables import (
+    ExpectationBroken,
+    KeysChanged,
+    QuarantineLimit,
+    ReplayMismatch,
+    StoreDown,
+    StoreUnreadable,
+    TableCollision,
+    WideUnfit,
+)
+
+__all__ = [
+    "AlreadyRunning",
+    "BadInput",
+    "CheckpointLost",
+    "CleanUnfinished",
+    "ClusterMissing",
+    "ConfigError",
+    "ConfigFileMissing",
+    "DemoFolderTaken",
+    "DistributaryError",
+    "EnvironmentFault",
+    "Exit",
+    "ExpectationBroken",
+    "FileBroken",
+    "HandoverFailed",
+    "JavaMissing",
+    "KafkaDown",
+    "KeysChanged",
+    "LayoutChanged",
+    "LintFailed",
+    "NeedsAttention",
+    "NotYet",
+    "Outage",
+    "QuarantineLimit",
+    "Reason",
+    "RegistryDenied",
+    "RegistryDown",
+    "RegistryRefused",
+    "RegistryTlsFailed",
+    "ReplayMismatch",
+    "SchemaBroken",
+    "SchemaInUse",
+    "SchemaIncompatible",
+    "SchemaNotFound",
+    "SecretMissing",
+    "ServerGone",
+    "ShapeInvalid",
+    "ShareConflict",
+    "ShareInvalid",
+    "SimulationInvalid",
+    "SourceDataLost",
+    "SourceDown",
+    "SourceHistoryGone",
+    "SourceMissing",
+    "SourceRewritten",
+    "SparkNotStarted",
+    "StoreDown",
+    "StoreUnreadable",
+    "StreamsFailed",
+    "TableCollision",
+    "UpdateFailed",
+    "WideUnfit",
+    "WorkspaceFailed",
+]

@@ -1,0 +1,36 @@
+"""Why one row is kept aside."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why one row is in the quarantine. The ids are stable: they are stored with the row."""
+
+    CORRUPT_ENVELOPE = "CORRUPT_ENVELOPE"
+    NO_ROUTE = "NO_ROUTE"
+    NO_SCHEMA_ID = "NO_SCHEMA_ID"
+    TOO_SHORT = "TOO_SHORT"
+    BAD_MAGIC = "BAD_MAGIC"
+    BAD_INDEX = "BAD_INDEX"
+    UNKNOWN_SCHEMA_ID = "UNKNOWN_SCHEMA_ID"
+    BROKEN_SCHEMA = "BROKEN_SCHEMA"
+    CORRUPT_PAYLOAD = "CORRUPT_PAYLOAD"
+    SCHEMA_MISMATCH = "SCHEMA_MISMATCH"
+    NEW_COLUMN = "NEW_COLUMN"
+    TYPE_CONFLICT = "TYPE_CONFLICT"
+    FROZEN_COLUMN = "FROZEN_COLUMN"
+    VALUE_OUT_OF_RANGE = "VALUE_OUT_OF_RANGE"
+    EXPECTATION_FAILED = "EXPECTATION_FAILED"
+    TABLE_PARKED = "TABLE_PARKED"
+    # change files
+    FILE_BROKEN = "FILE_BROKEN"
+    FILE_GONE = "FILE_GONE"
+    CORRUPT_EVENT = "CORRUPT_EVENT"
+    NO_SOURCE_TABLE = "NO_SOURCE_TABLE"
+    UNKNOWN_CHANGE_TYPE = "UNKNOWN_CHANGE_TYPE"
+    NO_KEY_VALUE = "NO_KEY_VALUE"
+    BAD_POSITION = "BAD_POSITION"
+    LATE_EVENT = "LATE_EVENT"
+    ROW_NOT_FOUND = "ROW_NOT_FOUND"

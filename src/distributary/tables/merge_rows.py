@@ -33,6 +33,7 @@ class MergeRules:
     `toast_columns`: null in an update means that the value is as it was (PostgreSQL, unchanged TOAST values).
     `horizon`: source time in ms; tombstones older than that have been purged, so a change older than that of a key
     that the table does not have cannot be judged.
+    `task_rows`: rows of the files that may hold the events' keys, up to which a task merges; None: `merge.TASK_ROWS`.
     """
 
     deletes: Literal["soft", "hard"] = "soft"
@@ -40,7 +41,13 @@ class MergeRules:
     dropped_columns: Literal["null", "keep"] = "null"
     toast_columns: tuple[str, ...] = ()
     horizon: int | None = None
+    task_rows: int | None = None
     order: OrderSettings = field(default=OrderSettings())
+
+    @property
+    def is_partial(self) -> bool:
+        """May the newest event of a key leave something to an older one?"""
+        return bool(self.toast_columns) or self.dropped_columns == "keep"
 
     def gaps(self, absent: Mapping[str, Collection[str]]) -> Gaps:
         """For `reduce_rows`. `absent`: schema key -> the table's columns that events of this schema lack."""

@@ -70,6 +70,16 @@ def merge_by_spark(
     return Merged(counts, created=table is None, evolved=evolution.changed and table is not None, late=late)
 
 
+def newest_by_spark(rows: DataFrame, keys: Sequence[str], order: OrderSettings) -> DataFrame:
+    """One row per key, the newest, of rows that were reduced apart from each other."""
+    by_key, rank = ", ".join(f"s.{quoted(key)}" for key in keys), "_rank"
+    ranked = rows.alias("s").select(
+        "s.*",
+        F.expr(f"row_number() OVER (PARTITION BY {by_key} ORDER BY {_number('s', order)} DESC)").alias(rank),
+    )
+    return ranked.where(f"{rank} = 1").drop(rank)
+
+
 def _as_merged(rows: DataFrame, keys: Sequence[str], rules: MergeRules, masks: Sequence[str]) -> DataFrame:
     deleted = f"coalesce({METADATA}.is_deleted, false)"
     columns = []

@@ -1,0 +1,169 @@
+"""Events of one route, of any number of files and schemas, as rows in its log table's columns.
+
+    payload columns | datastream_metadata | [datastream_metadata_<field> ...] | _origin
+
+A merged table gets the same rows, reduced, without `_origin`. So what may enter is decided once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.cdc.orders import ORIGIN, ORIGIN_TYPE
+from distributary.cdc.rejected import as_text, rejected_events
+from distributary.datastream.model import METADATA, Events, Kind, SourceTable
+from distributary.errors import Reason
+from distributary.tables.conform import conform
+from distributary.tables.evolve import Evolution, Policy, Slot, evolve
+
+DELETED, DELETED_AT = "_deleted", "_deleted_at"
+RESERVED = frozenset({METADATA, ORIGIN, DELETED, DELETED_AT})
+"""Columns of our own. A payload column of that name becomes `<name>__field`."""
+
+_TIME = pa.timestamp("us", tz="UTC")
+_FLAT: Mapping[Kind, tuple[str, ...]] = {Kind.MYSQL: ("log_file", "log_position"), Kind.ORACLE: ("scn",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Events of one file that go to one route. `again`: they were read before, and are in the quarantine.
+    `changed`: the file is not what it was when it was found, so that it will be found again."""
+
+    events: Events
+    path: str
+    again: bool = False
+    changed: bool = False
+
+
+@dataclass
+class RouteEvents:
+    """All events of one route that a task holds."""
+
+    source: SourceTable
+    parts: list[Part] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return sum(part.events.rows.num_rows for part in self.parts)
+
+    @property
+    def again(self) -> int:
+        return sum(part.events.rows.num_rows for part in self.parts if part.again)
+
+    def key_lists(self) -> list[tuple[str, ...]]:
+        """The key columns that the events name; one list in all but the oddest batches."""
+        return list(dict.fromkeys(part.events.keys for part in self.parts))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """`table`: the good rows in the columns of `evolution`. `brought`: the columns of which events speak, by schema
+    key; a value that has another type than its column speaks of this one too."""
+
+    table: pa.Table
+    evolution: Evolution
+    rejected: list[pa.Table]
+    brought: dict[str, tuple[str, ...]]
+
+
+def fit(events: RouteEvents, schema: pa.Schema | None, policy: Policy, batch: int, *, flat: bool) -> Fitted:
+    """Unify the events with a table's schema (None: no table yet); keep aside what may not enter. `flat`: also write
+    metadata as columns of their own."""
+    rows = [_rows(part, batch, flat) for part in events.parts]
+    # One way in per schema, in the order of the files: the result does not hang on how many files share one.
+    schemas = list(dict.fromkeys(r.schema for r in rows))
+    evolution = evolve(schema, schemas, policy)
+    slots = dict(zip(schemas, evolution.slots, strict=True))
+    good: list[pa.Table] = []
+    rejected: list[pa.Table] = []
+    for one in rows:
+        for chunk in one.combine_chunks().to_batches():
+            conformed = conform(chunk, slots[one.schema], evolution.schema)
+            part = pa.table(conformed.columns, schema=evolution.schema)
+            if conformed.rejected:
+                keep = np.ones(chunk.num_rows, dtype=bool)
+                keep[list(conformed.rejected)] = False
+                part = part.filter(pa.array(keep))
+                rejected += _unfit(events.source.route, chunk, conformed.rejected)
+            good.append(part)
+    table = pa.concat_tables(good) if good else evolution.schema.empty_table()
+    return Fitted(table, evolution, rejected, _brought(events, rows, slots))
+
+
+def _brought(
+    events: RouteEvents, rows: Sequence[pa.Table], slots: Mapping[pa.Schema, Sequence[Slot]]
+) -> dict[str, tuple[str, ...]]:
+    found: dict[str, set[str]] = {}
+    for part, one in zip(events.parts, rows, strict=True):
+        names = found.setdefault(part.events.schema_key, set())
+        names.update(n for slot in slots[one.schema] for n in (slot.source, slot.target) if n is not None)
+    return {key: tuple(sorted(names)) for key, names in found.items()}
+
+
+def _rows(part: Part, batch: int, flat: bool) -> pa.Table:
+    """The rows of one part with all the columns that they bring."""
+    events = part.events
+    rows = events.rows
+    names = [*(column_name(n, flat=flat) for n in rows.column_names[:-1]), METADATA]
+    rows = rows.rename_columns(names)
+    if flat:
+        for name, column in _flat_columns(events):
+            rows = rows.append_column(name, column)
+    count = rows.num_rows
+    numbers = events.numbers.combine_chunks() if isinstance(events.numbers, pa.ChunkedArray) else events.numbers
+    origin = [pa.repeat(part.path, count), numbers, pa.repeat(pa.scalar(batch, pa.int64()), count)]
+    return rows.append_column(ORIGIN, pa.StructArray.from_arrays(origin, fields=list(ORIGIN_TYPE)))
+
+
+def column_name(name: str, *, flat: bool = False) -> str:
+    """The column of a payload field: its own name, unless that is one of ours."""
+    folded = name.lower()
+    ours = folded in RESERVED or (flat and folded.startswith(f"{METADATA}_"))
+    return f"{name}__field" if ours else name
+
+
+def _flat_columns(events: Events) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    metadata = events.rows.column(METADATA)
+    yield (
+        f"{METADATA}_source_timestamp",
+        pc.struct_field(metadata, "source_timestamp").cast(pa.timestamp("ms")).cast(_TIME),
+    )
+    for name in _FLAT.get(events.table.kind, ()):
+        yield f"{METADATA}_source_metadata_{name}", pc.struct_field(metadata, ["source", name])
+
+
+def _unfit(route: str, rows: pa.RecordBatch, found: Mapping[int, tuple[Reason, str]]) -> Iterator[pa.Table]:
+    by_cause: dict[tuple[Reason, str], list[int]] = {}
+    for position, cause in sorted(found.items()):
+        by_cause.setdefault(cause, []).append(position)
+    for (reason, column), positions in by_cause.items():
+        taken = pa.Table.from_batches([rows]).take(pa.array(positions, pa.int64()))
+        origin = taken.column(ORIGIN).combine_chunks()
+        values = as_text(taken.drop_columns([ORIGIN]))
+        yield rejected_events(route, origin, reason, f"column {column!r}", values)
+
+
+def origins(events: RouteEvents, batch: int) -> pa.StructArray:
+    """Where all events of a route came from."""
+    found = [_rows(part, batch, False).column(ORIGIN).combine_chunks() for part in events.parts]
+    return pa.concat_arrays(found)
+
+
+def newest_ms(events: RouteEvents) -> int | None:
+    """The newest source time of the events, ms since 1970."""
+    found = [pc.max(pc.struct_field(p.events.rows.column(METADATA), "source_timestamp")).as_py() for p in events.parts]
+    return max((ms for ms in found if ms is not None), default=None)
+
+
+def select(events: Events, wanted: Sequence[int]) -> Events | None:
+    """The events with these numbers in their file; None for none."""
+    mask = pc.is_in(events.numbers, value_set=pa.array(wanted, pa.int64()))
+    numbers = events.numbers.filter(mask)
+    if not len(numbers):
+        return None
+    return Events(events.table, events.schema_key, events.keys, events.rows.filter(mask), numbers)

@@ -1,0 +1,151 @@
+"""The log table of a route: every event as it came, one marked commit per batch, from inside the task."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from distributary import __version__
+from distributary.cdc.fitting import DELETED, DELETED_AT, Fitted, RouteEvents, fit
+from distributary.cdc.orders import ORIGIN, ChangeOrders, ChangeOutcome, RouteOrder
+from distributary.datastream.model import METADATA
+from distributary.errors import ReplayMismatch
+from distributary.tables import append
+from distributary.tables.append import CommitConflict, Owner, checkpoint_due
+from distributary.tables.datafile import write_data_file
+from distributary.tables.tip import Tip, append_on_tip
+
+DISTINCT = (f"{METADATA}.uuid", f"{METADATA}.change_sequence_number", f"{ORIGIN}.row")
+"""Columns whose every value is another: a dictionary of them is built and thrown away."""
+FILE_ROWS = 500_000
+"""Rows of one data file at most."""
+
+
+def append_events(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: ChangeOutcome) -> Fitted:
+    """Append the events to the table at `uri`, once per mark; the rows that are in it now and those that may not be.
+
+    Raises CommitConflict (other writers were first each time), TableCollision, ReplayMismatch, DeltaError, OSError.
+    """
+    for attempt in range(append.COMMIT_ATTEMPTS):
+        try:
+            return _append(events, uri, orders, outcome)
+        except CommitConflict:
+            if attempt == append.COMMIT_ATTEMPTS - 1:
+                raise
+            time.sleep(random.uniform(0, 0.05 * 2**attempt))
+    raise AssertionError
+
+
+def _append(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: ChangeOutcome) -> Fitted:
+    order = orders.order(events.source.route)
+    if order.log == "files":
+        return write_files(events, uri, orders, outcome, order)
+    return _on_tip(events, uri, orders, outcome) or _opened(events, uri, orders, outcome)
+
+
+def write_files(
+    events: RouteEvents, uri: str, orders: ChangeOrders, outcome: ChangeOutcome, order: RouteOrder, keep: bool = True
+) -> Fitted:
+    """Only write the rows; the driver commits them with those of other tasks, or hands them to another engine.
+
+    `keep` False: not even that, the caller merges them from memory.
+    """
+    schema = order.schema
+    if schema is None and (table := _open(events, outcome.table, orders)) is not None:
+        schema = payload_schema(append.arrow_schema(table))
+    fitted = _fit(events, schema, orders)
+    outcome.rows_written = fitted.table.num_rows
+    if not keep:
+        return fitted
+    outcome.state = "files"
+    outcome.schema = fitted.evolution.schema.serialize().to_pybytes()
+    outcome.files_at = uri
+    if fitted.table.num_rows:
+        outcome.files = [write_data_file(uri, rows, orders.store, distinct=DISTINCT) for rows in _pieces(fitted.table)]
+    return fitted
+
+
+def _on_tip(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: ChangeOutcome) -> Fitted | None:
+    """Without opening the table, where its newest version is known; None where that does not do."""
+    tip = orders.tips.get(uri)
+    if tip is None or checkpoint_due(uri, tip.version + 1):
+        return None
+    fitted = _fit(events, tip.arrow_schema(), orders)
+    if fitted.evolution.changed or not fitted.table.num_rows:
+        return None
+    files = [write_data_file(uri, rows, orders.store, distinct=DISTINCT) for rows in _pieces(fitted.table)]
+    if not append_on_tip(uri, tip, files, orders.mark, orders.store):
+        return None
+    outcome.state, outcome.rows_written = "written", fitted.table.num_rows
+    outcome.tips[uri] = replace(tip, version=tip.version + 1)
+    return fitted
+
+
+def _opened(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: ChangeOutcome) -> Fitted:
+    table = _open(events, uri, orders)
+    fitted = _fit(events, None if table is None else append.arrow_schema(table), orders)
+    route = events.source.route
+    outcome.why_spark = append.why_spark(table, orders.named.tables, route) or _widening(fitted)
+    if outcome.why_spark:
+        # The rows wait in files of ours until Spark has appended them.
+        return write_files(events, orders.parts, orders, outcome, RouteOrder(schema=fitted.evolution.schema))
+    rows = fitted.table.num_rows
+    if table is not None and append.committed_batch(table, orders.app) >= orders.batch:
+        grown = any(part.changed for part in events.parts)
+        outcome.state, outcome.rows_written = (
+            "replayed",
+            _replayed(append.committed_rows(table, orders.mark), rows, uri, orders, grown),
+        )
+        outcome.changed = outcome.rows_written != rows
+        outcome.rows_in -= max(0, rows - outcome.rows_written)
+        return fitted
+    if not rows:
+        return fitted
+    files = [write_data_file(uri, piece, orders.store, distinct=DISTINCT) for piece in _pieces(fitted.table)]
+    owner = Owner(orders.pipeline, route)
+    version = append.commit_append(
+        table, uri, fitted.evolution, files, orders.mark, owner, orders.store, orders.named.tables.properties
+    )
+    outcome.state, outcome.rows_written = "written", rows
+    outcome.created, outcome.evolved = table is None, fitted.evolution.changed
+    if version is not None:
+        outcome.tips[uri] = Tip.of(version, fitted.evolution.schema)
+    return fitted
+
+
+def _replayed(committed: int | None, rows: int, uri: str, orders: ChangeOrders, grown: bool) -> int:
+    """Rows that the batch's commit holds. It may hold more than the files do now, when one of them is gone since; fewer
+    only when one has `grown` since, which comes again for what is missing. Else a row would be in no table.
+
+    Raises ReplayMismatch.
+    """
+    if committed is not None and committed < rows and not grown:
+        raise ReplayMismatch(table=uri, batch=orders.batch, committed=committed, decoded=rows, version=__version__)
+    return rows if committed is None else committed
+
+
+def payload_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of a merged table that events have too."""
+    return pa.schema([f for f in schema if f.name not in (DELETED, DELETED_AT)])
+
+
+def _open(events: RouteEvents, uri: str, orders: ChangeOrders) -> DeltaTable | None:
+    return append.open_owned(uri, Owner(orders.pipeline, events.source.route), orders.store)
+
+
+def _fit(events: RouteEvents, schema: pa.Schema | None, orders: ChangeOrders) -> Fitted:
+    policy = orders.named.policy(events.source.route)
+    return fit(events, schema, policy, orders.batch, flat=orders.named.tables.metadata_columns)
+
+
+def _widening(fitted: Fitted) -> str | None:
+    widened = ", ".join(path for path, _ in fitted.evolution.widened)
+    return f"widening {widened}" if widened else None
+
+
+def _pieces(rows: pa.Table) -> list[pa.Table]:
+    return [rows.slice(at, FILE_ROWS) for at in range(0, max(1, rows.num_rows), FILE_ROWS)]

@@ -1,0 +1,283 @@
+"""Events of a route into its merged table: reduced to the newest per key, then merged under the batch's mark.
+
+In the task that holds the events (`merge_now`), or out of data files that tasks have written: the parts of a route that
+several tasks read, or the log's rows since the last merge (`merge_files`). Files are read a piece at a time and reduced
+as they come; where they are many, once per share of the keys (`cdc.gather`), each share a merge of its own.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from distributary.cdc.fitting import RESERVED, Fitted, RouteEvents
+from distributary.cdc.gather import Gathered, by_share
+from distributary.cdc.logs import log_rows
+from distributary.cdc.orders import ORIGIN, ChangeOrders, ChangeOutcome
+from distributary.cdc.orphans import resolve, split
+from distributary.cdc.rejected import rejected_events
+from distributary.cdc.unjudged import unjudged
+from distributary.datastream.model import SourceTable
+from distributary.datastream.reduce import Reduced, reduce_rows
+from distributary.errors import DistributaryError, KeysChanged, Reason
+from distributary.tables import append
+from distributary.tables.append import CommitConflict, Mark, Owner
+from distributary.tables.datafile import write_data_file
+from distributary.tables.merge import Merged, Target, merge_rows
+
+FAULTS = (DistributaryError, DeltaError, OSError, CommitConflict, pa.ArrowException, ValueError)
+"""What may go wrong with one table."""
+
+
+@dataclass(frozen=True)
+class MergeWork:
+    """Data files whose rows are to be merged: (folder, name) each. `upto`: the newest batch in them that is meant;
+    `after`: batches up to this one are merged already. `brought`: columns by schema key. `shares`: of the keys."""
+
+    source: SourceTable
+    keys: tuple[str, ...]
+    files: tuple[tuple[str, str], ...]
+    upto: int
+    after: int = -1
+    brought: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    shares: int = 1
+
+
+def merge_now(
+    events: RouteEvents, keys: Sequence[tuple[str, ...]], fitted: Fitted, orders: ChangeOrders, outcome: ChangeOutcome
+) -> None:
+    """Merge what a task holds of a route, or say why not now.
+
+    Raises KeysChanged, TableCollision, CommitConflict, DeltaError, OSError.
+    """
+    order = orders.order(events.source.route)
+    if outcome.merged is None:
+        outcome.merge_state = "off" if outcome.keys else "append_only"
+        return
+    if not outcome.keys:
+        outcome.merge_state = "append_only"
+        return
+    if order.merge in ("later", "parked"):
+        outcome.merge_state = "waiting" if order.merge == "later" else "parked"
+        return
+    if len({frozenset(k) for k in keys}) > 1:
+        raise KeysChanged(
+            route=events.source.route, table=outcome.merged, known=", ".join(keys[0]), found=", ".join(keys[-1])
+        )
+    if order.merge == "rows" or outcome.state == "files":
+        outcome.merge_state = "rows"
+        return
+    if outcome.changed:
+        # A replay that finds fewer rows than the log took: the log has them all.
+        outcome.merge_state = "waiting"
+        return
+    merge(events.source, fitted.table, orders, outcome, orders.mark)
+    if outcome.state == "empty":
+        # Without a log table, what is merged is what was written.
+        outcome.state = "written"
+
+
+def merge(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> None:
+    """Reduce `rows` (columns of a log table) and merge them; enters what was done into `outcome`.
+
+    Raises KeysChanged, TableCollision, CommitConflict, DeltaError, OSError.
+    """
+    for attempt in range(append.COMMIT_ATTEMPTS):
+        try:
+            _merge(source, rows, orders, outcome, mark)
+            return
+        except CommitConflict:
+            if attempt == append.COMMIT_ATTEMPTS - 1:
+                raise
+            time.sleep(random.uniform(0, 0.05 * 2**attempt))
+
+
+def _merge(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> None:
+    uri, route, named = outcome.merged, source.route, orders.named
+    assert uri is not None
+    owner = Owner(orders.pipeline, route, outcome.keys)
+    table = append.open_owned(uri, owner, orders.store)
+    _check_keys(uri, route, table, outcome.keys)
+    rules = named.rules(route, horizon(table))
+    outcome.late, outcome.resolved = [], []
+    started = time.monotonic()
+    whole = _whole(source, rows, table, orders, outcome)
+    reduced = reduce_rows(whole, outcome.keys, rules.order, rules.gaps(absent(whole, outcome.brought)))
+    outcome.seconds["reduce"] = time.monotonic() - started
+    if table is not None and append.committed_batch(table, mark.app) >= mark.batch:
+        outcome.merge_state = "merged"
+        _set_aside(outcome, unjudged(reduced.rows, outcome.keys, rules.horizon, table, uri, orders.store))
+        return
+    target = Target(uri, table, owner, orders.store, named.policy(route), named.tables.properties)
+    if (why := named.why_spark(route)) is None:
+        plain = replace(reduced, rows=reduced.rows.drop_columns([ORIGIN]))
+        merged = merge_rows(target, plain, outcome.keys, rules, mark)
+        why = merged.why_spark
+    if why is not None:
+        _leave_to_spark(reduced, orders, outcome, why)
+        return
+    outcome.seconds["merge"] = time.monotonic() - started - outcome.seconds["reduce"]
+    take_merged(outcome, merged, reduced.rows)
+
+
+def take_merged(outcome: ChangeOutcome, merged: Merged, rows: pa.Table | None = None) -> None:
+    """Enter what a merge of `rows` did. Engine `spark` gives the rows that it could not judge itself."""
+    outcome.merge_state, outcome.merge_created = "merged", merged.created
+    outcome.upserts, outcome.deletes = merged.counts.inserted + merged.counts.updated, merged.counts.deleted
+    outcome.stale = merged.counts.ignored
+    _set_aside(outcome, merged.late)
+    if merged.unjudged and rows is not None:
+        _set_aside(outcome, rows.take(pa.array(merged.unjudged, pa.int64())))
+
+
+def _set_aside(outcome: ChangeOutcome, late: pa.Table | None) -> None:
+    if late is not None and late.num_rows:
+        detail = "it is older than the tombstones that have been purged, so nobody can say whether its row was deleted"
+        outcome.late.append(_late(outcome.route, late, Reason.LATE_EVENT, detail))
+
+
+def _leave_to_spark(reduced: Reduced, orders: ChangeOrders, outcome: ChangeOutcome, why: str) -> None:
+    """The reduced rows wait in a file of ours until Spark has merged them."""
+    rows = reduced.rows
+    for column, mask in reduced.unsaid.items():
+        rows = rows.append_column(f"{UNSAID}{column}", mask)
+    outcome.merge_state, outcome.merge_spark = "rows", why
+    outcome.merge_files = [write_data_file(orders.parts, rows, orders.store)]
+
+
+UNSAID = "_unsaid_"
+"""Begins the names of columns that say which rows do not speak of a column; in files on their way to Spark only."""
+
+
+def _whole(
+    source: SourceTable, rows: pa.Table, table: DeltaTable | None, orders: ChangeOrders, outcome: ChangeOutcome
+) -> pa.Table:
+    """Rows that all have a key: deletes by ROWID get theirs, those of earlier batches too; who finds none waits."""
+    waiting = orders.waiting.get(source.route, ())
+    held = [read_event(body) for _, body in waiting]
+    rows, orphans = split(rows, outcome.keys)
+    new = orphans.num_rows
+    if held:
+        orphans = pa.concat_tables([orphans, *held], promote_options="default").select(rows.column_names)
+    if not orphans.num_rows:
+        return rows
+    places = [(uri, found) for uri, found in ((outcome.merged, table), _log_of(source, orders)) if uri and found]
+    order = pa.array(range(orphans.num_rows), pa.int64())
+    found, left = resolve(orphans.append_column("_n", order), rows, outcome.keys, places, orders.store)
+    numbers = set(found.column("_n").to_pylist())
+    outcome.resolved = [waiting[n - new][0] for n in numbers if n >= new]
+    if left.num_rows and (unknown := left.filter(pc.less(left.column("_n"), new))).num_rows:
+        detail = "no event with its row_id and transaction has come yet"
+        outcome.late.append(_late(source.route, unknown.drop_columns(["_n"]), Reason.ROW_NOT_FOUND, detail))
+    return pa.concat_tables([rows, found.drop_columns(["_n"])])
+
+
+def _log_of(source: SourceTable, orders: ChangeOrders) -> tuple[str | None, DeltaTable | None]:
+    uri = orders.named.log(source)
+    return uri, None if uri is None else append.open_table(uri, orders.store)
+
+
+def _late(route: str, rows: pa.Table, reason: Reason, detail: str) -> pa.Table:
+    """Rows that are in the log, but cannot be merged now; each whole, so that it can be merged later."""
+    origin = rows.column(ORIGIN).combine_chunks()
+    values = pa.array([write_event(rows.slice(n, 1)) for n in range(rows.num_rows)], pa.binary())
+    return rejected_events(route, origin, reason, detail, values, level="merge")
+
+
+def write_event(row: pa.Table) -> bytes:
+    """One row with its schema (Arrow IPC)."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, row.schema) as stream:
+        stream.write_table(row)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def read_event(body: bytes) -> pa.Table:
+    return pa.ipc.open_stream(body).read_all()
+
+
+def merge_files(work: MergeWork, orders: ChangeOrders) -> ChangeOutcome:
+    """Merge the rows of data files. Never raises for a fault of the table."""
+    named, source = orders.named, work.source
+    log, merged = named.log(source), named.merged(source)
+    outcome = ChangeOutcome(
+        source.route,
+        log or merged or "",
+        "empty",
+        source=source,
+        keys=work.keys,
+        merged=merged,
+        has_log=log is not None,
+        brought=dict(work.brought),
+        keeps=named.keeps,
+    )
+    outcome.merge_state = "merged"
+    try:
+        for number, pieces in enumerate(by_share(_pieces(work, orders), work.keys, work.shares)):
+            rows = _gathered(work, pieces, orders)
+            if rows is not None:
+                # The last commit carries the batch's own mark: what comes before it is done again, or found.
+                last = number == work.shares - 1 and outcome.merge_spark is None
+                app = orders.app if last else f"{orders.app}+share {number} of {work.shares}"
+                _merge_share(source, rows, orders, outcome, Mark(app, work.upto))
+    except FAULTS as e:
+        outcome.merge_state, outcome.merge_error = "parked", append.in_words(e)
+        outcome.store_fault = append.is_store_fault(e)
+    return outcome
+
+
+def _merge_share(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> None:
+    """As `merge`, on top of what the shares before did."""
+    done = replace(outcome, late=[], resolved=[], merge_files=[], seconds={}, upserts=0, deletes=0, stale=0)
+    merge(source, rows, orders, done, mark)
+    outcome.merge_state = "rows" if "rows" in (outcome.merge_state, done.merge_state) else done.merge_state
+    outcome.merge_spark = outcome.merge_spark or done.merge_spark
+    outcome.merge_created = outcome.merge_created or done.merge_created
+    for name in ("late", "resolved", "merge_files", "upserts", "deletes", "stale"):
+        setattr(outcome, name, getattr(outcome, name) + getattr(done, name))
+    for name, seconds in done.seconds.items():
+        outcome.seconds[name] = outcome.seconds.get(name, 0.0) + seconds
+
+
+def _pieces(work: MergeWork, orders: ChangeOrders) -> Iterator[pa.Table]:
+    for folder, name in work.files:
+        yield from log_rows(folder, [name], orders.store, None, work.after, work.upto)
+
+
+def _gathered(work: MergeWork, pieces: Iterator[pa.Table], orders: ChangeOrders) -> pa.Table | None:
+    """The newest event of each key; None where no row is to be merged."""
+    rules = orders.named.rules(work.source.route, None)
+    held = Gathered(work.keys, rules.order, whole=rules.is_partial)
+    for piece in pieces:
+        held.add(piece)
+    return held.rows()
+
+
+def _check_keys(uri: str, route: str, table: DeltaTable | None, keys: tuple[str, ...]) -> None:
+    """Raises KeysChanged when the table's rows are told apart by other columns."""
+    known = Owner.of(table) if table is not None else None
+    if known is not None and known.keys and set(known.keys) != set(keys):
+        raise KeysChanged(route=route, table=uri, known=", ".join(known.keys), found=", ".join(keys))
+
+
+HORIZON = "distributary.purgedUntil"
+"""Table property: source time in ms up to which tombstones have been removed."""
+
+
+def horizon(table: DeltaTable | None) -> int | None:
+    """Source time (ms) before which an event of an unknown key cannot be judged."""
+    text = None if table is None else table.metadata().configuration.get(HORIZON)
+    return None if text is None else int(text)
+
+
+def absent(rows: pa.Table, brought: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Schema key -> columns that its events do not speak of."""
+    names = [n for n in rows.column_names if n not in RESERVED]
+    return {key: [n for n in names if n not in set(said)] for key, said in brought.items()}

@@ -1,0 +1,268 @@
+"""One micro-batch of change files, from references to tables.
+
+    references -> [driver: which table each file holds, which task reads it] -> read, log, reduce, merge -> outcomes
+
+Every write is idempotent under the batch's mark, so a batch can be attempted again at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from distributary.cdc.attempt import Again, Attempt, Result
+from distributary.cdc.by_spark import BySpark
+from distributary.cdc.joining import source_of
+from distributary.cdc.names import Named, reading_of, source_options
+from distributary.cdc.orders import ChangeOrders, ChangeOutcome, RouteOrder, WorkFile
+from distributary.cdc.retries import Aside, Kept, narrowed, previous
+from distributary.cdc.routing import FileRoutes
+from distributary.cdc.settled import Settled
+from distributary.config import Pipeline
+from distributary.datastream.model import Kind, SourceTable
+from distributary.fanout.attempt import Delivered
+from distributary.state.ledger import Entry
+from distributary.tables import append
+from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, quarantine_uri, write_rejected
+from distributary.tables.store import Store, join
+from distributary.tables.tip import Tip
+
+
+@dataclass
+class ChangesDelivered(Delivered):
+    """`released`: ids of quarantine rows whose events are in a table now."""
+
+    released: list[str] = field(default_factory=list)
+    broken: dict[str, str] = field(default_factory=dict)
+    unknown_fields: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A route whose log has rows that are not in its merged table yet. `brought`: the columns that events of each
+    schema key speak of, where the settings ask for it (`dropped_columns: keep`)."""
+
+    source: SourceTable
+    keys: tuple[str, ...]
+    brought: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entry: Entry) -> Behind | None:
+        """What the newest entry of a route says; None where nothing waits."""
+        return about(entry) if entry.merge_state in ("waiting", "parked") else None
+
+
+def about(entry: Entry) -> Behind | None:
+    """Source table and keys of a route, as its ledger entry has them."""
+    if entry.about is None:
+        return None
+    known = json.loads(entry.about)
+    kind, database, schema, table = known["source"]
+    brought = {key: tuple(names) for key, names in known.get("brought", {}).items()}
+    return Behind(SourceTable(Kind(kind), database, schema, table), tuple(known["keys"]), brought)
+
+
+class Changes:
+    """Writes batches of one pipeline of change files. Keeps what is known of folders and tables."""
+
+    def __init__(self, spark: SparkSession, config: Pipeline, store: Store) -> None:
+        self.config = config
+        self.store = store
+        self.named = Named.of(config)
+        self.options = source_options(config)
+        self.reading = reading_of(config)
+        self.quarantine = quarantine_uri(config.state_root)
+        self.kept = Kept(self.quarantine, store)
+        self.files = FileRoutes(self.reading, self.options)
+        self.settled = Settled(config.state_root, store)
+        self.by_spark = BySpark(spark, store)
+        self.tips: dict[str, Tip] = {}
+        """What the last batch's commits left behind, by table."""
+        self.brought: dict[str, Mapping[str, tuple[str, ...]]] = {}
+        """By route, the columns of every schema that has come; only where `dropped_columns` is `keep`."""
+        self.behind: dict[str, Behind] = {}
+        """Routes whose log has rows that are not merged yet."""
+        self.resting: set[str] = set()
+        """Routes whose merged table could not be written: only their log is, until its rest is over."""
+        self._waiting: dict[str, list[tuple[str, bytes]]] | None = None
+        """Events that wait for another one to be merged; None: ask the quarantine."""
+        self.parcel: int | None = None
+        """The last batch's parcel in the file ledger."""
+        self.reached: Callable[[int], None] = lambda _: None
+        """Hears of each batch's parcel as the batch begins."""
+        self._slots = spark.sparkContext.defaultParallelism
+        self._last: tuple[str, int] | None = None
+
+    @property
+    def on_spark(self) -> set[str]:
+        """Routes of which a table is written by Spark."""
+        return self.by_spark.routes
+
+    def write(self, rows: DataFrame, stream: str, batch: int, parked: Mapping[str, str]) -> ChangesDelivered:
+        """Write one batch. `parked`: routes of which a table is not tried, and why.
+
+        Raises Outage (source, store): nothing is advanced, and the same batch can be written again.
+        """
+        started = time.monotonic()
+        if self._last is not None and self._last >= (stream, batch):
+            # An earlier attempt may have committed: only an opened table shows its marks.
+            self.tips.clear()
+        files, aside = self._files(rows)
+        routes = self._settle(files, stream, batch)
+        self._last = (stream, batch)
+        orders = self.orders(stream, batch, self._routes(routes, parked))
+        looked = time.monotonic()
+        result = self._attempt(files, routes, orders)
+        self.files.learn(files, result.seen)
+        whole = {f.path for f in files if f.only is None}
+        delivered = self._delivered(result, _released(result, aside, whole), orders)
+        delivered.seconds = {"look": looked - started, "deliver": time.monotonic() - looked, **_spent(result)}
+        return delivered
+
+    def _settle(self, files: Sequence[WorkFile], stream: str, batch: int) -> Mapping[str, tuple[str, ...]]:
+        """The routes of the files; where the batch was attempted before, those of that attempt. Raises OSError."""
+        if self._last is None or self._last >= (stream, batch):
+            before = self.settled.read(stream, batch)
+            if before is not None and before.keys() == {f.path for f in files}:
+                return before
+        routes = self.files.routes(files)
+        self.settled.write(stream, batch, routes)
+        return routes
+
+    def orders(self, stream: str, batch: int, routes: Mapping[str, RouteOrder]) -> ChangeOrders:
+        if self._waiting is None:
+            self._waiting = self.kept.waiting()
+        return ChangeOrders(
+            pipeline=self.config.pipeline,
+            stream=stream,
+            batch=batch,
+            named=self.named,
+            reading=self.reading,
+            store=self.store,
+            source_options=self.options,
+            quarantine=self.quarantine,
+            parts=join(self.config.state_root, "parts"),
+            routes=routes,
+            tips=dict(self.tips),
+            waiting=self._waiting,
+        )
+
+    # -- before --------------------------------------------------------------------------------------------
+
+    def _files(self, rows: DataFrame) -> tuple[list[WorkFile], dict[str, list[Aside]]]:
+        """The batch's files, and what the quarantine has of those that come again."""
+        refs = rows.toArrow().to_pylist()
+        # Spark may make a batch without files, of a commit that holds none.
+        if refs:
+            self.parcel = max(r["parcel"] for r in refs)
+            self.reached(self.parcel)
+        files = [
+            WorkFile(r["path"], r["size"], r["mtime_ms"], r["folder"], r["attempt"], r["etag"] or "") for r in refs
+        ]
+        again = [f for f in files if f.attempt > 1]
+        if not again:
+            return files, {}
+        before = previous(append.open_table(join(self.config.state_root, "files"), self.store), again)
+        aside = self.kept.of_files({f.path for f in again})
+        return [narrowed(f, before[f.path], aside.get(f.path, ())) if f.path in before else f for f in files], aside
+
+    def _routes(self, routes: Mapping[str, tuple[str, ...]], parked: Mapping[str, str]) -> dict[str, RouteOrder]:
+        orders: dict[str, RouteOrder] = {}
+        waits = self.named.tables.merge_every > 0
+        for route in {*(r for found in routes.values() for r in found), *parked, *self.behind}:
+            if route in parked and route not in self.resting:
+                orders[route] = RouteOrder(log="parked", merge="parked", why=parked[route])
+            elif route in parked:
+                orders[route] = RouteOrder(merge="parked", why=parked[route])
+            elif waits or route in self.behind:
+                orders[route] = RouteOrder(merge="later")
+        return orders
+
+    # -- the batch -----------------------------------------------------------------------------------------
+
+    def _attempt(
+        self, files: Sequence[WorkFile], routes: Mapping[str, tuple[str, ...]], orders: ChangeOrders
+    ) -> Result:
+        """Attempt the batch until every table is either written or parked. Each attempt finds what is done already."""
+        while True:
+            try:
+                return Attempt(self.by_spark, orders, self._slots).run(files, routes)
+            except Again as again:
+                orders = replace(orders, routes={**orders.routes, **again.routes}, tips={})
+
+    # -- after ---------------------------------------------------------------------------------------------
+
+    def _delivered(self, result: Result, released: Sequence[Aside], orders: ChangeOrders) -> ChangesDelivered:
+        bad: dict[str | None, Counter[str]] = {None: Counter()}
+        for seen in result.seen.values():
+            bad[None].update(seen.nameless)
+        for row in released:
+            bad.setdefault(row.route, Counter())[row.reason] -= 1
+        late = [rows for outcome in result.outcomes.values() for rows in outcome.late]
+        if late:
+            result.quarantine.append(
+                write_rejected(
+                    self.quarantine, late, orders.stream, orders.batch, "late", self.store, EVENT_QUARANTINE_SCHEMA
+                )
+            )
+        if late or any(o.resolved or o.late_rows for o in result.outcomes.values()):
+            self._waiting = None
+        for outcome in result.outcomes.values():
+            self._remember(outcome)
+        fields = {name for seen in result.seen.values() for name in seen.unknown_fields}
+        return ChangesDelivered(
+            outcomes=dict(result.outcomes),
+            quarantine=result.quarantine,
+            bad={route: +counts if route is None and not released else counts for route, counts in bad.items()},
+            newest={r: o.newest_ms * 1000 for r, o in result.outcomes.items() if o.newest_ms is not None},
+            released=[*(row.id for row in released), *(i for o in result.outcomes.values() for i in o.resolved)],
+            broken={seen.path: seen.broken for seen in result.seen.values() if seen.broken},
+            unknown_fields=tuple(sorted(fields)),
+        )
+
+    def _remember(self, outcome: ChangeOutcome) -> None:
+        for uri in (outcome.table, outcome.merged):
+            if uri is not None:
+                self.tips.pop(uri, None)
+        self.tips |= outcome.tips
+        self.by_spark.note(outcome)
+        if outcome.keeps:
+            # By schema key: names only come in addition.
+            outcome.brought = {**self.brought.get(outcome.route, {}), **outcome.brought}
+            self.brought[outcome.route] = outcome.brought
+        if outcome.merge_state in ("waiting", "parked") and outcome.has_log:
+            self.behind[outcome.route] = Behind(source_of(outcome), outcome.keys)
+        if outcome.merge_state == "parked" and outcome.state != "failed":
+            self.resting.add(outcome.route)
+            # The log is fine. For the ledger the route is parked all the same, until its merged table works again.
+            outcome.state, outcome.error = "failed", f"merged table: {outcome.merge_error or 'parked'}"
+
+
+def _spent(result: Result) -> dict[str, float]:
+    """Seconds of all tasks together, by what they did."""
+    spent = {"tasks read": sum(seen.seconds for seen in result.seen.values())}
+    for outcome in result.outcomes.values():
+        for name, seconds in outcome.seconds.items():
+            spent[f"tasks {name}"] = spent.get(f"tasks {name}", 0.0) + seconds
+    return spent
+
+
+def _released(result: Result, aside: Mapping[str, Sequence[Aside]], whole: Collection[str]) -> list[Aside]:
+    """Rows of the quarantine that this batch has brought into a table. `whole`: files that were delivered as new."""
+    good = {
+        (path, n) for outcome in result.outcomes.values() for path, numbers in outcome.again.items() for n in numbers
+    }
+    found = []
+    for path, rows in aside.items():
+        seen = result.seen.get(path)
+        anew = path in whole and seen is not None and seen.broken is None
+        still = set() if seen is None else set(seen.still)
+        found += [
+            row for row in rows if (anew and row.level != "merge" and row.row not in still) or (path, row.row) in good
+        ]
+    return found

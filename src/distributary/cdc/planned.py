@@ -1,0 +1,125 @@
+"""What a run would do with the change files that wait: they are read and fitted, and nothing is written.
+
+Needs no Spark. The file ledger says what was taken; everything else below the source's path is read here, in turn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from distributary.cdc.fitting import DELETED, DELETED_AT, Fitted, Part, RouteEvents, fit
+from distributary.cdc.names import Named, reading_of, source_options
+from distributary.cdc.rejected import count_reasons
+from distributary.config import DatastreamSource, Pipeline
+from distributary.config.quantities import moment
+from distributary.datastream.events import read_events
+from distributary.errors import DistributaryError, Outage, Reason, StoreUnreadable
+from distributary.sources.bodies import open_body, schema_text
+from distributary.sources.file_ledger import FileLedger
+from distributary.sources.known import FileRef
+from distributary.sources.listing import Lister
+from distributary.sources.watch import open_tree
+from distributary.tables import append
+from distributary.tables.append import Owner
+from distributary.tables.store import Store
+
+
+@dataclass
+class RoutePlan:
+    """One source table: events that wait, and what its log table's columns would become."""
+
+    route: str
+    log: str | None
+    merged: str | None
+    keys: tuple[str, ...]
+    before: pa.Schema | None = None
+    after: pa.Schema | None = None
+    why_spark: str | None = None
+    parked: str | None = None
+    events: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class FilesPlan:
+    """`reasons`: of what could not be given to a source table."""
+
+    files: int = 0
+    bytes: int = 0
+    routes: dict[str, RoutePlan] = field(default_factory=dict)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+def plan_files(config: Pipeline) -> FilesPlan:
+    """Raises SourceDown, SourceMissing, StoreUnreadable."""
+    store = Store.of(config.tables)
+    try:
+        refs = waiting_files(config, store)
+    except (OSError, DeltaError) as e:
+        raise StoreUnreadable(path=config.state_root, detail=append.in_words(e)) from e
+    found = FilesPlan(len(refs), sum(ref.size for ref in refs))
+    for events in _events(config, refs, found):
+        _add(config, store, events, found)
+    return found
+
+
+def waiting_files(config: Pipeline, store: Store, full: bool = True) -> list[FileRef]:
+    """Files below the source's path that no run has taken: all of them, or those that a run would find first.
+
+    Raises SourceDown, SourceMissing, DeltaError, OSError.
+    """
+    source = config.source
+    assert isinstance(source, DatastreamSource)
+    ledger = FileLedger(config.state_root, config.pipeline, store)
+    start = None if source.start_date is None else moment(source.start_date)
+    tree = open_tree(source.path, source_options(config))
+    lister = Lister(tree, ledger.known, start=start)
+    lister.seed(ledger.folders)
+    return lister.new_files(full).files
+
+
+def _events(config: Pipeline, refs: list[FileRef], found: FilesPlan) -> Iterator[RouteEvents]:
+    reading, options = reading_of(config), source_options(config)
+    for ref in refs:
+        try:
+            text = schema_text(ref.path, options) if ".json" in ref.path else None
+            events = read_events(open_body(ref.path, options), ref.path, reading, text)
+        except Outage:
+            raise
+        except (OSError, DistributaryError):
+            found.reasons[Reason.FILE_BROKEN] += 1
+            continue
+        found.reasons.update(event.reason.value for event in events.bad)
+        for one in events.events:
+            yield RouteEvents(one.table, [Part(one, ref.path)])
+
+
+def _add(config: Pipeline, store: Store, events: RouteEvents, found: FilesPlan) -> None:
+    named, route = Named.of(config), events.source.route
+    plan = found.routes.get(route)
+    if plan is None:
+        keys = named.keys(events.source, events.key_lists()[0])
+        log, merged = named.log(events.source), named.merged(events.source) if keys else None
+        plan = found.routes[route] = RoutePlan(route, log, merged, keys)
+        uri = log or named.merged(events.source)
+        try:
+            table = None if uri is None else append.open_owned(uri, Owner(config.pipeline, route), store)
+            if table is not None:
+                schema = append.arrow_schema(table)
+                plan.before = pa.schema([f for f in schema if f.name not in (DELETED, DELETED_AT)])
+            plan.why_spark = append.why_spark(table, config.tables, route)
+        except (DistributaryError, DeltaError, OSError) as e:
+            plan.parked = append.in_words(e)
+        plan.after = plan.before
+    fitted: Fitted = fit(events, plan.after, named.policy(route), 0, flat=config.tables.metadata_columns)
+    widened = ", ".join(path for path, _ in fitted.evolution.widened)
+    if widened and plan.before is not None:
+        plan.why_spark = plan.why_spark or f"widening {widened}"
+    plan.after = fitted.evolution.schema
+    plan.events += events.rows
+    plan.reasons.update(count_reasons(fitted.rejected))

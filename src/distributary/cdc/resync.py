@@ -1,0 +1,219 @@
+"""A merged table built anew from its log, beside the old one, and put in its place in one commit.
+
+Others may run meanwhile: readers see the old rows until the commit, and what a run merges in between is merged into the
+new rows too, before they take over. A rebuild that dies has changed nothing; repeat it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from distributary.cdc.gather import Gathered, by_share, in_share, shares_of
+from distributary.cdc.log import payload_schema
+from distributary.cdc.logs import log_rows
+from distributary.cdc.merging import absent
+from distributary.cdc.micro_batch import Behind, about
+from distributary.cdc.names import Named
+from distributary.cdc.orders import ORIGIN, ChangeOutcome
+from distributary.cdc.orphans import resolve, split
+from distributary.cdc.swap import replace_rows
+from distributary.config import Pipeline
+from distributary.datastream.model import SourceTable
+from distributary.datastream.reduce import reduce_rows
+from distributary.errors import BadInput, StoreDown, StoreUnreadable
+from distributary.state.ledger import RESYNC, Entry, Ledger, is_batch, totals
+from distributary.tables import append
+from distributary.tables.append import Mark, Owner
+from distributary.tables.datafile import DataFile, write_data_file
+from distributary.tables.evolve import Policy, evolve
+from distributary.tables.files import file_names
+from distributary.tables.merge_rows import as_merged
+from distributary.tables.store import Store
+
+SWAPS = 20
+"""How often a rebuild lets a run merge in between before it gives up."""
+
+
+@dataclass
+class Rebuilt:
+    """What a rebuild did. `rows`: of the merged table now, tombstones among them. `added`: keys that it did not have
+    before. `caught_up`: how often a run had merged meanwhile."""
+
+    route: str
+    table: str
+    rows: int = 0
+    events: int = 0
+    passes: int = 0
+    caught_up: int = 0
+    unknown: int = 0
+    files: list[DataFile] = field(default_factory=list)
+
+
+def known_route(config: Pipeline, route: str) -> Behind:
+    """Source table and keys of a route that the ledger knows; keys of the pipeline file come first.
+
+    Raises BadInput for a route without a key, or one that nobody has seen.
+    """
+    store = Store.of(config.tables)
+    try:
+        sums = totals(Ledger(config.state_root, config.pipeline, store).entries())
+    except (OSError, DeltaError) as e:
+        raise StoreUnreadable(path=config.state_root, detail=append.in_words(e)) from e
+    found = about(sums[route]) if route in sums else None
+    if found is None:
+        known = ", ".join(sorted(r for r in sums if r)) or "none yet"
+        raise BadInput(detail=f"no events of {route!r} have come; known source tables: {known}")
+    keys = Named.of(config).keys(found.source, found.keys)
+    if not keys:
+        raise BadInput(detail=f"{route} has no key, so it has no merged table; give tables.routes.{route}.keys")
+    return Behind(found.source, keys, found.brought)
+
+
+def rebuild(config: Pipeline, route: str, source: SourceTable, keys: tuple[str, ...]) -> Rebuilt:
+    """Rebuild the merged table of `route` from its log, by these keys; enters it into the ledger.
+
+    Raises BadInput (no log, or a table that Spark must write), StoreDown.
+    """
+    store = Store.of(config.tables)
+    try:
+        brought = known_route(config, route).brought
+        done = _Rebuild(config, store, route, source, keys, brought).run()
+        # In the ledger it is one entry of its own: a table that was parked, for its keys, is not any more.
+        stream = f"{RESYNC}{uuid.uuid4()}"
+        log = Named.of(config).log(source)
+        outcome = ChangeOutcome(route, log or "", "empty", source=source, keys=keys, merged=done.table)
+        outcome.keeps, outcome.brought = bool(brought), dict(brought)
+        more = outcome.more()
+        more["merge_state"] = "merged"
+        entries = [
+            Entry(stream, 0, route, table=log, state="merged", batches=0, **more),
+            Entry(stream, 0, None, batches=0),
+        ]
+        Ledger(config.state_root, config.pipeline, store).record(stream, 0, entries, {"rebuilt": done.rows})
+        return done
+    except (OSError, DeltaError) as e:
+        raise StoreDown(path=config.tables.root, detail=append.in_words(e)) from e
+
+
+class _Rebuild:
+    def __init__(
+        self,
+        config: Pipeline,
+        store: Store,
+        route: str,
+        source: SourceTable,
+        keys: tuple[str, ...],
+        brought: Mapping[str, Sequence[str]],
+    ) -> None:
+        self.config, self.store, self.route, self.source, self.keys = config, store, route, source, keys
+        self.brought = brought
+        self.named = Named.of(config)
+        log, merged = self.named.log(source), self.named.merged(source)
+        if log is None or merged is None:
+            raise BadInput(detail=f"{route}: a rebuild needs both tables; set tables.log and tables.merged")
+        self.log_uri, self.uri = log, merged
+        self.rules = self.named.rules(route, None)
+        self.owner = Owner(config.pipeline, route, keys)
+        self.report = Rebuilt(route, merged)
+
+    def run(self) -> Rebuilt:
+        for attempt in range(SWAPS):
+            log = append.open_owned(self.log_uri, self.owner, self.store)
+            table = append.open_owned(self.uri, self.owner, self.store)
+            if log is None:
+                raise BadInput(detail=f"{self.route}: there is no log table at {self.log_uri}")
+            if table is not None and (why := append.spark_needed(table)):
+                raise BadInput(detail=f"{self.uri}: it needs Spark's own writer ({why}), which a rebuild does not use")
+            # The log first has each batch, so it holds all that the merged table does.
+            files = self._build(log, append.arrow_schema(log))
+            mark = self._mark(log, table)
+            if self._commit(table, files, mark):
+                return self.report
+            self.report.caught_up = attempt + 1
+        raise StoreDown(
+            path=self.uri, detail=f"a run has merged into it {SWAPS} times meanwhile; raise tables.merge_every"
+        )
+
+    def _commit(self, table: DeltaTable | None, files: Sequence[DataFile], mark: Mark) -> bool:
+        schema = self._schema()
+        if table is not None:
+            return replace_rows(self.uri, table, schema, files, self.owner, mark, self.store)
+        evolution = evolve(None, [schema], Policy())
+        try:
+            properties = self.config.tables.properties
+            append.commit_append(None, self.uri, evolution, files, mark, self.owner, self.store, properties)
+        except append.CommitConflict:
+            return False
+        return True
+
+    def _mark(self, log: DeltaTable, table: DeltaTable | None) -> Mark:
+        """The newest batch of the log that the rebuilt rows hold: a run goes on merging after it."""
+        ledger = Ledger(self.config.state_root, self.config.pipeline, self.store)
+        known = {s: b for s, b in ledger.finished.items() if is_batch(s)}
+        stream = max(known, key=lambda s: known[s], default="resync")
+        held = -1 if table is None else append.committed_batch(table, stream)
+        return Mark(stream, max(append.committed_batch(log, stream), held, 0))
+
+    # -- building ------------------------------------------------------------------------------------------
+
+    def _build(self, log: DeltaTable, schema: pa.Schema) -> list[DataFile]:
+        """The newest row of each key, as data files in the table's folder that no commit names yet."""
+        names = file_names(log)
+        size = sum(pa.table(log.get_add_actions()).column("size_bytes").to_pylist())
+        shares = shares_of(size)
+        self._columns = schema
+        report = replace(self.report, rows=0, events=0, passes=shares, files=[])
+        orphans: list[pa.Table] = []
+        for number, pieces in enumerate(by_share(self._keyed(names, schema, orphans, report), self.keys, shares)):
+            gathered = Gathered(self.keys, self.rules.order, whole=self.rules.is_partial)
+            for piece in pieces:
+                gathered.add(piece)
+            rows = self._newest(gathered.rows(), orphans, log, (number, shares), report)
+            if rows is not None:
+                report.rows += rows.num_rows
+                report.files.append(write_data_file(self.uri, rows, self.store))
+        self.report = report
+        return report.files
+
+    def _keyed(
+        self, names: Sequence[str], schema: pa.Schema, orphans: list[pa.Table], report: Rebuilt
+    ) -> Iterator[pa.Table]:
+        """The log's rows that have a key; the others go to `orphans`."""
+        for piece in log_rows(self.log_uri, names, self.store, schema):
+            report.events += piece.num_rows
+            rows, lost = split(piece, self.keys)
+            if lost.num_rows:
+                orphans.append(lost)
+            yield rows
+
+    def _newest(
+        self,
+        held: pa.Table | None,
+        orphans: Sequence[pa.Table],
+        log: DeltaTable,
+        share: tuple[int, int],
+        report: Rebuilt,
+    ) -> pa.Table | None:
+        if held is not None and orphans:
+            # Who has the row may be in another share, or have been beaten: the log has it.
+            found, unknown = resolve(pa.concat_tables(orphans), held, self.keys, [(self.log_uri, log)], self.store)
+            report.unknown = unknown.num_rows
+            held = pa.concat_tables([held, in_share(found, self.keys, *share)])
+        if held is None:
+            return None
+        held = self._reduced(held).drop_columns([ORIGIN])
+        return as_merged(held, self.keys, self.rules) if held.num_rows else None
+
+    def _reduced(self, rows: pa.Table) -> pa.Table:
+        gaps = self.rules.gaps(absent(rows, self.brought))
+        return reduce_rows(rows, self.keys, self.rules.order, gaps).rows
+
+    def _schema(self) -> pa.Schema:
+        plain = pa.schema([f for f in payload_schema(self._columns) if f.name != ORIGIN])
+        return as_merged(plain.empty_table(), self.keys, self.rules).schema

@@ -1,0 +1,51 @@
+"""The functions that Spark calls in its tasks for change files. A task gets a number and looks its work up by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from distributary.cdc.deliver import Work, deliver
+from distributary.cdc.merging import MergeWork, merge_files
+from distributary.cdc.orders import ChangeOrders
+from distributary.fanout.tasks import SAID_DDL, heard, said
+
+
+def run_deliver(spark: SparkSession, buckets: Sequence[Sequence[Work]], orders: ChangeOrders, name: str) -> list[Any]:
+    """One task per bucket; everything that they say. Raises what a task raised."""
+    return _run(spark, len(buckets), partial(deliver_task, buckets=buckets, orders=orders, name=name))
+
+
+def run_merges(spark: SparkSession, work: Sequence[MergeWork], orders: ChangeOrders) -> list[Any]:
+    """One task per table to be merged."""
+    return _run(spark, len(work), partial(merge_task, work=work, orders=orders))
+
+
+def _run(spark: SparkSession, tasks: int, function: Any) -> list[Any]:
+    if not tasks:
+        return []
+    numbers = spark.range(0, tasks, 1, tasks)
+    return [value for values in heard(numbers.mapInArrow(function, SAID_DDL).toArrow()) for value in values]
+
+
+def deliver_task(
+    batches: Iterator[pa.RecordBatch], buckets: Sequence[Sequence[Work]], orders: ChangeOrders, name: str
+) -> Iterator[pa.RecordBatch]:
+    for number in _numbers(batches):
+        yield said(list(deliver(buckets[number], orders, f"{name}{number}")))
+
+
+def merge_task(
+    batches: Iterator[pa.RecordBatch], work: Sequence[MergeWork], orders: ChangeOrders
+) -> Iterator[pa.RecordBatch]:
+    for number in _numbers(batches):
+        yield said([merge_files(work[number], orders)])
+
+
+def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
+    for batch in batches:
+        yield from batch.column(0).to_pylist()

@@ -1,0 +1,115 @@
+"""Pipelines of change files without Spark, so that hundreds of them fit into a test: everything is the product's own
+(lister, file ledger, planning of a batch, tasks, decision, quarantine, merges between batches), but the tasks run here,
+one after the other, and the stream is a loop over the file ledger.
+
+What only Spark may write (columns that get wider, tables too large for a task) is out of reach here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from distributary.batch import BatchReport
+from distributary.cdc.feed import Feed
+from distributary.cdc.micro_batch import Changes
+from distributary.cdc.writer import ChangeWriter
+from distributary.pipeline import RunReport
+from distributary.state.ledger import Ledger
+from distributary.tables.store import Store
+from tests.shop import Shop
+
+STREAM = "00000000-0000-0000-0000-000000000000"
+_NUMBERS = pa.schema([("id", pa.int64())])
+
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class Here:
+    """Stands for the session: runs what Spark would run in its tasks, and pickles what they say as Spark would."""
+
+    def __init__(self, cores: int = 2) -> None:
+        self.sparkContext = SimpleNamespace(defaultParallelism=cores)
+
+    def range(self, start: int, end: int, step: int, tasks: int) -> _Job:
+        return _Job(list(range(start, end, step)))
+
+
+class _Job:
+    def __init__(self, numbers: list[int], function: Task | None = None) -> None:
+        self._numbers = numbers
+        self._function = function
+
+    def mapInArrow(self, function: Task, schema: str) -> _Job:
+        return _Job(self._numbers, function)
+
+    def toArrow(self) -> pa.Table:
+        assert self._function is not None
+        said: list[pa.RecordBatch] = []
+        for number in self._numbers:
+            said += self._function(iter([pa.RecordBatch.from_pydict({"id": [number]}, schema=_NUMBERS)]))
+        return pa.Table.from_batches(said)
+
+
+class Sparkless(Shop):
+    """A pipeline as `Shop` has it. Each `run` is a new process: nothing is remembered but what lies in the folder."""
+
+    def run(self) -> RunReport:
+        """All files that are there, batch after batch; an error ends it where it is, as the end of a process would."""
+        store = Store.of(self.config.tables)
+        ledger = Ledger(self.config.state_root, self.config.pipeline, store)
+        changes = Changes(Here(), self.config, store)  # type: ignore[arg-type]
+        writer = ChangeWriter(self.config, changes, ledger)
+        feed = Feed(self.config, changes, ledger, threading.Lock())
+        feed.begin(True, lambda _: None)
+        try:
+            reports = list(self._batches(ledger, writer, feed))
+        finally:
+            feed.end()
+        feed.merges.run(None, anyway=True)
+        return self._sum(reports, ledger)
+
+    def replay(self) -> None:
+        store = Store.of(self.config.tables)
+        ledger = Ledger(self.config.state_root, self.config.pipeline, store)
+        Feed(self.config, Changes(Here(), self.config, store), ledger, threading.Lock()).run()  # type: ignore[arg-type]
+        self.run()
+
+    def _batches(self, ledger: Ledger, writer: ChangeWriter, feed: Feed) -> Iterator[BatchReport]:
+        # Spark may give the last batch again, whether it was finished or not.
+        batch = max(0, ledger.finished.get(STREAM, 0))
+        while batch <= feed.files.newest_parcel:
+            report = writer.take(_Parcel(feed.files.uri, batch), STREAM, batch)  # type: ignore[arg-type]
+            if report is not None:
+                self.batches.append(report)
+                writer.retry(feed, report.recovered)
+                feed.between_batches()
+                yield report
+            batch += 1
+
+    def _sum(self, reports: list[BatchReport], ledger: Ledger) -> RunReport:
+        counts = ("rows_in", "rows_written", "rows_quarantined", "tombstones")
+        parked = tuple(sorted(e.route for e in ledger.newest.values() if e.state == "parked" and e.route))
+        sums = {name: sum(getattr(report, name) for report in reports) for name in counts}
+        return RunReport(self.config.pipeline, len(reports), parked=parked, **sums)
+
+    def merged(self, name: str) -> pa.Table:
+        return DeltaTable(str(self.root / "lake" / name)).to_pyarrow_table()
+
+
+class _Parcel:
+    """The rows that a batch of the stream has: one parcel of the file ledger."""
+
+    def __init__(self, uri: str, number: int) -> None:
+        self._uri = uri
+        self._number = number
+
+    def toArrow(self) -> pa.Table:
+        found: Any = DeltaTable(self._uri).to_pyarrow_dataset()
+        return found.to_table(filter=pc.field("parcel") == self._number)

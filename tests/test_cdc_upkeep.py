@@ -1,0 +1,284 @@
+"""Rebuilds, reconciliation, upkeep, status and clean-up of pipelines of change files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from distributary.cdc.reconcile import Reconcile
+from distributary.cdc.resync import known_route, rebuild
+from distributary.clean import apply, clean, forget_names
+from distributary.datastream.model import Kind
+from distributary.errors import BadInput
+from distributary.maintain import maintain
+from distributary.pipeline import Run, session_of
+from distributary.plan import plan
+from distributary.simulate.changes.model import CDC_METHOD, Change, Column, Position, Table
+from distributary.simulate.changes.unified import INTEGER, STRING
+from distributary.status import status
+from tests.shop import START_MS, Shop, backfilled, change, mysql_table
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+ORDERS = mysql_table()
+DAY = 86_400
+
+
+def order(id: int, status: str) -> dict[str, object]:
+    return {"id": id, "status": status}
+
+
+def resync(shop: Shop, route: str) -> None:
+    known = known_route(shop.config, route)
+    rebuild(shop.config, route, known.source, known.keys)
+
+
+# -- resync --------------------------------------------------------------------------------------------------
+
+
+def test_a_rebuild_puts_a_damaged_merged_table_right(lake: Path) -> None:
+    shop = Shop(lake)
+    shop.send(*(change(ORDERS, "INSERT", order(n, "new"), 100 * n) for n in range(1, 6)))
+    shop.send(change(ORDERS, "DELETE", order(3, "new"), 900, sec=9))
+    shop.run()
+    table = DeltaTable(str(lake / "lake" / "shop_orders"))
+    table.delete("id < 3")
+    table.update(updates={"status": "'wrong'"}, predicate="id = 4")
+    resync(shop, "shop.orders")
+    assert shop.living("shop_orders") == [(1, "new"), (2, "new"), (4, "new"), (5, "new")]
+    shop.check()
+    shop.send(change(ORDERS, "UPDATE-INSERT", order(1, "paid"), 1000, sec=10))
+    shop.run()
+    assert shop.living("shop_orders")[0] == (1, "paid")
+    shop.check()
+
+
+def test_a_rebuild_in_several_passes_is_the_same(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distributary.cdc.gather.SHARE_BYTES", 1000)
+    shop = Shop(lake)
+    shop.send(*(change(ORDERS, "UPDATE-INSERT", order(n % 40, f"at {n}"), n) for n in range(1, 200)))
+    shop.run()
+    before = shop.living("shop_orders")
+    resync(shop, "shop.orders")
+    assert shop.living("shop_orders") == before
+    assert len(DeltaTable(str(lake / "lake" / "shop_orders")).file_uris()) > 1
+    shop.check()
+
+
+def test_a_table_whose_key_changed_is_rebuilt_by_its_new_key(lake: Path) -> None:
+    shop = Shop(lake)
+    shop.send(change(ORDERS, "INSERT", order(1, "new"), 100), change(ORDERS, "INSERT", order(2, "new"), 150))
+    shop.run()
+    other = mysql_table(keys="status")
+    shop.send(change(other, "UPDATE-INSERT", order(2, "paid"), 200, sec=70))
+    assert shop.run().parked == ("shop.orders",)
+    resync(shop, "shop.orders")
+    assert shop.living("shop_orders") == [(2, "new"), (2, "paid")]
+    shop.send(change(other, "UPDATE-INSERT", order(9, "paid"), 300, sec=140))
+    assert shop.run().parked == ()
+    assert shop.living("shop_orders") == [(2, "new"), (9, "paid")]
+    shop.check()
+
+
+def test_a_rebuild_of_an_unknown_table_says_what_is_known(lake: Path) -> None:
+    shop = Shop(lake)
+    shop.send(change(ORDERS, "INSERT", order(1, "new"), 100))
+    shop.run()
+    with pytest.raises(BadInput, match=r"shop\.orders"):
+        known_route(shop.config, "shop.order")
+
+
+# -- reconcile -----------------------------------------------------------------------------------------------
+
+
+def test_rows_that_a_backfill_no_longer_shows_are_deleted_and_stay_so(lake: Path) -> None:
+    """A TRUNCATE leaves no event."""
+    shop = Shop(lake)
+    shop.send(*(change(ORDERS, "INSERT", order(n, "new"), 100 * n) for n in (1, 2, 3, 4)))
+    shop.send(
+        backfilled(ORDERS, order(1, "new"), sec=DAY),
+        change(ORDERS, "UPDATE-INSERT", order(3, "paid"), 900, sec=DAY + 60),
+    )
+    shop.run()
+    known = known_route(shop.config, "shop.orders")
+    one = Reconcile(shop.config, "shop.orders", known.source, known.keys)
+    found = one.plan()
+    assert (found.shown, found.vanished, found.keys) == (1, 2, [{"id": 2}, {"id": 4}])
+    assert len(shop.living("shop_orders")) == 4
+    one.apply()
+    resync(shop, "shop.orders")
+    assert shop.living("shop_orders") == [(1, "new"), (3, "paid")]
+    shop.check()
+    shop.send(change(ORDERS, "UPDATE-INSERT", order(2, "old"), 150, sec=2))
+    shop.send(change(ORDERS, "INSERT", order(4, "again"), 1000, sec=DAY + 120))
+    shop.run()
+    assert shop.living("shop_orders") == [(1, "new"), (3, "paid"), (4, "again")]
+    shop.check()
+
+
+# -- maintain ------------------------------------------------------------------------------------------------
+
+
+def test_old_tombstones_go_and_later_events_that_cannot_be_judged_are_kept_aside(lake: Path) -> None:
+    shop = Shop(lake, tables={"tombstone_retention": "3 days"}, maintenance={"min_files": 2})
+    shop.send(change(ORDERS, "DELETE", order(1, "new"), 100), change(ORDERS, "DELETE", order(2, "x"), 700, sec=5 * DAY))
+    shop.run()
+    shop.send(change(ORDERS, "INSERT", order(3, "new"), 800, sec=6 * DAY))
+    shop.run()
+    done = {d.table.rsplit("/", 1)[-1]: d for d in maintain(shop.config)}
+    assert done["shop_orders"].purged == 1
+    assert {d.skipped for d in done.values()} <= {None, "there is no such table"}
+    assert shop.merged("shop_orders").num_rows == 2
+    shop.check()
+    shop.send(change(ORDERS, "UPDATE-INSERT", order(1, "late"), 50, sec=1), backfilled(ORDERS, order(9, "old"), sec=2))
+    shop.run()
+    assert shop.living("shop_orders") == [(3, "new"), (9, "old")]
+    assert shop.reasons() == {"LATE_EVENT": 1}
+    assert len(shop.log("shop_orders_log")) == 5
+    shop.check()
+
+
+def test_compaction_changes_nothing_and_the_stream_goes_on(lake: Path) -> None:
+    shop = Shop(lake, maintenance={"min_files": 2}, source={"max_files_per_batch": 1})
+    shop.send(*(change(ORDERS, "INSERT", order(n, "new"), n * 100, sec=70 * n) for n in range(1, 6)))
+    shop.run()
+    done = {d.table.rsplit("/", 1)[-1]: d for d in maintain(shop.config)}
+    assert done["shop_orders_log"].files_before == 5
+    assert done["shop_orders_log"].files_after == 1
+    shop.send(change(ORDERS, "UPDATE-INSERT", order(1, "paid"), 900, sec=700))
+    shop.run()
+    assert shop.living("shop_orders")[0] == (1, "paid")
+    shop.check()
+    resync(shop, "shop.orders")
+    shop.check()
+
+
+# -- Oracle --------------------------------------------------------------------------------------------------
+
+EMPLOYEES = Table(Kind.ORACLE, "XE", "HR", "EMP", (Column("ID", INTEGER), Column("NAME", STRING)), ("ID",))
+
+
+def oracle(kind: str, row: dict[str, object], scn: int, row_id: str, tx: str) -> Change:
+    meta = {
+        "scn": scn,
+        "rs_id": f" 0x{scn:06x}.00000001.0010 ",
+        "ssn": 0,
+        "row_id": row_id,
+        "tx_id": tx,
+        "log_file": None,
+    }
+    at = Position(meta, (START_MS, scn, str(meta["rs_id"]), 0), START_MS)
+    return Change(EMPLOYEES, kind, kind == "DELETE", row, at, CDC_METHOD[Kind.ORACLE], START_MS + 5000)
+
+
+def test_an_insert_that_was_rolled_back_goes_by_its_row_id_in_every_order(lake: Path) -> None:
+    """DataflowTemplates#4232: the delete holds nothing but a ROWID."""
+    shop = Shop(lake)
+    nothing: dict[str, object] = {"ID": None, "NAME": None}
+    shop.send(oracle("INSERT", {"ID": 1, "NAME": "Ann"}, 10, "AAA", "t1"), oracle("DELETE", nothing, 11, "AAA", "t1"))
+    shop.send(oracle("INSERT", {"ID": 2, "NAME": "Bob"}, 12, "BBB", "t2"))
+    shop.run()
+    assert shop.living("xe_hr_emp") == [(2, "Bob")]
+    shop.send(oracle("DELETE", nothing, 13, "BBB", "t2"), oracle("DELETE", nothing, 15, "CCC", "t3"))
+    shop.run()
+    assert shop.living("xe_hr_emp") == []
+    assert shop.reasons() == {"ROW_NOT_FOUND": 1}
+    shop.check()
+    shop.send(oracle("INSERT", {"ID": 3, "NAME": "Cid"}, 14, "CCC", "t3"))
+    shop.run()
+    assert shop.living("xe_hr_emp") == []
+    assert shop.quarantined() == []
+    shop.check()
+
+
+# -- status, clean -------------------------------------------------------------------------------------------
+
+
+def test_status_says_how_fresh_each_table_is_and_what_waits(lake: Path) -> None:
+    shop = Shop(lake)
+    visits = mysql_table("visits", keys="")
+    shop.send(change(ORDERS, "INSERT", order(1, "new"), 100), change(visits, "INSERT", order(1, "x"), 200))
+    shop.run()
+    shop.send(change(ORDERS, "INSERT", order(2, "new"), 300, sec=70))
+    feed = Run(shop.config, session_of(shop.config), lambda _: None).feed
+    assert feed is not None
+    feed.begin(True, lambda _: None)
+    found = status(shop.config, now=lambda: START_MS / 1000 + 90)
+    tables = {t.route: t for t in found.tables}
+    assert tables["shop.orders"].lag_sec == 90
+    assert tables["shop.orders"].merged == str(lake / "lake" / "shop_orders")
+    assert tables["shop.visits"].merge_state == "append_only"
+    assert found.files_waiting == 1
+    assert any("no key" in note for note in found.notes)
+
+
+def test_clean_removes_both_tables_of_each_source_table_and_nothing_else(lake: Path) -> None:
+    shop = Shop(lake)
+    shop.send(change(ORDERS, "INSERT", order(1, "new"), 100))
+    shop.run()
+    other = lake / "lake" / "mine"
+    other.mkdir()
+    (other / "x").write_text("x")
+    plan = clean(shop.config)
+    names = {t.path.rsplit("/", 1)[-1] for t in plan.remove if t.kind == "table"}
+    assert names == {"shop_orders", "shop_orders_log"}
+    apply(plan)
+    assert [p.name for p in (lake / "lake").iterdir()] == ["mine"]
+    assert any(shop.files.rglob("*.avro"))
+
+
+def test_a_view_shows_the_living_rows_by_name(lake: Path) -> None:
+    shop = Shop(lake, tables={"database": "shop_views", "view": "{table}_now"})
+    shop.send(change(ORDERS, "INSERT", order(1, "new"), 100), change(ORDERS, "DELETE", order(2, "new"), 200, sec=1))
+    shop.run()
+    spark = session_of(shop.config)
+    try:
+        assert [(r.id, r.status) for r in spark.sql("SELECT * FROM shop_views.orders_now").collect()] == [(1, "new")]
+        wider = mysql_table(columns={"id": INTEGER, "status": STRING, "note": STRING})
+        shop.send(change(wider, "INSERT", {**order(3, "new"), "note": "x"}, 300, sec=70))
+        shop.run()
+        assert "note" in spark.table("shop_views.orders_now").columns
+    finally:
+        spark.sql("DROP DATABASE IF EXISTS shop_views CASCADE")
+
+
+def test_clean_takes_the_names_and_the_view_but_none_that_stands_for_something_else(lake: Path) -> None:
+    shop = Shop(lake, tables={"database": "shop_names", "view": "{table}_now"})
+    users = mysql_table("users", {"id": INTEGER, "name": STRING})
+    shop.send(change(ORDERS, "INSERT", order(1, "new"), 100), change(users, "INSERT", {"id": 1, "name": "Ann"}, 200))
+    shop.run()
+    spark = session_of(shop.config)
+    try:
+        # The neighbour has taken two of the names for something of its own since.
+        spark.sql("CREATE OR REPLACE VIEW shop_names.users_now AS SELECT 1 AS mine")
+        spark.sql("DROP TABLE shop_names.shop_users_log")
+        spark.sql("CREATE VIEW shop_names.shop_users_log AS SELECT 2 AS mine")
+        done = apply(forget_names(clean(shop.config)))
+        left = {row.tableName for row in spark.sql("SHOW TABLES IN shop_names").collect()}
+        assert left == {"users_now", "shop_users_log"}
+        assert {entry.name.split(".")[-1] for entry in done.catalog} == {
+            "`orders_now`",
+            "`shop_orders`",
+            "`shop_orders_log`",
+            "`shop_users`",
+        }
+        reasons = {kept.path.split(".")[-1]: kept.reason for kept in done.kept}
+        assert "says something else" in reasons["`users_now`"] and "a view" in reasons["`shop_users_log`"]
+        assert not (lake / "lake" / "shop_users_log").exists(), "the table itself is ours, by whatever name"
+    finally:
+        spark.sql("DROP DATABASE IF EXISTS shop_names CASCADE")
+
+
+def test_a_plan_says_what_a_run_would_do_and_writes_nothing(lake: Path) -> None:
+    shop = Shop(lake)
+    shop.send(change(ORDERS, "INSERT", order(1, "new"), 100))
+    shop.garbage("shop_orders/2026/01/01/00/05/broken.avro")
+    found = plan(shop.config)
+    assert (found.rows_in, found.rows_written, found.rows_quarantined) == (2, 1, 1)
+    [table] = found.tables
+    assert (table.route, table.new, table.new_columns["status"]) == ("shop.orders", True, "string")
+    assert not (lake / "lake").exists()
+    shop.run()
+    assert plan(shop.config).rows_in == 0

@@ -9,14 +9,21 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from distributary import clean as module
-from distributary.clean import CleanPlan, apply, clean
-from distributary.errors import AlreadyRunning, StoreUnreadable
-from distributary.state.ledger import Entry
+from distributary.bronze.table import hop_1_checkpoint, make_bronze, schema_of
+from distributary.clean import CleanPlan, apply, clean, removal
+from distributary.errors import AlreadyRunning, BadInput, CleanUnfinished, StoreUnreadable
+from distributary.state.layout import claim_layout
+from distributary.state.ledger import Entry, Ledger
 from distributary.state.lock import only_run
+from distributary.state.shares import claim
+from distributary.state.streams import StreamRecord, write_streams
+from distributary.tables import append
 from distributary.tables.append import Mark, Owner
+from distributary.tables.datafile import write_data_file
+from distributary.tables.evolve import Policy, evolve
+from distributary.tables.wide import KEY, ROUTE
 from tests.lake import Lake
 
 
@@ -210,6 +217,150 @@ def test_a_checkpoint_of_its_own_place_goes_only_if_it_is_ours(lake: Path, tmp_p
     assert everything(checkpoint) == {"mine.txt"}
 
 
+def test_tables_of_a_lake_that_was_copied_stay_where_they_are(made: Lake, tmp_path: Path) -> None:
+    copied = Lake(tmp_path / "copy")
+    shutil.copytree(made.config.state_root, copied.config.state_root)
+    plan = clean(copied.config)
+    assert removed(plan) == [copied.config.state_root]
+    assert "not below tables.root" in kept(plan)[made.table("ann_game")]
+
+
+def test_while_a_table_cannot_be_read_what_says_whose_it_is_stays(made: Lake, tmp_path: Path) -> None:
+    log = Path(made.table("ann_game"), "_delta_log", f"{0:020}.json")
+    text = log.read_text()
+    log.write_text("{")
+    done = apply(clean(made.config))
+    assert removed(done) == [made.table("bob_game")]
+    assert "cannot be read" in kept(done)[made.table("ann_game")]
+    assert made.table("ann_game") in kept(done)[made.config.state_root]
+    with pytest.raises(CleanUnfinished):
+        claim(made.config, None, made.store)
+    log.write_text(text)
+    assert removed(apply(clean(made.config))) == [made.table("ann_game"), made.config.state_root]
+
+
+def test_the_logs_of_local_streams_are_named_and_stay(made: Lake, tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "1-of-2.log"
+    log.parent.mkdir()
+    log.write_text("x")
+    write_streams(made.config.state_root, [StreamRecord("1-of-2", log=str(log))], made.store)
+    assert "logs" in kept(apply(clean(made.config)))[str(log.parent)] and log.exists()
+
+
+# -- layouts -------------------------------------------------------------------------------------------------
+
+
+class TwoHop(Lake):
+    """Bronze as Spark's sink leaves it, and hop 2 as a stream per route."""
+
+    def __init__(self, root: Path, **keys: Any) -> None:
+        super().__init__(root, layout="two_hop", hop={"shape": "per_route"}, **keys)
+        make_bronze(self.config, self.store)
+        claim_layout(self.config, self.store)
+        checkpoint = Path(hop_1_checkpoint(self.config))
+        (checkpoint / "commits").mkdir(parents=True)
+        (checkpoint / "metadata").write_text(json.dumps({"id": "hop-1-stream"}))
+        about = CommitProperties(app_transactions=[Transaction("hop-1-stream", 0)])
+        rows = pa.table({name: pa.nulls(1, kind) for name, kind in zip(*_names_and_types(self.config), strict=True)})
+        rows = rows.set_column(rows.schema.get_field_index("route_key"), "route_key", pa.array(["ann_game"]))
+        write_deltalake(self.config.bronze_path, rows, mode="append", commit_properties=about)
+        for route in ("ann_game", "bob_game"):
+            part = Lake(root, layout="two_hop", **keys)
+            part.config = self.config.for_route_key(route)
+            part.stream, part.ledger = f"stream-{route}", Ledger(part.config.state_root, "games", part.store)
+            part.quarantine = f"{part.config.state_root}/quarantine"
+            part.commit_offsets(0, {})
+            part.batch(0, {route: {1: 3}})
+
+
+def _names_and_types(config: Any) -> tuple[list[str], list[pa.DataType]]:
+    schema = schema_of(config)
+    return schema.names, schema.types
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
+def test_of_two_hops_bronze_goes_too(lake: Path, tmp_path: Path, apart: bool) -> None:
+    places = {"checkpoint": str(tmp_path / "checkpoint"), "bronze": {"path": str(tmp_path / "raw" / "bronze")}}
+    made = TwoHop(lake, **(places if apart else {}))
+    Lake(lake, "other", tables={"name": "other_{route}"}).batch(0, {"ann_game": {1: 3}})
+    before = everything(lake)
+    done = apply(clean(made.config))
+    assert made.config.bronze_path in removed(done)
+    assert everything(lake) == {p for p in before if "other" in p} | {"_distributary"}
+    assert not list(tmp_path.glob("checkpoint*")) and not Path(made.config.bronze_path).exists()
+
+
+def test_hop_2_alone_is_cleaned_beside_a_hop_1_that_goes_on(lake: Path) -> None:
+    made = TwoHop(lake)
+    before = {p for p in everything(lake) if "_bronze" in p or "/hop1" in p}
+    with only_run(made.config.state_root, "games", "hop1"):
+        with pytest.raises(AlreadyRunning):
+            clean(made.config)
+        done = apply(clean(made.config, hop_2=True))
+    assert "begins anew" in kept(done)[made.config.bronze_path]
+    left = {p for p in everything(lake) if not p.endswith(("hop1.lock", "_distributary", "_distributary/games"))}
+    assert left == before
+    with pytest.raises(BadInput):
+        clean(Lake(lake, "other").config, hop_2=True)
+
+
+def test_a_bronze_that_another_hop_1_fills_stays(lake: Path) -> None:
+    made = TwoHop(lake)
+    Path(hop_1_checkpoint(made.config), "metadata").write_text(json.dumps({"id": "another"}))
+    plan = clean(made.config)
+    assert "ledger does not say" in kept(plan)[made.config.bronze_path]
+
+
+def test_the_layout_that_has_run_is_cleaned_whatever_the_file_says_now(lake: Path) -> None:
+    """As the refusal of a changed layout advises."""
+    TwoHop(lake)
+    apply(clean(Lake(lake).config))
+    assert everything(lake) == set()
+
+
+def test_a_wide_table_goes_with_the_names_of_its_views(lake: Path) -> None:
+    made = Lake(lake, layout="wide", tables={"database": "games"})
+    uri, mark = made.config.wide_path, Mark(made.stream, 0)
+    rows = pa.table({KEY: ["ann_game", "bob_game"], ROUTE: ["ann_game", "bob_game"]})
+    evolution = evolve(None, [rows.schema], Policy())
+    append.commit_append(
+        None, uri, evolution, [write_data_file(uri, rows, made.store)], mark, Owner("games", ""), made.store
+    )
+    entries = [Entry(made.stream, 0, r, table=uri, rows_in=1, rows_written=1, created=True) for r in ("ann", "bob")]
+    made.ledger.record(made.stream, 0, [*entries, Entry(made.stream, 0, None)], {})
+    made.store.put_whole(f"{made.config.state_root}/views", "ann.sql", b"SELECT 1")
+    plan = clean(made.config)
+    assert removed(plan) == [uri, made.config.state_root] and plan.kept == ()
+    assert [(e.name, e.text) for e in plan.catalog] == [("`games`.`ann`", "SELECT 1"), ("`games`.`wide`", None)]
+    apply(plan)
+    assert everything(lake) == set()
+
+
+def test_datasets_of_a_declarative_pipeline_go_by_the_id_of_its_bronze(lake: Path) -> None:
+    """Spark's own writers leave no mark: bronze's id is in the ledger, and the other datasets name the pipeline."""
+    made = Lake(lake, layout="declarative")
+    for name, route in (
+        ("bronze", ""),
+        ("silver_ann", "ann_game"),
+        ("gold_ann", "ann_game"),
+    ):
+        write_deltalake(str(lake / name), pa.table({"x": [1]}), description=Owner("games", route).text())
+    write_deltalake(str(lake / "mine"), pa.table({"x": [1]}))
+    stream = str(DeltaTable(lake / "bronze").metadata().id)
+    made.ledger.record(stream, 0, [Entry(stream, 0, None, table=str(lake / "bronze"))], {})
+    plan = clean(made.config)
+    assert [Path(path).name for path in removed(plan)] == [
+        "bronze",
+        "gold_ann",
+        "silver_ann",
+        "games",
+    ]
+    assert kept(plan) == {str(lake): "it also holds mine"}
+    shutil.rmtree(lake / "bronze")
+    write_deltalake(str(lake / "bronze"), pa.table({"x": [1]}), description=Owner("games", "").text())
+    assert len(kept(clean(made.config))) == 3 + 1, "a bronze of another id proves nothing"
+
+
 # -- when not, and half-way --------------------------------------------------------------------------------
 
 
@@ -240,9 +391,9 @@ def test_a_clean_up_that_dies_anywhere_can_be_repeated(made: Lake, lake: Path, s
     """It dies at its n-th removal of a file, wherever that is; the next one removes the rest."""
     Path(lake / "mine").mkdir()
     left = step
-    real = module._Cleaner._delete
+    real = removal.delete
 
-    def dying(self: Any, folder: str, name: str) -> None:
+    def dying(folder: str, name: str, store: Any) -> None:
         nonlocal left
         entry = Path(folder) / name
         for file in sorted(p for p in entry.rglob("*") if p.is_file()):
@@ -250,13 +401,13 @@ def test_a_clean_up_that_dies_anywhere_can_be_repeated(made: Lake, lake: Path, s
                 raise _Death
             left -= 1
             file.unlink()
-        real(self, folder, name)
+        real(folder, name, store)
 
-    monkeypatch.setattr(module._Cleaner, "_delete", dying)
+    monkeypatch.setattr(removal, "delete", dying)
     try:
         apply(clean(made.config))
     except _Death:
-        monkeypatch.setattr(module._Cleaner, "_delete", real)
+        monkeypatch.setattr(removal, "delete", real)
         apply(clean(made.config))
     assert everything(lake) == {"mine"}
 
@@ -266,12 +417,11 @@ def test_in_an_object_store_a_folder_goes_without_those_that_begin_alike(
 ) -> None:
     """Not the ones whose names begin alike. The same calls as for s3, on a local folder."""
     made.batch(1, {"ann_game_2": {1: 3}})
-    cleaner = module._Cleaner(made.config)
-    monkeypatch.setattr(module, "local_path", lambda uri: None)
+    monkeypatch.setattr(removal, "local_path", lambda uri: None)
     monkeypatch.setattr("distributary.tables.files.local_path", lambda uri: None)
-    cleaner._delete(str(lake), "ann_game")
+    removal.delete(str(lake), "ann_game", made.store)
     assert not [p for p in Path(made.table("ann_game")).rglob("*") if p.is_file()]
     assert DeltaTable(made.table("ann_game_2")).to_pyarrow_table().num_rows == 3
     file = next(Path(made.table("bob_game")).glob("*.parquet"))
-    cleaner._delete(made.table("bob_game"), file.name)
+    removal.delete(made.table("bob_game"), file.name, made.store)
     assert not file.exists() and DeltaTable(made.table("bob_game")).version() == 0

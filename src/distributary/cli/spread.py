@@ -1,0 +1,114 @@
+"""Options of `run` that say which share of the routes it takes, and on which Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from distributary.errors import BadInput
+
+if TYPE_CHECKING:
+    from distributary.config import Pipeline
+    from distributary.shares import Division
+
+ShareOption = Annotated[
+    str | None,
+    typer.Option("--share", metavar="I/N", help="Take share I of N of the routes, by hash.", show_default=False),
+]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option("--plan-file", metavar="PLAN", help="A plan of `workflow plan`; needs --cluster.", show_default=False),
+]
+ClusterOption = Annotated[
+    str | None, typer.Option("--cluster", metavar="NAME", help="The cluster of the plan to be.", show_default=False)
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting, over the file's.", show_default=False),
+]
+
+
+Supervised = Annotated[
+    bool, typer.Option("--supervised", help="A supervisor sends the notices of this run.", hidden=True)
+]
+HopOption = Annotated[
+    int | None,
+    typer.Option(
+        "--hop",
+        min=1,
+        max=2,
+        help="Layout two_hop: run this hop only. A share runs hop 2, unless told otherwise.",
+        show_default=False,
+    ),
+]
+
+
+def hops_of(config: Pipeline, hop: int | None) -> tuple[int, ...]:
+    """Which hops this process runs. Raises BadInput for a pipeline of one hop."""
+    if hop is not None and config.layout != "two_hop":
+        raise BadInput(detail=f"--hop {hop}: layout {config.layout} has one hop; only two_hop has two")
+    if hop is not None:
+        return (hop,)
+    # The source is read once, by hop 1; each share reads bronze.
+    return (2,) if config.share is not None else (1, 2)
+
+
+def first_hop(config: Pipeline, conf: Sequence[str] | None) -> Pipeline:
+    """The pipeline for a process that runs hop 1 only. Raises CleanUnfinished, BadInput."""
+    from distributary.state.cleaning import check_not_begun
+    from distributary.tables.store import Store
+
+    check_not_begun(config, Store.of(config.tables))
+    return with_conf(config, settings(conf))
+
+
+def spread(
+    config: Pipeline, share: str | None, plan_file: Path | None, cluster: str | None, conf: Sequence[str] | None
+) -> Pipeline:
+    """The pipeline as this process is to run it. Raises ShareInvalid, ShareConflict, BadInput."""
+    from distributary.state.shares import claim
+    from distributary.tables.store import Store
+
+    found = with_conf(config, settings(conf))
+    taken = taken_share(share, plan_file, cluster)
+    generation = claim(config, None if taken is None else taken[0], Store.of(config.tables))
+    return found if taken is None else found.for_share(taken[0].share(taken[1], generation))
+
+
+def taken_share(share: str | None, plan_file: Path | None, cluster: str | None) -> tuple[Division, str] | None:
+    """The division and the cluster in it that the options name; None for all routes. Raises ShareInvalid, BadInput."""
+    from distributary.shares import Division, parse_share, read_plan
+
+    if (plan_file is None) != (cluster is None) or (share is not None and plan_file is not None):
+        raise BadInput(detail="give --share I/N, or --plan-file PLAN with --cluster NAME, or none of them")
+    if plan_file is not None and cluster is not None:
+        try:
+            text = plan_file.read_text(encoding="utf-8")
+        except OSError as e:
+            raise BadInput(detail=f"--plan-file {plan_file} cannot be read: {e.strerror}") from e
+        return read_plan(text, what=str(plan_file)), cluster
+    if share is None:
+        return None
+    taken = parse_share(share)
+    return Division.even(taken.count), taken.name
+
+
+def settings(conf: Sequence[str] | None) -> dict[str, str]:
+    """Spark settings from KEY=VALUE. Raises BadInput."""
+    pairs = [text.partition("=") for text in conf or ()]
+    if wrong := [key for key, equals, _ in pairs if not key or not equals]:
+        raise BadInput(detail=f"--conf {wrong[0]}: allowed: KEY=VALUE, as spark.cores.max=4")
+    return {key: value for key, _, value in pairs}
+
+
+def with_conf(config: Pipeline, conf: Mapping[str, str]) -> Pipeline:
+    """The pipeline with these Spark settings over its own; `spark.master` replaces the file's master."""
+    if not conf:
+        return config
+    master = conf.get("spark.master", config.spark.master)
+    rest = {key: value for key, value in conf.items() if key != "spark.master"}
+    spark = config.spark.model_copy(update={"master": master, "conf": {**config.spark.conf, **rest}})
+    return config.model_copy(update={"spark": spark})

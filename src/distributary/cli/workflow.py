@@ -1,0 +1,301 @@
+"""`workflow`: share the routes among Spark applications, and run these here or on Databricks."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from distributary.cli.options import GROUP, File, Json
+from distributary.cli.output import note, say, say_json, show
+from distributary.cli.pipeline import not_declarative
+from distributary.cli.spread import Conf, settings
+from distributary.cli.streams import showing
+from distributary.errors import BadInput, Exit
+
+if TYPE_CHECKING:
+    from distributary.config import Pipeline
+    from distributary.shares import Division
+    from distributary.supervisor.supervise import Supervisor
+    from distributary.workflow.plan import WorkflowPlan
+
+workflow = typer.Typer(**GROUP, help="Share the routes among Spark applications.")
+
+Clusters = Annotated[int | None, typer.Option("--clusters", metavar="N", help="So many clusters.", show_default=False)]
+PerCluster = Annotated[
+    int | None,
+    typer.Option(
+        "--streams-per-cluster", metavar="K", help="As many clusters as it takes for K routes each.", show_default=False
+    ),
+]
+RoutesFrom = Annotated[
+    Literal["auto", "ledger", "bronze", "registry"],
+    typer.Option("--routes-from", help="Where the routes are looked up. auto: ledger and bronze, else the registry."),
+]
+RoutesFile = Annotated[
+    Path | None,
+    typer.Option("--routes", metavar="LIST", help="The routes: a file with one a line.", show_default=False),
+]
+PlanOption = Annotated[
+    Path | None, typer.Option("--plan-file", metavar="PLAN", help="A plan made before.", show_default=False)
+]
+
+
+@workflow.command("plan")
+def plan(
+    file: File,
+    clusters: Clusters = None,
+    per_cluster: PerCluster = None,
+    routes_from: RoutesFrom = "auto",
+    routes: RoutesFile = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="PLAN", help="Write the plan to this file.", show_default=False)
+    ] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Hand the routes over to the new clusters. All streams must be stopped.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Share out the routes by measured load.
+
+    Says what each cluster will carry, and which routes change their cluster. Big routes get a cluster of their own,
+    small ones are put together, and as few move as it takes. Routes that appear later go by hash to the clusters with
+    room, without a new plan.
+    """
+    config = load(file)
+    from distributary.workflow.handover import hand_over
+    from distributary.workflow.views import plan_text
+
+    is_one_stream(config, True)
+    found, where = make(config, clusters, per_cluster, routes_from, routes)
+    if out is not None:
+        import json
+
+        out.write_text(json.dumps(found.to_json(), indent=1, ensure_ascii=False), encoding="utf-8")
+    if apply:
+        hand_over(config, found.division, note)
+    say_json({"applied": apply, **found.to_json()}) if as_json else show(plan_text(found, where, applied=apply))
+
+
+@workflow.command("local")
+def local(
+    file: File,
+    clusters: Annotated[
+        int | None,
+        typer.Option(
+            "--clusters",
+            metavar="N",
+            help="So many processes; without it as many as last time, at first 2.",
+            show_default=False,
+        ),
+    ] = None,
+    plan_file: PlanOption = None,
+    via: Annotated[
+        str | None,
+        typer.Option(
+            "--via",
+            metavar="MASTER",
+            help="Run the tasks on a Spark standalone cluster: spark://host:port.",
+            show_default=False,
+        ),
+    ] = None,
+    cores: Annotated[
+        int | None, typer.Option("--cores-per-cluster", metavar="C", min=1, help="Cores of each.", show_default=False)
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Take what is there now, then end.")] = False,
+    logs: Annotated[
+        Path | None, typer.Option("--logs", metavar="DIR", help="Where each process's log goes.", show_default=False)
+    ] = None,
+    conf: Conf = None,
+    as_json: Json = False,
+) -> Exit:
+    """Run the shares on this machine, and keep them running.
+
+    Each cluster is a process with a log of its own. One that falls is started again after a rest that grows; after ten
+    failures in a row, or an error that no new start mends, it is parked, and the others go on. Ctrl-C or SIGTERM ends
+    all of them once their batches are done. Exit code 1 when a stream is parked or tables are.
+    """  # fmt: skip
+    config = load(file)
+    from distributary.workflow.local import LocalRun, supervise
+
+    whole = is_one_stream(config, (clusters or 1) > 1 or plan_file is not None)
+    division = None if whole else chosen(config, clusters, plan_file)
+    folder = logs or Path("logs") / config.pipeline
+    run = LocalRun(file, config, division, folder, once, via, cores, settings(conf))
+    if not as_json:
+        say(run.about())
+    received: list[int] = []
+    with showing(as_json) as shown:
+
+        def handle(supervisor: Supervisor) -> None:
+            shown.attach(supervisor)
+            listen(supervisor, received)
+
+        code = supervise(run, changed=shown.changed, batch=shown.batch, handle=handle)
+    shown.ended(str(file))
+    return Exit.INTERRUPTED if signal.SIGINT in received else code
+
+
+@workflow.command("databricks")
+def databricks(
+    file: File,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the bundle goes.")] = Path("bundle"),
+    wheel: Annotated[
+        Path | None,
+        typer.Option("--wheel", help="The product's wheel (pip wheel --no-deps .).", show_default=False),
+    ] = None,
+    clusters: Clusters = None,
+    per_cluster: PerCluster = None,
+    per_route: Annotated[bool, typer.Option("--per-route", help="A task per route, spread over the clusters.")] = False,
+    routes_from: RoutesFrom = "auto",
+    routes: RoutesFile = None,
+    plan_file: PlanOption = None,
+    create: Annotated[bool, typer.Option("--create", help="Create or update the job in the workspace.")] = False,
+    run: Annotated[bool, typer.Option("--run", help="Start the job.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Run what failed in the last run again.")] = False,
+    profile: Annotated[
+        str | None, typer.Option("--profile", help="Profile of ~/.databrickscfg.", show_default=False)
+    ] = None,
+) -> None:
+    """Write the jobs for Databricks as an Asset Bundle, and create, run or repair them.
+
+    The bundle holds everything that a deployment takes: deploy it with `databricks bundle deploy`, or let --create do
+    it through the Jobs API. Secrets stay references. Settings are in the section `databricks` of the pipeline file.
+    Without --clusters or --streams-per-cluster it is as the pipeline is divided now, at first one cluster.
+    """
+    config = load(file, secrets=False)
+    from distributary.workflow.databricks import Workspace, connect
+    from distributary.workflow.deploy import prepare, write
+
+    if repair and (create or run):
+        raise BadInput(detail="--repair repeats the last run as it is: give it alone")
+    workspace = Workspace(connect(profile), config, note) if create or run or repair else None
+    if not (run or repair) or create:
+        whole = is_one_stream(config, (clusters or 1) > 1 or per_cluster or per_route or plan_file)
+        now, found = followed(config), None
+        if plan_file is None and not whole:
+            as_it_is = now if not (clusters or per_cluster or per_route) else None
+            wanted = clusters or (None if per_cluster else 1)
+            found = as_it_is or make(config, wanted, per_cluster, routes_from, routes)[0]
+        prepared = prepare(config, file, found, plan_file, per_route=per_route, wheel=wheel)
+        if create and workspace is not None:
+            workspace.create(file.name, prepared.file_text, prepared.spread, prepared.wheel_name, prepared.wheel)
+        else:
+            write(prepared, out)
+            say(f"wrote the bundle to {out}: {len(prepared.spread.units)} shares; cd {out} && databricks bundle deploy")
+        if now is not None and prepared.spread.division != now:
+            note(
+                "its streams follow another division now, and its tasks would refuse to run. Stop the streams, then: "
+                f"distributary workflow plan {file} --clusters N --out plan.json --apply, and this command with "
+                "--plan-file plan.json"
+            )
+    if workspace is not None and (run or repair):
+        started = workspace.repair() if repair else workspace.run()
+        say(f"run {started.run_id} of job {started.job_id}: {started.url}")
+
+
+@workflow.command("restart")
+def restart(
+    file: File, stream: Annotated[str, typer.Argument(metavar="STREAM", help="Its name, as status shows it.")]
+) -> None:
+    """Ask the supervisor to start a stream now, also a parked one."""
+    config = load(file)
+    from distributary.state.streams import read_streams, request_restart
+    from distributary.tables.store import Store
+
+    store = Store.of(config.tables)
+    names = [record.name for record in read_streams(config.state_root, store)]
+    if stream not in names:
+        raise BadInput(detail=f"there is no stream {stream!r}; there are: {', '.join(names) or 'none'}")
+    request_restart(config.state_root, stream, store)
+    say(f"asked for; see: distributary status {file}")
+
+
+# -- what they have in common --------------------------------------------------------------------------------
+
+
+def load(file: Path, *, secrets: bool = True) -> Pipeline:
+    from distributary.config import load as load_config
+
+    config = load_config(file, secrets=secrets)
+    not_declarative(file, config)
+    return config
+
+
+def make(
+    config: Pipeline,
+    clusters: int | None,
+    per_cluster: int | None,
+    routes_from: Literal["auto", "ledger", "bronze", "registry"],
+    routes: Path | None,
+) -> tuple[WorkflowPlan, str]:
+    """A plan for the routes that are found, and where they were found."""
+    from distributary.workflow.plan import make_plan
+    from distributary.workflow.routes import discover
+
+    found = discover(config, routes_from, routes)
+    plan = make_plan(
+        config.pipeline,
+        found.loads,
+        clusters=clusters,
+        routes_per_cluster=per_cluster,
+        before=followed(config),
+    )
+    return plan, found.where
+
+
+def chosen(config: Pipeline, clusters: int | None, plan_file: Path | None) -> Division:
+    """The division to run: of the plan file, else the one that the pipeline follows, else by hash (over two clusters
+    unless told otherwise).
+
+    Raises ShareConflict where the pipeline follows one of another number of clusters.
+    """
+    from distributary.shares import Division, read_plan
+
+    if plan_file is not None:
+        try:
+            return read_plan(plan_file.read_text(encoding="utf-8"), what=str(plan_file))
+        except OSError as e:
+            raise BadInput(detail=f"--plan-file {plan_file} cannot be read: {e.strerror}") from e
+    now = followed(config)
+    if now is not None and clusters in (None, len(now.clusters)):
+        return now
+    return Division.even(clusters or 2)
+
+
+def followed(config: Pipeline) -> Division | None:
+    """The division that the pipeline's streams follow now. Raises StoreUnreadable."""
+    from distributary.errors import StoreUnreadable
+    from distributary.state.shares import current
+    from distributary.tables.store import Store
+
+    try:
+        found = current(config, Store.of(config.tables))
+    except OSError as e:
+        raise StoreUnreadable(path=config.state_root, detail=f"{type(e).__name__}: {e}") from e
+    return None if found is None else found.division
+
+
+def is_one_stream(config: Pipeline, asked_to_spread: object) -> bool:
+    """Is it a pipeline whose routes cannot be shared out? Raises BadInput where that was asked for."""
+    if config.source.type != "datastream":
+        return False
+    if asked_to_spread:
+        raise BadInput(
+            detail="a pipeline of change files is one stream: it gives each file to the stream once, and the tasks of "
+            "one Spark share them out. Give it more cores or workers in place of more clusters"
+        )
+    return True
+
+
+def listen(supervisor: Supervisor, received: list[int]) -> None:
+    """Ctrl-C and SIGTERM stop the supervisor; a second one stops it at once."""
+
+    def on_signal(number: int, _frame: Any) -> None:
+        received.append(number)
+        supervisor.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)

@@ -1,0 +1,62 @@
+"""Keys of the jobs on Databricks that `distributary workflow databricks` writes."""
+
+from __future__ import annotations
+
+import re
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from distributary.config.base import Model, fault
+from distributary.config.quantities import Duration, Option, Text
+
+_SECRET = re.compile(r"[\w.@-]{1,128}/[\w.@-]{1,128}")
+_VARIABLE = re.compile(r"[A-Za-z_]\w*")
+
+
+class Databricks(Model):
+    spark_version: Text = Field(default="17.3.x-scala2.13", description="The runtime of the job clusters.")
+    node_type: Text | None = Field(default=None, description="Machine type of the job clusters. Either this or pool.")
+    pool: Text | None = Field(default=None, description="Id of the instance pool that the machines come from.")
+    policy: Text | None = Field(default=None, description="Id of the cluster policy; it may give the machine type too.")
+    workers: int = Field(default=0, ge=0, description="Workers of each job cluster; 0: one machine does all.")
+    schedule: Text | None = Field(
+        default=None,
+        description="Quartz cron: at these times each stream takes what is there, then ends (AvailableNow). Without it "
+        "the streams run on.",
+    )
+    timezone: Text = Field(default="UTC", description="Time zone of schedule.")
+    continuous: bool = Field(
+        default=False,
+        description="Streams that run on are started and restarted by the platform, which allows neither retries nor "
+        "dependencies of our own. Without it, `--run` starts them.",
+    )
+    retries: int = Field(default=10, ge=0, description="Restarts of a task that failed.")
+    retry_after: Duration = Field(default=30.0, description="The time between them.")
+    email: list[Text] = Field(default=[], description="Addresses that are told of failures and of a growing backlog.")
+    webhooks: list[Text] = Field(default=[], description="Ids of notification destinations that are told too.")
+    max_backlog: Duration | None = Field(default=600.0, description="A longer delay of the streams is told.")
+    max_backlog_rows: int | None = Field(default=None, ge=1, description="More rows waiting at the source are told.")
+    secrets: dict[str, Text] = Field(
+        default={},
+        description="Environment variable to `scope/key`: secrets for `${env:NAME}` in this file. "
+        "`${databricks:scope/key}` needs no entry.",
+    )
+    spark_conf: dict[str, Option] = Field(default={}, repr=False, description="Spark settings of the job clusters.")
+    tags: dict[str, Option] = Field(default={}, description="Tags of the jobs and their machines.")
+
+    @field_validator("secrets")
+    @classmethod
+    def _check_secrets(cls, secrets: dict[str, str]) -> dict[str, str]:
+        for name, place in secrets.items():
+            if not _VARIABLE.fullmatch(name) or not _SECRET.fullmatch(place):
+                raise ValueError("allowed: NAME: scope/key, the name of a variable and the place of a secret")
+        return secrets
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.node_type is not None and self.pool is not None:
+            raise fault("pool", "a pool has its own machine type: give node_type or pool, not both")
+        if self.schedule is not None and self.continuous:
+            raise fault("continuous", "streams run on, or end and start by schedule: give schedule or continuous")
+        return self

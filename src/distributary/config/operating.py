@@ -1,0 +1,85 @@
+"""Keys that say who is told and who may read: notices, grants."""
+
+from __future__ import annotations
+
+from typing import Literal, Self, TypeAlias
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from distributary.config.base import Model, fault
+from distributary.config.quantities import Duration, Text
+
+NoticeEvent: TypeAlias = Literal["failure", "parked", "recovery"]
+Privilege: TypeAlias = Literal["SELECT", "MODIFY"]
+Readable: TypeAlias = Literal["table", "view", "log"]
+
+
+class Email(Model):
+    host: Text = Field(description="The SMTP server.")
+    port: int = Field(default=587, ge=1, le=65535, description="Its port: 587 for starttls, 465 for tls.")
+    security: Literal["starttls", "tls", "none"] = Field(
+        default="starttls", description="How the connection is encrypted; a server that can't is an error."
+    )
+    username: Text | None = Field(default=None, description="The SMTP user.")
+    password: SecretStr | None = Field(default=None, description="The SMTP password.")
+    sender: Text = Field(description="The address that the messages come from.")
+    to: list[Text] = Field(min_length=1, description="The addresses that get them.")
+
+    @field_validator("sender", "to")
+    @classmethod
+    def _check_address(cls, value: str | list[str]) -> str | list[str]:
+        for address in [value] if isinstance(value, str) else value:
+            if not address.isprintable() or "@" not in address or " " in address:
+                raise ValueError("allowed: plain addresses, as data-team@example.org")
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.username is None) != (self.password is None):
+            raise fault("password", "username and password go together: give both or none")
+        if self.password is not None and self.security == "none":
+            raise fault("security", "a password is not sent over a connection without encryption: use starttls or tls")
+        return self
+
+
+class Notices(Model):
+    webhooks: list[SecretStr] = Field(
+        default=[], description="Addresses (https://...) that get each notice as JSON with a `text`, as Slack takes it."
+    )
+    email: Email | None = Field(default=None, description="Notices by e-mail.")
+    on: list[NoticeEvent] = Field(
+        default=["failure", "parked", "recovery"],
+        description="`failure`: a stream fell and will start again. `parked`: a stream or a table is given up for now. "
+        "`recovery`: it works again.",
+    )
+    repeat_after: Duration = Field(default=3600.0, description="The same notice comes again after this time only.")
+
+    @field_validator("webhooks")
+    @classmethod
+    def _check_webhooks(cls, addresses: list[SecretStr]) -> list[SecretStr]:
+        for address in addresses:
+            if not address.get_secret_value().startswith(("https://", "http://")):
+                raise ValueError("allowed: addresses that begin with https:// or http://")
+        return addresses
+
+
+class Grant(Model):
+    principal: Text = Field(description="A user, a group or a service principal, as the catalog names it.")
+    privileges: list[Privilege] = Field(
+        default=["SELECT"], description="What it may do with these tables; an empty list takes all away."
+    )
+    tables: list[Text] = Field(
+        default=["*"], description="Routes whose tables are meant; `*`, `?` and `[ab]` as in file names."
+    )
+    what: list[Readable] = Field(
+        default=["table", "view"],
+        description="`table`: a route's table; of change files, the merged one. `view`: the view over it; of a wide "
+        "table, the route's. `log`: of change files, the table of all events, with what was deleted since.",
+    )
+
+    @field_validator("principal")
+    @classmethod
+    def _check_principal(cls, name: str) -> str:
+        if not name.isprintable() or name != name.strip():
+            raise ValueError("allowed: a name in one line, without spaces around it")
+        return name

@@ -1,0 +1,52 @@
+"""A clean-up that was begun: which tables and streams it takes for the pipeline's own, while the rest goes.
+
+While this is there no run begins: its tables may be gone already, and their rows would be missed for ever.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from distributary.config import Pipeline
+from distributary.errors import CleanUnfinished
+from distributary.tables.store import Store
+
+FILE = "clean.json"
+"""In the state folder, from the first removal to the last."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """`tables`: path -> route. All empty where no clean-up was begun (`pipeline` None)."""
+
+    pipeline: str | None = None
+    tables: Mapping[str, str | None] = field(default_factory=dict)
+    streams: frozenset[str] = frozenset()
+
+
+def begun(config: Pipeline, store: Store) -> Begun:
+    """Raises OSError."""
+    body = store.get(config.state_root, FILE)
+    if body is None:
+        return Begun()
+    said = json.loads(body)
+    tables = {table["path"]: table["route"] for table in said["tables"]}
+    return Begun(said["pipeline"], tables, frozenset(said.get("streams", ())))
+
+
+def begin(config: Pipeline, tables: Mapping[str, str | None], streams: Collection[str], store: Store) -> None:
+    """Raises OSError."""
+    said = {
+        "pipeline": config.pipeline,
+        "tables": [{"path": path, "route": route} for path, route in tables.items()],
+        "streams": sorted(streams),
+    }
+    store.put_whole(config.state_root, FILE, json.dumps(said).encode())
+
+
+def check_not_begun(config: Pipeline, store: Store) -> None:
+    """Before a run. Raises CleanUnfinished, OSError."""
+    if store.get(config.state_root, FILE) is not None:
+        raise CleanUnfinished(pipeline=config.pipeline)

@@ -1,0 +1,130 @@
+"""Where the state of a pipeline is that is spread over several processes, and which division of its routes holds.
+
+    <state>/shares/current.json                    which generation the streams follow now
+    <state>/shares/<generation>/division.json      its division, kept for good
+    <state>/shares/<generation>/<cluster>/         ledger, quarantine, checkpoint, plans and locks of one share
+
+Each share is a whole stream: it has its own checkpoint, so its own stream id and marks in the tables, and its own
+ledger. What the pipeline did is the sum over `parts`: rows in a ledger only ever add up. Two divisions at work at once
+would write some routes twice and others never, so a share of another division than the current one is refused. A
+division that comes back after another one is a new generation: its streams begin where the ones before it ended.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pyarrow.fs as pafs
+
+from distributary.config import BY_ROUTE, Pipeline
+from distributary.errors import ShareConflict
+from distributary.shares import Division
+from distributary.state.cleaning import check_not_begun
+from distributary.state.ledger import Ledger, is_batch
+from distributary.state.lock import only_run
+from distributary.tables.files import filesystem
+from distributary.tables.store import Store, join
+
+_FOLDER = "shares"
+_CURRENT = "current.json"
+_DIVISION = "division.json"
+
+
+@dataclass(frozen=True)
+class Current:
+    """The division that the streams of a pipeline follow."""
+
+    division: Division
+    generation: int
+
+    def parts(self, config: Pipeline) -> list[Pipeline]:
+        return [config.for_share(share) for share in self.division.shares(self.generation)]
+
+
+def current(config: Pipeline, store: Store) -> Current | None:
+    """None for a pipeline that runs whole. Raises OSError."""
+    body = store.get(join(config.state_root, _FOLDER), _CURRENT)
+    return None if body is None else _kept(config, int(json.loads(body)["generation"]), store)
+
+
+def parts(config: Pipeline, store: Store) -> list[Pipeline]:
+    """A pipeline per state: the undivided one first, then each share of each division that there has been; behind each
+    the streams of its own (`hop.shape: per_route`).
+
+    Raises OSError when the state folder cannot be read.
+    """
+    folder = join(config.state_root, _FOLDER)
+    names = filesystem(folder, store).get_file_info(pafs.FileSelector("", allow_not_found=True))
+    generations = sorted(int(info.base_name) for info in names if info.base_name.isdecimal())
+    found = [config]
+    for generation in generations:
+        kept = _kept(config, generation, store)
+        found += kept.parts(config) if kept is not None else []
+    return [stream for part in found for stream in (part, *by_route(part, store))]
+
+
+def by_route(part: Pipeline, store: Store) -> list[Pipeline]:
+    """The streams of `hop.shape: per_route` that this part has had. Raises OSError."""
+    if part.layout != "two_hop":
+        return []
+    folder = join(part.state_root, BY_ROUTE)
+    names = filesystem(folder, store).get_file_info(pafs.FileSelector("", allow_not_found=True))
+    return [part.for_route_key(str(info.base_name)) for info in sorted(names, key=lambda i: str(i.base_name))]
+
+
+def current_parts(config: Pipeline, store: Store) -> list[Pipeline]:
+    """The parts that run now: the shares of the current division, or the pipeline itself. Raises OSError."""
+    found = current(config, store)
+    return [config] if found is None else found.parts(config)
+
+
+def current_streams(config: Pipeline, store: Store) -> list[Pipeline]:
+    """The streams of the parts that run now: each part itself, or its streams per route. Raises OSError."""
+    parts = current_parts(config, store)
+    return [stream for part in parts for stream in (by_route(part, store) or [part])]
+
+
+def claim(config: Pipeline, division: Division | None, store: Store) -> int:
+    """Before a run: let the pipeline follow `division` (None: run whole), if it follows no other one.
+
+    Returns the generation. Raises ShareConflict when it does, CleanUnfinished, OSError when the state folder cannot be
+    written.
+    """
+    check_not_begun(config, store)
+    found = current(config, store)
+    if found is None and division is None:
+        return 0
+    if found is not None and found.division == division:
+        return found.generation
+    wanted = "a run of all routes" if division is None else f"a share of {len(division.clusters)} clusters"
+    if found is not None:
+        why = f"its routes are divided over {len(found.division.clusters)} clusters in another way"
+        raise ShareConflict(pipeline=config.pipeline, wanted=wanted, found=why)
+    if has_run(config, store):
+        raise ShareConflict(pipeline=config.pipeline, wanted=wanted, found="it has run whole until now")
+    assert division is not None
+    follow(config, Current(division, 1), store)
+    return 1
+
+
+def follow(config: Pipeline, new: Current, store: Store) -> None:
+    """From now on the pipeline follows `new`. None of its streams may be running. Raises OSError, AlreadyRunning."""
+    with only_run(config.state_root, config.pipeline, "division"):
+        folder = join(config.state_root, _FOLDER)
+        said = json.dumps(new.division.to_json()).encode()
+        store.put_whole(join(folder, str(new.generation)), _DIVISION, said)
+        store.put_whole(folder, _CURRENT, json.dumps({"generation": new.generation}).encode())
+
+
+def has_run(part: Pipeline, store: Store) -> bool:
+    """Has this part finished a batch? Raises OSError, DeltaError."""
+    roots = [part.state_root, *(stream.state_root for stream in by_route(part, store))]
+    return any(is_batch(stream) for root in roots for stream in Ledger(root, part.pipeline, store).finished)
+
+
+def _kept(config: Pipeline, generation: int, store: Store) -> Current | None:
+    body = store.get(join(config.state_root, _FOLDER, str(generation)), _DIVISION)
+    if body is None:
+        return None
+    return Current(Division.from_json(json.loads(body), what=f"division {generation}"), generation)

@@ -1,0 +1,81 @@
+"""Streams for a terminal: a table of all of them, and a line for each change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from distributary.state.streams import StreamRecord, StreamState
+
+_COLUMNS = ("stream", "state", "for", "pid", "restarts", "batch", "rows in", "rows/s", "quarantined", "what is wrong")
+_NUMBERS = frozenset({"for", "pid", "restarts", "batch", "rows in", "rows/s", "quarantined"})
+_STYLES = {StreamState.PARKED: "red", StreamState.RESTING: "yellow", StreamState.STOPPED: "dim"}
+
+
+def streams_table(records: Sequence[StreamRecord], now: float) -> Table:
+    """`now`: seconds since 1970."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in _COLUMNS:
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
+    for record in records:
+        style = _STYLES.get(record.state, "yellow" if record.parked_tables else "")
+        table.add_row(*(Text(cell) for cell in _cells(record, now)), style=style)
+    return table
+
+
+def change_line(before: StreamRecord, after: StreamRecord) -> str:
+    """What happened to a stream, on one line."""
+    line = f"{after.name}: {before.state} -> {after.state}"
+    if after.state == StreamState.RUNNING:
+        return f"{line} (process {after.pid}{f', restart {after.restarts}' if after.restarts else ''})"
+    if after.state == StreamState.RESTING and after.next_try is not None:
+        rest = f", starts again in {after.next_try - after.since:.0f} s (failure {after.failures})"
+        return f"{line}{rest}: {after.error}"
+    return f"{line}: {after.error}" if after.error else line
+
+
+def ending_text(records: Sequence[StreamRecord], file: str) -> str:
+    """What became of all streams, at the end: a line, and one for each that somebody should look at."""
+    counts = Counter(record.state.value for record in records)
+    rows = sum(record.rows_in for record in records)
+    lines = [f"{', '.join(f'{n} {state}' for state, n in counts.items())}; {rows:,} rows in"]
+    lines += [line for record in records if (line := attention_line(record)) is not None]
+    lines += [f"stream {r.name}: parked tables: {', '.join(r.parked_tables)}" for r in records if r.parked_tables]
+    if len(lines) > 1:
+        lines.append(f"more of it: distributary status {file}; where to look: {', '.join(_logs(records))}")
+    return "\n".join(lines)
+
+
+def _logs(records: Sequence[StreamRecord]) -> list[str]:
+    return [r.log for r in records if r.log and (r.error or r.parked_tables)]
+
+
+def attention_line(record: StreamRecord) -> str | None:
+    """Why somebody should look at a stream; None where nobody need."""
+    if record.state == StreamState.PARKED:
+        return f"stream {record.name} is parked after {record.failures} failures in a row: {record.error}"
+    if record.state == StreamState.RESTING:
+        return f"stream {record.name} failed {record.failures} times in a row and rests: {record.error}"
+    if record.state == StreamState.STOPPED and record.error:
+        return f"stream {record.name} is stopped: {record.error}"
+    return None
+
+
+def _cells(record: StreamRecord, now: float) -> list[str]:
+    rate = record.rows_in and record.batch_at is not None and record.batch_sec
+    parked = f"parked tables: {', '.join(record.parked_tables[:3])}" if record.parked_tables else ""
+    return [
+        record.name,
+        record.state.value if not record.failures else f"{record.state.value} ({record.failures} failed)",
+        f"{max(0.0, now - record.since):.0f} s" if record.since else "-",
+        str(record.pid or "-"),
+        str(record.restarts),
+        "-" if record.batch is None else str(record.batch),
+        f"{record.rows_in:,}",
+        f"{record.last_rows / record.batch_sec:,.0f}" if rate else "-",
+        f"{record.quarantined:,}",
+        (record.error or parked).splitlines()[0][:120] if record.error or parked else "",
+    ]

@@ -1,0 +1,158 @@
+"""The edge to a Databricks workspace: create or update a pipeline's job, start it, repair its last run.
+
+The only module that uses databricks-sdk, and it only sends what `bundle` has made. For teams that deploy bundles with
+their own tools none of this is needed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from distributary.config import Pipeline
+from distributary.errors import BadInput, WorkspaceFailed
+from distributary.workflow.bundle import Spread, bundle, job_settings
+
+if TYPE_CHECKING:
+    from databricks.sdk import WorkspaceClient
+    from databricks.sdk.service.jobs import BaseRun
+
+TAG = "distributary"
+_INSTALL = "Install it: pip install 'distributary[databricks]'"
+_CONFIGURE = "Set DATABRICKS_HOST and DATABRICKS_TOKEN, or name a profile of ~/.databrickscfg with --profile"
+
+
+@dataclass(frozen=True)
+class Started:
+    """A run of a job, and where to look at it."""
+
+    job_id: int
+    run_id: int
+    url: str
+
+
+def connect(profile: str | None = None) -> WorkspaceClient:
+    """A client with the credentials of the environment or of a profile. Raises WorkspaceFailed."""
+    try:
+        from databricks.sdk import WorkspaceClient
+    except ImportError as e:
+        raise WorkspaceFailed(what="loading databricks-sdk", detail=str(e), remedy=_INSTALL) from e
+    try:
+        return WorkspaceClient(profile=profile)
+    except ValueError as e:  # how the SDK says that it found no credentials
+        raise WorkspaceFailed(what="connecting", detail=str(e).splitlines()[0], remedy=_CONFIGURE) from e
+
+
+class Workspace:
+    """One pipeline's job in a workspace. Every method raises WorkspaceFailed when the workspace refuses."""
+
+    def __init__(self, client: WorkspaceClient, config: Pipeline, say: Callable[[str], None] = lambda _: None) -> None:
+        self._client = client
+        self._config = config
+        self._say = say
+        self.name = f"distributary {config.pipeline}"
+
+    def create(self, file_name: str, file_text: str, spread: Spread, wheel_name: str, wheel: bytes) -> int:
+        """Upload what the job needs and create it, or bring the one that there is up to date; its id.
+
+        Raises BadInput when a job of this name is not ours.
+        """
+        from databricks.sdk.service.jobs import JobSettings
+
+        files = bundle(self._config, file_name, file_text, spread, wheel_name)
+        with _translated("creating the job"):
+            root = f"/Workspace/Users/{self._client.current_user.me().user_name}/distributary/{self._config.pipeline}"
+            for path, text in files.texts.items():
+                if path.startswith("src/"):
+                    self._upload(f"{root}/{path.removeprefix('src/')}", text.encode())
+            self._upload(f"{root}/{wheel_name}", wheel)
+            libraries = [{"requirements": f"{root}/requirements.txt"}, {"whl": f"{root}/{wheel_name}"}]
+            job = job_settings(self._config, spread, f"{root}/{file_name}", f"{root}/plan.json", libraries)
+            settings = JobSettings.from_dict(job)
+            found = self._find()
+            if found is not None:
+                self._client.jobs.reset(found, settings)
+                self._say(f"job {found} is up to date")
+                return found
+            created = self._client.jobs.create(**settings.as_shallow_dict()).job_id
+            assert created is not None  # the API always gives one
+            self._say(f"job {created} is created")
+            return created
+
+    def run(self) -> Started:
+        """Start the job now. Raises BadInput when there is none."""
+        with _translated("starting the job"):
+            job = self._ours()
+            run_id = int(self._client.jobs.run_now(job).run_id)
+            return Started(job, run_id, self._client.jobs.get_run(run_id).run_page_url or "")
+
+    def repair(self) -> Started:
+        """Run the failed tasks of the last run again, and those that wait for them. Raises BadInput: nothing failed."""
+        with _translated("repairing the last run"):
+            job = self._ours()
+            newest: BaseRun | None = next(iter(self._client.jobs.list_runs(job_id=job, limit=1)), None)
+            if newest is None or newest.run_id is None:
+                raise BadInput(detail=f"the job {self.name!r} has not run yet; start it with --run")
+            whole = self._client.jobs.get_run(newest.run_id, include_history=True)
+            result = whole.state.result_state if whole.state else None
+            if result is None or result.value not in ("FAILED", "TIMEDOUT", "CANCELED", "UPSTREAM_FAILED"):
+                said = result.value if result else "still running"
+                raise BadInput(detail=f"the last run of {self.name!r} ({newest.run_id}) needs no repair: it is {said}")
+            repairs = [
+                item.id for item in whole.repair_history or () if item.id is not None and item.id != newest.run_id
+            ]
+            self._client.jobs.repair_run(
+                newest.run_id,
+                rerun_all_failed_tasks=True,
+                rerun_dependent_tasks=True,
+                latest_repair_id=repairs[-1] if repairs else None,
+            )
+            return Started(job, newest.run_id, whole.run_page_url or "")
+
+    def _upload(self, path: str, body: bytes) -> None:
+        from databricks.sdk.service.workspace import ImportFormat
+
+        self._client.workspace.mkdirs(path.rsplit("/", 1)[0])
+        self._client.workspace.upload(path, io.BytesIO(body), format=ImportFormat.RAW, overwrite=True)
+
+    def _find(self) -> int | None:
+        """The id of our job. Raises BadInput when one of this name is another's, or there are several."""
+        found = [
+            job for job in self._client.jobs.list(name=self.name) if job.settings and job.settings.name == self.name
+        ]
+        ours = [job for job in found if _tags(job.settings).get(TAG) == self._config.pipeline]
+        if len(found) > len(ours) or len(ours) > 1:
+            ids = ", ".join(str(job.job_id) for job in found)
+            raise BadInput(
+                detail=f"job {self.name!r} ({ids}) is there already and not this pipeline's alone. Rename or delete it"
+            )
+        return ours[0].job_id if ours else None
+
+    def _ours(self) -> int:
+        found = self._find()
+        if found is None:
+            raise BadInput(detail=f"there is no job {self.name!r}; make it with --create")
+        return found
+
+
+def _tags(settings: Any) -> Mapping[str, str]:
+    return settings.tags or {}
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """The SDK's errors in our words, which never hold a request's headers."""
+    from databricks.sdk.errors.base import DatabricksError
+
+    try:
+        yield
+    except DatabricksError as e:
+        code = f" ({e.error_code})" if e.error_code else ""
+        remedy = "Check the rights of this user, and the ids in the section databricks."
+        said = str(e).splitlines()[0].split(" Config: ")[0]
+        raise WorkspaceFailed(what=what, detail=f"{said[:500]}{code}", remedy=remedy) from e
+    except (TimeoutError, OSError) as e:
+        raise WorkspaceFailed(what=what, detail=f"{type(e).__name__}: {e}", remedy=_CONFIGURE) from e

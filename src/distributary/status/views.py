@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from html import escape
 
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from distributary.status.facts import Status, TableStatus
+from distributary.supervisor.views import streams_table
 
 _COLUMNS = ("route", "state", "rows", "last batch", "last write", "age", "waiting", "quarantined", "engine")
 _NUMBERS = frozenset({"rows", "last batch", "age", "waiting", "quarantined"})
@@ -24,6 +26,8 @@ def render(status: Status) -> RenderableType:
         style = "red" if one.state == "parked" else "yellow" if one.quarantined else ""
         table.add_row(*(Text(cell) for cell in _cells(one)), style=style)
     parts: list[RenderableType] = [Text(_headline(status), style="bold"), table]
+    if status.streams:
+        parts += [Text(""), streams_table(status.streams, time.time()), Text("")]
     parts += [Text(f"! {line}", style="red") for line in status.attention]
     parts += [Text(f"note: {line}", style="dim") for line in status.notes]
     return Group(*parts)
@@ -48,6 +52,8 @@ def _headline(status: Status) -> str:
     state = {True: "running", False: "not running", None: "no lock to tell whether it runs"}[status.running]
     batch = "no batch yet" if status.last_batch is None else f"batch {status.last_batch} at {status.finished_at}"
     waiting = "unknown" if status.lag_rows is None else f"{status.lag_rows:,}"
+    if status.files_waiting is not None:
+        waiting = f"{status.files_waiting:,} file{'' if status.files_waiting == 1 else 's'}"
     return (
         f"{status.pipeline}: {state}, {batch}; {len(status.tables):,} tables, {status.rows:,} rows, "
         f"{status.quarantined:,} quarantined, waiting at the source: {waiting}"
@@ -57,7 +63,7 @@ def _headline(status: Status) -> str:
 def _cells(one: TableStatus) -> list[str]:
     return [
         one.route,
-        one.state if one.failures == 0 else f"{one.state} ({one.failures} failed)",
+        _state(one),
         f"{one.rows:,}",
         "-" if one.last_batch is None else str(one.last_batch),
         one.last_write or "-",
@@ -66,6 +72,14 @@ def _cells(one: TableStatus) -> list[str]:
         f"{one.quarantined:,}",
         one.engine,
     ]
+
+
+def _state(one: TableStatus) -> str:
+    if one.failures:
+        return f"{one.state} ({one.failures} failed)"
+    if one.merge_state in ("waiting", "append_only"):
+        return f"{one.state}, {one.merge_state.replace('_', ' ')}"
+    return one.state
 
 
 def _age(sec: float) -> str:

@@ -1,0 +1,108 @@
+"""One attempt to deliver a batch to the one table of layout `wide`: all tasks write files, the driver commits once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Set
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from distributary import __version__
+from distributary.errors import BadInput, DistributaryError, ReplayMismatch, StoreDown
+from distributary.fanout.attempt import Attempt, Delivered
+from distributary.fanout.deliver import check_replay, open_own
+from distributary.fanout.orders import Outcome, Special
+from distributary.fanout.packing import Packing
+from distributary.fanout.wide import commit_wide
+from distributary.tables import append
+from distributary.tables.append import CommitConflict
+from distributary.tables.evolve import Evolution, evolve
+from distributary.tables.wide import committed_routes
+
+LEFT_OUT = "this batch was committed without it"
+
+
+class WideAttempt(Attempt):
+    """An Attempt whose routes share one table.
+
+    A conflict with another writer ends it with CommitConflict; the next attempt decides anew.
+    """
+
+    _table: DeltaTable | None = None
+    _evolutions: Mapping[str, Evolution]
+    _taken: Mapping[str, int] | None = None
+    """Where an earlier attempt has committed the batch: route -> rows."""
+
+    def _of_the_driver(self, packing: Packing) -> Set[str]:
+        return self.writers.keys()
+
+    def _prepare_shared(self, routes: Collection[str]) -> set[str]:
+        self._evolutions = {}
+        try:
+            self._table = open_own("", self.orders)
+            if self._table is not None and append.committed_batch(self._table, self.orders.stream) >= self.orders.batch:
+                self._taken = self._committed(self._table)
+        except (BadInput, ReplayMismatch):
+            raise
+        except (DistributaryError, DeltaError, OSError) as e:
+            raise StoreDown(path=str(self.orders.wide), detail=append.in_words(e)) from e
+        for route in sorted(routes):
+            self._prepare(route)
+        return set()
+
+    def _committed(self, table: DeltaTable) -> Mapping[str, int]:
+        found = committed_routes(table, self.orders.mark)
+        if found is None:
+            uri, batch = str(self.orders.wide), self.orders.batch
+            raise ReplayMismatch(table=uri, batch=batch, committed="no longer known", decoded="?", version=__version__)
+        return found
+
+    def _prepare(self, route: str) -> None:
+        if self._taken is not None and route not in self._taken:
+            # Its rows are not in the table: to count them as written would lose them. A replay brings them.
+            self._special(route, Special("parked", why=LEFT_OUT))
+            return
+        try:
+            before = self.orders.columns(route, self._table)
+            evolution = evolve(before, self._incoming(route), self.orders.policy(route))
+        except (DistributaryError, DeltaError, OSError) as e:
+            raise self._fault(route, e) from e
+        self._evolutions = {**self._evolutions, route: evolution}
+        self._special(route, Special("files" if self._taken is None else "counted", evolution.schema))
+
+    def _commit_shared(self, done: Delivered) -> None:
+        mine = [done.outcomes[route] for route in self._evolutions if route in done.outcomes]
+        for outcome in mine:
+            self._none_failed(outcome)
+        if self._taken is not None:
+            self._count(mine, self._taken)
+            return
+        written = [outcome for outcome in mine if outcome.files]
+        for outcome in mine:
+            outcome.state = "empty"
+        if not written:
+            return
+        columns: dict[str, pa.Schema] = {o.route: self._evolutions[o.route].schema for o in written}
+        files = [file for outcome in written for file in outcome.files]
+        # Asked now: the table that is at hand grows with the commit.
+        new = {o.route for o in written if self.orders.columns(o.route, self._table) is None}
+        try:
+            # Also those of which no row was good: an attempt that finds them left out would take them for parked.
+            commit_wide(self._table, self.orders, columns, files, {o.route: o.rows_written for o in mine})
+        except CommitConflict:
+            raise
+        except (DeltaError, OSError) as e:
+            raise StoreDown(path=str(self.orders.wide), detail=append.in_words(e)) from e
+        for outcome in written:
+            outcome.state = "written"
+            outcome.created = outcome.route in new
+            outcome.evolved = self._evolutions[outcome.route].changed
+
+    def _count(self, outcomes: Collection[Outcome], taken: Mapping[str, int]) -> None:
+        for outcome in outcomes:
+            try:
+                check_replay(taken[outcome.route], outcome.rows_written, outcome.table, self.orders)
+            except DistributaryError as e:
+                raise self._fault(outcome.route, e) from e
+            outcome.state = "replayed"

@@ -1,0 +1,84 @@
+"""Bronze as a stream, for hop 2: of all routes, of one share, or of one route."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from distributary.bronze.rows import KEY, REJECTED, UNROUTED
+from distributary.config import DeltaSource, Pipeline
+from distributary.errors import SourceMissing
+from distributary.names import quoted
+from distributary.shares import Share
+from distributary.sources.delta import NO_TABLE, ORIGIN_COLUMNS, reader_options
+from distributary.sources.unread import AlreadyRead
+
+
+def bronze_source(config: Pipeline) -> DeltaSource:
+    """Bronze as a source: what hop 2 reads."""
+    bronze = config.bronze
+    return DeltaSource(
+        type="delta",
+        path=config.bronze_path,
+        starting_version=bronze.starting_version,
+        starting_timestamp=bronze.starting_timestamp,
+        max_files_per_batch=bronze.max_files_per_batch,
+        max_bytes_per_batch=bronze.max_bytes_per_batch,
+        skip_change_commits=bronze.skip_change_commits,
+    )
+
+
+def bronze_stream(spark: SparkSession, config: Pipeline) -> DataFrame:
+    """The streaming DataFrame. Build it anew for every start (delta-io/delta#6050).
+
+    Only the partitions that this stream needs are read. Raises SourceMissing when there is no bronze table yet.
+    """
+    source = bronze_source(config)
+    try:
+        rows = spark.readStream.format("delta").options(**reader_options(source)).load(source.path)
+    except AnalysisException as e:
+        if e.getCondition() not in NO_TABLE:
+            raise
+        what = "bronze table yet. Hop 1 makes it: distributary run FILE, or run FILE --hop 1"
+        raise SourceMissing(source=source.path, what=what) from e
+    if (condition := wanted(config)) is not None:
+        rows = rows.where(condition)
+    return _columns(config, rows)
+
+
+def bronze_rows(spark: SparkSession, config: Pipeline, key: str, read: AlreadyRead) -> DataFrame | None:
+    """What a stream has read of one partition (`read`), as its batches had it; None for nothing."""
+    parts = []
+    if read.version is not None:
+        whole = spark.read.format("delta").option("versionAsOf", read.version).load(config.bronze_path)
+        parts.append(_columns(config, whole.where(F.col(KEY) == key)))
+    if read.paths:
+        files = (f"{config.bronze_path}/{path}" for path in read.paths)
+        parts.append(_columns(config, spark.read.parquet(*files)))
+    return None if not parts else reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
+
+
+def _columns(config: Pipeline, rows: DataFrame) -> DataFrame:
+    envelope = config.envelope
+    names = [envelope.route, envelope.schema_id, envelope.payload, *ORIGIN_COLUMNS, REJECTED]
+    return rows.select(*(quoted(name) for name in [*names, "headers"] if name in rows.columns))
+
+
+def wanted(config: Pipeline) -> str | None:
+    """The partitions that a stream reads, as a condition of Spark SQL on the partition column; None for all."""
+    if config.route_key is not None:
+        return f"{KEY} = '{config.route_key}'"
+    return None if config.share is None else partitions_of(config.share)
+
+
+def partitions_of(share: Share) -> str:
+    """A key without `_x` is its route (`names.table_name`), so the partition says whose it is. The few others are
+    read by every share; each leaves out what is not its own (`fanout.owned`)."""
+    nameless = "true" if share.owns(None) else "false"
+    return (
+        f"CASE WHEN {KEY} = '{UNROUTED}' THEN {nameless} WHEN instr({KEY}, '_x') > 0 THEN true "
+        f"ELSE {share.condition(KEY)} END"
+    )

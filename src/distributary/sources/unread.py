@@ -1,0 +1,151 @@
+"""Rows of a Delta source that a stream has not read yet, by the source's log.
+
+Spark's offset log says where the stream is (Delta Lake, `DeltaSourceOffset`): all files of versions before
+`reservoirVersion` and those of it up to `index` are read; `isStartingVersion`: the files are those of the whole table
+at that version, by modification time and path.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from distributary.config import DeltaSource
+from distributary.tables.store import Store, engine_uri, join
+
+_Rows = list[tuple[str | None, int]]
+"""(partition, rows) of each file, in the order in which Delta's source reads them."""
+
+
+class Unknown(Exception):
+    """Nobody can say how many rows; the text says why."""
+
+
+def unread(
+    source: DeltaSource, table: DeltaTable, read: Mapping[str, Any] | None, store: Store, partition: str | None = None
+) -> Counter[str | None]:
+    """Rows after the offset `read` (None: nothing is read yet), by the value of the column `partition`, where given.
+
+    Raises Unknown, DeltaError, OSError.
+    """
+    return _sum(_files(source, table, read, store, partition))
+
+
+def present(table: DeltaTable, partition: str) -> Counter[str | None]:
+    """All rows that the table holds now, by partition. Raises Unknown."""
+    return _sum(_snapshot(table, partition))
+
+
+@dataclass(frozen=True)
+class AlreadyRead:
+    """What a stream has read of a table: all that it held at `version` (None: nothing), and the files `paths`."""
+
+    version: int | None
+    paths: tuple[str, ...] = ()
+
+
+def already_read(
+    source: DeltaSource, table: DeltaTable, read: Mapping[str, Any], store: Store, partition: tuple[str, str]
+) -> AlreadyRead:
+    """What lies before the offset `read`, of the rows of (partition column, value).
+
+    Raises Unknown while the stream is in the middle of the first snapshot, or where the log is gone; OSError.
+    """
+    if read.get("reservoirId") != table.metadata().id:
+        raise Unknown(f"the table at {source.path} is another one now than the one that was read")
+    version, index = int(read["reservoirVersion"]), int(read["index"])
+    if read.get("isStartingVersion"):
+        raise Unknown("the stream is still in the rows that were there when it began")
+    if index < 0:
+        return AlreadyRead(version - 1 if version else None)
+    adds = [action["add"] for action in _changes(source, version, store) if "add" in action][: index + 1]
+    adds = [add for add in adds if _key(add, partition[0]) == partition[1]]
+    if any(add.get("deletionVector") for add in adds):
+        raise Unknown(f"version {version} of {source.path} has deletion vectors")
+    return AlreadyRead(version - 1 if version else None, tuple(unquote(add["path"]) for add in adds))
+
+
+def _sum(files: Iterable[tuple[str | None, int]]) -> Counter[str | None]:
+    found: Counter[str | None] = Counter()
+    for key, rows in files:
+        found[key] += rows
+    return found
+
+
+def _files(
+    source: DeltaSource, table: DeltaTable, read: Mapping[str, Any] | None, store: Store, partition: str | None
+) -> Iterator[tuple[str | None, int]]:
+    newest = int(table.version())
+    if read is None:
+        if source.starting_timestamp is not None:
+            raise Unknown("no batch has been read yet")
+        if source.starting_version is None:
+            yield from _snapshot(table, partition)
+            return
+        yield from _versions(source, source.starting_version, newest, store, partition)
+        return
+    if read.get("reservoirId") != table.metadata().id:
+        raise Unknown(f"the source at {source.path} is another table now than the one that was read")
+    version, index = int(read["reservoirVersion"]), int(read["index"])
+    if read.get("isStartingVersion"):
+        options = dict(store.options) or None
+        first = DeltaTable(engine_uri(source.path), version=version, storage_options=options)
+        yield from _snapshot(first, partition)[max(0, index + 1) :]
+    elif version <= newest:
+        yield from _commit(source, version, store, partition)[max(0, index + 1) :]
+    yield from _versions(source, version + 1, newest, store, partition)
+
+
+def _snapshot(table: DeltaTable, partition: str | None) -> _Rows:
+    files = pa.table(table.get_add_actions(flatten=True))
+    key = f"partition.{partition}"
+    names = ["path", "modification_time", "num_records", *([key] if key in files.column_names else [])]
+    files = files.select(names).sort_by([("modification_time", "ascending"), ("path", "ascending")])
+    rows = files.column("num_records").to_pylist()
+    if None in rows:
+        raise Unknown("the source's files have no row counts")
+    keys = files.column(key).to_pylist() if key in names else [None] * len(rows)
+    return [(k, int(n)) for k, n in zip(keys, rows, strict=True)]
+
+
+def _versions(
+    source: DeltaSource, first: int, last: int, store: Store, partition: str | None
+) -> Iterator[tuple[str | None, int]]:
+    for version in range(first, last + 1):
+        yield from _commit(source, version, store, partition)
+
+
+def _commit(source: DeltaSource, version: int, store: Store, partition: str | None) -> _Rows:
+    """What a version of the source adds."""
+    changes = _changes(source, version, store)
+    if source.skip_change_commits and any("remove" in a for a in changes):
+        return []
+    return [(_key(a["add"], partition), _rows(a["add"])) for a in changes if "add" in a]
+
+
+def _changes(source: DeltaSource, version: int, store: Store) -> list[dict[str, Any]]:
+    """The files that a version adds and removes."""
+    body = store.get(join(source.path, "_delta_log"), f"{version:020d}.json")
+    if body is None:
+        raise Unknown(f"version {version} of the source has not been read, and its log is gone (delta.logRetention)")
+    actions = [json.loads(line) for line in body.splitlines() if line.strip()]
+    return [a for a in actions if any(a.get(kind, {}).get("dataChange") for kind in ("add", "remove"))]
+
+
+def _key(add: Mapping[str, Any], partition: str | None) -> str | None:
+    values: Mapping[str, str | None] = add.get("partitionValues") or {}
+    return None if partition is None else values.get(partition)
+
+
+def _rows(add: Mapping[str, Any]) -> int:
+    rows = json.loads(add.get("stats") or "{}").get("numRecords")
+    if rows is None:
+        raise Unknown("the source's files have no row counts")
+    return int(rows) - int((add.get("deletionVector") or {}).get("cardinality", 0))

@@ -1,0 +1,39 @@
+"""Which layout a pipeline's streams follow. Another one would have streams of its own, which begin at the beginning:
+every row would be written twice. So a change is refused."""
+
+from __future__ import annotations
+
+import json
+
+from distributary.config import Pipeline
+from distributary.errors import LayoutChanged
+from distributary.state.shares import has_run
+from distributary.tables.store import Store
+
+FILE = "layout.json"
+"""In the state folder; without it the layout is `fanout`."""
+
+
+def layout_name(config: Pipeline) -> str:
+    per_route = config.layout == "two_hop" and config.hop.shape == "per_route"
+    return "two_hop with hop.shape per_route" if per_route else config.layout
+
+
+def kept_layout(config: Pipeline, store: Store) -> str | None:
+    """The layout that these streams follow; None where it was never written down. Raises OSError."""
+    body = store.get(config.state_root, FILE)
+    return None if body is None else str(json.loads(body)["layout"])
+
+
+def claim_layout(config: Pipeline, store: Store) -> None:
+    """Before a run. Raises LayoutChanged, OSError."""
+    if config.route_key is not None:
+        return  # its pipeline has been asked
+    wanted = layout_name(config)
+    found = kept_layout(config, store)
+    if found is None and wanted != "fanout":
+        found = "fanout" if has_run(config, store) else None
+    if found not in (None, wanted):
+        raise LayoutChanged(pipeline=config.pipeline, found=found, wanted=wanted)
+    if found is None and wanted != "fanout":
+        store.put_whole(config.state_root, FILE, json.dumps({"layout": wanted}).encode())

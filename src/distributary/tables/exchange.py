@@ -1,0 +1,47 @@
+"""Some files of a table exchanged for others in one commit, while others append to it: the last step of a rebuild.
+
+Delta protocol: a commit is the first writer of `<version>.json`, and may remove and add files. One that removes files
+which are still there, and appends that came in between, are right in either order ("Transaction Log Entries").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from distributary.tables.append import CommitConflict, Mark, committed_batch, open_table
+from distributary.tables.commits import OVERWRITE, commit_text, put_commit
+from distributary.tables.datafile import DataFile
+from distributary.tables.store import Store
+
+PUTS = 50
+"""How often a commit gives way to somebody else's append before it gives up."""
+
+
+def exchange(uri: str, old: Collection[str], files: Sequence[DataFile], mark: Mark, rows: int, store: Store) -> None:
+    """Remove the files `old` (paths as the log has them), add `files`, whatever else was appended meanwhile.
+
+    `rows`: what the commit says to have written under its mark. Does nothing when the mark is there already.
+    Raises CommitConflict when one of `old` is not there any more (compacted, deleted), OSError.
+    """
+    for _ in range(PUTS):
+        table = open_table(uri, store)
+        if table is None:
+            raise CommitConflict(f"{uri} is not there any more")
+        if committed_batch(table, mark.app) >= mark.batch:
+            return
+        there = {row["path"]: row for row in pa.table(table.get_add_actions()).to_pylist()}
+        if gone := [path for path in old if path not in there]:
+            raise CommitConflict(f"{uri}: {gone[0]} is not in it any more")
+        removed = [(path, int(there[path]["size_bytes"])) for path in old]
+        text = commit_text(table.version(), mark, files, removed, rows=rows, about=OVERWRITE)
+        if put_commit(uri, store, table.version() + 1, text):
+            return
+    raise CommitConflict(f"{uri}: somebody else was first {PUTS} times")
+
+
+def active(table: DeltaTable) -> list[str]:
+    """The table's files, as the log has them."""
+    return [str(path) for path in pa.table(table.get_add_actions()).column("path").to_pylist()]

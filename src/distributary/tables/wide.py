@@ -1,0 +1,88 @@
+"""One table for all routes: partitioned by route, a struct column for each, and where a row came from.
+
+    _route_key | _route | _origin | ann_game {user, score ...} | bob_game {...} | ...
+
+The partition column and the struct columns carry the route's table name (`names.table_name`), which never begins with
+`_`; the raw route is in `_route`. A row has its own route's struct, all others are null. To everything that decides
+about columns, a route looks like a table of its own: the fields of its struct, and `_origin`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from distributary.names import table_name
+from distributary.tables import append
+from distributary.tables.append import Mark
+from distributary.tables.evolve import Evolution
+
+KEY, ROUTE = "_route_key", "_route"
+ROUTES_KEY = append.ROUTES_KEY
+
+Rows = Mapping[str, int]
+"""Route -> rows."""
+
+
+def seen_by(route: str, schema: pa.Schema | None, origin: str) -> pa.Schema | None:
+    """The table as `route` sees it; None where it has no rows of the route yet. `origin`: the origin column's name."""
+    at = -1 if schema is None else schema.get_field_index(table_name(route))
+    if schema is None or at < 0:
+        return None
+    own = list(schema.field(at).type)
+    return pa.schema([*own, *([schema.field(origin)] if origin in schema.names else [])])
+
+
+def grown(schema: pa.Schema | None, found: Mapping[str, pa.Schema], origin: str) -> Evolution:
+    """The whole table's schema once each route has the columns that `found` says it sees."""
+    start = schema or pa.schema([(KEY, pa.string()), (ROUTE, pa.string())])
+    columns = {f.name: f for f in start}
+    for route, seen in sorted(found.items()):
+        if origin in seen.names and origin not in columns:
+            columns[origin] = seen.field(origin)
+        own = [f for f in seen if f.name != origin]
+        if own:
+            columns[table_name(route)] = pa.field(table_name(route), pa.struct(own))
+    after = pa.schema(list(columns.values()))
+    return Evolution(after, schema is not None and after != schema, (), ())
+
+
+def packed(route: str, rows: pa.Table, origin: str) -> pa.Table:
+    """Rows as the route sees them -> rows of the wide table, without its partition column and other routes' structs."""
+    rows = rows.combine_chunks()
+    own = [f for f in rows.schema if f.name != origin]
+    columns: dict[str, pa.Array] = {ROUTE: pa.repeat(route, rows.num_rows)}
+    if origin in rows.column_names:
+        columns[origin] = _one(rows.column(origin))
+    if own:
+        arrays = [_one(rows.column(f.name)) for f in own]
+        columns[table_name(route)] = pa.StructArray.from_arrays(arrays, fields=own)
+    return pa.table(columns)
+
+
+def partition(route: str) -> dict[str, str]:
+    return {KEY: table_name(route)}
+
+
+def about(rows: Rows) -> dict[str, str]:
+    """What a commit says of the routes in it: a batch that is done again must know which it took."""
+    return {ROUTES_KEY: json.dumps(rows, ensure_ascii=False, sort_keys=True)}
+
+
+def committed_routes(table: DeltaTable, mark: Mark) -> dict[str, int] | None:
+    """Route -> rows that the commit of `mark` wrote; None where the log does not have it any more."""
+    for commit in table.history():
+        if commit.get(append.APP_KEY) == mark.app and commit.get(append.BATCH_KEY) == str(mark.batch):
+            found: dict[str, int] = json.loads(commit.get(ROUTES_KEY, "{}"))
+            return found
+    return None
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    if isinstance(combined, pa.ChunkedArray):
+        return combined.chunk(0) if combined.num_chunks else pa.array([], combined.type)
+    return combined

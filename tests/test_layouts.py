@@ -1,0 +1,174 @@
+"""One behaviour for all layouts and shapes: what goes in comes out, once, whatever happens on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributary.batch import BatchWriter
+from distributary.bronze.ingest import Ingest
+from distributary.errors import LayoutChanged, Reason, StreamsFailed
+from distributary.fanout.micro_batch import Fanout
+from distributary.fanout.wide_attempt import WideAttempt
+from distributary.formats.framing import frame
+from distributary.simulate.games.records import Faults, Plan
+from distributary.state.ledger import Ledger
+from distributary.verify import verify
+from tests.layouts import FANOUT, PER_ROUTE, SHAPES, TWO_HOP, WIDE, Laid, Shape
+from tests.scenarios import Killed, message
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+EVENT = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; }'
+LATE = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; string late = 3; }'
+PLAN = Plan(games=3, versions=3, records=40, seed=5, faults=Faults(corrupt=9, empty_name=3, tombstones=6))
+
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+
+
+@every_shape
+def test_nothing_is_lost_while_versions_games_and_bad_rows_come(lake: Path, shape: Shape) -> None:
+    """Cases E1, E2, S11: one run, never started again, and then a replay."""
+    laid = Laid(lake, shape, trigger={"every": 0.2})
+    games = laid.games(PLAN)
+    first, second, third = games.names
+    late = laid.envelope_id + 1 + 3 + 2 + 1  # the id that the registry will give out next, after all games' versions
+    laid.send_mixed(games, {1: [first, second]})
+    with laid.going() as going:
+        going.wait_sent()
+        streams = {b.stream for b in laid.batches}
+        # Two versions in one batch, a game that nobody has heard of, and ids that the registry does not know yet.
+        unknown = [laid.event("late_game", late, message(LATE, "event", user=u, late="x")) for u in "ab"]
+        laid.send_mixed(games, {2: [first, second], 1: [third]}, *unknown, b"not an envelope")
+        going.wait_sent()
+        laid.send_mixed(games, {3: [first]})
+        going.wait_sent()
+    started = {b.stream for b in laid.batches} - streams
+    assert len(started) == (2 if shape is PER_ROUTE else 0), "a new game and a new version need no restart"
+    assert max(laid.registry.latest(s).schema.id for s in laid.registry.subjects()) == late - 1
+    laid.check(tombstones=laid.truth.tombstones)
+    kept_with_their_bytes(laid)
+    assert laid.schema("late-value", LATE) == late
+    found = laid.replay()
+    assert (found.rows, found.failed) == ({"late_game": 2}, {})
+    assert laid.replay().rows == {}
+    laid.check(tombstones=laid.truth.tombstones)
+    checked = verify(laid.config)
+    assert checked.ok, checked.problems
+    assert (checked.rows_in, checked.tombstones) == (len(laid.sent) - laid.truth.tombstones, laid.truth.tombstones)
+    assert [r["late"] for r in laid.rows("late_game")] == ["x", "x"]
+
+
+def kept_with_their_bytes(laid: Laid) -> None:
+    """Each row that was kept aside has the bytes that were sent."""
+    kept = laid.quarantined()
+    assert len(kept) == laid.truth.quarantined + 3
+    for row in kept:
+        sent = laid.sent[row["partition"], row["offset"]]
+        assert sent is not None
+        assert row["value"] == sent if row["level"] == "envelope" else row["value"] in sent
+    reasons = {r["reason"] for r in kept}
+    assert reasons >= {Reason.CORRUPT_PAYLOAD, Reason.UNKNOWN_SCHEMA_ID, Reason.NO_ROUTE, Reason.BAD_MAGIC}
+
+
+# -- crashes -------------------------------------------------------------------------------------------------
+
+STEPS: Sequence[tuple[Any, str]] = ((Fanout, "_deliver"), (Ledger, "record"), (BatchWriter, "take"))
+
+
+@pytest.mark.parametrize("shape", [TWO_HOP, PER_ROUTE, WIDE], ids=lambda shape: shape.name)
+def test_a_run_that_dies_between_any_two_steps_is_finished_by_the_next(lake: Path, shape: Shape) -> None:
+    laid = Laid(lake, shape)
+    known = laid.schema("a-value", EVENT)
+    good = [laid.event(r, known, message(EVENT, "event", user="u", score=n)) for r in ("a", "b") for n in range(3)]
+    steps = [*STEPS, *([(WideAttempt, "_commit_shared")] if shape is WIDE else [])]
+    for step in steps:
+        laid.send(*good, laid.event("a", known, b"\xff"), None)
+        dies(laid, *step)
+    laid.run()
+    laid.check(tombstones=len(steps))
+    assert verify(laid.config).ok
+
+
+def dies(laid: Laid, target: Any, name: str) -> None:
+    """A run that ends right after the first call of a step, as if its process had."""
+    whole = getattr(target, name)
+
+    def killed(*args: Any, **kwargs: Any) -> Any:
+        whole(*args, **kwargs)
+        raise Killed(name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, name, killed)
+        # A query per route has a supervisor, which tells of it in its own words.
+        with pytest.raises((Killed, StreamsFailed)):
+            laid.run()
+
+
+def test_a_batch_of_hop_1_that_spark_forgot_is_not_written_to_bronze_again(lake: Path) -> None:
+    """Killed between bronze's commit and Spark's own note of it."""
+    laid = Laid(lake, TWO_HOP)
+    known = laid.schema("a-value", EVENT)
+    laid.send(laid.event("a", known, message(EVENT, "event", user="1")), b"junk")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ingest, "_watch", _forgetful(laid))
+        laid.run()
+    laid.send(laid.event("a", known, message(EVENT, "event", user="2")))
+    laid.run()
+    laid.check()
+    assert laid.values("a", "user") == ["1", "2"]
+
+
+def _forgetful(laid: Laid) -> Any:
+    whole = Ingest._watch
+
+    def watch(self: Ingest, query: Any) -> bool:
+        ended = whole(self, query)
+        commits = Path(laid.config.state_root, "hop1", "checkpoint", "commits")
+        for note in commits.iterdir():
+            note.unlink()
+        return ended
+
+    return watch
+
+
+# -- one table that fails, and another layout ----------------------------------------------------------------
+
+
+def test_a_table_that_is_in_the_way_stops_no_other_query(lake: Path) -> None:
+    laid = Laid(lake, PER_ROUTE)
+    known = laid.schema("a-value", EVENT)
+    obstacle = laid.path("b")
+    obstacle.parent.mkdir(exist_ok=True)
+    obstacle.write_text("not a table")
+    laid.send(*(laid.event(route, known, message(EVENT, "event", user="u")) for route in ("a", "b", "c")))
+    assert laid.run().parked == ("b",)
+    assert [len(laid.rows(name)) for name in ("a", "c")] == [1, 1]
+    obstacle.unlink()
+    assert laid.replay().rows == {"b": 1}
+    laid.check()
+
+
+def test_another_layout_of_a_pipeline_that_has_run_is_refused(lake: Path) -> None:
+    laid = Laid(lake, FANOUT)
+    laid.send(laid.event("a", laid.schema("a-value", EVENT), message(EVENT, "event", user="u")))
+    laid.run()
+    laid.configure(layout="wide")
+    with pytest.raises(LayoutChanged):
+        laid.run()
+    laid.configure(layout="fanout")
+    laid.check()
+
+
+def test_a_payload_that_names_no_route_is_kept_whole_in_bronze(lake: Path) -> None:
+    """Cases D3, W13: it gets no partition and no table of its own."""
+    laid = Laid(lake, TWO_HOP)
+    known = laid.schema("a-value", EVENT)
+    value = laid.envelope("", frame(known, message(EVENT, "event", user="u")), wrapped_id=known)
+    laid.send(value, laid.event("Ünï/x=y", known, message(EVENT, "event", user="v")))
+    laid.run()
+    laid.check()
+    assert laid.reasons() == {"NO_ROUTE": 1}

@@ -1,0 +1,155 @@
+"""A checkpoint that is gone, or older than what was written, can neither double a row nor skip one (case S1)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
+
+from distributary import hops
+from distributary.bronze.table import hop_1_checkpoint
+from distributary.clean import apply, clean
+from distributary.errors import CheckpointLost, ConfigError, SourceDataLost
+from distributary.verify import verify
+from tests.layouts import TWO_HOP, Laid
+from tests.scenarios import message
+from tests.services.kafka import Kafka
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+EVENT = 'syntax = "proto3"; message event { string user = 1; }'
+
+
+class Simple(Laid):
+    def put(self, *users: str) -> None:
+        schema = self.schema("a-value", EVENT)
+        self.send(*(self.event("a", schema, message(EVENT, "event", user=user)) for user in users))
+
+
+class OnKafka(Simple):
+    """As `Simple`, from a topic."""
+
+    def __init__(self, root: Path, kafka: Kafka, topic: str, **keys: Any) -> None:
+        self.kafka, self.topic = kafka, topic
+        super().__init__(root, TWO_HOP, **keys)
+
+    def configure(self, **keys: Any) -> Any:
+        source = {"type": "kafka", "bootstrap_servers": self.kafka.bootstrap_servers, "topic": self.topic}
+        subject = {"envelope": {"subject": "events-value"}}
+        return super().configure(**{**subject, **keys, "source": {**source, **keys.get("source", {})}})
+
+    def send(self, *values: bytes | None, partition: int = 0) -> list[int]:
+        offsets: list[int] = []
+
+        def confirmed(error: Any, sent: Any) -> None:
+            assert error is None, error
+            offsets.append(sent.offset())
+            self.sent[partition, sent.offset()] = sent.value()
+
+        producer = Producer(self.kafka.client())
+        for value in values:
+            producer.produce(self.topic, value, b"key", partition=partition, on_delivery=confirmed)
+        assert producer.flush(30) == 0
+        return offsets
+
+    def lose_checkpoint(self) -> None:
+        shutil.rmtree(hop_1_checkpoint(self.config))
+
+
+@pytest.mark.parametrize("where", ["hop1/checkpoint", "checkpoint"], ids=["hop 1", "hop 2"])
+@pytest.mark.parametrize("older", [False, True], ids=["gone", "older"])
+def test_a_checkpoint_that_is_not_the_one_that_wrote_is_refused(lake: Path, where: str, older: bool) -> None:
+    laid = Simple(lake, TWO_HOP)
+    laid.put("1")
+    laid.run()
+    checkpoint = Path(laid.config.state_root, where)
+    if older:
+        shutil.copytree(checkpoint, lake / "copy")
+        laid.put("2")
+        laid.run()
+    shutil.rmtree(checkpoint)
+    if older:
+        shutil.copytree(lake / "copy", checkpoint)
+    laid.put("3")
+    with pytest.raises(CheckpointLost):
+        laid.run()
+    assert laid.values("a", "user") == ["1", "2"][: 1 + older]
+    assert verify(laid.config).ok
+
+
+def test_hop_2_that_has_lost_its_checkpoint_begins_anew_from_bronze(lake: Path) -> None:
+    laid = Simple(lake, TWO_HOP)
+    laid.put("1", "2")
+    laid.run()
+    shutil.rmtree(lake / "source")  # the topic has forgotten it
+    shutil.rmtree(laid.config.checkpoint_path)
+    apply(clean(laid.config, hop_2=True))
+    assert not laid.path("a").exists()
+    hops.run(laid.config, hops=(2,), once=True)
+    assert laid.values("a", "user") == ["1", "2"]
+    laid.check()
+
+
+def test_hop_2_begins_where_its_setting_says_and_only_the_first_time(lake: Path) -> None:
+    laid = Simple(lake, TWO_HOP)
+    laid.put("1")
+    hops.run(laid.config, hops=(1,), once=True)
+    version = DeltaTable(laid.config.bronze_path).version() + 1
+    laid.put("2")
+    laid.configure(**TWO_HOP.keys, bronze={"starting_version": version})
+    laid.run()
+    assert laid.values("a", "user") == ["2"]
+    laid.configure(**TWO_HOP.keys, bronze={"starting_version": 0})
+    laid.put("3")
+    laid.run()
+    assert laid.values("a", "user") == ["2", "3"]
+    assert verify(laid.config).ok
+
+
+def test_only_kafka_says_where_bronze_ends(lake: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Simple(lake, TWO_HOP, bronze={"new_checkpoint": "continue"})
+    assert caught.value.parameters["key"] == "bronze.new_checkpoint"
+
+
+@pytest.mark.services
+def test_a_new_checkpoint_of_hop_1_goes_on_where_bronze_ends_if_told_so(lake: Path, kafka: Kafka) -> None:
+    with kafka.topic(partitions=2) as topic:
+        laid = OnKafka(lake, kafka, topic)
+        laid.put("1", "2")
+        laid.send(None, partition=1)
+        laid.run()
+        laid.lose_checkpoint()
+        laid.put("3")
+        with pytest.raises(CheckpointLost):
+            laid.run()
+        laid.configure(**TWO_HOP.keys, bronze={"new_checkpoint": "continue"})
+        for user in ("4", "5"):
+            laid.run()
+            laid.lose_checkpoint()
+            laid.put(user)
+        laid.run()
+        assert sorted(laid.values("a", "user")) == ["1", "2", "3", "4", "5"]
+        laid.check(tombstones=1)
+
+
+@pytest.mark.services
+def test_what_the_broker_has_lost_beyond_the_end_of_bronze_is_not_skipped_in_silence(lake: Path, kafka: Kafka) -> None:
+    with kafka.topic(partitions=2) as topic:
+        laid = OnKafka(lake, kafka, topic, bronze={"new_checkpoint": "continue"})
+        laid.put("1")
+        laid.run()
+        laid.put("2")
+        laid.lose_checkpoint()
+        client = AdminClient(kafka.client())
+        client.delete_records([TopicPartition(topic, 0, 2)])[TopicPartition(topic, 0)].result()
+        with pytest.raises(SourceDataLost):
+            laid.run()
+        DeltaTable(laid.config.bronze_path).delete('"offset" = 0')
+        with pytest.raises(CheckpointLost, match="DELETE"):
+            laid.run()

@@ -1,0 +1,180 @@
+"""One table rebuilt from bronze: exactly once, whatever the streams and a crash do meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributary.bronze import resync as module
+from distributary.bronze.resync import rebuild
+from distributary.errors import BadInput
+from distributary.replay import Replay
+from distributary.simulate.games.schemas import WRAPPER_TEXT
+from distributary.tables.append import CommitConflict
+from distributary.tables.exchange import exchange
+from distributary.verify import verify
+from tests.layouts import FANOUT, PER_ROUTE, TWO_HOP, Laid, Shape
+from tests.scenarios import dying, message
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+EVENT = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; }'
+LATE = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; string late = 3; }'
+
+
+class Kept(Laid):
+    """Rows of two routes, of which some are of a schema that the registry does not know yet, and some are corrupt."""
+
+    def __init__(self, root: Path, shape: Shape = TWO_HOP, **keys: Any) -> None:
+        super().__init__(root, shape, **keys)
+        self.known = self.schema("a-value", EVENT)
+        self.late = self.envelope_id + 1
+
+    def put(self, *routes: str) -> None:
+        self.send(
+            *(self.event(r, self.known, message(EVENT, "event", user=r, score=n)) for r in routes for n in (1, 2)),
+            *(self.event(r, self.late, message(LATE, "event", user=r, score=3, late="x")) for r in routes),
+            *(self.event(r, self.known, b"\xff") for r in routes),
+            b"not an envelope",
+            None,
+        )
+
+    def learn(self) -> None:
+        assert self.schema("late-value", LATE) == self.late
+
+    def lose_rows(self, name: str) -> None:
+        """Somebody deletes a data file of the table."""
+        next(self.path(name).glob("*.parquet")).unlink()
+        assert not verify(self.config).ok
+
+    def check_all(self, batches: int) -> None:
+        self.check(tombstones=batches)
+        assert verify(self.config).ok, verify(self.config).problems
+
+
+@pytest.mark.parametrize("shape", [TWO_HOP, PER_ROUTE], ids=lambda shape: shape.name)
+def test_a_damaged_table_is_rebuilt_while_all_streams_run_on(lake: Path, shape: Shape) -> None:
+    kept = Kept(lake, shape, trigger={"every": 0.1})
+    kept.put("a", "b")
+    with kept.going() as going:
+        going.wait_sent()
+        kept.put("a", "b")
+        going.wait_sent()
+        kept.lose_rows("a")
+        others = kept.table("b").version()
+        kept.learn()
+        kept.put("b")
+        found = rebuild(kept.config, "a")
+        assert (found.rows, found.quarantined, found.returned, found.newly_bad) == (6, 2, 2, 0)
+        kept.put("a", "b")
+        going.wait_sent()
+    assert others <= kept.table("b").version() <= others + 4  # its own appends, and no more
+    assert sorted(kept.values("a", "score")) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    kept.check_all(batches=4)
+    assert kept.replay().rows.get("a") is None
+    kept.check_all(batches=4)
+
+
+def test_rows_that_do_not_fit_any_more_go_into_the_quarantine_with_their_bytes(lake: Path) -> None:
+    kept = Kept(lake)
+    kept.put("a", "b")
+    kept.run()
+    tables = {"expectations": [{"name": "high", "that": "score >= 2", "otherwise": "drop"}]}
+    kept.configure(**TWO_HOP.keys, tables=tables)
+    found = rebuild(kept.config, "a")
+    assert (found.rows, found.quarantined, found.returned, found.newly_bad) == (1, 3, 0, 1)
+    assert kept.values("a", "score") == [2]
+    assert kept.reasons()["EXPECTATION_FAILED"] == 1
+    kept.check_all(batches=1)
+    kept.configure(**TWO_HOP.keys)
+    assert rebuild(kept.config, "a").returned == 1
+    assert kept.values("a", "score") == [1, 2]
+    kept.check_all(batches=1)
+    kept.put("a")
+    kept.run()
+    kept.check_all(batches=2)
+
+
+def test_a_table_that_is_gone_comes_back_whole(lake: Path) -> None:
+    kept = Kept(lake)
+    kept.put("a", "b")
+    kept.run()
+    shutil.rmtree(kept.path("a"))
+    assert rebuild(kept.config, "a").rows == 2
+    kept.check_all(batches=1)
+
+
+@pytest.mark.parametrize(
+    ("target", "step", "after"),
+    [(Replay, "claim", True), (module, "exchange", False), (module, "exchange", True), (Replay, "settle", True)],
+    ids=["after the claim", "before the commit", "after the commit", "after the ledger has the rows that came back"],
+)
+def test_a_rebuild_that_dies_is_finished_by_the_next(lake: Path, target: Any, step: str, after: bool) -> None:
+    kept = Kept(lake)
+    kept.put("a")
+    kept.run()
+    kept.learn()
+    with dying(target, step, after=after):
+        rebuild(kept.config, "a")
+    # A replay comes first, as a run would try it: it must not bring what the rebuild has brought.
+    kept.replay()
+    kept.check(tombstones=1)
+    found = rebuild(kept.config, "a")
+    assert (found.rows, found.quarantined, found.newly_bad) == (3, 1, 0)
+    kept.check_all(batches=1)
+    assert kept.values("a", "score") == [1, 2, 3]
+
+
+def test_a_table_that_was_compacted_meanwhile_is_rebuilt_once_more(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept(lake)
+    kept.put("a")
+    kept.run()
+    kept.learn()
+    whole, tried = exchange, []
+
+    def late(*args: Any) -> None:
+        tried.append(args)
+        if len(tried) == 1:
+            raise CommitConflict("a file is not in it any more")
+        whole(*args)
+
+    monkeypatch.setattr(module, "exchange", late)
+    assert rebuild(kept.config, "a").rows == 3
+    assert len(tried) == 2
+    kept.check_all(batches=1)
+
+
+def test_a_row_that_a_replay_brought_from_an_unreadable_envelope_stays_in_the_table(lake: Path) -> None:
+    """Bronze has it without a route."""
+    kept = Kept(lake)
+    kept.put("a")
+    own = kept.event("a", kept.known, message(EVENT, "event", user="a", score=9))
+    kept.learn()
+    kept.send(b"\x00" + (kept.late + 1).to_bytes(4, "big") + own[5:])  # an envelope schema that nobody knows yet
+    kept.run()
+    kept.schema("envelope-again-value", f"{WRAPPER_TEXT}message other {{ string a = 1; }}")
+    assert kept.replay().rows == {"a": 1}
+    assert rebuild(kept.config, "a").rows == 4
+    assert kept.values("a", "score") == [1, 2, 3, 9]
+    kept.check_all(batches=1)
+
+
+def test_what_cannot_be_rebuilt_says_why_and_stays(lake: Path) -> None:
+    kept = Kept(lake)
+    kept.put("a")
+    with pytest.raises(BadInput, match="no rows of route 'a'"):
+        rebuild(kept.config, "a")
+    kept.run()
+    with pytest.raises(BadInput, match="no rows of route 'nobody'"):
+        rebuild(kept.config, "nobody")
+    kept.configure(**TWO_HOP.keys, tables={"engine": "spark"})
+    with pytest.raises(BadInput, match="Spark's own writer"):
+        rebuild(kept.config, "a")
+    kept.configure(**FANOUT.keys)
+    with pytest.raises(BadInput, match="keeps no bronze table"):
+        rebuild(kept.config, "a")
+    kept.configure(**TWO_HOP.keys)
+    kept.check_all(batches=1)

@@ -1,0 +1,80 @@
+"""An update of a declarative pipeline, idle and busy, beside a batch of the fan-out layout over the same source."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from bench.result import Case, Result
+from bench.stream import HeldStream, written
+from bench.workload import CORES, Place, Workload, WrongRows, check_games, check_tables, in_child, say, session
+from distributary.declarative.datasets import Datasets
+from distributary.declarative.runner import Options, Runner
+
+NOTE = (
+    "Seconds, median: every game gets 1,000 new rows of one Delta source. Ours: a warm batch of the fan-out layout. "
+    "Other: a warm update of the declarative layout (bronze table, silver per game, gold as views), from its begin to "
+    "the end of its run. `idle`: an update that finds nothing new; a fan-out stream that finds nothing makes no batch. "
+    "`first`: the update that makes all tables. Each side and each size in a process of its own."
+)
+
+
+def run(place: Place) -> Result:
+    rows = place.size(1000, 30)
+    cases = []
+    for games in place.size((20, 3, 60), (2,)):
+        ours = in_child(fanout, place.part(f"fanout-{games}"), games, rows, place.size(3, 1))
+        other = in_child(declarative, place.part(f"declarative-{games}"), games, rows, place.size(3, 1))
+        say(f"{games} games: fan-out {ours:.2f} s, declarative {other['busy']:.2f} s")
+        details = {"declarative idle s": other["idle"], "declarative first s": other["first"], "all": other["all"]}
+        cases.append(Case(f"{games} games", "s", ours, other["busy"], details=details))
+    return Result("declarative_update", NOTE, tuple(cases))
+
+
+def fanout(place: Place, games: int, rows: int, rounds: int) -> float:
+    """Seconds of a warm batch."""
+    work = Workload(place.root, games)
+    work.feed_delta(rows)
+    config = work.config("ours", work.delta_source())
+    seconds = []
+    with HeldStream(session(), config) as stream:
+        for n in range(1, rounds + 2):
+            timed = written(stream.batch(lambda n=n: work.feed_delta(rows, start=n * rows)), rows * games)  # type: ignore[misc]
+            seconds.append(timed.wall_sec)
+    check_games(config, rows * (rounds + 2), work.names)
+    return median(seconds[1:])
+
+
+def declarative(place: Place, games: int, rows: int, rounds: int) -> dict[str, Any]:
+    """Seconds of the update that makes the tables, of idle ones and of busy ones."""
+    work = Workload(place.root, games)
+    work.feed_delta(rows)
+    spark = {"master": f"local[{CORES}]", "conf": {"spark.driver.memory": "2g"}}
+    config = work.config("declarative", work.delta_source(), layout="declarative", spark=spark)
+    plan = ["first", *["busy", "idle"] * (rounds + 1)]
+    seconds: dict[str, list[float]] = {"first": [], "busy": [], "idle": []}
+    fed = 1
+
+    def tell(said: dict[str, Any]) -> None:
+        if said["kind"] == "update":
+            if not said["ok"]:
+                raise WrongRows(str(said["failed"] or said["error"]))
+            seconds[plan.pop(0)].append(said["seconds"])
+
+    def after(_: SparkSession) -> None:
+        nonlocal fed
+        if not plan:
+            runner.stop()
+        elif plan[0] == "busy":
+            work.feed_delta(rows, start=fed * rows)
+            fed += 1
+
+    runner = Runner(config, place.root, Options(every_sec=0.0), tell, after)
+    runner.go()
+    datasets = Datasets.of(config)
+    check_tables({game: datasets.uri(datasets.silver(game)) for game in work.names}, rows * fed)
+    # The first round after the tables were made still warms up.
+    busy, idle = seconds["busy"][1:], seconds["idle"][1:]
+    return {"first": seconds["first"][0], "busy": median(busy), "idle": median(idle), "all": busy + idle}

@@ -1,0 +1,176 @@
+"""`pipeline`: a declarative pipeline's project, and its updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from distributary.cli.options import GROUP, File, Json
+from distributary.cli.output import note, say, say_json, show
+from distributary.cli.signals import Stopper
+from distributary.errors import BadInput, Exit
+
+if TYPE_CHECKING:
+    from distributary.config import Pipeline
+
+pipeline = typer.Typer(**GROUP, help="The same parts as a Spark Declarative Pipeline (layout: declarative).")
+
+Every = Annotated[
+    str | None,
+    typer.Option(
+        "--every", metavar="TIME", help="An update so often, as 30s; without it trigger.every.", show_default=False
+    ),
+]
+Refresh = Annotated[
+    list[str] | None, typer.Option("--refresh", metavar="T", help="Only these datasets.", show_default=False)
+]
+FullRefresh = Annotated[
+    list[str] | None,
+    typer.Option("--full-refresh", metavar="T", help="Empty these and fill them anew.", show_default=False),
+]
+Remote = Annotated[
+    str | None,
+    typer.Option("--remote", metavar="SC", help="Use this Spark Connect server, sc://host:port.", show_default=False),
+]
+
+
+@pipeline.command("init")
+def init(
+    file: File,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new or an empty folder.", show_default=False)],
+    database: Annotated[bool, typer.Option(help="Make the database too, which starts Spark.")] = True,
+) -> None:
+    """Write a project that `spark-pipelines` and Lakeflow run.
+
+    A spec, definitions of a few lines, Spark's settings, a copy of the pipeline file and of the files that
+    declarative.libraries names. Paths in the pipeline file must be absolute. Spark is started for a moment, to make the
+    database, which the stock command expects to be there.
+    """
+    config = declarative(file)
+    from distributary.declarative.project import write_project
+
+    for path in write_project(file, config, out):
+        say(f"wrote {path}")
+    if database:
+        from distributary.declarative.update import make_database
+
+        say(f"made database {make_database(config)}")
+    say(f"run it: distributary pipeline run {file}, or as {out / 'README.md'} says")
+
+
+@pipeline.command("run")
+def run(
+    file: File,
+    once: Annotated[bool, typer.Option("--once", help="Take what is there now, then end.")] = False,
+    every: Every = None,
+    refresh: Refresh = None,
+    full_refresh: FullRefresh = None,
+    full_refresh_all: Annotated[
+        bool, typer.Option("--full-refresh-all", help="Empty all datasets and fill them anew.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Define and check all datasets; write nothing.")] = False,
+    remote: Remote = None,
+    as_json: Json = False,
+) -> Exit:
+    """Run a declarative pipeline, update after update.
+
+    One Spark server stays warm. Each update finds new routes and schema versions by itself. A dataset that fails rests
+    and is tried again, the others go on. Ctrl-C or SIGTERM ends it once the update is done; a second Ctrl-C ends it at
+    once, and the next run goes on from there.
+
+    Exit code 1 when a dataset failed or an update did not complete; 130 after Ctrl-C; SIGTERM is a normal end. With
+    --json: a line per event ("kind": "event"), per update with rows per dataset ("update"), and for the run ("run").
+    """
+    config = declarative(file)
+    from distributary.declarative.lines import line
+    from distributary.declarative.runner import Options, Runner
+    from distributary.declarative.update import Selection
+
+    selection = Selection(_names(refresh), _names(full_refresh), full_refresh_all, dry_run)
+    if full_refresh_all and (refresh or full_refresh):
+        raise BadInput(detail="--full-refresh-all does not go with --refresh or --full-refresh")
+    ends = once or dry_run or config.trigger.mode == "once"
+    pace = _pace(config, every)
+    stopper = Stopper()
+
+    def tell(said: dict[str, Any]) -> None:
+        if as_json:
+            say_json(said)
+        elif (text := line(said)) is not None:
+            say(text)
+
+    if not as_json:
+        note(f"pipeline {config.pipeline}: starting Spark")
+    # Only once Spark is there: until then a signal just ends the process, and Spark's start takes Ctrl-C for itself.
+    runner = Runner(
+        config,
+        file.resolve().parent,
+        Options(ends, pace, selection, remote),
+        tell,
+        started=lambda: stopper.attach(runner),
+    )
+    report = runner.go()
+    return stopper.exit_code(Exit.OK if report.ok else Exit.ATTENTION)
+
+
+def declarative(file: Path) -> Pipeline:
+    """The pipeline of a file whose layout is declarative. Raises BadInput for another layout."""
+    from distributary.config import load
+
+    config = load(file)
+    if config.layout != "declarative":
+        raise BadInput(detail=f"{file}: layout is {config.layout}; `pipeline` needs layout: declarative")
+    return config
+
+
+def not_declarative(file: Path, config: Pipeline) -> None:
+    """Raises BadInput for a declarative pipeline, where a command is for the other layouts."""
+    if config.layout == "declarative":
+        raise BadInput(
+            detail=f"{file}: layout is declarative: distributary pipeline run {file} (--dry-run only checks it)"
+        )
+
+
+def _pace(config: Pipeline, every: str | None) -> float:
+    """Seconds from the begin of one update to that of the next. Raises BadInput."""
+    from distributary.config.quantities import seconds
+
+    if every is None:
+        return 0.0 if config.trigger.mode == "continuous" else config.trigger.every
+    try:
+        return seconds(every)
+    except ValueError as e:
+        raise BadInput(detail=f"--every {every!r}: {e}") from None
+
+
+def _names(given: list[str] | None) -> tuple[str, ...]:
+    return tuple(name.strip() for text in given or () for name in text.split(",") if name.strip())
+
+
+def play_declarative(folder: Path, as_json: bool) -> Exit:
+    """The demo `declarative`."""
+    from distributary.declarative.lines import demo_lines, line
+    from distributary.demo.declarative import DeclarativeFolder, play
+
+    stopper = Stopper()
+
+    def tell(said: Mapping[str, Any]) -> None:
+        if as_json:
+            say_json(said)
+        elif (text := line(said)) is not None:
+            say(text)
+
+    result = play(DeclarativeFolder(folder.resolve()), tell, note if as_json else say, stopper.attach)
+    if as_json:
+        say_json(result.to_json())
+        say_json(result.verification.to_json())
+    else:
+        from distributary.cli.render import verification_text
+
+        say(demo_lines(result.columns, result.gold, result.rows_sent, result.rows_found, result.differences))
+        show(verification_text(result.verification))
+        say(f"done in {result.seconds:.0f} s; the pipeline file: {folder / 'pipeline.yaml'}")
+    return Exit.OK if result.ok else Exit.ATTENTION

@@ -1,0 +1,68 @@
+"""Keys of `layout: declarative`: the datasets of the pipeline, and the user's own files beside them."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from distributary.config.base import Model, fault
+from distributary.config.quantities import Text
+from distributary.names import check_template
+
+
+class Declarative(Model):
+    bronze: Text = Field(
+        default="bronze",
+        description="Name of the bronze table, partitioned by route: every record with its bytes, set aside or not.",
+    )
+    silver: Text = Field(
+        default="silver_{route}_events", description="Name of a route's silver table; must hold {route} once."
+    )
+    gold: Text = Field(
+        default="gold_{route}_player_agg",
+        description="Name of a route's gold dataset; must hold {route} once.",
+    )
+    gold_as: Literal["view", "materialized_view", "none"] = Field(
+        default="view",
+        description="`view`: computed when it is read, never empty and never stale. `materialized_view`: computed by "
+        "each update; its readers see no rows while it is being refreshed. `none`: no gold.",
+    )
+    unified: Text = Field(default="unified_gold", description="Name of the gold dataset over all routes.")
+    quarantine: Text = Field(default="quarantine", description="Name of the view of the rows that are set aside.")
+    player: Text = Field(default="user_name", description="Column by which gold counts.")
+    time: Text = Field(
+        default="event_timestamp", description="Column of which gold keeps the first and the last value."
+    )
+    subject: Text | None = Field(
+        default="{route}-value",
+        description="Registry subject of a route's schemas. Routes whose subject is there have their tables from the "
+        "start; others one update after their first record. `null`: all of them so.",
+    )
+    libraries: list[Text] = Field(
+        default=[],
+        description="Your own definitions beside these: files (`.py`, `.sql`), or folders as `folder/**`. Relative "
+        "paths count from the pipeline file's folder.",
+    )
+
+    @field_validator("silver", "gold")
+    @classmethod
+    def _check_names(cls, template: str) -> str:
+        check_template(template)
+        return template
+
+    @field_validator("subject")
+    @classmethod
+    def _check_subject(cls, template: str | None) -> str | None:
+        if template is not None and template.count("{route}") != 1:
+            raise ValueError("must hold {route} exactly once, as in '{route}-value'")
+        return template
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.silver == self.gold:
+            raise fault("gold", "silver and gold need different names")
+        single = [self.bronze, self.unified, self.quarantine]
+        if len(set(single)) < len(single):
+            raise fault("unified", "bronze, unified and quarantine need different names")
+        return self

@@ -1,0 +1,59 @@
+"""Names and places of a declarative pipeline's datasets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distributary.config import Pipeline
+from distributary.names import quoted, table_name
+from distributary.tables.store import join
+
+CATALOG = "spark_catalog"
+
+
+@dataclass(frozen=True)
+class Datasets:
+    """What a pipeline's datasets are called. Names are without catalog and database."""
+
+    catalog: str
+    database: str
+    root: str
+    bronze: str
+    unified: str
+    quarantine: str
+    silver_template: str
+    gold_template: str
+
+    @classmethod
+    def of(cls, config: Pipeline) -> Datasets:
+        found = config.declarative
+        name = config.tables.database or config.pipeline.replace("-", "_")
+        catalog, _, database = name.rpartition(".")
+        return cls(
+            catalog or CATALOG, database, config.tables.root, found.bronze, found.unified, found.quarantine,
+            found.silver, found.gold,
+        )  # fmt: skip
+
+    def silver(self, route: str) -> str:
+        return table_name(route, self.silver_template)
+
+    def gold(self, route: str) -> str:
+        return table_name(route, self.gold_template)
+
+    def uri(self, name: str) -> str:
+        """Where a table is: the database's location is the pipeline's `tables.root`."""
+        return join(self.root, name)
+
+    def sql(self, name: str) -> str:
+        """A dataset's whole name for Spark SQL."""
+        return ".".join(quoted(part) for part in (self.catalog, self.database, name))
+
+
+def state_folder(config: Pipeline) -> str:
+    """Where a declarative pipeline keeps what is neither a table nor the ledger."""
+    return join(config.state_root, "declarative")
+
+
+def storage(config: Pipeline) -> str:
+    """Where Spark keeps the checkpoints of its flows."""
+    return config.checkpoint or join(state_folder(config), "storage")

@@ -1,0 +1,232 @@
+"""The datasets of a declarative pipeline, registered with `pyspark.pipelines`.
+
+    source -> bronze (a verdict per record) -> silver_<route>_events -> gold_<route>_player_agg -> unified_gold
+                                            -> quarantine (what bronze has set aside and no replay has taken up)
+
+Only operations that leave the planning to the run are used on the pipeline's own tables: others are resolved when they
+are written down, and then a table that exists already is no dependency any more (docs/declarative.md, `lint`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark import pipelines as dp
+from pyspark.pipelines.graph_element_registry import get_active_graph_element_registry
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from distributary.config import Pipeline, load
+from distributary.declarative import gold
+from distributary.declarative.datasets import Datasets
+from distributary.declarative.judge import VERDICT_DDL, VERDICT_SCHEMA, decode_rows, judge_columns, judge_values
+from distributary.declarative.known import ROUTE_PROPERTY, WRITERS_PROPERTY, Known, Route, discover, write_down
+from distributary.declarative.libraries import load_function
+from distributary.declarative.views import Columns, View, apart, keep_current, make_way
+from distributary.errors import TableCollision
+from distributary.fanout.orders import ORIGIN
+from distributary.names import quoted
+from distributary.pipeline import registry_of, source_stream
+from distributary.shape import check_shapes
+from distributary.tables.append import Owner
+from distributary.tables.spark_engine import ddl
+
+ORIGIN_DDL = {"topic": "string", "partition": "int", "offset": "bigint", "timestamp": "timestamp"}
+"""Columns of bronze that say where a record came from; null where the source does not say."""
+
+
+@dataclass(frozen=True)
+class Defined:
+    """What was registered. `kinds`: bronze, silver, gold and so on by dataset. `views`: by name. `there`:
+    tables and views that were there before. `problems`: in words, what could not be defined."""
+
+    known: Known
+    kinds: Mapping[str, str]
+    views: Mapping[str, View]
+    there: Collection[str] = ()
+    problems: tuple[str, ...] = ()
+
+
+def define(file: str | Path, spark: SparkSession) -> Defined:
+    """Register all datasets of a pipeline file. `spark`: the session that the definitions file is given.
+
+    Raises ConfigError, and what `register` raises.
+    """
+    return register(load(file), Path(file).resolve().parent, spark)
+
+
+def register(config: Pipeline, base: Path, spark: SparkSession, *, dry: bool = False) -> Defined:
+    """Register all datasets of a pipeline. `base`: the folder of its file. `dry`: change nothing that is there.
+
+    Raises ShapeInvalid, TableCollision, RegistryDown, RegistryDenied, SourceMissing, StoreUnreadable.
+    """
+    check_shapes(config.tables)
+    return _Definitions(config, spark, discover(config, registry_of(config)), base).register(dry)
+
+
+class _Definitions:
+    def __init__(self, config: Pipeline, spark: SparkSession, known: Known, base: Path) -> None:
+        self.config = config
+        self.base = base
+        self.spark = spark
+        self.known = known
+        self.datasets = Datasets.of(config)
+        self.kinds: dict[str, str] = {}
+        self.views: dict[str, View] = {}
+        self.materialized: Mapping[str, Columns] = {}
+        self.problems: list[str] = []
+
+    def register(self, dry: bool) -> Defined:
+        self._bronze()
+        for route in self.known.routes.values():
+            self._silver(route)
+        self._gold()
+        there = set() if dry else apart(self._prepare)
+        return Defined(self.known, self.kinds, self.views, there, tuple(self.problems))
+
+    def _prepare(self) -> set[str]:
+        """What Spark's pipelines do not do with tables and views that are there."""
+        for change in growth(self.datasets, self.known):
+            self.spark.sql(change)
+        make_way(self.spark, self.config, self.views, self.materialized)
+        return keep_current(self.spark, self.config, self.views)
+
+    def _note(self, name: str, kind: str, route: str | None = None) -> str:
+        if name in self.kinds:
+            raise TableCollision(route=route, table=name, owner=f"this pipeline's {self.kinds[name]} dataset")
+        self.kinds[name] = kind
+        return name
+
+    def _bronze(self) -> None:
+        # Built out here: what looks at the source's columns may not be called while a dataset is being defined.
+        rows = bronze_rows(source_stream(self.spark, self.config), self.config, self.known)
+
+        owner = Owner(self.config.pipeline, "").text()
+
+        @dp.table(name=self._note(self.datasets.bronze, "bronze"), comment=owner, partition_cols=["route"])
+        def bronze() -> DataFrame:
+            return rows
+
+        found = View(gold.quarantine_sql(self.datasets), (self.datasets.bronze,))
+        self._view(self._note(self.datasets.quarantine, "quarantine"), found)
+
+    def _silver(self, route: Route) -> None:
+        spark, source = self.spark, self.datasets.bronze
+        properties = {
+            **self.config.tables.properties,
+            ROUTE_PROPERTY: route.route,
+            WRITERS_PROPERTY: write_down(route.slots),
+        }
+        origin = self.config.tables.origin
+        own = load_function(self.config, route.route, self.base)
+        name = self._note(self.datasets.silver(route.route), "silver", route.route)
+
+        owner = Owner(self.config.pipeline, route.route).text()
+
+        @dp.table(name=name, comment=owner, table_properties=properties)
+        def silver() -> DataFrame:
+            rows = silver_rows(spark.readStream.table(source), route, origin)
+            return rows if own is None else own(rows)
+
+    def _gold(self) -> None:
+        plan = gold.plan(self.config, self.known, self.datasets)
+        self.problems += plan.problems
+        for one in plan.golds:
+            self._note(one.name, "gold", one.route)
+        if plan.golds:
+            self._note(self.datasets.unified, "unified gold")
+        if self.config.declarative.gold_as == "view":
+            for one in plan.golds:
+                self._view(one.name, View(one.sql(), (one.silver,)))
+            if plan.golds:
+                self._view(self.datasets.unified, View(plan.unified_sql(), tuple(g.name for g in plan.golds)))
+        else:
+            self.materialized = plan.materialized()
+            gold.materialized(self.spark, plan)
+
+    def _view(self, name: str, view: View) -> None:
+        """A view that is kept in the catalog: SQL is the only word for one (`dp` has temporary views)."""
+        self.views[name] = view
+        get_active_graph_element_registry().register_sql(
+            f"CREATE VIEW {quoted(name)} AS {view.query}", Path(f"{name}.sql")
+        )
+
+
+def growth(datasets: Datasets, known: Known) -> list[str]:
+    """Commands that add the new fields of structs to the silver tables.
+
+    Spark's pipelines add columns by themselves, but replace a struct as a whole, which Delta refuses
+    (DELTA_CANNOT_UPDATE_STRUCT_FIELD).
+    """
+    return [
+        f"ALTER TABLE {datasets.sql(datasets.silver(r.route))} ADD COLUMNS ({', '.join(added)})"
+        for r in known.routes.values()
+        if (added := [f"{path} {ddl(kind)}" for path, kind in grown(r.before, r.columns)])
+    ]
+
+
+def grown(before: Iterable[pa.Field] | None, after: Iterable[pa.Field], path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path as ALTER TABLE spells it, type) of the fields that are new inside columns that are there."""
+    known = {f.name: f.type for f in before or ()}
+    for new in after:
+        here = f"{path}{quoted(new.name)}"
+        if new.name in known:
+            yield from _grown(known[new.name], new.type, here)
+        elif path:
+            yield here, new.type
+
+
+def _grown(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if old == new:
+        return
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        yield from grown(list(old), list(new), f"{path}.")
+    elif pa.types.is_list(old) and pa.types.is_list(new):
+        yield from _grown(old.value_type, new.value_type, f"{path}.element")
+    elif pa.types.is_map(old) and pa.types.is_map(new):
+        yield from _grown(old.item_type, new.item_type, f"{path}.value")
+
+
+def bronze_rows(rows: DataFrame, config: Pipeline, known: Known) -> DataFrame:
+    """Source rows -> bronze rows: a verdict each, and where it came from."""
+    if config.envelope.format == "columns":
+        names = [config.envelope.route, config.envelope.schema_id, config.envelope.payload]
+        task: Callable[..., pa.Array] = partial(judge_columns, known=known)
+    else:
+        names, task = ["value"], partial(judge_values, known=known)
+    verdict = _arrow(task, VERDICT_DDL)(*(F.col(quoted(n)) for n in names)).alias("verdict")
+    found = rows.columns
+    origin = [(F.col(quoted(n)) if n in found else F.lit(None)).cast(kind).alias(n) for n, kind in ORIGIN_DDL.items()]
+    headers = [F.col("headers")] if "headers" in found else []
+    columns = [F.col(f"verdict.{f.name}").cast(ddl(f.type)).alias(f.name) for f in VERDICT_SCHEMA]
+    told = [*(F.col(n) for n in ORIGIN_DDL), *headers]
+    return rows.select(verdict, *origin, *headers).select(
+        *columns, *told, F.lit(None).cast("string").alias("replay_of"), F.current_timestamp().alias("bronze_at")
+    )
+
+
+def silver_rows(bronze: DataFrame, route: Route, origin: bool) -> DataFrame:
+    """Good bronze rows of one route -> its silver rows."""
+    decode = _arrow(partial(decode_rows, route=route), from_arrow_schema(route.columns))
+    fields = [F.col(f"row.{quoted(f.name)}").cast(ddl(f.type)).alias(f.name) for f in route.columns]
+    told = F.struct(*(F.col(n) for n in (*ORIGIN_DDL, "schema_id", "envelope_schema_id"))).alias(ORIGIN)
+    good = bronze.where((F.col("route") == F.lit(route.route)) & F.col("reason").isNull())
+    rows = good.select(decode(F.col("schema_id"), F.col("message"), F.col("payload")).alias("row"), told)
+    return rows.select(*fields, *([F.col(ORIGIN)] if origin else []))
+
+
+def _arrow(task: Callable[..., pa.Array], kind: Any) -> Callable[..., Column]:
+    """An Arrow function for Spark's tasks. What it closes over ships with it; its module is imported there."""
+
+    def run(*columns: pa.Array) -> pa.Array:
+        return task(*columns)
+
+    made: Callable[..., Column] = cast(Any, arrow_udf)(run, kind)
+    return made

@@ -1,0 +1,103 @@
+"""The checkpoints of a pipeline's flows: where they are, how far each has read, and whether each fits its table.
+
+    <storage>/_checkpoints/<catalog>/<database>/<table>/<flow>/<n>      n: one more with each full refresh
+
+A table without its checkpoint would be written twice; a checkpoint without its table goes on in the middle and says
+nothing, so that the table has new rows only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow.fs as pafs
+from deltalake.exceptions import DeltaError
+
+from distributary.config import Pipeline
+from distributary.declarative.datasets import Datasets, storage
+from distributary.errors import StoreUnreadable
+from distributary.state.checkpoint import last_committed, read_offsets
+from distributary.tables import append
+from distributary.tables.files import filesystem
+from distributary.tables.store import Store, join
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far a flow has read a Delta table: all commits before `version`; `inside`: and a part of that one.
+
+    `first`: a part of all that was there at `version` when the stream began, and nothing else.
+    """
+
+    version: int
+    inside: bool = False
+    first: bool = False
+
+    @property
+    def certain(self) -> int:
+        """All commits before this one are read."""
+        return 0 if self.first else self.version
+
+    @property
+    def possible(self) -> int:
+        """Of commits from this one on, nothing is read."""
+        return self.version + 1 if self.inside else self.certain
+
+
+@dataclass(frozen=True)
+class Flows:
+    """The flows of one pipeline. All methods raise OSError where the storage cannot be read."""
+
+    datasets: Datasets
+    storage: str
+    store: Store
+
+    @classmethod
+    def of(cls, config: Pipeline, store: Store) -> Flows:
+        return cls(Datasets.of(config), storage(config), store)
+
+    def checkpoint(self, name: str) -> str | None:
+        """The checkpoint that the flow into table `name` follows now; None for a flow that has never run."""
+        names = self.datasets
+        folder = join(self.storage, "_checkpoints", names.catalog, names.database, name, name)
+        found = filesystem(folder, self.store).get_file_info(pafs.FileSelector("", allow_not_found=True))
+        numbers = [int(f.base_name) for f in found if f.base_name.isdecimal()]
+        return join(folder, str(max(numbers))) if numbers else None
+
+    def place(self, name: str) -> Place | None:
+        """How far the flow into `name` has read; None where it does not read a Delta table."""
+        checkpoint = self.checkpoint(name)
+        batch = None if checkpoint is None else last_committed(checkpoint, self.store)
+        if checkpoint is None or batch is None:
+            return Place(0)
+        offsets = read_offsets(checkpoint, self.store, batch) or [{}]
+        read = offsets[0]
+        if "reservoirVersion" not in read:
+            return None
+        # An index of -1 (-100 in the older form) stands before the version's first file.
+        inside = int(read.get("index", -1)) >= 0
+        return Place(int(read["reservoirVersion"]), inside, bool(read.get("isStartingVersion")))
+
+    def has_read(self, name: str) -> bool:
+        """Has the flow into `name` finished a batch?"""
+        checkpoint = self.checkpoint(name)
+        return checkpoint is not None and last_committed(checkpoint, self.store) is not None
+
+    def torn(self, names: Iterable[str]) -> list[str]:
+        """Those whose table and checkpoint do not go together: one of them is there without the other.
+
+        Raises StoreUnreadable.
+        """
+        found = []
+        for name in names:
+            uri = self.datasets.uri(name)
+            try:
+                table = append.open_table(uri, self.store)
+                # Spark makes a table before its flow begins: an empty one goes with any checkpoint.
+                filled = table is not None and bool(table.file_uris())
+                if (table is None and self.has_read(name)) or (filled and self.checkpoint(name) is None):
+                    found.append(name)
+            except (DeltaError, OSError) as e:
+                raise StoreUnreadable(path=uri, detail=f"{type(e).__name__}: {e}") from e
+        return found

@@ -1,0 +1,166 @@
+"""Gold: how many events each player has, and the first and last of them; per route and over all routes.
+
+Persisted views by default. A materialized view is emptied when its refresh begins and filled when it ends, in commits
+of their own, and stays empty when the refresh fails; a view has neither moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from distributary.config import Pipeline
+from distributary.declarative.datasets import Datasets
+from distributary.declarative.known import Known
+from distributary.names import quoted
+from distributary.tables.append import Owner
+
+COUNT, FIRST, LAST = "events", "first_event", "last_event"
+
+
+@dataclass(frozen=True)
+class Gold:
+    """Gold of one route. `player`, `time`: columns of its silver table, quoted paths. `kinds`: their types."""
+
+    datasets: Datasets
+    route: str
+    name: str
+    silver: str
+    player: str
+    time: str
+    alias: str
+    kinds: tuple[Any, Any]
+
+    def sql(self) -> str:
+        return (
+            f"SELECT {self.player} AS {quoted(self.alias)}, count(*) AS {COUNT}, min({self.time}) AS {FIRST}, "
+            f"max({self.time}) AS {LAST} FROM {self.datasets.sql(self.silver)} GROUP BY {self.player}"
+        )
+
+
+@dataclass(frozen=True)
+class GoldPlan:
+    """Gold of all routes. `casts`: types of player and time over all routes, where they differ."""
+
+    pipeline: str
+    unified: str
+    golds: tuple[Gold, ...]
+    problems: tuple[str, ...] = ()
+
+    def materialized(self) -> dict[str, dict[str, Any]]:
+        """The columns and types of all gold datasets, where they are tables."""
+        found = {
+            g.name: {g.alias: g.kinds[0], COUNT: pa.int64(), FIRST: g.kinds[1], LAST: g.kinds[1]} for g in self.golds
+        }
+        for one in self.golds[:1]:
+            player, time = (pa.string() if text else kind for text, kind in zip(self._texts(), one.kinds, strict=True))
+            route = {"route": pa.string(), one.alias: player}
+            found[self.unified] = {**route, COUNT: pa.int64(), FIRST: time, LAST: time}
+        return found
+
+    def _texts(self) -> list[bool]:
+        """Do routes differ in the type of the player, or of the time?"""
+        return [len({g.kinds[n] for g in self.golds}) > 1 for n in (0, 1)]
+
+    def columns(self) -> list[str]:
+        """The columns of every gold dataset, for the union: as text where routes differ in a type."""
+        if not self.golds:
+            return []
+        texts = self._texts()
+        names = [quoted(self.golds[0].alias), COUNT, FIRST, LAST]
+        as_text = [texts[0], False, texts[1], texts[1]]
+        return [
+            f"CAST({name} AS STRING) AS {name}" if text else name for name, text in zip(names, as_text, strict=True)
+        ]
+
+    def unified_sql(self) -> str:
+        columns = ", ".join(self.columns())
+        return " UNION ALL ".join(
+            f"SELECT {literal(g.route)} AS route, {columns} FROM {g.datasets.sql(g.name)}" for g in self.golds
+        )
+
+
+def plan(config: Pipeline, known: Known, datasets: Datasets) -> GoldPlan:
+    """Gold for every route that has the columns for it."""
+    wanted = config.declarative
+    golds: list[Gold] = []
+    problems: list[str] = []
+    for route in known.routes.values() if wanted.gold_as != "none" else ():
+        kinds = [_kind(route.columns, path.split(".")) for path in (wanted.player, wanted.time)]
+        missing = [p for p, kind in zip((wanted.player, wanted.time), kinds, strict=True) if kind is None]
+        if missing:
+            problems.append(f"{route.route}: no gold, for its schemas have no field {' and no field '.join(missing)}")
+            continue
+        player, time = (".".join(map(quoted, path.split("."))) for path in (wanted.player, wanted.time))
+        golds.append(
+            Gold(
+                datasets,
+                route.route,
+                datasets.gold(route.route),
+                datasets.silver(route.route),
+                player,
+                time,
+                wanted.player.replace(".", "_"),
+                (kinds[0], kinds[1]),
+            )
+        )
+    return GoldPlan(config.pipeline, datasets.unified, tuple(golds), tuple(problems))
+
+
+def materialized(spark: SparkSession, plan: GoldPlan) -> None:
+    """Register gold as materialized views."""
+    for one in plan.golds:
+        _materialize(spark, plan.pipeline, one)
+    if not plan.golds:
+        return
+
+    def unified() -> DataFrame:
+        parts = [
+            spark.read.table(g.name).selectExpr(f"{literal(g.route)} AS route", *plan.columns()) for g in plan.golds
+        ]
+        return reduce(lambda a, b: a.unionByName(b), parts)
+
+    dp.materialized_view(name=plan.unified, comment=Owner(plan.pipeline, "").text())(unified)
+
+
+def _materialize(spark: SparkSession, pipeline: str, one: Gold) -> None:
+    def rows() -> DataFrame:
+        found = [F.count(F.lit(1)).alias(COUNT), F.min(one.time).alias(FIRST), F.max(one.time).alias(LAST)]
+        return spark.read.table(one.silver).groupBy(F.col(one.player).alias(one.alias)).agg(*found)
+
+    dp.materialized_view(name=one.name, comment=Owner(pipeline, one.route).text())(rows)
+
+
+def quarantine_sql(datasets: Datasets) -> str:
+    """Rows that bronze has set aside and no replay has taken up."""
+    names = ("id", "route", "reason", "detail", "schema_id", "envelope_schema_id", "topic", "partition", "offset")
+    columns = ", ".join(f"b.{quoted(n)}" for n in (*names, "timestamp", "level"))
+    bronze = datasets.sql(datasets.bronze)
+    return (
+        f"SELECT {columns}, b.payload AS value, b.bronze_at AS quarantined_at FROM {bronze} AS b LEFT ANTI JOIN "
+        f"(SELECT replay_of FROM {bronze} WHERE replay_of IS NOT NULL) AS r ON b.id = r.replay_of "
+        "WHERE b.reason IS NOT NULL"
+    )
+
+
+def literal(text: str) -> str:
+    """A text for Spark SQL."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _kind(columns: Iterable[pa.Field], path: Sequence[str]) -> Any:
+    """Type of the field at `path`; None where there is none."""
+    for field in columns:
+        if field.name == path[0]:
+            if len(path) == 1:
+                return field.type
+            return _kind(list(field.type), path[1:]) if pa.types.is_struct(field.type) else None
+    return None

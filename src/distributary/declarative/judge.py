@@ -1,0 +1,253 @@
+"""What Spark's tasks do for bronze: read each record's envelope, and decide whether its silver table can take it.
+
+The verdict is stored with the record, in the same commit: silver takes what was called good, the quarantine shows the
+rest, and neither decides anything again. So a row is in one of them whenever either is refreshed, and with whatever
+schemas are known by then.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.declarative.known import Known, Route
+from distributary.errors import ExpectationBroken, Reason
+from distributary.fanout.chunks import Cut, Writer, one_array
+from distributary.fanout.demux import split_payloads, split_values
+from distributary.formats.framing import frame
+from distributary.tables.conform import conform
+from distributary.tables.quarantine import ORIGIN_FIELDS
+
+VERDICT_SCHEMA = pa.schema(
+    [
+        ("route", pa.string()),
+        ("schema_id", pa.int32()),
+        ("message", pa.string()),
+        ("payload", pa.binary()),
+        ("envelope_schema_id", pa.int32()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("level", pa.string()),
+        ("id", pa.string()),
+        ("warnings", pa.list_(pa.string())),
+    ]
+)
+"""What is found out about a record. Good: `reason` is null, `payload` is the message's body. Set aside: `payload` is
+the `level` (whole envelope, or payload with its header) as it came, and `id` names the row. A tombstone has neither.
+`warnings`: expectations that a good row breaks."""
+VERDICT_DDL = (
+    "route string, schema_id int, message string, payload binary, envelope_schema_id int, reason string, "
+    "detail string, level string, id string, warnings array<string>"
+)
+
+
+def judge_values(values: pa.Array, known: Known) -> pa.StructArray:
+    """Framed or bare envelopes -> a verdict each (`VERDICT_SCHEMA`), in the same order."""
+    values = values.cast(pa.binary())
+    verdicts = _Verdicts(known)
+    split_values(values, _places(len(values)), known.reader, verdicts)
+    if verdicts.missing:
+        text = "the envelope's schema id {} was not known when the update began"
+        refused = {i: (Reason.UNKNOWN_SCHEMA_ID, text.format(i)) for i in verdicts.missing}
+        reader = replace(known.reader, refused={**known.reader.refused, **refused})
+        verdicts = _Verdicts(known)
+        split_values(values, _places(len(values)), reader, verdicts)
+    return verdicts.verdicts(len(values))
+
+
+def judge_columns(route: pa.Array, schema_id: pa.Array, payload: pa.Array, known: Known) -> pa.StructArray:
+    """As `judge_values`, where the source has the envelope's columns."""
+    verdicts = _Verdicts(known)
+    payload = payload.cast(pa.binary())
+    split_payloads(
+        route.cast(pa.string()), schema_id.cast(pa.int32()), payload, _places(len(route)), known.reader, verdicts
+    )
+    return verdicts.verdicts(len(route))
+
+
+def _places(rows: int) -> pa.Table:
+    """An origin whose offset is the row's number: the splitters reorder rows, and this is how each is found again."""
+    columns = [pa.array(np.arange(rows)) if f.name == "offset" else pa.nulls(rows, f.type) for f in ORIGIN_FIELDS]
+    return pa.table(columns, schema=pa.schema(ORIGIN_FIELDS))
+
+
+class _Verdicts(Cut):
+    """Takes what the splitters find, as verdicts instead of chunks."""
+
+    def __init__(self, known: Known) -> None:
+        super().__init__(0, 0)
+        self.known = known
+        self.missing: set[int] = set()
+        self._parts: list[pa.Table] = []
+        self._at: list[np.ndarray] = []
+
+    def tombstones(self, route: str | None, rows: int) -> None:
+        """They have no place of their own: they are what is left over at the end."""
+
+    def unknown(self, schema_id: int) -> None:
+        self.missing.add(schema_id)
+
+    def bad(self, rows: pa.Table) -> None:
+        names = ("route", "schema_id", "envelope_schema_id", "reason", "detail", "level")
+        self._keep(rows.column("offset"), {**{n: rows.column(n) for n in names}, "payload": rows.column("value")})
+
+    def rows(self, route: pa.Array, schema_id: pa.Array, index: pa.Array, body: pa.Array, origin: pa.Table) -> None:
+        records = pa.table(
+            {
+                "route": route,
+                "schema_id": schema_id,
+                "message": index,
+                "payload": body,
+                "envelope_schema_id": origin.column("envelope_schema_id"),
+                "at": origin.column("offset"),
+            }
+        )
+        keys = ["route", "schema_id", "message"]
+        groups = records.select(keys).group_by(keys).aggregate([]).to_pylist()
+        for group in groups:
+            part = records
+            if len(groups) > 1:
+                same = [pc.equal(records.column(k), group[k]) for k in keys]
+                part = records.filter(pc.and_(pc.and_(same[0], same[1]), same[2]))
+            self._judge(group["route"], (group["schema_id"], group["message"]), part)
+
+    def _judge(self, name: str, writer: Writer, records: pa.Table) -> None:
+        """The records of one writer of one route."""
+        route = self.known.routes.get(name)
+        if route is None or writer not in route.slots:
+            self._refuse(records, *why_not(route, name, writer))
+            return
+        verdict = try_records(route, writer, one_array(records.column("payload")))
+        faults = verdict.faults
+        if verdict.warned:
+            told = [verdict.warned.get(n) for n in range(records.num_rows)]
+            records = records.append_column("warnings", pa.array(told, pa.list_(pa.string())))
+        if faults:
+            at = pa.array(sorted(faults))
+            reasons, details = zip(*(faults[n] for n in at.to_pylist()), strict=True)
+            self._refuse(records.take(at), pa.array(map(str, reasons)), pa.array(details))
+            keep = np.ones(records.num_rows, dtype=bool)
+            keep[list(faults)] = False
+            records = records.filter(pa.array(keep))
+        good = [n for n in records.column_names if n != "at"]
+        self._keep(records.column("at"), {n: records.column(n) for n in good})
+
+    def _refuse(self, records: pa.Table, reason: Reason | pa.Array, detail: str | pa.Array) -> None:
+        """Set records aside whose header has been read: it goes back in front of them."""
+        rows = records.num_rows
+        given = {n: records.column(n) for n in ("route", "schema_id", "message", "envelope_schema_id")}
+        self._keep(
+            records.column("at"),
+            {
+                **given,
+                "payload": self._with_header(records),
+                "reason": pa.repeat(reason.value, rows) if isinstance(reason, Reason) else reason,
+                "detail": pa.repeat(detail, rows) if isinstance(detail, str) else detail,
+                "level": pa.repeat("payload", rows),
+            },
+        )
+
+    def _with_header(self, records: pa.Table) -> pa.Array:
+        payload = one_array(records.column("payload"))
+        if not self.known.reader.payload_framed or not len(payload):
+            return payload
+        schema_id, message = (records.column(n)[0].as_py() for n in ("schema_id", "message"))
+        header = pa.scalar(frame(schema_id, b"", [int(step) for step in message.split(".")]), pa.binary())
+        return pc.binary_join_element_wise(header, payload, pa.scalar(b"", pa.binary()))
+
+    def _keep(self, at: pa.ChunkedArray, columns: dict[str, Any]) -> None:
+        rows = len(at)
+        if "reason" in columns:
+            mark = uuid.uuid4().hex[:20]
+            columns["id"] = pa.array([f"{mark}-{n}" for n in range(rows)], pa.string())
+        parts = [columns[f.name] if f.name in columns else pa.nulls(rows, f.type) for f in VERDICT_SCHEMA]
+        self._parts.append(pa.table(parts, schema=VERDICT_SCHEMA))
+        self._at.append(np.asarray(at))
+
+    def verdicts(self, count: int) -> pa.StructArray:
+        """A verdict for each of `count` records, in their order."""
+        found = pa.concat_tables([*self._parts, VERDICT_SCHEMA.empty_table()]).combine_chunks()
+        order = np.full(count, -1, np.int64)
+        if self._at:
+            places = np.concatenate(self._at)
+            order[places] = np.arange(len(places))
+        picked = found.take(pa.array(order, mask=order < 0))
+        return pa.StructArray.from_arrays([one_array(c) for c in picked.columns], fields=list(VERDICT_SCHEMA))
+
+
+def why_not(route: Route | None, name: str, writer: Writer) -> tuple[Reason, str]:
+    """Why the records of this writer are set aside."""
+    schema_id, message = writer
+    if route is not None and schema_id in route.broken:
+        return Reason.BROKEN_SCHEMA, route.broken[schema_id]
+    path = "" if message == "0" else f", message {message},"
+    return Reason.UNKNOWN_SCHEMA_ID, f"schema id {schema_id}{path} was not known of {name!r} when the update began"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of the records of one writer, by position: why each cannot enter its silver table, and which expectations each
+    breaks that enters."""
+
+    faults: Mapping[int, tuple[Reason, str]]
+    warned: Mapping[int, tuple[str, ...]]
+
+
+def try_records(route: Route, writer: Writer, payloads: pa.Array) -> Verdict:
+    """Do all that silver will do with these records, and say what came of it."""
+    split = route.decoder(writer).decode(payloads)
+    faults = {r.position: (r.reason, r.detail) for r in split.rejected}
+    places = np.arange(split.rows.num_rows) if split.positions is None else np.asarray(split.positions)
+    shaped = route.shape.apply(split.rows)
+    fitted = conform(shaped.rows, route.slots[writer], route.columns)
+    for row, (reason, column) in fitted.rejected.items():
+        faults[int(places[row])] = reason, f"column {column!r}"
+    for row, name in shaped.dropped.items():
+        faults[int(places[row])] = Reason.EXPECTATION_FAILED, name
+    warned = {int(places[row]): names for row, names in shaped.warned.items()}
+    return Verdict(faults, {at: names for at, names in warned.items() if at not in faults})
+
+
+def decode_rows(schema_id: pa.Array, message: pa.Array, payload: pa.Array, route: Route) -> pa.StructArray:
+    """Good records of one route -> its silver columns, in the same order.
+
+    Raises ExpectationBroken where an expectation says fail, and ValueError where a record does not decode that bronze
+    has called good: this table stops, nothing is lost.
+    """
+    rows = len(payload)
+    writers = pa.table({"id": schema_id, "message": message}).group_by(["id", "message"]).aggregate([]).to_pylist()
+    parts: list[pa.Table] = []
+    at: list[np.ndarray] = []
+    for found in writers:
+        writer = (found["id"], found["message"])
+        if writer not in route.slots:
+            raise ValueError(f"{route.route}: {why_not(route, route.route, writer)[1]}; start the update again")
+        mask = np.asarray(pc.and_(pc.equal(schema_id, writer[0]), pc.equal(message, writer[1])))
+        places = np.flatnonzero(mask)
+        body = payload if len(places) == rows else payload.take(pa.array(places))
+        split = route.decoder(writer).decode(body.cast(pa.binary()))
+        # Which rows are dropped, bronze has decided, and for good.
+        shaped = route.shape.apply(split.rows)
+        for name, count in shaped.failures.items():
+            raise ExpectationBroken(route=route.route, name=name, rows=count)
+        fitted = conform(shaped.rows, route.slots[writer], route.columns)
+        if split.rejected or fitted.rejected:
+            first = split.rejected[0].detail if split.rejected else next(iter(fitted.rejected.values()))
+            raise ValueError(
+                f"{route.route}: a record of schema id {writer[0]} that bronze has called good does not fit its table "
+                f"({first}). If tables.evolution was changed, change it back, or refresh bronze in full"
+            )
+        parts.append(pa.table(fitted.columns, schema=route.columns))
+        at.append(places)
+    table = pa.concat_tables([*parts, route.columns.empty_table()]).combine_chunks()
+    if len(parts) > 1:
+        order = np.empty(rows, np.int64)
+        order[np.concatenate(at)] = np.arange(rows)
+        table = table.take(pa.array(order))
+    return pa.StructArray.from_arrays([one_array(c) for c in table.columns], fields=list(route.columns))

@@ -1,0 +1,229 @@
+"""What is known when an update begins: the routes, who writes each, its silver columns, and the envelopes.
+
+Read anew by every update. A record is good only if its route knows its writer: else a silver table of this very update
+might lack its columns. What is not known is set aside, and comes back once it is (`replay`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from distributary.config import Pipeline
+from distributary.declarative.datasets import Datasets, state_folder
+from distributary.errors import SchemaBroken, SchemaNotFound, StoreUnreadable
+from distributary.fanout.chunks import Writer
+from distributary.fanout.demux import EnvelopeReader, wrong_fields
+from distributary.fanout.envelopes import Envelopes
+from distributary.fanout.orders import ORIGIN
+from distributary.formats.protobuf import BadIndex, MessageDecoder, decoder_for
+from distributary.registry import Registry
+from distributary.registry.compile import CompiledSchema
+from distributary.schemas import LOOKUPS, Schemas
+from distributary.shape import Shape
+from distributary.tables import append
+from distributary.tables.append import Owner
+from distributary.tables.evolve import Policy, Slot, evolve
+from distributary.tables.store import Store
+
+WRITERS_PROPERTY = "distributary.writers"
+"""Table property of a silver table: the writers that its columns were made for, so that none is ever forgotten."""
+ROUTE_PROPERTY = "distributary.route"
+WRITERS_FILE = "writers.json"
+"""Writers that no subject names, found by replays: route -> [[schema id, message] ...]."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """One route. `columns`: of its silver table, without the origin. `slots`: each writer's way into them.
+
+    `broken`: schema ids that no decoder can be made for, and why. `before`: the table's columns now; None where there
+    is no table. Pickles, and ships to tasks.
+    """
+
+    route: str
+    columns: pa.Schema
+    slots: Mapping[Writer, tuple[Slot, ...]]
+    schemas: Mapping[int, CompiledSchema]
+    broken: Mapping[int, str] = field(default_factory=dict)
+    before: pa.Schema | None = None
+    raw_nested_indexes: bool = False
+    shape: Shape = field(default_factory=Shape)
+
+    def decoder(self, writer: Writer) -> MessageDecoder:
+        return decoder_for(self.schemas[writer[0]], writer[1], raw_nested_indexes=self.raw_nested_indexes)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What an update knows. `reader`: how envelopes are read, with all the envelope schemas there are."""
+
+    reader: EnvelopeReader
+    routes: Mapping[str, Route]
+
+
+def payload_columns(columns: pa.Schema) -> pa.Schema:
+    """A writer schema's columns; none may take the origin's name."""
+    return pa.schema([f.with_name(f"{ORIGIN}__field") if f.name.lower() == ORIGIN else f for f in columns])
+
+
+Writers = Mapping[str, Iterable[Writer]]
+"""Writers by route."""
+
+
+def discover(config: Pipeline, registry: Registry, more: Writers | None = None) -> Known:
+    """Ask the registry and the tables. `more`: writers that neither names.
+
+    Raises RegistryDown, RegistryDenied, StoreUnreadable, TableCollision, ShapeInvalid.
+    """
+    return _Discovery(config, registry).known(more or {})
+
+
+class _Discovery:
+    def __init__(self, config: Pipeline, registry: Registry) -> None:
+        self.config = config
+        self.registry = registry
+        self.schemas = Schemas(registry)
+        self.store = Store.of(config.tables)
+        self.datasets = Datasets.of(config)
+        self.message = config.payload.message or "0"
+
+    def known(self, more: Writers) -> Known:
+        self._open(self.datasets.bronze, "")  # of another pipeline? then it is refused
+        reader = Envelopes(self.config, self.schemas).begin()
+        subjects = self.registry.subjects()
+        named = self._routes_by_subject(subjects)
+        found_envelopes = self._envelope_subjects(subjects, reader)
+        if reader.format == "protobuf" and reader.framed:
+            reader = replace(reader, schemas=self._all_versions(found_envelopes))
+        writers = {r: set(ids) for r, ids in read_writers(self.config, self.store).items()}
+        for route, found in more.items():
+            writers.setdefault(route, set()).update(found)
+        for route, subject in named.items():
+            if subject not in found_envelopes:
+                writers.setdefault(route, set())
+        with ThreadPoolExecutor(LOOKUPS) as pool:
+            routes = pool.map(lambda r: self._route(r, named.get(r), writers[r]), sorted(writers))
+            return Known(reader, {r.route: r for r in routes if r is not None})
+
+    # -- subjects ------------------------------------------------------------------------------------------
+
+    def _routes_by_subject(self, subjects: Iterable[str]) -> dict[str, str]:
+        template = self.config.declarative.subject
+        if template is None:
+            return {}
+        before, after = map(re.escape, template.split("{route}"))
+        matches = ((re.fullmatch(f"{before}(.+){after}", s, re.DOTALL), s) for s in subjects)
+        return {match[1]: subject for match, subject in matches if match is not None}
+
+    def _envelope_subjects(self, subjects: Iterable[str], reader: EnvelopeReader) -> set[str]:
+        """Subjects of envelopes: the one that the pipeline names, else those whose newest schema has its fields."""
+        named = self.config.envelope_subject
+        if named is not None:
+            return {named}
+        if reader.format != "protobuf":
+            return set()
+        with ThreadPoolExecutor(LOOKUPS) as pool:
+            all_subjects = list(subjects)
+            found = pool.map(partial(self._is_envelope, reader=reader), all_subjects)
+            return {s for s, is_one in zip(all_subjects, found, strict=True) if is_one}
+
+    def _is_envelope(self, subject: str, reader: EnvelopeReader) -> bool:
+        try:
+            newest = self.registry.latest(subject).schema
+            compiled, _ = self.schemas.resolve([newest.id])
+            columns = decoder_for(compiled[newest.id], reader.message or "0").columns
+        except (SchemaNotFound, SchemaBroken, BadIndex, KeyError):
+            return False
+        return wrong_fields(columns, reader) is None
+
+    def _all_versions(self, subjects: Iterable[str]) -> dict[int, CompiledSchema]:
+        ids = {i for subject in subjects for i in self._ids(subject)}
+        return self.schemas.resolve(ids)[0]
+
+    def _ids(self, subject: str) -> list[int]:
+        try:
+            return [self.registry.version(subject, v).schema.id for v in self.registry.versions(subject)]
+        except SchemaNotFound:
+            return []
+
+    # -- one route -----------------------------------------------------------------------------------------
+
+    def _route(self, route: str, subject: str | None, writers: Iterable[Writer]) -> Route | None:
+        """None for a route without any schema that can be decoded."""
+        table = self._open(self.datasets.silver(route), route)
+        known = set(writers)
+        before = None
+        if table is not None:
+            known |= parse_writers(table.metadata().configuration.get(WRITERS_PROPERTY, ""))
+            found = append.arrow_schema(table)
+            before = pa.schema([f for f in found if f.name != ORIGIN]) if found.names else None
+        known |= {(i, self.message) for i in (self._ids(subject) if subject is not None else ())}
+        compiled, refused = self.schemas.resolve({i for i, _ in known})
+        broken = {i: detail for i, (_, detail) in refused.items()}
+        incoming: dict[Writer, pa.Schema] = {}
+        shape = Shape.of(self.config.tables, route)
+        raw = self.config.payload.raw_nested_indexes
+        for schema_id, message in sorted(known - {(i, m) for i, m in known if i in broken}):
+            try:
+                decoder = decoder_for(compiled[schema_id], message, raw_nested_indexes=raw)
+                incoming[schema_id, message] = payload_columns(shape.columns(decoder.columns))
+            except (BadIndex, SchemaBroken) as e:
+                broken[schema_id] = str(e)
+        if not incoming:
+            return None
+        _, rules = self.config.tables.for_route(route)
+        # Spark adds columns to a streaming table by itself, but never changes a column's type.
+        policy = Policy(rules.new_column, rules.type_change, can_widen=False)
+        evolution = evolve(before, list(incoming.values()), policy)
+        slots = dict(zip(incoming, evolution.slots, strict=True))
+        columns = evolution.schema
+        if self.config.tables.shape_of(route)[2] is not None:
+            # The user's function makes columns of its own: those it must not find there already.
+            made = {slot.target for ways in slots.values() for slot in ways}
+            columns = pa.schema([f for f in columns if f.name in made])
+        return Route(route, columns, slots, compiled, broken, before, raw, shape)
+
+    def _open(self, name: str, route: str) -> DeltaTable | None:
+        uri = self.datasets.uri(name)
+        try:
+            return append.open_owned(uri, Owner(self.config.pipeline, route), self.store)
+        except (DeltaError, OSError) as e:
+            raise StoreUnreadable(path=uri, detail=f"{type(e).__name__}: {e}") from e
+
+
+# -- writers, written down ---------------------------------------------------------------------------------
+
+
+def write_down(writers: Iterable[Writer]) -> str:
+    """Writers as a table property: `5 7 9:0.1`."""
+    return " ".join(str(i) if message == "0" else f"{i}:{message}" for i, message in sorted(writers))
+
+
+def parse_writers(text: str) -> set[Writer]:
+    parts = (word.partition(":") for word in text.split())
+    return {(int(schema_id), message or "0") for schema_id, _, message in parts}
+
+
+def read_writers(config: Pipeline, store: Store) -> dict[str, set[Writer]]:
+    """Writers by route that replays have found. Raises OSError."""
+    body = store.get(state_folder(config), WRITERS_FILE)
+    found = json.loads(body or b"{}")
+    return {route: {(int(i), str(m)) for i, m in pairs} for route, pairs in found.items()}
+
+
+def add_writers(config: Pipeline, store: Store, more: Writers) -> None:
+    """Remember writers for good. Only under the pipeline's lock. Raises OSError."""
+    found = read_writers(config, store)
+    for route, writers in more.items():
+        found.setdefault(route, set()).update(writers)
+    body = json.dumps({route: sorted(pairs) for route, pairs in sorted(found.items())}, ensure_ascii=False)
+    store.put_whole(state_folder(config), WRITERS_FILE, body.encode())

@@ -1,0 +1,151 @@
+"""The project of a declarative pipeline on disk: a spec, definitions of a few lines, settings.
+
+The stock command runs it (`spark-pipelines run`), and so does Lakeflow, where the package is installed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from distributary.config import DeltaSource, Pipeline
+from distributary.declarative.datasets import Datasets, storage
+from distributary.declarative.libraries import Library, find_functions, find_libraries
+from distributary.declarative.lint import check_libraries
+from distributary.declarative.server import server_conf
+from distributary.errors import BadInput
+from distributary.spark.session import EXTENSION, PACKAGES, SHIPPED_BY_SPARK, START_CONF
+from distributary.tables.store import local_path
+
+SPEC = "spark-pipeline.yml"
+FILE = "pipeline.yaml"
+CODE = "transformations"
+CONF = "conf"
+
+_DEFINITIONS = '''\
+"""Bronze, silver per route, gold and unified gold of pipeline.yaml. Put files of your own beside this one."""
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from distributary.declarative import define
+
+spark: SparkSession  # given by the pipeline
+
+define(Path(__file__).resolve().parent.parent / "pipeline.yaml", spark)
+'''
+
+_README = """\
+# Pipeline {name}
+
+Written by `distributary pipeline init`. `pipeline.yaml` says what the pipeline does; docs/declarative.md of
+distributary says how.
+
+With Spark's own command, in this folder (one run at a time: the metastore in `{metastore}` has room for one):
+
+    SPARK_CONF_DIR=$PWD/conf PYSPARK_PYTHON=$(which python) spark-pipelines --remote "local[2]" run
+
+With distributary's runner, which keeps Spark warm, goes on, and says how many rows went where:
+
+    distributary pipeline run pipeline.yaml --every 30s
+"""
+
+
+def write_project(file: Path, config: Pipeline, out: Path) -> list[Path]:
+    """Write the project into `out`; returns the files.
+
+    Raises BadInput (the folder is not empty, a path in the pipeline file is relative), ConfigError, LintFailed.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput(detail=f"{out} is not an empty folder; name a new one with --out")
+    if relative := sorted(_relative(config)):
+        raise BadInput(
+            detail=f"{file}: {', '.join(relative)}: a relative path means another place in a project; make it absolute"
+        )
+    libraries = find_libraries(config, file.resolve().parent)
+    functions = find_functions(config, file.resolve().parent)
+    check_libraries([*libraries, *functions])
+    metastore = local_path(config.state_root)
+    files = {
+        SPEC: _spec(config, [_inside(lib) for lib in libraries]),
+        f"{CODE}/definitions.py": _DEFINITIONS,
+        f"{CONF}/spark-defaults.conf": _conf(config),
+        "README.md": _README.format(name=config.pipeline, metastore=metastore or "your metastore"),
+    }
+    written = []
+    for name, text in files.items():
+        path = out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        written.append(path)
+    copies = {file: out / FILE, **{lib.path: out / _inside(lib) for lib in [*libraries, *functions]}}
+    for source, target in copies.items():
+        if target in written:
+            raise BadInput(detail=f"{source}: a file of this name is in the project already; rename yours")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        written.append(target)
+    return written
+
+
+def _inside(library: Library) -> Path:
+    """Where a file of the user's is in the project: where it is beside the pipeline file."""
+    if not library.path.is_relative_to(library.root):
+        raise BadInput(detail=f"{library.path} is outside of {library.root}; put it beside the pipeline file")
+    return library.path.relative_to(library.root)
+
+
+def _spec(config: Pipeline, own: Sequence[Path]) -> str:
+    datasets = Datasets.of(config)
+    where = storage(config)
+    folder = local_path(where)
+    names = [f"{CODE}/**", *(path.as_posix() for path in own if path.parts[0] != CODE)]
+    spec = {
+        "name": config.pipeline,
+        "storage": where if folder is None else folder.as_uri(),
+        "catalog": datasets.catalog,
+        "database": datasets.database,
+        "libraries": [{"glob": {"include": name}} for name in names],
+    }
+    return "# Fields: name, storage, catalog, database, configuration, libraries.\n" + yaml.safe_dump(
+        spec, sort_keys=False
+    )
+
+
+def _conf(config: Pipeline) -> str:
+    """Static settings: they work here only, not in the spec (CANNOT_MODIFY_STATIC_CONFIG) nor as --packages."""
+    settings = {
+        "spark.jars.packages": ",".join(PACKAGES),
+        "spark.jars.excludes": ",".join(SHIPPED_BY_SPARK),
+        "spark.sql.extensions": EXTENSION,
+        "spark.databricks.delta.snapshotPartitions": "2",
+        **START_CONF,
+        **server_conf(config),
+    }
+    return "".join(f"{key} {value}\n" for key, value in _sorted(settings))
+
+
+def _sorted(settings: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    yield from sorted(settings.items())
+
+
+def _relative(config: Pipeline) -> Iterator[str]:
+    """Keys that name a path of this machine which is relative."""
+    registry = config.registry
+    paths = {
+        "tables.root": config.tables.root,
+        "state": config.state,
+        "checkpoint": config.checkpoint,
+        "source.path": config.source.path if isinstance(config.source, DeltaSource) else None,
+        "registry.path": registry.path if registry is not None else None,
+        "registry.cache": registry.cache if registry is not None else None,
+        "envelope.proto": config.envelope.proto,
+    }
+    for key, path in paths.items():
+        folder = local_path(path) if path is not None else None
+        if folder is not None and not folder.is_absolute():
+            yield key

@@ -1,0 +1,149 @@
+"""Bring rows that bronze has set aside into their silver tables, once the cause is gone.
+
+A copy of the row, good this time, is appended to bronze in one commit, and names its original. The original stays as it
+is: so silver takes the copy and only the copy, also when it is refreshed in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
+
+from distributary.config import Pipeline
+from distributary.declarative.bronze import Bronze, replayed_from
+from distributary.declarative.datasets import Datasets
+from distributary.declarative.judge import judge_columns, judge_values
+from distributary.declarative.known import Known, Writers, add_writers, discover
+from distributary.errors import Reason, SchemaNotFound, StoreDown
+from distributary.fanout.chunks import Writer, one_array
+from distributary.registry import Registry
+from distributary.replay import ReplayReport
+from distributary.tables.store import Store
+
+PASSES = 3
+"""An envelope that can be read now may name a route or a writer that has to be looked up in its turn."""
+
+
+def replay(
+    config: Pipeline, registry: Registry, route: str | None = None, reasons: Collection[Reason] | None = None
+) -> ReplayReport:
+    """Replay what can be decoded now, of one route or of all. The next update writes it to silver.
+
+    Only one process may replay at a time (lock `replay`). Raises Outage (registry, store): nothing is changed.
+    """
+    store = Store.of(config.tables)
+    bronze = Bronze.of(Datasets.of(config), store)
+    try:
+        rows = bronze.set_aside(None if reasons is None else [r.value for r in reasons])
+        if not rows.num_rows:
+            return ReplayReport()
+        verdicts, more = _judge_again(config, registry, rows)
+        good = pc.and_(pc.is_null(verdicts.column("reason")), pc.is_valid(verdicts.column("route")))
+        if route is not None:
+            good = pc.and_(good, pc.equal(verdicts.column("route"), route))
+        report = _report(rows, verdicts, good, route)
+        if pc.any(good).as_py():
+            taken = verdicts.filter(good)
+            add_writers(config, store, _used(taken, more))
+            bronze.replay(_copies(rows.filter(good), taken))
+        return report
+    except (OSError, DeltaError) as e:
+        raise StoreDown(path=bronze.uri, detail=f"{type(e).__name__}: {e}") from e
+
+
+def _judge_again(config: Pipeline, registry: Registry, rows: pa.Table) -> tuple[pa.Table, Writers]:
+    """A verdict for each row, with all the writers that the registry knows by now, and those that no subject names."""
+    more: dict[str, set[Writer]] = {}
+    asked: set[tuple[str, Writer]] = set()
+    for _ in range(PASSES):
+        verdicts = _judge(rows, discover(config, registry, more))
+        missing = _missing(verdicts) - asked
+        asked |= missing
+        found = [(name, writer) for name, writer in missing if is_there(registry, writer[0])]
+        if not found:
+            break
+        for name, writer in found:
+            more.setdefault(name, set()).add(writer)
+    return verdicts, more
+
+
+def _judge(rows: pa.Table, known: Known) -> pa.Table:
+    """Verdicts in the order of `rows`."""
+    is_payload = np.asarray(pc.equal(rows.column("level"), "payload"))
+    parts, places = [], []
+    for at in (np.flatnonzero(is_payload), np.flatnonzero(~is_payload)):
+        if not len(at):
+            continue
+        part = rows.take(pa.array(at))
+        values = one_array(part.column("payload"))
+        if is_payload[at[0]]:
+            names, ids = one_array(part.column("route")), one_array(part.column("envelope_schema_id"))
+            found = judge_columns(names, ids, values, known)
+        else:
+            found = judge_values(values, known)
+        parts.append(pa.Table.from_struct_array(found))
+        places.append(at)
+    order = np.empty(rows.num_rows, np.int64)
+    order[np.concatenate(places)] = np.arange(rows.num_rows)
+    return pa.concat_tables(parts).take(pa.array(order))
+
+
+def _missing(verdicts: pa.Table) -> set[tuple[str, Writer]]:
+    rows = verdicts.filter(pc.equal(verdicts.column("reason"), Reason.UNKNOWN_SCHEMA_ID.value))
+    keys = ["route", "schema_id", "message"]
+    groups = rows.select(keys).group_by(keys).aggregate([]).to_pylist()
+    return {(g["route"], (g["schema_id"], g["message"])) for g in groups if g["route"] and g["message"] is not None}
+
+
+def is_there(registry: Registry, schema_id: int) -> bool:
+    """Does the registry have this id? Raises RegistryDown, RegistryDenied."""
+    try:
+        registry.get(schema_id)
+    except SchemaNotFound:
+        return False
+    return True
+
+
+def _used(taken: pa.Table, more: Writers) -> Writers:
+    keys = ["route", "schema_id", "message"]
+    found: dict[str, set[Writer]] = {}
+    for group in taken.select(keys).group_by(keys).aggregate([]).to_pylist():
+        writer = (group["schema_id"], group["message"])
+        if writer in more.get(group["route"], ()):
+            found.setdefault(group["route"], set()).add(writer)
+    return found
+
+
+def _copies(rows: pa.Table, verdicts: pa.Table) -> pa.Table:
+    """Bronze rows for verdicts that are good now; where they came from is as it was."""
+    count = rows.num_rows
+    origins = zip(rows.column("route").to_pylist(), rows.column("reason").to_pylist(), strict=True)
+    given = {
+        **{
+            n: verdicts.column(n)
+            for n in ("route", "schema_id", "message", "payload", "envelope_schema_id", "warnings")
+        },
+        "detail": pa.array([replayed_from(route, reason) for route, reason in origins]),
+        "replay_of": rows.column("id"),
+        "bronze_at": pa.repeat(pa.scalar(datetime.now(UTC), pa.timestamp("us", tz="UTC")), count),
+        **{n: pa.nulls(count, pa.string()) for n in ("reason", "level", "id")},
+    }
+    columns = [given.get(f.name, rows.column(f.name)).cast(f.type) for f in rows.schema]
+    return pa.table(columns, schema=rows.schema)
+
+
+def _report(rows: pa.Table, verdicts: pa.Table, good: pa.Array, only: str | None) -> ReplayReport:
+    report = ReplayReport()
+    names: Iterable[str | None] = verdicts.column("route").to_pylist()
+    for name, before, ok in zip(names, rows.column("route").to_pylist(), good.to_pylist(), strict=True):
+        route = str(name or before or "")
+        if only is not None and route != only:
+            continue
+        counts = report.rows if ok else report.left
+        counts[route] = counts.get(route, 0) + 1
+    return report

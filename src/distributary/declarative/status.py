@@ -1,0 +1,36 @@
+"""The status of a declarative pipeline: bronze is its quarantine, and bronze's flow has read the source."""
+
+from __future__ import annotations
+
+from distributary.config import Pipeline
+from distributary.declarative.datasets import Datasets
+from distributary.declarative.flows import Flows
+from distributary.recount import Kept
+from distributary.state.ledger import Entry, Ledger, totals
+from distributary.status.facts import Status
+from distributary.status.facts import status as facts
+from distributary.status.lag import SourceLag, source_lag
+from distributary.tables.store import Store, join
+
+
+def status(config: Pipeline) -> Status:
+    """The state of a pipeline after its last update. Raises StoreUnreadable."""
+    return facts(config, books=_books, lag_of=_lag)
+
+
+def _books(config: Pipeline, store: Store) -> tuple[list[Entry], Kept]:
+    """The ledger, and what it says of rows that are set aside: it counts in bronze."""
+    entries = Ledger(config.state_root, config.pipeline, store).entries()
+    kept = Kept()
+    for route, entry in totals(entries).items():
+        kept.rows[route] = entry.rows_quarantined
+        kept.states["open"] += entry.rows_quarantined
+        kept.reasons.update({(route, reason): rows for reason, rows in entry.reasons.items() if rows > 0})
+    return entries, kept
+
+
+def _lag(config: Pipeline, store: Store) -> SourceLag:
+    """Rows that bronze has not read. Raises OSError."""
+    flows = Flows.of(config, store)
+    checkpoint = flows.checkpoint(Datasets.of(config).bronze) or join(flows.storage, "none")
+    return source_lag(config.model_copy(update={"checkpoint": checkpoint}), store)

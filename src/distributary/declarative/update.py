@@ -1,0 +1,316 @@
+"""One update of a declarative pipeline on a warm server: define, run, listen, count."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from deltalake.exceptions import DeltaError
+from pyspark.errors import PySparkException
+from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
+from pyspark.pipelines.block_session_mutations import block_session_mutations
+from pyspark.pipelines.flow import Flow
+from pyspark.pipelines.graph_element_registry import graph_element_registration_context
+from pyspark.pipelines.output import Output, Table
+from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
+from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
+from pyspark.sql import DataFrame, SparkSession
+
+from distributary.config import Pipeline
+from distributary.declarative.datasets import Datasets, storage
+from distributary.declarative.definitions import Defined, register
+from distributary.declarative.edges import Reads, made_in_sql, streams_in, views_in_sql, with_readers
+from distributary.declarative.events import RUN_DONE, Event, dataset_of, read_event
+from distributary.declarative.flows import Flows
+from distributary.declarative.history import version_of, written_since
+from distributary.declarative.libraries import Library, load_library
+from distributary.declarative.server import Server, client, server_conf
+from distributary.declarative.views import keep_current
+from distributary.errors import BadInput
+from distributary.names import quoted
+from distributary.state.lock import only_run
+from distributary.tables.store import Store, local_path
+
+Listener = Callable[[Event], None]
+
+_REASON_CHARS = 2000
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What an update does. All empty: every dataset, incrementally."""
+
+    refresh: tuple[str, ...] = ()
+    full_refresh: tuple[str, ...] = ()
+    full_refresh_all: bool = False
+    dry_run: bool = False
+
+
+@dataclass
+class Update:
+    """What an update did. `states`: the last state of each dataset that has flows. `rows`: written, by dataset.
+
+    `notes`: what somebody should look at, in words. `error`: why the run as a whole did not complete.
+    """
+
+    states: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
+    defined: Defined | None = None
+    notes: list[str] = field(default_factory=list)
+    error: str | None = None
+    completed: bool = False
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> list[str]:
+        return sorted(name for name, state in self.states.items() if state == "FAILED")
+
+    @property
+    def problems(self) -> list[str]:
+        return [*(self.defined.problems if self.defined is not None else ()), *self.notes]
+
+    def kinds(self) -> dict[str, str]:
+        """What each dataset is: bronze, silver and so on, or the user's own."""
+        known = self.defined.kinds if self.defined is not None else {}
+        return {name: known.get(name, "own") for name in [*known, *self.states]}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.completed and not self.failed,
+            "seconds": round(self.seconds, 3),
+            "datasets": {
+                name: {
+                    "kind": kind,
+                    "state": self.states.get(name),
+                    "rows": self.rows.get(name),
+                    "version": self.versions.get(name),
+                }
+                for name, kind in self.kinds().items()
+            },
+            "failed": {name: self.reasons.get(name) for name in self.failed},
+            "error": self.error,
+            "problems": self.problems,
+        }
+
+
+def prepare_database(spark: SparkSession, datasets: Datasets) -> None:
+    """Make the pipeline's database, whose folder is `tables.root`, where it is not there."""
+    database = f"{quoted(datasets.catalog)}.{quoted(datasets.database)}"
+    folder = local_path(datasets.root)
+    location = datasets.root if folder is None else folder.resolve().as_uri()
+    # Asked first: a CREATE IF NOT EXISTS that has nothing to do leaves an error of Hive's in the log.
+    if not spark.catalog.databaseExists(database):
+        spark.sql(f"CREATE DATABASE IF NOT EXISTS {database} LOCATION '{location}'")
+
+
+def make_database(config: Pipeline) -> str:
+    """Make the pipeline's database on a server of its own; returns its name. Raises AlreadyRunning, SparkNotStarted."""
+    datasets = Datasets.of(config)
+    with (
+        only_run(config.state_root, config.pipeline),
+        Server(server_conf(config), config.spark.master) as server,
+        client(server.remote) as spark,
+    ):
+        prepare_database(spark, datasets)
+    return datasets.database
+
+
+def run_update(
+    spark: SparkSession,
+    config: Pipeline,
+    libraries: Sequence[Library],
+    base: Path,
+    selection: Selection,
+    listen: Listener,
+    without: Collection[str] = (),
+) -> Update:
+    """Define everything anew and run it to the end. Flows that fail are in the result, not raised.
+
+    `base`: the folder of the pipeline file. `without`: datasets that are left out.
+    Raises BadInput (a dataset that is not there, a lost bronze), what `define` and the user's own files raise.
+    """
+    began = time.monotonic()
+    datasets, store = Datasets.of(config), Store.of(config.tables)
+    update = Update()
+    graph = create_dataflow_graph(
+        spark, default_catalog=datasets.catalog, default_database=datasets.database, sql_conf={}
+    )
+    registry = _Registry(spark, graph)
+    update.defined = _define(spark, graph, registry, config, libraries, base, selection.dry_run)
+    tables = registry.tables()
+    _check_names(selection, tables, update.defined.views)
+    full = set() if selection.dry_run else _to_refill(selection, update.defined, config, store)
+    full = {name for name in with_readers(full, registry.reads) if name in tables}
+    chosen = _chosen(selection, tables, without, full)
+    before = {name: version_of(datasets.uri(name), store) for name in {*update.defined.kinds, *tables}}
+    if chosen is None:
+        update.completed = True
+    else:
+        events = start_run(
+            spark,
+            graph,
+            full_refresh=sorted(full),
+            full_refresh_all=selection.full_refresh_all,
+            refresh=chosen,
+            dry=selection.dry_run,
+            storage=_storage_url(config),
+        )
+        _listen(events, update, listen)
+    if update.error is not None and not update.failed:
+        _blame(update, tables)
+    if not selection.dry_run:
+        new = update.defined.views.keys() - set(update.defined.there)
+        keep_current(spark, config, update.defined.views, new)
+        _count(update, datasets, store, before)
+    update.seconds = time.monotonic() - began
+    return update
+
+
+class _Registry(SparkConnectGraphElementRegistry):
+    """Spark's own, and it remembers which datasets there are and what they read as a stream."""
+
+    def __init__(self, spark: SparkSession, graph: str) -> None:
+        super().__init__(spark, graph)
+        self.reads: Reads = {}
+        self._outputs: set[str] = set()
+        self._in_sql: set[str] = set()
+
+    def tables(self) -> set[str]:
+        """All but views."""
+        return self._outputs | self._in_sql
+
+    def register_output(self, output: Output) -> None:
+        super().register_output(output)
+        if isinstance(output, Table):
+            self._outputs.add(dataset_of(output.name))
+
+    def register_flow(self, flow: Flow) -> None:
+        def remembered() -> DataFrame:
+            rows: Any = flow.func()
+            read = streams_in(rows._plan.plan(self._client))
+            self.reads.setdefault(dataset_of(flow.target), set()).update(read)
+            return rows  # type: ignore[no-any-return]
+
+        super().register_flow(replace(flow, func=remembered))
+
+    def register_sql(self, sql_text: str, file_path: Path) -> None:
+        super().register_sql(sql_text, file_path)
+        made = made_in_sql(sql_text)
+        self._in_sql |= made.keys() - views_in_sql(sql_text)
+        for name, read in made.items():
+            self.reads.setdefault(name, set()).update(read)
+
+
+def _define(
+    spark: SparkSession,
+    graph: str,
+    registry: _Registry,
+    config: Pipeline,
+    libraries: Sequence[Library],
+    base: Path,
+    dry: bool,
+) -> Defined:
+    with (
+        graph_element_registration_context(registry),
+        add_pipeline_analysis_context(spark=spark, dataflow_graph_id=graph, flow_name=None),
+        block_session_mutations(),
+    ):
+        defined = register(config, base, spark, dry=dry)
+        for library in libraries:
+            load_library(library, spark, registry)
+        return defined
+
+
+def _check_names(selection: Selection, tables: Collection[str], views: Collection[str]) -> None:
+    """Raises BadInput for a name that is no table of this pipeline."""
+    for flag, names in (("--refresh", selection.refresh), ("--full-refresh", selection.full_refresh)):
+        for name in names:
+            if name in views:
+                raise BadInput(detail=f"{flag} {name}: it is a view, computed when it is read; there is nothing to do")
+            if name not in tables:
+                raise BadInput(
+                    detail=f"{flag} {name}: the pipeline has no such table. It has: {', '.join(sorted(tables))}"
+                )
+
+
+def _to_refill(selection: Selection, defined: Defined, config: Pipeline, store: Store) -> set[str]:
+    """What is refreshed in full: what the user says, and silver tables that do not go with their checkpoints."""
+    flows, bronze = Flows.of(config, store), Datasets.of(config).bronze
+    full = set(selection.full_refresh)
+    if selection.full_refresh_all:
+        return full
+    if bronze not in full and flows.torn([bronze]):
+        raise BadInput(
+            detail=f"table {flows.datasets.uri(bronze)} and its checkpoint below {flows.storage} do not go together: "
+            "one of them was removed. Restore it, or read the source again from its beginning: --full-refresh "
+            f"{bronze} (what the source does not have any more is lost then)"
+        )
+    return full | set(flows.torn(name for name, kind in defined.kinds.items() if kind == "silver"))
+
+
+def _chosen(
+    selection: Selection, tables: Collection[str], without: Collection[str], full: Collection[str]
+) -> list[str] | None:
+    """What Spark is to refresh; it takes an empty list for all, or for none beside a full refresh. None: nothing."""
+    everything = not (selection.refresh or selection.full_refresh)
+    if selection.full_refresh_all or (everything and not without and not full):
+        return []
+    wanted = set(tables) if everything else set(selection.refresh)
+    chosen = sorted(wanted - set(without) - set(full))
+    return chosen if chosen or full else None
+
+
+def _blame(update: Update, names: Collection[str]) -> None:
+    """A table that cannot be prepared ends the whole run: find it in what Spark says, so that the others can go on."""
+    said = set(re.findall(r"\w+", update.error or ""))
+    for name in sorted(said & set(names)):
+        update.states[name] = "FAILED"
+        update.reasons[name] = str(update.error)[:_REASON_CHARS]
+
+
+def _storage_url(config: Pipeline) -> str:
+    where = storage(config)
+    folder = local_path(where)
+    return where if folder is None else folder.resolve().as_uri()
+
+
+def _listen(events: Iterator[Mapping[str, Any]], update: Update, listen: Listener) -> None:
+    try:
+        for said in events:
+            if "pipeline_event_result" not in said:
+                continue
+            told = said["pipeline_event_result"].event
+            event = read_event(told.message, told.timestamp.ToDatetime())
+            # A stream that fails is said to have completed right before.
+            if event.dataset is not None and event.state is not None:
+                update.states[event.dataset] = event.state
+                if event.state == "FAILED":
+                    update.reasons[event.dataset] = event.text
+            elif event.state is not None:
+                update.completed = event.state == RUN_DONE
+            listen(event)
+    except PySparkException as e:
+        # With a Python source in the pipeline, Spark's client trips over an answer that comes after the end (4.2.0).
+        if not update.completed:
+            update.error = str(e).split("\n\nJVM stacktrace", 1)[0].strip()
+
+
+def _count(update: Update, datasets: Datasets, store: Store, before: Mapping[str, int]) -> None:
+    for name, version in before.items():
+        try:
+            written = written_since(datasets.uri(name), version, store)
+        except (DeltaError, OSError) as e:
+            # Of the user's own tables: Spark reads it all the same.
+            update.notes.append(
+                f"{name} cannot be read without Spark: {str(e)[:200]}. A string that a Python type or function has "
+                "made is stored with a collation: write .cast('string')"
+            )
+            continue
+        if written.version >= 0:
+            update.rows[name], update.versions[name] = written.rows, written.version

@@ -1,0 +1,98 @@
+"""Persisted views: Spark's pipelines make them once and never change them (4.2.0), so that is done here.
+
+ALTER VIEW changes a view in one step: a reader sees the old one or the new one, never none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from distributary.config import Pipeline
+from distributary.declarative.datasets import Datasets, state_folder
+from distributary.errors import TableCollision
+from distributary.names import quoted
+from distributary.tables import append
+from distributary.tables.append import Owner
+from distributary.tables.store import Store
+
+VIEWS_FILE = "views.json"
+"""What each view was last made to say."""
+
+T = TypeVar("T")
+Columns = Mapping[str, pa.DataType]
+"""Types by column."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A query, and the datasets that it reads."""
+
+    query: str
+    needs: tuple[str, ...]
+
+
+def keep_current(
+    spark: SparkSession, config: Pipeline, views: Mapping[str, View], new: Collection[str] = ()
+) -> set[str]:
+    """Change the views that are there and say something else; returns the names of all tables and views.
+
+    A view that reads what is not there yet keeps saying what it said; the next call changes it. `new`: views that were
+    made just now, as they are to be. Raises OSError.
+    """
+    datasets, store, folder = Datasets.of(config), Store.of(config.tables), state_folder(config)
+    place = f"{quoted(datasets.catalog)}.{quoted(datasets.database)}"
+    there = {str(row["tableName"]) for row in spark.sql(f"SHOW TABLES IN {place}").collect()}
+    said: dict[str, str] = json.loads(store.get(folder, VIEWS_FILE) or b"{}")
+    done = {}
+    for name, view in views.items():
+        if said.get(name) == view.query or not {name, *view.needs} <= there:
+            continue
+        if name not in new:
+            spark.sql(f"ALTER VIEW {datasets.sql(name)} AS {view.query}")
+        done[name] = view.query
+    if done:
+        store.put_whole(folder, VIEWS_FILE, json.dumps({**said, **done}, ensure_ascii=False).encode())
+    return there
+
+
+def make_way(
+    spark: SparkSession, config: Pipeline, views: Collection[str], materialized: Mapping[str, Columns]
+) -> None:
+    """Drop what has to become something else, which Spark's pipelines refuse: a materialized view that is to be a view
+    or the other way round, and one that is to lose a column or to change its type.
+
+    All of it is computed from other tables, and by the update that follows. Raises TableCollision, DeltaError, OSError.
+    """
+    datasets, store = Datasets.of(config), Store.of(config.tables)
+    place = f"{quoted(datasets.catalog)}.{quoted(datasets.database)}"
+    tables = {str(row["tableName"]) for row in spark.sql(f"SHOW TABLES IN {place}").collect()}
+    as_views = {str(row["viewName"]) for row in spark.sql(f"SHOW VIEWS IN {place}").collect()}
+    for name in sorted(as_views & materialized.keys()):
+        spark.sql(f"DROP VIEW {datasets.sql(name)}")
+    for name in sorted((tables - as_views) & {*views, *materialized}):
+        table = append.open_table(datasets.uri(name), store)
+        owner = None if table is None else Owner.of(table)
+        if table is None or owner is None or owner.pipeline != config.pipeline:
+            whose = "somebody else" if owner is None else f"pipeline {owner.pipeline}"
+            raise TableCollision(route=None, table=datasets.uri(name), owner=whose)
+        if name in views or _columns(table) != dict(materialized[name]):
+            spark.sql(f"DROP TABLE {datasets.sql(name)}")
+
+
+def _columns(table: DeltaTable) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in append.arrow_schema(table)}
+
+
+def apart(work: Callable[[], T]) -> T:
+    """Run `work` in a thread of its own: the commands of a definition's thread are marked, and may not change anything
+    (UNSUPPORTED_PIPELINE_SPARK_SQL_COMMAND). Raises what it raises."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()

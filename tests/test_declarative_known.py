@@ -1,0 +1,111 @@
+"""What an update knows when it begins."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from distributary.declarative.known import add_writers, discover, parse_writers, read_writers, write_down
+from distributary.errors import StoreUnreadable, TableCollision
+from distributary.fanout.orders import ORIGIN
+from distributary.simulate.games.schemas import event_text
+from distributary.tables.append import Owner
+from distributary.tables.store import Store
+from tests.declarative_at_rest import Rest
+
+
+def test_routes_come_from_subjects_and_envelopes_are_none(tmp_path: Path) -> None:
+    rest = Rest(tmp_path)
+    assert rest.known().routes == {}
+    rest.send(1)
+    known = rest.known()
+    assert sorted(known.routes) == sorted(rest.games.names)
+    assert len(known.reader.schemas) == 1, "the wrapper's own subject ends in -value too, and is no route"
+
+
+def test_a_route_knows_all_versions_and_its_columns_are_their_union(tmp_path: Path) -> None:
+    rest = Rest(tmp_path)
+    game = rest.games.names[0]
+    rest.send(1)
+    one = rest.known().routes[game]
+    rest.send(2)
+    two = rest.known().routes[game]
+    assert (len(one.slots), len(two.slots)) == (1, 2)
+    assert set(two.columns.names) - set(one.columns.names) == {f"col_{game}_2"}
+    assert pickle.loads(pickle.dumps(two)).columns == two.columns
+
+
+def test_columns_that_the_table_has_stay_in_their_place(tmp_path: Path) -> None:
+    rest = Rest(tmp_path)
+    game = rest.games.names[0]
+    rest.take(rest.send(1))
+    before = rest.known().routes[game]
+    assert before.before is not None
+    assert ORIGIN not in before.before.names
+    rest.send(2)
+    after = rest.known().routes[game]
+    assert after.columns.names[: len(before.before)] == before.before.names
+
+
+def test_a_schema_that_does_not_compile_concerns_its_own_id_only(tmp_path: Path) -> None:
+    rest = Rest(tmp_path)
+    game = rest.games.names[0]
+    rest.send(1)
+    rest.registry.set_compatibility(f"{game}-value", "NONE")
+    text = 'syntax = "proto3"; message event { string a = 1; } message other { string b = 1; }'
+    bad = rest.registry.register(f"{game}-value", text).schema.id
+    strict = Rest(tmp_path, payload={"format": "protobuf", "message": "1"})
+    known = discover(strict.config, strict.registry)
+    assert [writer[0] for writer in known.routes[game].slots] == [bad]
+    assert len(known.routes[game].broken) == 1, "version 1 has no second message"
+
+
+def test_writers_that_no_subject_names_are_kept_in_the_table_and_in_a_file(tmp_path: Path) -> None:
+    rest = Rest(tmp_path, declarative={"subject": None})
+    rest.send(1)
+    game = rest.games.names[0]
+    schema_id = rest.registry.latest(f"{game}-value").schema.id
+    assert rest.known().routes == {}
+    assert list(discover(rest.config, rest.registry, {game: {(schema_id, "0")}}).routes) == [game]
+    add_writers(rest.config, Store(), {game: {(schema_id, "0")}})
+    add_writers(rest.config, Store(), {game: {(schema_id, "0")}, "other": {(7, "0.1")}})
+    assert read_writers(rest.config, Store()) == {game: {(schema_id, "0")}, "other": {(7, "0.1")}}
+    assert list(rest.known().routes) == [game]
+
+
+def test_writers_are_written_down_and_read_again() -> None:
+    writers = {(7, "0"), (5, "0"), (9, "0.1")}
+    assert write_down(writers) == "5 7 9:0.1"
+    assert parse_writers(write_down(writers)) == writers
+    assert parse_writers("") == set()
+
+
+@pytest.mark.parametrize("dataset", ["bronze", "silver_amber_anchor_game_events"])
+def test_a_table_of_another_pipeline_is_refused(tmp_path: Path, dataset: str) -> None:
+    rest = Rest(tmp_path)
+    rest.send(1)
+    write_deltalake(rest.datasets.uri(dataset), pa.table({"x": [1]}), description=Owner("others", "").text())
+    with pytest.raises(TableCollision):
+        rest.known()
+
+
+def test_a_table_that_cannot_be_read_is_an_outage_and_no_new_table(tmp_path: Path) -> None:
+    rest = Rest(tmp_path)
+    rest.take(rest.send(1))
+    log = Path(rest.silver_uri(rest.games.names[0]), "_delta_log", f"{0:020}.json")
+    log.write_text("{broken")
+    with pytest.raises(StoreUnreadable):
+        rest.known()
+
+
+def test_a_new_text_of_a_subject_is_known_by_the_next_update(tmp_path: Path) -> None:
+    rest = Rest(tmp_path)
+    rest.take(rest.send(1))
+    game = rest.games.names[0]
+    rest.registry.register(f"{game}-value", event_text(game, 2))
+    assert len(rest.known().routes[game].slots) == 2
+    assert len(DeltaTable(rest.silver_uri(game)).schema().fields) < len(rest.known().routes[game].columns) + 1

@@ -1,0 +1,138 @@
+"""Processes: the stock command on the generated project, kills at any moment, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import settings
+
+from distributary.declarative.verify import verify
+from distributary.errors import Exit
+from distributary.simulate.games.records import Faults, Plan
+from distributary.spark.java import find_java
+from tests.declarative import QUICK, World
+
+PROGRAM = "from distributary.cli import main; main()"
+LONG = 2000
+"""Examples of the hypothesis profile `long`: more kills then."""
+
+
+def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    with (cwd / "errors.log").open("a") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *arguments], cwd=cwd, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+
+
+def jvms(of: int) -> list[psutil.Process]:
+    return [p for p in psutil.Process(of).children(recursive=True) if "java" in p.name()]
+
+
+def world_in(root: Path) -> World:
+    plan = Plan(games=2, versions=2, records=10, faults=Faults(corrupt=1, unknown_id=1, tombstones=1))
+    conf = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": QUICK}
+    return World(root, "", plan, spark={"master": "local[2]", "conf": conf})
+
+
+@pytest.mark.spark
+@pytest.mark.crash
+def test_the_stock_command_and_the_runner_run_the_same_project_and_no_kill_loses_a_row(tmp_path: Path) -> None:
+    world = world_in(tmp_path)
+    world.send(1)
+    out = tmp_path / "project"
+    init = started("pipeline", "init", str(world.file), "--out", str(out), cwd=tmp_path)
+    init.communicate(timeout=300)
+    assert init.returncode == Exit.OK, (tmp_path / "errors.log").read_text()
+    # Killed at any moment, the runner takes its JVM with it, and the next run is exact.
+    moments = random.Random(4)
+    for kill in range(10 if settings().max_examples >= LONG else 1):
+        if kill:
+            world.send(1, start=1000 * kill)
+        kill_at(started("pipeline", "run", str(world.file), "--every", "1s", "--json", cwd=tmp_path), moments)
+
+    # A JVM that dies in the middle of an update is one update's loss: another one is started.
+    world.send(2, start=100)
+    run = started("pipeline", "run", str(world.file), "--every", "1s", "--json", cwd=tmp_path)
+    wait_for(run, lambda said: said["kind"] == "event" and said["state"] == "RUNNING")
+    for child in jvms(run.pid):
+        child.kill()
+    wait_for(run, lambda said: said.get("condition") == "SERVER_GONE")
+    wait_for(run, lambda said: said["kind"] == "update" and said["ok"])
+
+    # A clean stop: SIGTERM ends it after an update, with its JVM, and the exit code says that all is well.
+    children = jvms(run.pid)
+    assert children
+    run.terminate()
+    rest, _ = run.communicate(timeout=120)
+    assert run.returncode == Exit.OK, (tmp_path / "errors.log").read_text()[-2000:]
+    assert json.loads(rest.splitlines()[-1])["kind"] == "run"
+    assert_gone(children)
+    assert_rows(world)
+
+    # Spark's own command goes on from there.
+    world.send(2, start=200)
+    stock(out)
+    assert_rows(world)
+
+
+def kill_at(run: subprocess.Popen[str], moments: random.Random) -> None:
+    """SIGKILL in the middle of an update."""
+    wait_for(run, lambda said: said["kind"] == "event" and said["state"] == "RUNNING")
+    time.sleep(moments.uniform(0, 5))
+    children = jvms(run.pid)
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait(10)
+    assert_gone(children)
+    assert run.stdout is not None
+    run.stdout.close()
+
+
+def wait_for(run: subprocess.Popen[str], condition: Callable[[dict[str, Any]], bool]) -> None:
+    assert run.stdout is not None
+    for line in run.stdout:
+        if condition(json.loads(line)):
+            return
+    pytest.fail("the runner ended")
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    assert processes
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    assert not alive, "a JVM was left behind"
+
+
+def stock(project: Path) -> None:
+    environ = {
+        **os.environ,
+        "SPARK_CONF_DIR": str(project / "conf"),
+        "PYSPARK_PYTHON": sys.executable,
+        "JAVA_HOME": str(find_java(os.environ)),
+        # A port of its own for the server of the command, which else is 15002 whoever else has that.
+        "SPARK_TESTING": "1",
+    }
+    command = str(Path(sys.executable).parent / "spark-pipelines")
+    done = subprocess.run(
+        [command, "--remote", "local[2]", "run"], cwd=project, env=environ, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "Run is COMPLETED" in done.stdout + done.stderr
+
+
+def assert_rows(world: World) -> None:
+    """Silver is what was sent; source, bronze and silver agree."""
+    for game in world.games.names:
+        assert len(world.silver(game)) == len(world.good(game)), game
+    world.check_silver()
+    found = verify(world.config)
+    assert found.ok, found.problems

@@ -21,14 +21,18 @@ from bench.workload import Place, say
 NAMES = (
     "append_vs_spark_jobs",
     "streams_vs_fanout",
+    "hop2_shapes",
     "tables_scale",
     "pipeline_vs_limit",
     "kafka_fanout",
     "freshness",
     "skew",
     "new_schema_latency",
+    "poisoned_route",
     "log_length",
     "listing_growth",
+    "declarative_update",
+    "cdc_events_per_second",
     "merge_vs_spark_small",
     "merge_vs_spark_large",
 )

@@ -20,8 +20,8 @@ from bench.workload import CORES, TOPIC, Place, Workload, WrongRows, in_child, s
 from distributary.batch import BatchReport
 from distributary.config import Pipeline
 from distributary.pipeline import Run
-from distributary.simulate.live import produce_live
-from distributary.simulate.sinks import write_kafka
+from distributary.simulate.games.live import produce_live
+from distributary.simulate.games.sinks import write_kafka
 from distributary.tables.append import BATCH_KEY
 
 NOTE = (

@@ -59,7 +59,7 @@ def _cpu_ms(tables: Sequence[str], write: Callable[[str], None]) -> float:
 
 def _on_tip(uri: str, version: int) -> None:
     tip = Tip.of(version, ROWS.schema)
-    if not append_on_tip(uri, tip, [write_data_file(uri, ROWS, STORE)], Mark("tip", version)):
+    if not append_on_tip(uri, tip, [write_data_file(uri, ROWS, STORE)], Mark("tip", version), STORE):
         raise WrongRows(f"{uri}: no commit on the tip {version}")
 
 

@@ -17,7 +17,7 @@ from bench.workload import TOPIC, Workload
 from distributary.formats.framing import split_frames
 from distributary.formats.protobuf import decoder_for
 from distributary.registry.compile import CompiledSchema
-from distributary.simulate.schemas import column_name
+from distributary.simulate.games.schemas import column_name
 
 THREADS = 8
 _TIME = pa.timestamp("us", tz="UTC")

@@ -22,10 +22,10 @@ from distributary.pipeline import RUN_CONF, registry_of
 from distributary.registry import Registry, open_registry
 from distributary.registry.compile import CompiledSchema, compile_schema
 from distributary.schemas import Schemas
-from distributary.session import build_session
-from distributary.simulate.games import Games
-from distributary.simulate.records import Plan
-from distributary.simulate.sinks import write_delta
+from distributary.simulate.games.records import Plan
+from distributary.simulate.games.sinks import write_delta
+from distributary.simulate.games.stream import Games
+from distributary.spark.session import build_session
 from distributary.state.ledger import Ledger
 from distributary.tables.store import Store
 

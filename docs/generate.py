@@ -42,6 +42,11 @@ From a Delta table that already has the columns, with an embedded registry:
 ```yaml
 {delta}```
 
+From change files of a database, see [datastream.md](datastream.md):
+
+```yaml
+{datastream}```
+
 ## Rules
 
 - An unknown key, a repeated key, a value of another type: each is an error (exit code 2).
@@ -137,6 +142,8 @@ def _models(schema: Schema, field: Schema) -> list[tuple[Schema, str]]:
     """The models below a field, with what stands between its key and theirs."""
     if "$ref" in field:
         return [(_resolve(schema, field), "")]
+    if isinstance(field.get("items"), dict):
+        return [(model, f"[]{suffix}") for model, suffix in _models(schema, field["items"])]
     if isinstance(field.get("additionalProperties"), dict):
         return [(model, f".<name>{suffix}") for model, suffix in _models(schema, field["additionalProperties"])]
     return [found for branch in _branches(field) for found in _models(schema, branch)]
@@ -154,7 +161,7 @@ def _resolve(schema: Schema, field: Schema) -> Schema:
 
 def _default(schema: Schema, field: Schema) -> str:
     default = field.get("default")
-    if default is None or default == {} or _models(schema, field):
+    if default in (None, {}, []) or _models(schema, field):
         return ""
     shown = f"{default:g}" if isinstance(default, float) else json.dumps(default)
     return f"`{default if isinstance(default, str) else shown}`"

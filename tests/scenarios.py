@@ -28,11 +28,11 @@ from distributary.pipeline import Run, RunReport, run, session_of
 from distributary.registry import Reference, Registry, open_registry
 from distributary.replay import Replay, ReplayReport
 from distributary.schemas import Schemas
-from distributary.simulate.events import message_class
-from distributary.simulate.games import Games
-from distributary.simulate.records import Plan, Record
-from distributary.simulate.schemas import WRAPPER_TEXT
-from distributary.simulate.truth import Truth
+from distributary.simulate.games.events import message_class
+from distributary.simulate.games.records import Plan, Record
+from distributary.simulate.games.schemas import WRAPPER_TEXT
+from distributary.simulate.games.stream import Games
+from distributary.simulate.games.truth import Truth
 from distributary.state.ledger import Entry, Ledger, totals
 from distributary.tables.store import Store
 
@@ -259,10 +259,14 @@ class Scenario:
         for route, entry in by_route.items():
             assert entry.rows_in == entry.rows_written + entry.rows_quarantined, entry
             if route is not None and entry.table and (Path(entry.table) / "_delta_log").is_dir():
-                assert entry.rows_written == DeltaTable(entry.table).count(), entry
+                assert entry.rows_written == self.rows_of(route, entry), entry
         ids = [row["id"] for row in self.quarantined("open", "claimed", "replayed")]
         assert len(set(ids)) == len(ids), "a replay tells the quarantine's rows apart by their id"
         self._check_truth()
+
+    def rows_of(self, route: str, entry: Entry) -> int:
+        """Rows of a route in its table."""
+        return DeltaTable(str(entry.table)).count()
 
     def _places(self) -> Iterator[tuple[int, int]]:
         for name in self.table_names():

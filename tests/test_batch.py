@@ -24,7 +24,8 @@ from distributary.errors import (
 )
 from distributary.fanout.micro_batch import Fanout
 from distributary.registry.embedded import EmbeddedRegistry
-from distributary.simulate.records import Faults, Plan
+from distributary.simulate.games.records import Faults, Plan
+from distributary.sources.data_files import BatchFiles
 from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
 from tests.scenarios import Scenario, dying, message
@@ -54,6 +55,27 @@ def test_every_record_is_in_its_table_or_in_the_quarantine(lake: Path) -> None:
         "CORRUPT_PAYLOAD": 7, "UNKNOWN_SCHEMA_ID": 5, "NO_ROUTE": 3, "CORRUPT_ENVELOPE": 2,
     }  # fmt: skip
     assert len(scenario.batches) == 3
+
+
+@pytest.mark.parametrize("way", ["files", "rows"])
+def test_the_tasks_read_the_files_of_a_delta_source_and_spark_the_rows_where_they_cannot(lake: Path, way: str) -> None:
+    scenario = Scenario(lake)
+    taken: list[str] = []
+    cut = Fanout.cut
+
+    def seen(self: Fanout, rows: Any, refused: Any) -> Any:
+        taken.append("files" if isinstance(rows, BatchFiles) else "rows")
+        return cut(self, rows, refused)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Fanout, "cut", seen)
+        if way == "rows":
+            patch.setattr("distributary.pipeline.batch_files", lambda *_: None)
+        for _ in range(2):
+            scenario.send(event(scenario, "a_game"), None, event(scenario, "b_game"), b"no envelope")
+            scenario.run()
+    assert taken == [way, way]
+    scenario.check(tombstones=2)
 
 
 def test_all_versions_mixed_in_one_batch_then_the_oldest_again(lake: Path) -> None:
@@ -378,7 +400,7 @@ def test_a_source_column_that_is_not_there_is_named(lake: Path) -> None:
 
 
 def test_a_source_with_the_envelope_in_columns_needs_no_envelope(lake: Path) -> None:
-    from distributary.simulate.sinks import write_delta
+    from distributary.simulate.games.sinks import write_delta
 
     scenario = Scenario(lake, envelope={"format": "columns"})
     games = scenario.games(Plan(games=2, versions=2, records=5, faults=Faults(corrupt=1, empty_name=2, tombstones=1)))
@@ -399,7 +421,7 @@ def test_the_first_run_can_begin_at_a_version_of_the_source(lake: Path) -> None:
 
 
 def test_a_bare_envelope_is_read_by_its_proto_file(lake: Path) -> None:
-    from distributary.simulate.schemas import WRAPPER_TEXT
+    from distributary.simulate.games.schemas import WRAPPER_TEXT
 
     proto = lake / "wrapper.proto"
     proto.write_text(WRAPPER_TEXT)

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distributary.simulate.games import Games
-from distributary.simulate.records import Faults, Plan
+from distributary.simulate.games.records import Faults, Plan
+from distributary.simulate.games.stream import Games
 from distributary.state.ledger import is_batch
 from tests.scenarios import Scenario
 
@@ -134,7 +134,7 @@ def test_killed_at_random_moments_it_loses_and_doubles_nothing(lake: Path) -> No
             "conf": {
                 "spark.driver.memory": "1g",
                 "spark.sql.shuffle.partitions": "2",
-                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
             },
         },
     )

@@ -18,7 +18,7 @@ from distributary.fanout.chunks import CHUNK_SCHEMA, read_records, read_rejected
 from distributary.fanout.demux import EnvelopeReader
 from distributary.formats.framing import frame
 from distributary.registry.compile import compile_text
-from distributary.simulate.schemas import WRAPPER_TEXT
+from distributary.simulate.games.schemas import WRAPPER_TEXT
 from tests.scenarios import SOURCE_SCHEMA, TOPIC, message
 
 WRAPPER_ID = 1

@@ -160,7 +160,7 @@ def test_a_first_batch_with_conflicting_types_is_treated_alike(scenario: Scenari
     scenario.check()
 
 
-@pytest.mark.parametrize("step", ["record", "_commit_quarantine"])
+@pytest.mark.parametrize("step", ["record", "_complete"])
 def test_a_batch_that_is_attempted_again_is_written_once(scenario: Scenario, step: str) -> None:
     """Killed after the tables' commits, or after the ledger's: no row twice, none lost."""
     scenario.send(event(scenario, "v1", user="x"), corrupt(scenario))

@@ -20,7 +20,7 @@ from distributary.fanout.micro_batch import Fanout
 from distributary.fanout.orders import Outcome, Special
 from distributary.fanout.spool import new_spool
 from distributary.names import route_of, table_name
-from distributary.simulate.records import Plan
+from distributary.simulate.games.records import Plan
 from distributary.state.ledger import Ledger
 from distributary.tables.datafile import DataFile
 from distributary.tables.store import Store
@@ -338,7 +338,7 @@ def test_a_state_folder_that_cannot_be_written_is_the_stores_fault(lake: Path) -
         (Fanout, "cut", True),
         (Fanout, "_deliver", True),
         (Ledger, "record", True),
-        (BatchWriter, "_commit_quarantine", True),
+        (BatchWriter, "_complete", True),
         (BatchWriter, "take", True),
     ],
     ids=["after the cut", "after the tables", "after the ledger", "after the quarantine", "before Spark's offsets"],

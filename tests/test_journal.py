@@ -11,7 +11,7 @@ from distributary.batch import BatchWriter
 from distributary.errors import Reason
 from distributary.fanout.micro_batch import Fanout
 from distributary.formats.framing import frame
-from distributary.simulate.schemas import WRAPPER_TEXT
+from distributary.simulate.games.schemas import WRAPPER_TEXT
 from distributary.state.journal import KEPT, Journal
 from distributary.state.ledger import Ledger
 from distributary.tables.store import Store
@@ -56,7 +56,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("target", "step"),
-    [(Fanout, "orders"), (Ledger, "record"), (BatchWriter, "_commit_quarantine")],
+    [(Fanout, "orders"), (Ledger, "record"), (BatchWriter, "_complete")],
     ids=["before any table", "before the ledger", "after the ledger"],
 )
 def test_an_id_refused_in_the_first_attempt_stays_refused_in_the_next(lake: Path, target: Any, step: str) -> None:

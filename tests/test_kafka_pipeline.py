@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from distributary.config import RegistryConfig
 from distributary.errors import RegistryDenied, RegistryDown, SourceDataLost, SourceDown, SourceMissing
 from distributary.registry import Reference, open_registry
-from distributary.simulate.records import Faults, Plan
+from distributary.simulate.games.records import Faults, Plan
 from tests.scenarios import Scenario, message
 from tests.services import free_ports
 from tests.services.kafka import Kafka

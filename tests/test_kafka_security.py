@@ -44,7 +44,7 @@ def test_certificates_are_given_to_both_clients(tmp_path: Path) -> None:
     files = {name: tmp_path / f"{name}.pem" for name in ("ca", "cert", "key")}
     for name, file in files.items():
         file.write_text(f"-----{name}-----")
-    security = {
+    security: dict[str, Any] = {
         "protocol": "SSL",
         "ca_file": str(files["ca"]),
         "cert_file": str(files["cert"]),

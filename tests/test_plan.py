@@ -18,13 +18,13 @@ from distributary.names import table_name
 from distributary.pipeline import run
 from distributary.plan import Plan, TablePlan, plan
 from distributary.registry import Registry, open_registry
-from distributary.simulate.events import message_class
-from distributary.simulate.games import Games
-from distributary.simulate.records import VALUE_SCHEMA, Faults
-from distributary.simulate.records import Plan as Order
-from distributary.simulate.schemas import WRAPPER_TEXT
-from distributary.simulate.sinks import write_delta
-from distributary.simulate.truth import Truth
+from distributary.simulate.games.events import message_class
+from distributary.simulate.games.records import VALUE_SCHEMA, Faults
+from distributary.simulate.games.records import Plan as Order
+from distributary.simulate.games.schemas import WRAPPER_TEXT
+from distributary.simulate.games.sinks import write_delta
+from distributary.simulate.games.stream import Games
+from distributary.simulate.games.truth import Truth
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 

@@ -14,7 +14,7 @@ from distributary.errors import AlreadyRunning, Reason, RegistryDown
 from distributary.formats.framing import frame
 from distributary.replay import Replay
 from distributary.schemas import Schemas
-from distributary.simulate.schemas import WRAPPER_TEXT
+from distributary.simulate.games.schemas import WRAPPER_TEXT
 from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
 from tests.scenarios import Scenario, dying, message
@@ -57,7 +57,7 @@ def test_rows_come_in_once_when_their_schema_becomes_known(lake: Path) -> None:
     assert scenario.replay().rows == {}
     scenario.learn()
     found = scenario.replay()
-    assert (found.rows, found.left, found.failed) == ({"a": 2, "b": 1}, {"a": 1}, {})
+    assert (found.rows, found.left, found.failed) == ({"a": 2, "b": 1}, {"a": 1, "": 1}, {})
     assert scenario.values("a", "user") == ["good", "1", "2"]
     assert scenario.values("a", "late") == [None, "", ""]
     assert scenario.values("b", "user") == ["3"]

@@ -13,12 +13,14 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
+from distributary.cli.entry import execute
 from distributary.config import KafkaSource
 from distributary.errors import Exit, StoreUnreadable
 from distributary.sources.kafka import Topic
+from distributary.state.checkpoint import last_committed
 from distributary.state.lock import only_run
 from distributary.status import TableStatus, html, render, status
-from distributary.status.lag import kafka_lag, last_committed, source_lag
+from distributary.status.lag import kafka_lag, source_lag
 from tests.lake import Lake
 from tests.services.kafka import Kafka
 
@@ -58,6 +60,16 @@ def test_a_pipeline_that_never_ran_has_a_status(made: Lake) -> None:
     said = status(made.config)
     assert (said.running, said.last_batch, said.tables, said.rows) == (False, None, (), 0)
     assert said.exit_code == Exit.OK
+
+
+def test_the_command_s_exit_code_says_that_a_table_is_parked(made: Lake, tmp_path: Path) -> None:
+    file = tmp_path / "games.yaml"
+    about = {"pipeline": "games", "source": {"type": "delta", "path": "/there/is/none"}, "registry": {"path": "/r"}}
+    file.write_text(json.dumps({**about, "tables": {"root": made.config.tables.root}}))
+    made.batch(0, {"ann_game": {1: 3}})
+    assert [execute(["status", str(file), *more]) for more in ([], ["--json"])] == [Exit.OK, Exit.OK]
+    made.batch(1, {}, parked={"ann_game": 2})
+    assert [execute(["status", str(file), *more]) for more in ([], ["--json"])] == [Exit.ATTENTION] * 2
 
 
 def test_a_status_leaves_nothing_behind(made: Lake) -> None:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame
@@ -19,13 +19,12 @@ from pyspark.sql import DataFrame
 from distributary.config import Pipeline
 from distributary.errors import QuarantineLimit, Reason, StoreDown
 from distributary.fanout.attempt import Delivered
-from distributary.fanout.micro_batch import Fanout
 from distributary.fanout.orders import Outcome
-from distributary.replay import Replay
+from distributary.replay import ReplayReport
 from distributary.state.ledger import Entry, Ledger, quarantine_files
 from distributary.tables.append import CommitConflict
-from distributary.tables.datafile import DataFile
 from distributary.tables.quarantine import commit_quarantine
+from distributary.tables.store import Store
 
 LONGEST_PARK_SEC = 3600.0
 
@@ -49,12 +48,34 @@ class BatchReport:
     seconds: Mapping[str, float]
 
 
+class Delivery(Protocol):
+    """What writes a batch's rows to their tables. `on_spark`: routes that engine `spark` writes."""
+
+    store: Store
+    quarantine: str
+
+    @property
+    def on_spark(self) -> set[str]: ...
+
+    def write(self, rows: DataFrame, stream: str, batch: int, parked: Mapping[str, str]) -> Delivered:
+        """Write one batch, idempotently. `parked`: routes that are not tried, and why. Raises Outage."""
+        ...
+
+
+class Returns(Protocol):
+    """What brings rows back out of the quarantine."""
+
+    def run(self, route: str | None = None, reasons: Collection[Reason] | None = None) -> ReplayReport: ...
+
+    def routes(self, reason: Reason) -> set[str]: ...
+
+
 class BatchWriter:
     """Takes a stream's batches, each to its end, exactly once."""
 
-    def __init__(self, config: Pipeline, fanout: Fanout, ledger: Ledger) -> None:
+    def __init__(self, config: Pipeline, delivery: Delivery, ledger: Ledger) -> None:
         self.config = config
-        self.fanout = fanout
+        self.delivery = delivery
         self.ledger = ledger
         self.bad_batches = 0
         self._returning: set[str] | None = None
@@ -66,23 +87,29 @@ class BatchWriter:
         """
         try:
             if self.ledger.is_finished(stream, batch):
-                self._commit_quarantine(stream, batch, quarantine_files(self.ledger.details(stream, batch)))
+                self._complete(stream, batch, self.ledger.details(stream, batch))
                 return None
             started = time.monotonic()
-            delivered = self.fanout.write(rows, stream, batch, self._parked())
+            delivered = self.delivery.write(rows, stream, batch, self._parked())
             entries = self._entries(stream, batch, delivered)
             report = self._report(stream, batch, entries, delivered, started)
-            details = {"quarantine": [f.to_json() for f in delivered.quarantine], "seconds": dict(report.seconds)}
+            details = self._details(delivered, report)
             self.ledger.record(stream, batch, entries, details)
-            self._commit_quarantine(stream, batch, delivered.quarantine)
+            self._complete(stream, batch, details)
         except (OSError, DeltaError, CommitConflict) as e:
             raise StoreDown(path=self.config.state_root, detail=f"{type(e).__name__}: {e}") from e
         self._check_limits(report, entries)
         return report
 
-    def _commit_quarantine(self, stream: str, batch: int, files: list[DataFile]) -> None:
-        if files:
-            commit_quarantine(self.fanout.quarantine, self.config.pipeline, files, stream, batch, self.fanout.store)
+    def _details(self, delivered: Delivered, report: BatchReport) -> dict[str, Any]:
+        """What the batch's decision says beside the counts: enough to complete the batch after a crash."""
+        return {"quarantine": [f.to_json() for f in delivered.quarantine], "seconds": dict(report.seconds)}
+
+    def _complete(self, stream: str, batch: int, details: Mapping[str, Any]) -> None:
+        """What is left to do once the batch is decided. Safe to repeat."""
+        if files := quarantine_files(details):
+            delivery = self.delivery
+            commit_quarantine(delivery.quarantine, self.config.pipeline, files, stream, batch, delivery.store)
 
     # -- parked tables -------------------------------------------------------------------------------------
 
@@ -99,7 +126,7 @@ class BatchWriter:
         before = self.ledger.newest.get(route)
         return before is not None and before.state == "parked"
 
-    def retry(self, replay: Replay, recovered: Collection[str]) -> None:
+    def retry(self, replay: Returns, recovered: Collection[str]) -> None:
         """Between batches: bring back the rows of tables that work again, and try those whose rest is over."""
         if self._returning is None:
             # Also what a run that died just here had still to bring back.
@@ -183,7 +210,7 @@ class BatchWriter:
             batch,
             outcome.route,
             table=outcome.table,
-            engine="spark" if outcome.route in self.fanout.on_spark else "task",
+            engine="spark" if outcome.route in self.delivery.on_spark else "task",
             rows_in=outcome.rows_in + sum(early.values()),
             rows_written=outcome.rows_written,
             rows_quarantined=reasons.total(),
@@ -191,9 +218,11 @@ class BatchWriter:
             schema_ids=outcome.schema_ids,
             reasons=reasons,
             decoders=outcome.decoders,
+            warnings=outcome.warnings,
             newest=delivered.newest.get(outcome.route),
             created=outcome.created,
             evolved=outcome.evolved,
+            **outcome.more(),
             **state,
         )
 

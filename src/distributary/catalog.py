@@ -2,34 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from distributary.config import Pipeline
-from distributary.names import quoted, table_name
-from distributary.state.ledger import Ledger
+from distributary.config import DatastreamSource, Pipeline
+from distributary.names import pattern_name, quoted, table_name
+from distributary.state.ledger import Entry, Ledger
 from distributary.tables.store import join
 
 
 def register_tables(spark: SparkSession, config: Pipeline, ledger: Ledger, created: Sequence[str]) -> None:
-    """Register new tables under `tables.database`; does nothing where none is configured."""
+    """Register new tables under `tables.database`; does nothing where none is configured.
+
+    Of change files, both tables of a route, and the view of its living rows.
+    """
     database = config.tables.database
     if database is None or not created:
         return
-    schema = ".".join(quoted(part) for part in database.split("."))
+    schema = _quoted(database)
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {schema}")
     for route in created:
-        name = table_name(route, config.tables.name)
-        location = join(config.tables.root, name).replace("'", "\\'")
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {schema}.{quoted(name)} USING DELTA LOCATION '{location}'")
+        for location in _locations(config, ledger, route):
+            name = f"{schema}.{quoted(location.rsplit('/', 1)[-1])}"
+            spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING DELTA LOCATION '{_literal(location)}'")
+        if (view := view_of(config, ledger.newest.get(route))) is not None:
+            name, merged = view
+            # Made anew whenever columns may have come: a view keeps the columns that it was made with.
+            spark.sql(f"CREATE OR REPLACE VIEW {schema}.{quoted(name)} AS {living_rows(schema, merged)}")
 
 
-def drop_names(spark: SparkSession, locations: Mapping[str, str]) -> None:
-    """Take tables out of the catalog: quoted name -> the path it must still stand for. Files are left alone."""
-    for name, path in locations.items():
-        if not spark.catalog.tableExists(name):
+def _locations(config: Pipeline, ledger: Ledger, route: str) -> list[str]:
+    if not isinstance(config.source, DatastreamSource):
+        return [join(config.tables.root, table_name(route, config.tables.name))]
+    entry = ledger.newest.get(route)
+    found = (entry.table, entry.merged if entry.merge_state == "merged" else None) if entry is not None else ()
+    return list(dict.fromkeys(uri for uri in found if uri))
+
+
+def view_of(config: Pipeline, entry: Entry | None) -> tuple[str, str] | None:
+    """(name of the view, name of the merged table that it reads) of a route; None where there is no view."""
+    if entry is None or entry.merged is None or entry.merge_state != "merged":
+        return None
+    name = view_name(config, entry)
+    return None if name is None else (name, _last(entry.merged))
+
+
+def view_name(config: Pipeline, entry: Entry) -> str | None:
+    """The view of a route's living rows, whether it is made already or not."""
+    pattern = config.tables.view
+    if pattern is None or entry.about is None:
+        return None
+    _, database, schema, table = json.loads(entry.about)["source"]
+    return pattern_name(pattern, database, schema, table)
+
+
+def living_rows(schema: str, merged: str) -> str:
+    """The text of the view over a merged table. `schema`: quoted; `merged`: the table's address or its name."""
+    return f"SELECT * FROM {schema}.{quoted(_last(merged))} WHERE NOT coalesce(_deleted, false)"
+
+
+def _last(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
+
+def _quoted(database: str) -> str:
+    return ".".join(quoted(part) for part in database.split("."))
+
+
+def _literal(text: str) -> str:
+    return text.replace("'", "\\'")
+
+
+@dataclass(frozen=True)
+class CatalogEntry:
+    """A name that a pipeline gave (quoted for Spark SQL): of the table at `path`, or of a view that says `text`."""
+
+    name: str
+    path: str
+    text: str | None = None
+
+
+def drop_names(
+    spark: SparkSession, entries: Iterable[CatalogEntry]
+) -> tuple[list[CatalogEntry], list[tuple[CatalogEntry, str]]]:
+    """Take names out of the catalog; files are left alone. Returns those that were dropped, and those that stay because
+    they stand for something else, and for what. Names that are not there are neither."""
+    dropped: list[CatalogEntry] = []
+    others: list[tuple[CatalogEntry, str]] = []
+    for entry in entries:
+        if not spark.catalog.tableExists(entry.name):
             continue
-        found = spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"]
-        if str(found).removeprefix("file:").rstrip("/") == path.removeprefix("file:").rstrip("/"):
-            spark.sql(f"DROP TABLE {name}")
+        if (reason := _another(spark, entry)) is not None:
+            others.append((entry, reason))
+            continue
+        spark.sql(f"DROP {'TABLE' if entry.text is None else 'VIEW'} {entry.name}")
+        dropped.append(entry)
+    return dropped, others
+
+
+def _another(spark: SparkSession, entry: CatalogEntry) -> str | None:
+    """What else a name stands for, in words; None where it is ours."""
+    is_view = spark.catalog.getTable(entry.name).tableType == "VIEW"
+    if is_view != (entry.text is not None):
+        return f"it is a {'view' if is_view else 'table'}, and not this pipeline's"
+    if entry.text is None:
+        found = str(spark.sql(f"DESCRIBE DETAIL {entry.name}").collect()[0]["location"])
+        return None if _plain(found) == _plain(entry.path) else f"it is the table at {found}"
+    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {entry.name}").collect()
+    said = next((str(row["data_type"]) for row in rows if row["col_name"] == "View Text"), "")
+    return None if said.split() == entry.text.split() else "it is a view that says something else"
+
+
+def _plain(location: str) -> str:
+    return location.removeprefix("file:").replace("//", "/").rstrip("/")

@@ -91,6 +91,56 @@ def quoted(identifier: str) -> str:
     return "`" + identifier.replace("`", "``") + "`"
 
 
+_PART = re.compile(r"\{(\w+)\}")
+_PARTS = ("database", "schema", "table")
+_PLAIN_PART = re.compile(r"[a-z0-9_]+")
+
+
+def check_pattern(pattern: str) -> None:
+    """A pattern for the tables of a database's table, as `{database}_{schema}_{table}_log`.
+
+    Raises:
+        ValueError: `{table}` is not there exactly once, another part is there twice, or the rest is not a-z, 0-9, _.
+    """
+    found = _PART.findall(pattern)
+    rest = _PART.sub("", pattern)
+    bad = found.count("table") != 1 or any(found.count(n) > 1 or n not in _PARTS for n in found)
+    if bad or len(pattern) > _MAX_TEMPLATE_CHARS or pattern.startswith("_") or not set(rest) <= {*_PLAIN, "_"}:
+        raise ValueError(
+            "allowed: {table} exactly once, {database} and {schema} at most once, around them only a-z, 0-9 and _ "
+            f"(not _ first), at most {_MAX_TEMPLATE_CHARS} characters, as in '{{database}}_{{table}}_log'"
+        )
+
+
+def pattern_name(pattern: str, database: str, schema: str, table: str) -> str:
+    """The name of a source table's table under `pattern`. A part that is empty goes, and one underscore beside it.
+
+    Parts are written in lower case, odd characters as in `table_name`. Unlike there, two source tables can meet in one
+    name (`a`.`b_c` and `a_b`.`c`, or names that differ by case): whoever opens the table checks whose it is.
+
+    Raises:
+        ValueError: `table` is empty, or the pattern is not allowed.
+    """
+    check_pattern(pattern)
+    if not table:
+        raise ValueError("a source table without a name has no table")
+    values = {"database": database, "schema": schema, "table": table}
+    name = pattern
+    for key, value in values.items():
+        held = "{" + key + "}"
+        if value:
+            plain = value.lower()
+            name = name.replace(held, plain if _PLAIN_PART.fullmatch(plain) else table_name(plain))
+        else:
+            name = name.replace(f"{held}_", "").replace(f"_{held}", "").replace(held, "")
+    name = f"x{name}" if name.startswith("_") else name
+    if len(name) <= MAX_NAME_CHARS:
+        return name
+    digest = hashlib.sha256(f"{pattern}\0{database}\0{schema}\0{table}".encode("utf-8", "surrogatepass")).hexdigest()
+    room = MAX_NAME_CHARS - len(_HASH_MARK) - _HASH_HEX_CHARS
+    return name[:room] + _HASH_MARK + digest[:_HASH_HEX_CHARS]
+
+
 def _escape(route: str) -> list[str]:
     """Tokens of the name in order, each to be kept whole."""
     if _SIMPLE.fullmatch(route) and "_x" not in route:

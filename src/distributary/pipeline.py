@@ -6,8 +6,10 @@ that is wrong ends it with an error that says what to do.
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -15,11 +17,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from distributary.batch import BatchReport, BatchWriter
+from distributary.batch import BatchReport, BatchWriter, Returns
 from distributary.catalog import register_tables
-from distributary.config import KafkaSource, Pipeline
+from distributary.cdc.feed import Feed
+from distributary.cdc.micro_batch import Changes
+from distributary.cdc.writer import ChangeWriter
+from distributary.config import DatastreamSource, DeltaSource, KafkaSource, Pipeline
 from distributary.errors import (
     AlreadyRunning,
+    BadInput,
     DistributaryError,
     SourceDataLost,
     SourceDown,
@@ -27,16 +33,24 @@ from distributary.errors import (
     SourceRewritten,
 )
 from distributary.fanout.micro_batch import Fanout
+from distributary.maintain import maintain
 from distributary.registry import Registry, open_registry
 from distributary.replay import Replay
 from distributary.schemas import Schemas
-from distributary.session import build_session
+from distributary.shape import check_shapes
+from distributary.sources.bronze import bronze_stream
+from distributary.sources.data_files import BatchFiles
 from distributary.sources.delta import delta_stream
+from distributary.sources.delta_batch import batch_files, store_of_source
+from distributary.sources.files import file_stream
 from distributary.sources.kafka import kafka_stream
+from distributary.spark.session import build_session
 from distributary.state.checkpoint import check_checkpoint, check_topics
+from distributary.state.layout import claim_layout
 from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
 from distributary.tables.store import Store, join, local_path
+from distributary.views import refresh
 
 RESTARTS = 10
 """Outages in a row after which a run gives up; a finished batch starts the count anew."""
@@ -45,6 +59,8 @@ LONGEST_REST_SEC = 60.0
 
 # A stream of foreachBatch jobs knows its own plan: adaptive execution only adds time to each of them.
 RUN_CONF = {"spark.sql.adaptive.enabled": "false", "spark.sql.execution.arrow.maxRecordsPerBatch": "65536"}
+
+log = logging.getLogger("distributary")
 
 Progress = Callable[[BatchReport], None]
 
@@ -64,12 +80,20 @@ class PipelinePlan:
 def build(config: Pipeline) -> PipelinePlan:
     """Describe the pipeline; touches nothing."""
     source = config.source
-    what = f"Kafka {source.bootstrap_servers}" if isinstance(source, KafkaSource) else f"Delta {source.path}"
+    if isinstance(source, KafkaSource):
+        what, tables = f"Kafka {source.bootstrap_servers}", config.tables.name
+    elif isinstance(source, DatastreamSource):
+        what = f"change files below {source.path}"
+        tables = " and ".join(p for p in (config.tables.log, config.tables.merged) if p is not None)
+    else:
+        what, tables = f"Delta {source.path}", config.tables.name
     trigger = f"every {config.trigger.every:g} s" if config.trigger.mode == "every" else config.trigger.mode
+    tables = join(config.tables.root, tables)
+    places = {"wide": config.wide_path, "two_hop": f"{tables}, by way of {config.bronze_path}"}
     return PipelinePlan(
         pipeline=config.pipeline,
         source=what,
-        tables=join(config.tables.root, config.tables.name),
+        tables=places.get(config.layout, tables),
         state=config.state_root,
         checkpoint=config.checkpoint_path,
         trigger=trigger,
@@ -96,18 +120,25 @@ def session_of(config: Pipeline) -> SparkSession:
     )
 
 
-def source_stream(spark: SparkSession, config: Pipeline) -> DataFrame:
+def source_stream(spark: SparkSession, config: Pipeline, hop: int = 2) -> DataFrame:
+    """What the stream reads: the source, or bronze, where this is the second of two hops."""
     source = config.source
+    if config.layout == "two_hop" and hop == 2:
+        return bronze_stream(spark, config)
     if isinstance(source, KafkaSource):
         return kafka_stream(spark, source)
-    return delta_stream(spark, source, config.envelope)
+    if isinstance(source, DatastreamSource):
+        return file_stream(spark, config.state_root)
+    # Hop 1 fills bronze for all shares.
+    return delta_stream(spark, source, config.envelope, config.share if hop == 2 else None)
 
 
 def registry_of(config: Pipeline) -> Registry:
-    """The pipeline's registry; a served one with a disk cache, below the state folder unless the file names another."""
+    """The pipeline's registry; a served one with a disk cache, below the state folder unless the file names another:
+    one for all streams of the pipeline, for a cache may be shared by processes."""
     registry = config.registry
     assert registry is not None  # the config's own rule
-    state = local_path(config.state_root)
+    state = local_path(config.whole_state)
     if registry.url is not None and registry.cache is None and state is not None:
         registry = registry.model_copy(update={"cache": str(state / "schemas")})
     return open_registry(registry)
@@ -126,10 +157,14 @@ class Run:
         self.progress = progress
         self.store = Store.of(config.tables)
         self.ledger = Ledger(config.state_root, config.pipeline, self.store)
-        fanout = Fanout(spark, config, Schemas(registry_of(config)), self.store)
-        fanout.on_spark |= {e.route for e in self.ledger.newest.values() if e.engine == "spark" and e.route}
-        self.writer = BatchWriter(config, fanout, self.ledger)
-        self.replay = Replay(config, self.ledger, fanout)
+        self._busy = threading.Lock()
+        self.feed: Feed | None = None
+        self.writer: BatchWriter
+        self.replay: Returns
+        if isinstance(config.source, DatastreamSource):
+            self._take_changes()
+        else:
+            self._take_messages()
         self.report = RunReport(config.pipeline, 0, 0, 0, 0, 0, ())
         self.query: StreamingQuery | None = None
         self._stream = threading.Event()
@@ -137,12 +172,45 @@ class Run:
         self._failure: BaseException | None = None
         self._outages = 0
         self._stopping = threading.Event()
-        self._busy = threading.Lock()
+        self._maintained = time.monotonic()
+
+    def _take_messages(self) -> None:
+        fanout = Fanout(self.spark, self.config, Schemas(registry_of(self.config)), self.store)
+        fanout.on_spark |= self._on_spark()
+        fanout.files = self._files
+        self.writer = BatchWriter(self.config, fanout, self.ledger)
+        self.replay = Replay(self.config, self.ledger, fanout)
+
+    def _files(self, batch: int) -> BatchFiles | None:
+        """The files of the running batch, where it is files of a Delta table that tasks can read."""
+        source = self.config.source
+        if not isinstance(source, DeltaSource) or self.config.layout == "two_hop" or self.config.share is not None:
+            return None
+        store = store_of_source(source, self.config.tables)
+        if store is None or self.query is None:
+            return None
+        return batch_files(self.spark, self.query, batch, source, self.config.envelope, store)
+
+    def _take_changes(self) -> None:
+        if self.config.share is not None:
+            raise BadInput(detail="a pipeline of change files is one stream; it cannot be spread over several")
+        changes = Changes(self.spark, self.config, self.store)
+        changes.on_spark.update(self._on_spark())
+        self.writer = ChangeWriter(self.config, changes, self.ledger)
+        self.replay = self.feed = Feed(self.config, changes, self.ledger, self._busy)
+
+    def _on_spark(self) -> set[str]:
+        return {e.route for e in self.ledger.newest.values() if e.engine == "spark" and e.route}
 
     def go(self, once: bool) -> RunReport:
         """Run to the end (`once`), or until `stop`. Raises the error that ended the stream."""
+        claim_layout(self.config, self.store)
         check_checkpoint(self.config, self.ledger)
-        check_topics(self.config, self.store, self.ledger)
+        if self.config.layout != "two_hop":
+            check_topics(self.config, self.store, self.ledger)
+        if self.config.layout == "wide":
+            # A run that died after its last batch may have left some out of date.
+            refresh(self.spark, self.config, self.ledger)
         while True:
             try:
                 self._run_query(once)
@@ -172,9 +240,27 @@ class Run:
     def _run_query(self, once: bool) -> None:
         self._failure = None
         self._stream.clear()
+        once = once or self.config.trigger.mode == "once"
+        if self.feed is not None:
+            self.feed.begin(once, self._fall)
+        try:
+            self._query(once)
+        finally:
+            if self.feed is not None:
+                self.feed.end()
+        if self.feed is not None and not self._stopping.is_set():
+            self.feed.merges.run(None, anyway=True)
+
+    def _fall(self, error: BaseException) -> None:
+        """End the stream for an error outside of a batch."""
+        self._failure = error
+        if self.query is not None:
+            self.query.stop()
+
+    def _query(self, once: bool) -> None:
         writer = source_stream(self.spark, self.config).writeStream.foreachBatch(self._batch)
         writer = writer.option("checkpointLocation", self.config.checkpoint_path)
-        if once or self.config.trigger.mode == "once":
+        if once:
             writer = writer.trigger(availableNow=True)
         elif self.config.trigger.mode == "every":
             writer = writer.trigger(processingTime=f"{int(self.config.trigger.every * 1000)} milliseconds")
@@ -185,6 +271,8 @@ class Run:
             if self._stopping.is_set():
                 self.query.stop()
             self.query.awaitTermination()
+            if self._failure is not None:
+                raise self._failure
         except PySparkException as e:
             if self._stopping.is_set() and self._failure is None:
                 return
@@ -216,8 +304,30 @@ class Run:
             tombstones=self.report.tombstones + report.tombstones,
         )
         self._bring_back(report)
-        register_tables(self.spark, self.config, self.ledger, report.created)
+        if self.feed is not None:
+            self.feed.between_batches()
+        created = {*report.created, *(self.feed.merges.drained() if self.feed is not None else ())}
+        if self.config.tables.view is not None:
+            created |= set(report.evolved)
+        self._name(created | set(report.evolved) if self.config.layout == "wide" else created)
         self.progress(report)
+        self._look_after()
+
+    def _name(self, routes: set[str]) -> None:
+        """Make the tables of `routes` known by name: in the catalog, or as views."""
+        if self.config.layout != "wide":
+            register_tables(self.spark, self.config, self.ledger, sorted(routes))
+        elif routes:
+            refresh(self.spark, self.config, self.ledger, sorted(routes))
+
+    def _look_after(self) -> None:
+        """Upkeep of the tables between two batches, where the pipeline file asks for it."""
+        every = self.config.maintenance.every
+        if every is not None and time.monotonic() - self._maintained >= every:
+            for done in maintain(self.config):
+                if done.skipped:
+                    log.info("upkeep of %s: %s", done.table, done.skipped)
+            self._maintained = time.monotonic()
 
     def _bring_back(self, report: BatchReport) -> None:
         """Try parked tables again, unless another process replays just now: two would write the same rows."""
@@ -237,8 +347,9 @@ def run(
 ) -> RunReport:
     """Run a pipeline; `handle` gets the Run before it starts, to stop it from a signal handler.
 
-    Raises AlreadyRunning, CheckpointLost, SourceDataLost, QuarantineLimit, and any EnvironmentFault.
+    Raises AlreadyRunning, CheckpointLost, ShapeInvalid, SourceDataLost, QuarantineLimit, and any EnvironmentFault.
     """
+    check_shapes(config.tables)
     with only_run(config.state_root, config.pipeline):
         spark = session_of(config)
         running = Run(config, spark, progress)

@@ -24,7 +24,9 @@ from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from distributary.config import KafkaSource, Pipeline
+from distributary.bronze.table import HOP_1, first_hop, open_bronze, route_keys
+from distributary.cdc.planned import plan_files
+from distributary.config import DatastreamSource, KafkaSource, Pipeline
 from distributary.errors import DistributaryError, Reason
 from distributary.fanout.attempt import Chunks
 from distributary.fanout.chunks import read_records, read_rejected
@@ -101,52 +103,115 @@ def plan(config: Pipeline) -> Plan:
 
     Raises what a run would raise before its first batch: CheckpointLost, SourceDown, SourceMissing, JavaMissing.
     """
+    if isinstance(config.source, DatastreamSource):
+        return plan_changes(config)
     if isinstance(config.source, KafkaSource):
         describe_topics(config.source)
-    dry = DryRun(config, session_of(config))
-    check_checkpoint(config, dry.ledger)
-    return dry.go()
+    spark = session_of(config)
+    found = Plan(config.pipeline, build(config).source)
+    tables: dict[str, TablePlan] = {}
+    columns: dict[str, pa.Schema | None] = {}
+    for leg in _legs(config):
+        dry = DryRun(leg, spark, found, tables, columns)
+        check_checkpoint(leg, dry.ledger)
+        dry.go()
+    _sum_up(found, tables)
+    return found
+
+
+def _legs(config: Pipeline) -> list[Pipeline]:
+    """The streams whose batches a run would take. Of two hops: what waits in bronze, then what hop 1 would bring."""
+    if config.layout != "two_hop":
+        return [config]
+    store = Store.of(config.tables)
+    bronze = open_bronze(config, store)
+    if bronze is None:
+        return [first_hop(config)]
+    second = [config]
+    if config.hop.shape == "per_route":
+        second = [config.for_route_key(key) for key in route_keys(bronze)]
+    return [*second, first_hop(config)]
+
+
+def plan_changes(config: Pipeline) -> Plan:
+    """The plan of a pipeline of change files. Raises SourceDown, SourceMissing, StoreUnreadable."""
+    found = plan_files(config)
+    made = Plan(config.pipeline, build(config).source, reasons=dict(found.reasons))
+    made.rows_quarantined = made.rows_in = sum(found.reasons.values())
+    for route in sorted(found.routes):
+        one = found.routes[route]
+        kept = sum(one.reasons.values()) if one.parked is None else one.events
+        table = TablePlan(
+            route, one.log or one.merged or "", one.before is None, "spark" if one.why_spark else "task", one.why_spark,
+            one.events, one.events - kept, kept, reasons=dict(one.reasons), parked=one.parked,
+        )  # fmt: skip
+        for path, old, new in _changes(one.before or pa.schema([]), one.after or pa.schema([]), ""):
+            if old is None:
+                table.new_columns[path] = new
+            else:
+                table.type_changes[path] = [old, new]
+        made.tables.append(table)
+        made.rows_in += one.events
+        made.rows_written += table.rows_written
+        made.rows_quarantined += kept
+        _add_counts(made.reasons, one.reasons)
+    made.batches = int(found.files > 0)
+    return made
 
 
 class DryRun:
     """One dry run. Remembers the columns that earlier batches would have given each table."""
 
-    def __init__(self, config: Pipeline, spark: SparkSession) -> None:
+    def __init__(
+        self,
+        config: Pipeline,
+        spark: SparkSession,
+        plan: Plan,
+        tables: dict[str, TablePlan],
+        columns: dict[str, pa.Schema | None],
+    ) -> None:
         self.config = config
         self.spark = spark
         store = Store.of(config.tables)
         self.store = store
         self.ledger = Ledger(config.state_root, config.pipeline, store)
         self.fanout = Fanout(spark, config, Schemas(registry_of(config)), store)
-        self.plan = Plan(config.pipeline, build(config).source)
+        self.plan = plan
         self._checkpoint = ""
-        self._tables: dict[str, TablePlan] = {}
-        self._columns: dict[str, pa.Schema | None] = {}
+        self._tables = tables
+        self._columns = columns
+        self._bronze = config.bronze_path if config.state_root.endswith(f"/{HOP_1}") else None
         self._failure: BaseException | None = None
 
-    def go(self) -> Plan:
+    def go(self) -> None:
         with _copied(self.config.checkpoint_path, self.spark) as checkpoint:
             self._checkpoint = checkpoint
             stream = stream_id(checkpoint, Store())
-            self.plan.after_batch = None if stream is None else self.ledger.finished.get(stream)
+            if stream is not None and stream in self.ledger.finished:
+                self.plan.after_batch = self.ledger.finished[stream]
             writer = source_stream(self.spark, self.config).writeStream.foreachBatch(self._batch)
             try:
                 query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
                 query.awaitTermination()
             except PySparkException as e:
                 raise self._failure or translated(e, self.config) from e
-        self._sum_up()
-        return self.plan
 
     def _batch(self, rows: DataFrame, batch: int) -> None:
         try:
             stream = stream_id(self._checkpoint, Store()) or ""
-            if not self.ledger.is_finished(stream, batch):
+            if not self.ledger.is_finished(stream, batch) and not self._is_in_bronze(stream, batch):
                 self._take(rows, stream, batch)
         except BaseException as e:
             # Spark would turn it into text.
             self._failure = e
             raise
+
+    def _is_in_bronze(self, stream: str, batch: int) -> bool:
+        """A batch of hop 1 that bronze has taken, though Spark was stopped before it wrote that down."""
+        if self._bronze is None:
+            return False
+        table = append.open_table(self._bronze, self.store)
+        return table is not None and append.committed_batch(table, stream) >= batch
 
     def _take(self, rows: DataFrame, stream: str, batch: int) -> None:
         earlier = self.fanout.journal.read(stream, batch)
@@ -171,7 +236,7 @@ class DryRun:
         uri = orders.table(route)
         found = self._tables.setdefault(route, TablePlan(route, uri, new=False))
         try:
-            return self._fit(found, incoming_schemas(writers, compiled, orders), orders)
+            return self._fit(found, incoming_schemas(route, writers, compiled, orders), orders)
         except (DistributaryError, DeltaError, OSError) as e:
             found.parked = f"{type(e).__name__}: {e}"
         return Special("parked", why=found.parked)
@@ -181,13 +246,14 @@ class DryRun:
         resting = self.ledger.newest.get(found.route)
         if resting is not None and resting.state == "parked":
             found.parked = resting.error or "parked"
-        before = None if table is None else append.arrow_schema(table)
+        before = orders.columns(found.route, table)
         evolution = evolve(self._columns.get(found.route, before), incoming, orders.policy(found.route))
         self._columns[found.route] = evolution.schema
-        found.new = table is None
+        found.new = before is None
         # What earlier batches of this dry run would have made is no table yet: its columns grow without Spark.
         grown = evolution if table is not None else replace(evolution, widened=())
-        found.why_spark = found.why_spark or why_spark(table, grown, found.route, orders)
+        if orders.wide is None:
+            found.why_spark = found.why_spark or why_spark(table, grown, found.route, orders)
         found.engine = "spark" if found.why_spark else "task"
         for path, old, new in _changes(before or pa.schema([]), evolution.schema, ""):
             if old is None:
@@ -225,13 +291,14 @@ class DryRun:
         _add_counts(found.reasons, outcome.reasons)
         _add_counts(found.schema_ids, outcome.schema_ids)
 
-    def _sum_up(self) -> None:
-        self.plan.tables = [self._tables[route] for route in sorted(self._tables)]
-        for table in self.plan.tables:
-            self.plan.rows_in += table.rows_in
-            self.plan.rows_written += table.rows_written
-            self.plan.rows_quarantined += table.rows_quarantined
-            _add_counts(self.plan.reasons, table.reasons)
+
+def _sum_up(plan: Plan, tables: Mapping[str, TablePlan]) -> None:
+    plan.tables = [tables[route] for route in sorted(tables)]
+    for table in plan.tables:
+        plan.rows_in += table.rows_in
+        plan.rows_written += table.rows_written
+        plan.rows_quarantined += table.rows_quarantined
+        _add_counts(plan.reasons, table.reasons)
 
 
 def _add_counts(into: dict[Any, int], counts: Mapping[Any, int]) -> None:

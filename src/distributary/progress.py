@@ -15,10 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from distributary.batch import BatchReport
+from distributary.bronze.ingest import STREAM as BRONZE
 from distributary.fanout.orders import ORIGIN
+from distributary.hops import TwoHop
 from distributary.pipeline import PipelinePlan, Run, RunReport
 from distributary.state.ledger import Entry, Ledger, totals
 from distributary.tables import append
+from distributary.tables.wide import seen_by
 
 SHOWN_NAMES = 3
 """Names that a line spells out; of the others it gives the number."""
@@ -37,6 +40,8 @@ def header(plan: PipelinePlan, once: bool) -> str:
 
 def batch_line(report: BatchReport) -> str:
     """One finished batch on one line."""
+    if report.stream == BRONZE:
+        return f"bronze batch {report.batch}: {report.rows_in:,} rows in {report.seconds.get('total', 0):.1f} s"
     parts = [
         f"batch {report.batch}: {report.rows_in:,} rows in {report.seconds.get('total', 0):.1f} s, "
         f"{report.rows_written:,} written to {_count(report.tables, 'table')}"
@@ -98,21 +103,21 @@ class Tally:
     seconds: list[float] = field(default_factory=list)
     rows_seen: int = 0
 
-    def start(self, run: Run) -> None:
+    def start(self, run: Run | TwoHop) -> None:
         self.total = totals(run.ledger.entries())
         for route, entry in self.total.items():
             self._look(run, route, entry)
 
-    def add(self, run: Run, report: BatchReport) -> None:
+    def add(self, run: Run | TwoHop, report: BatchReport) -> None:
         self.total = totals(run.ledger.entries())
         self.seconds.append(report.seconds.get("total", 0.0))
         self.rows_seen += report.rows_in + report.tombstones
         for route in {*report.created, *report.evolved}:
             self._look(run, route, self.total.get(route))
 
-    def _look(self, run: Run, route: str | None, entry: Entry | None) -> None:
+    def _look(self, run: Run | TwoHop, route: str | None, entry: Entry | None) -> None:
         if route is not None and entry is not None and entry.table is not None:
-            columns = count_columns(run.ledger, entry.table)
+            columns = count_columns(run.ledger, entry.table, route if run.config.layout == "wide" else None)
             if columns is not None:
                 self.columns[route] = columns
 
@@ -120,13 +125,17 @@ class Tally:
         return sorted((r, e) for r, e in self.total.items() if r is not None)
 
 
-def count_columns(ledger: Ledger, uri: str) -> int | None:
-    """Columns of a table without `_origin`; None when there is none yet, or it cannot be opened now."""
+def count_columns(ledger: Ledger, uri: str, wide_route: str | None = None) -> int | None:
+    """Columns of a table without `_origin`; None when there is none yet, or it cannot be opened now. `wide_route`: as
+    this route sees the table of all routes."""
     try:
         table = append.open_table(uri, ledger.store)
     except (DeltaError, OSError):
         return None
-    return None if table is None else sum(f.name != ORIGIN for f in append.arrow_schema(table))
+    schema = None if table is None else append.arrow_schema(table)
+    if wide_route is not None:
+        schema = seen_by(wide_route, schema, ORIGIN)
+    return None if schema is None else sum(f.name != ORIGIN for f in schema)
 
 
 # -- displays ----------------------------------------------------------------------------------------------

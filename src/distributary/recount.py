@@ -47,20 +47,22 @@ def count_rows(
     *,
     plain_is_ours: bool,
     by_offset: bool,
+    partition: tuple[str, str] | None = None,
 ) -> Count:
     """Count `settled` (the table without what is not finished; None: nothing is); `by_offset` finds repeated rows.
+    `partition`: only the rows of (partition column, value).
 
     A Kafka record is known by topic, partition, offset and timestamp: a topic that was made anew counts from 0 again.
     Raises DeltaError, OSError; a single file that cannot be read is a problem of the count, and its rows are not in it.
     """
     count = Count()
     if settled is None or settled.version() != table.version():
-        done = set() if settled is None else set(TableFiles(settled, uri, store).names)
-        newest = TableFiles(table, uri, store)
+        done = set() if settled is None else set(TableFiles(settled, uri, store, partition).names)
+        newest = TableFiles(table, uri, store, partition)
         count.pending = sum(newest.rows(name) for name in newest.names if name not in done)
     if settled is None:
         return count
-    files = TableFiles(settled, uri, store)
+    files = TableFiles(settled, uri, store, partition)
     sizes = _sizes(files, count)
     if not files.has(_BATCH):
         total = sum(sizes.values())
@@ -135,6 +137,13 @@ class Kept:
     states: Counter[str] = field(default_factory=Counter)
     parked: Counter[tuple[str | None, str, int]] = field(default_factory=Counter)
     reasons: Counter[tuple[str | None, str]] = field(default_factory=Counter)
+
+    def add(self, other: Kept) -> None:
+        """Add the counts of another quarantine of the same pipeline."""
+        self.rows.update(other.rows)
+        self.states.update(other.states)
+        self.parked.update(other.parked)
+        self.reasons.update(other.reasons)
 
 
 _KEPT_COLUMNS = ["route", "state", "reason", "stream", "batch", "replay"]

@@ -9,8 +9,6 @@ next one, not repeated.
 
 from __future__ import annotations
 
-import random
-import time
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
@@ -19,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 
 from distributary.config import Pipeline
 from distributary.errors import Reason, StoreDown
@@ -31,16 +29,15 @@ from distributary.fanout.micro_batch import Fanout
 from distributary.fanout.orders import Orders, Outcome
 from distributary.state.ledger import Entry, Ledger, replay_stream
 from distributary.tables import append
-from distributary.tables.append import CommitConflict
-from distributary.tables.quarantine import ORIGIN_FIELDS, QUARANTINE_SCHEMA, replay_app
+from distributary.tables.append import CommitConflict, Mark
+from distributary.tables.quarantine import ORIGIN_FIELDS, QUARANTINE_SCHEMA, replay_app, update_rows
 from distributary.tables.spark_engine import SparkEngineError
-
-MERGE_ATTEMPTS = 8
 
 
 @dataclass
 class ReplayReport:
-    """By route: `rows` brought into their tables, `left` still kept aside, `failed` tables and why."""
+    """By route: `rows` brought into their tables, `left` still kept aside (under "": whose envelope cannot be read),
+    `failed` tables and why."""
 
     rows: dict[str, int] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
@@ -60,11 +57,12 @@ class Replay:
 
         Raises Outage (registry, store): what was claimed stays claimed, run it again.
         """
-        report = ReplayReport()
+        report = self.finish_claimed()
         try:
-            for number, rows in self._claimed().items():
-                self._finish(number, rows, report)
-            for found, rows in sorted(self._open(route, reasons).items()):
+            opened = self._open(route, reasons)
+            if route is None and (nameless := self._count_open(reasons) - sum(r.num_rows for r in opened.values())):
+                report.left[""] = nameless
+            for found, rows in sorted(opened.items()):
                 good = self._good(found, rows)
                 bad = rows.num_rows - good.num_rows
                 if bad:
@@ -75,10 +73,53 @@ class Replay:
             raise StoreDown(path=self.fanout.quarantine, detail=f"{type(e).__name__}: {e}") from e
         return report
 
+    def finish_claimed(self) -> ReplayReport:
+        """Finish what a replay that died had claimed. Raises Outage."""
+        report = ReplayReport()
+        try:
+            for number, rows in self._claimed().items():
+                self._finish(number, rows, report)
+        except (OSError, DeltaError) as e:
+            raise StoreDown(path=self.fanout.quarantine, detail=f"{type(e).__name__}: {e}") from e
+        return report
+
     def routes(self, reason: Reason) -> set[str]:
         """Routes of the rows that are kept aside for `reason`. Raises DeltaError, OSError."""
         rows = self._rows(f"state = 'open' AND reason = '{reason.value}'")
         return set() if rows is None else {r for r in pc.unique(rows.column("route")).to_pylist() if r}
+
+    # -- for a rebuild (`bronze.resync`): its commit stands for a replay's ---------------------------------
+
+    def kept(self, route: str) -> pa.Table | None:
+        """The open rows of a route, by its name. Raises DeltaError, OSError."""
+        rows = self._rows("state = 'open' AND level = 'payload'")
+        return None if rows is None else rows.filter(pc.equal(rows.column("route"), route))
+
+    def from_envelopes(self, route: str) -> pa.Table | None:
+        """Rows that could not be read at all when they came, and that a replay has brought into the route's table."""
+        rows = self._rows("state = 'replayed' AND level = 'envelope'")
+        if rows is None or route not in self._chunks(None, rows):
+            return None
+        mine = [at for at in range(rows.num_rows) if route in self._chunks(None, rows.slice(at, 1))]
+        return rows.take(pa.array(mine, pa.int64()))
+
+    def decode(self, route: str, rows: pa.Table) -> tuple[Decoded, Orders]:
+        """Rows of the quarantine, read anew from their bytes."""
+        return self._decode(route, rows, number=0)
+
+    def claim(self, route: str, rows: pa.Table) -> tuple[Mark, int]:
+        """Claim rows for a commit under this mark; it is to say that it wrote so many of them. Until `settle`, any
+        replay finishes it: by that commit or, where it never came, by one of its own."""
+        there = self._already_there(route, rows)
+        number = self._claim(rows)
+        orders = self._orders(number, {})
+        return orders.mark, rows.num_rows - pc.sum(there).as_py()
+
+    def settle(self, mark: Mark, rows: pa.Table) -> ReplayReport:
+        """Enter into the ledger what was claimed and has been written."""
+        report = ReplayReport()
+        self._finish(mark.batch, rows, report)
+        return report
 
     # -- the quarantine's rows -----------------------------------------------------------------------------
 
@@ -107,10 +148,7 @@ class Replay:
 
     def _open(self, route: str | None, reasons: Collection[Reason] | None) -> dict[str, pa.Table]:
         """Open rows by the route they would go to. An envelope that still cannot be read has none and stays."""
-        wanted = "state = 'open'"
-        if reasons is not None:
-            wanted += f" AND reason IN ({', '.join(repr(r.value) for r in reasons)})"
-        rows = self._rows(wanted)
+        rows = self._rows(_is_open(reasons))
         if rows is None:
             return {}
         found: dict[str, list[pa.Table]] = {}
@@ -126,6 +164,10 @@ class Replay:
                     found.setdefault(name, []).append(one)
         return {name: pa.concat_tables(parts) for name, parts in found.items()}
 
+    def _count_open(self, reasons: Collection[Reason] | None) -> int:
+        found = self._query(f"SELECT count(*) AS rows FROM q WHERE {_is_open(reasons)}")
+        return 0 if found is None else int(found.column("rows")[0].as_py())
+
     def _good(self, route: str, rows: pa.Table) -> pa.Table:
         """The rows that would be written now. Whole groups first, halves where a group holds a bad row."""
         good = self._count_good(route, rows)
@@ -138,8 +180,10 @@ class Replay:
 
     def _count_good(self, route: str, rows: pa.Table) -> int:
         decoded, orders = self._decode(route, rows, number=0)
+        if decoded.broken is not None:
+            return 0
         table = append.open_table(orders.table(route), self.fanout.store)
-        return fit(route, decoded, None if table is None else append.arrow_schema(table), orders).rows
+        return fit(route, decoded, orders.columns(route, table), orders).rows
 
     # -- one replay ----------------------------------------------------------------------------------------
 
@@ -173,7 +217,7 @@ class Replay:
         """Rows that were kept aside because their table failed, though its commit had come through."""
         uri = self._orders(0, {}).table(route)
         table = append.open_table(uri, self.fanout.store)
-        marks = set() if table is None else append.history_marks(table)
+        marks = set() if table is None else append.history_marks(table, route)
         return pa.array(
             [
                 reason == Reason.TABLE_PARKED and (stream, batch) in marks
@@ -224,21 +268,8 @@ class Replay:
 
     def _mark(self, rows: pa.Table, state: str, number: int) -> None:
         """Set state and replay number of `rows`. A run that commits at the same moment makes this try again."""
-        source = pa.table({"id": rows.column("id")})
-        for attempt in range(MERGE_ATTEMPTS):
-            table = self._table()
-            assert table is not None
-            try:
-                (
-                    table.merge(source, predicate="t.id = s.id", source_alias="s", target_alias="t")
-                    .when_matched_update({"state": f"'{state}'", "replay": str(number)})
-                    .execute()
-                )
-                return
-            except CommitFailedError:
-                if attempt == MERGE_ATTEMPTS - 1:
-                    raise
-                time.sleep(random.uniform(0, 0.1 * 2**attempt))
+        values = {"state": f"'{state}'", "replay": str(number)}
+        update_rows(self.fanout.quarantine, self.fanout.store, rows.column("id").to_pylist(), values)
 
     # -- decoding ------------------------------------------------------------------------------------------
 
@@ -287,3 +318,9 @@ class Replay:
             refused = self.fanout.envelopes.learn(unknown, {})
             reader = replace(reader, schemas=self.fanout.envelopes.known(), refused=refused)
         return reader
+
+
+def _is_open(reasons: Collection[Reason] | None) -> str:
+    """Rows that are kept aside, for any of `reasons`; None: for whatever reason."""
+    among = "" if reasons is None else f" AND reason IN ({', '.join(repr(r.value) for r in reasons)})"
+    return f"state = 'open'{among}"

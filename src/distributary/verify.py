@@ -23,13 +23,16 @@ from deltalake.exceptions import DeltaError
 
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import Exit, StoreUnreadable
+from distributary.names import table_name
 from distributary.recount import Count, Kept, count_quarantine, count_rows
 from distributary.state.checkpoint import stream_id
 from distributary.state.ledger import LOSS, Entry, Ledger, is_batch, replay_stream, totals
+from distributary.state.shares import parts
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.quarantine import quarantine_uri, replay_app
 from distributary.tables.store import Store, engine_uri, join
+from distributary.tables.wide import KEY
 
 TABLES_AT_A_TIME = 8
 
@@ -89,8 +92,7 @@ def verify(config: Pipeline) -> Verification:
     """
     store = Store.of(config.tables)
     try:
-        done = _Finished.read(config, store)
-        kept = count_quarantine(quarantine_uri(config.state_root), store, done.entries, done.is_finished)
+        done, kept = _read(config, store)
     except (OSError, DeltaError) as e:
         raise StoreUnreadable(path=config.state_root, detail=f"{type(e).__name__}: {e}") from e
     sums = totals(done.entries)
@@ -104,10 +106,39 @@ def verify(config: Pipeline) -> Verification:
 # -- what is finished --------------------------------------------------------------------------------------
 
 
+def _read(config: Pipeline, store: Store) -> tuple[_Books, Kept]:
+    """The ledgers and quarantines of all the streams of a pipeline. Raises OSError, DeltaError."""
+    found, kept = [], Kept()
+    for part in parts(config, store):
+        done = _Finished.read(part, store)
+        kept.add(count_quarantine(quarantine_uri(part.state_root), store, done.entries, done.is_finished))
+        found.append(done)
+    entries = sorted((e for done in found for e in done.entries), key=lambda e: e.finished_at)
+    return _Books(entries, found), kept
+
+
+@dataclass(frozen=True)
+class _Books:
+    """What all streams have finished. Numbers of replays are each stream's own, so each keeps its own marks."""
+
+    entries: Sequence[Entry]
+    each: Sequence[_Finished]
+
+    def settled(self, table: DeltaTable, uri: str, store: Store) -> DeltaTable | None:
+        """The table before whatever is not finished; None when that is all it holds."""
+        while not all(done.is_settled(table) for done in self.each):
+            if table.version() == 0:
+                return None
+            options = dict(store.options) or None
+            table = DeltaTable(engine_uri(uri), version=table.version() - 1, storage_options=options)
+        return table
+
+
 @dataclass(frozen=True)
 class _Finished:
-    """The ledger as it was at one moment. `marks`: its table then, `replays`: app id of replays in the tables."""
+    """A ledger as it was at one moment. `marks`: its table then, `replays`: app id of replays in the tables."""
 
+    root: str
     entries: Sequence[Entry]
     marks: DeltaTable | None
     newest: Mapping[str, int]
@@ -126,7 +157,7 @@ class _Finished:
         found = {e.stream for e in entries if is_batch(e.stream)} | {stream_id(config.checkpoint_path, store)}
         quarantine = append.open_table(quarantine_uri(config.state_root), store)
         replays = None if quarantine is None else replay_app(quarantine)
-        return cls(entries, marks, newest, sorted(s for s in found if s), replays)
+        return cls(config.state_root, entries, marks, newest, sorted(s for s in found if s), replays)
 
     def is_finished(self, stream: str, batch: int) -> bool:
         """Old entries are added up and lose their stream; the ledger's marks keep it."""
@@ -134,16 +165,8 @@ class _Finished:
             return True
         return self.marks is not None and batch <= append.committed_batch(self.marks, stream)
 
-    def settled(self, table: DeltaTable, uri: str, store: Store) -> DeltaTable | None:
-        """The table before whatever is not finished; None when that is all it holds."""
-        while not self._is_settled(table):
-            if table.version() == 0:
-                return None
-            options = dict(store.options) or None
-            table = DeltaTable(engine_uri(uri), version=table.version() - 1, storage_options=options)
-        return table
-
-    def _is_settled(self, table: DeltaTable) -> bool:
+    def is_settled(self, table: DeltaTable) -> bool:
+        """Is everything of this stream in the table finished?"""
         if any(not self.is_finished(app, append.committed_batch(table, app)) for app in self._in(table, self.apps)):
             return False
         for app in self._in(table, [self.replays] if self.replays else []):
@@ -160,7 +183,7 @@ class _Finished:
 # -- one table ---------------------------------------------------------------------------------------------
 
 
-def _check(config: Pipeline, store: Store, done: _Finished, kept: Kept, said: Entry) -> TableCheck:
+def _check(config: Pipeline, store: Store, done: _Books, kept: Kept, said: Entry) -> TableCheck:
     """Compare a route's entries, added up, with its table and its rows in the quarantine."""
     count, problems = _count(config, store, done, said)
     aside = kept.rows[said.route]
@@ -197,7 +220,7 @@ def _check(config: Pipeline, store: Store, done: _Finished, kept: Kept, said: En
     )
 
 
-def _count(config: Pipeline, store: Store, done: _Finished, said: Entry) -> tuple[Count, list[str]]:
+def _count(config: Pipeline, store: Store, done: _Books, said: Entry) -> tuple[Count, list[str]]:
     if said.table is None:
         return Count(), []
     try:
@@ -205,9 +228,16 @@ def _count(config: Pipeline, store: Store, done: _Finished, said: Entry) -> tupl
         if table is None:
             return Count(), ["the table is not there"] if said.rows_written else []
         settled = done.settled(table, said.table, store)
-        ours = Owner.of(table) == Owner(config.pipeline, str(said.route))
-        by_offset = isinstance(config.source, KafkaSource)
-        count = count_rows(table, settled, said.table, store, plain_is_ours=ours, by_offset=by_offset)
+        wide, route = config.layout == "wide", str(said.route)
+        count = count_rows(
+            table,
+            settled,
+            said.table,
+            store,
+            plain_is_ours=Owner.of(table) == Owner(config.pipeline, "" if wide else route),
+            by_offset=isinstance(config.source, KafkaSource),
+            partition=(KEY, table_name(route)) if wide else None,
+        )
         return count, list(count.problems)
     except (DeltaError, OSError, pa.ArrowException) as e:
         return Count(), [f"the table cannot be read: {e}"]
@@ -219,7 +249,7 @@ def _in_both(store: Store, kept: Kept, said: Entry) -> int:
     table = append.open_table(str(said.table), store) if parked else None
     if table is None:
         return 0
-    marks = append.history_marks(table)
+    marks = append.history_marks(table, said.route)
     return sum(rows for (_, stream, batch), rows in parked.items() if (stream, batch) in marks)
 
 
@@ -238,7 +268,7 @@ def _differences(said: Entry, count: Count) -> tuple[int, int]:
 
 
 def _sum_up(
-    config: Pipeline, done: _Finished, kept: Kept, sums: Mapping[str | None, Entry], tables: Sequence[TableCheck]
+    config: Pipeline, done: _Books, kept: Kept, sums: Mapping[str | None, Entry], tables: Sequence[TableCheck]
 ) -> Verification:
     own = sums.get(None, Entry("", 0, None))
     rows_in = sum(entry.rows_in for entry in sums.values())
@@ -250,8 +280,8 @@ def _sum_up(
         problems.append(f"{lost} rows without a route are missing from the quarantine")
     if doubled:
         problems.append(f"{doubled} rows are in the quarantine without an entry in the ledger")
-    if done.marks is None and done.apps:
-        problems.append(f"{config.state_root}: there is a checkpoint, but no ledger")
+    unkept = (one.root for one in done.each if one.marks is None and one.apps)
+    problems += [f"{root}: there is a checkpoint, but no ledger" for root in unkept]
     return Verification(
         pipeline=config.pipeline,
         ok=not problems,

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from distributary.errors import JavaMissing
-from distributary.java import find_java
+from distributary.spark.java import find_java
 
 STARTED: list[Server] = []
 """Servers that run now, so that a failed test can show their logs."""

@@ -13,15 +13,33 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from distributary import __version__
-from distributary.cli.options import GROUP, File, Json, Yes, not_yet
+from distributary.cli.demo import play_changes
+from distributary.cli.grants import grants
+from distributary.cli.options import GROUP, File, Json, Yes
 from distributary.cli.output import console, note, say, say_batch, say_json, say_run, show
 from distributary.cli.output import watch as show_again
+from distributary.cli.pipeline import not_declarative, pipeline, play_declarative
 from distributary.cli.signals import Stopper
 from distributary.cli.simulate import simulate
-from distributary.errors import BadInput, Exit, NotYet
+from distributary.cli.spread import (
+    ClusterOption,
+    Conf,
+    HopOption,
+    PlanFile,
+    ShareOption,
+    Supervised,
+    first_hop,
+    hops_of,
+    spread,
+)
+from distributary.cli.upkeep import maintain, reconcile, replay_files, resync, views
+from distributary.cli.workflow import workflow
+from distributary.errors import BadInput, Exit
 
 if TYPE_CHECKING:
+    from distributary.batch import BatchReport
     from distributary.config import Pipeline
+    from distributary.status import Status
 
 app = typer.Typer(name="distributary", add_completion=False, pretty_exceptions_enable=False, **GROUP)
 
@@ -56,12 +74,34 @@ def _common(
 
 
 @app.command()
-def check(file: File) -> None:
+def check(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The pipeline file (YAML).", show_default=False)
+    ] = None,
+    from_env: Annotated[
+        bool,
+        typer.Option(
+            "--from-env", help="Print a pipeline file made from the environment variables of the Scala connector."
+        ),
+    ] = False,
+) -> None:
     """Check a pipeline file; start nothing.
 
     Every fault is one line: file, key, line number, what is allowed. Takes no Spark and no network.
     """
+    if from_env == (file is not None):
+        raise BadInput(detail="check: give a pipeline file, or --from-env")
+    if file is None:
+        from distributary.config.environment import environment
+        from distributary.config.migrating import from_environment
+
+        say(from_environment(environment()).text().rstrip())
+        return
     config = load_file(file)
+    if any(config.tables.shape_of(route)[:2] != ([], None) for route in ("", *config.tables.routes)):
+        from distributary.shape import check_shapes
+
+        check_shapes(config.tables)
     say(f"{file} is valid: pipeline {config.pipeline}, source {config.source.type}, tables below {config.tables.root}")
 
 
@@ -73,8 +113,9 @@ def plan(file: File, as_json: Json = False) -> None:
     would be quarantined and why. All of it is read and decoded, so it takes about as long as a run does.
     """
     config = load_file(file)
+    not_declarative(file, config)
+    from distributary.cli.render import plan_text
     from distributary.plan import plan as plan_run
-    from distributary.render import plan_text
 
     found = plan_run(config)
     say_json(found.to_json()) if as_json else show(plan_text(found))
@@ -84,6 +125,12 @@ def plan(file: File, as_json: Json = False) -> None:
 def run(
     file: File,
     once: Annotated[bool, typer.Option("--once", help="Take what is there now, then end.")] = False,
+    share: ShareOption = None,
+    plan_file: PlanFile = None,
+    cluster: ClusterOption = None,
+    hop: HopOption = None,
+    conf: Conf = None,
+    supervised: Supervised = False,
     as_json: Json = False,
 ) -> Exit:
     """Run a pipeline.
@@ -95,15 +142,26 @@ def run(
     With --json: a line per batch ("kind": "batch"), then one for the run ("kind": "run").
     """
     config = load_file(file)
+    not_declarative(file, config)
+    config = first_hop(config, conf) if hop == 1 else spread(config, share, plan_file, cluster, conf)
+    hops = hops_of(config, hop)
+    from distributary.config import Notices
+    from distributary.hops import run as run_pipeline
+    from distributary.notices import told
     from distributary.pipeline import build
-    from distributary.pipeline import run as run_pipeline
     from distributary.progress import batch_line, header, summary
 
     if not as_json:
         say(header(build(config), once or config.trigger.mode == "once"))
     stopper = Stopper()
     show = say_batch if as_json else (lambda report: say(batch_line(report)))
-    report = run_pipeline(config, once=once, progress=show, handle=stopper.attach)
+    with told(config.pipeline, Notices() if supervised else config.notices) as notifier:
+
+        def progress(report: BatchReport) -> None:
+            show(report)
+            notifier.batch({"parked": report.parked, "recovered": report.recovered})
+
+        report = run_pipeline(config, hops=hops, once=once, progress=progress, handle=stopper.attach)
     say_run(report) if as_json else say(summary(report, str(file)))
     return stopper.exit_code(Exit.ATTENTION if report.parked else Exit.OK)
 
@@ -116,37 +174,53 @@ def status(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="OUT", help="Write it as one HTML page.", show_default=False)
     ] = None,
-) -> None:
+) -> Exit:
     """Show each table: rows, lag, bad rows, state.
 
-    Works beside a run, and without Spark.
+    Works beside a run, and without Spark. Exit code 1 when a table is parked or a stream has fallen (without --watch
+    and --html).
     """
     if (as_json, watch, html is not None).count(True) > 1:
         raise BadInput(detail="--json, --watch and --html exclude each other; give one of them")
     config = load_file(file)
     from distributary import status as states
 
-    if as_json:
-        say_json(states.status(config).to_json())
-    elif html is not None:
-        html.write_text(states.html(states.status(config)), encoding="utf-8")
+    def read() -> Status:
+        if config.layout != "declarative":
+            return states.status(config)
+        from distributary.declarative.status import status as of_declarative
+
+        return of_declarative(config)
+
+    if watch:
+        show_again(lambda: states.render(read()))
+        return Exit.OK
+    found = read()
+    if html is not None:
+        html.write_text(states.html(found), encoding="utf-8")
         say(f"wrote {html}")
-    elif watch:
-        show_again(lambda: states.render(states.status(config)))
-    else:
-        show(states.render(states.status(config)))
+        return Exit.OK
+    say_json(found.to_json()) if as_json else show(states.render(found))
+    return found.exit_code
 
 
 @app.command()
 def verify(file: File, as_json: Json = False) -> Exit:
     """Recount the tables against the ledger.
 
-    Reads the data files of every table and of the quarantine. Exit code 0 only if nothing is lost or doubled.
+    Reads the data files of every table and of the quarantine. Exit code 0 only if nothing is lost or doubled. Of change
+    files, also reads all files again, and holds each merged table against what its log folds to.
     """
     config = load_file(file)
-    from distributary.render import verification_text
-    from distributary.verify import verify as recount
+    from distributary.cli.render import verification_text
+    from distributary.config import DatastreamSource
 
+    if isinstance(config.source, DatastreamSource):
+        from distributary.cdc.verify import verify_changes as recount
+    elif config.layout == "declarative":
+        from distributary.declarative.verify import verify as recount
+    else:
+        from distributary.verify import verify as recount
     found = recount(config)
     say_json(found.to_json()) if as_json else show(verification_text(found))
     return found.exit_code
@@ -160,39 +234,53 @@ def replay(
 ) -> Exit:
     """Bring quarantined rows into their tables.
 
-    Exactly once, and only rows whose cause is fixed. Exit code 1 when rows stay in the quarantine.
+    Exactly once, and only rows whose cause is fixed. Exit code 1 when rows stay in the quarantine. Of change files, the
+    files are read again at the source: by the run that goes on, or here where there is none.
     """
     config = load_file(file)
-    from distributary.pipeline import Run, session_of
-    from distributary.render import replay_text
+    if config.source.type == "datastream":
+        return replay_files(config, route, as_json)
+    from distributary.cli.render import replay_text
     from distributary.state.lock import only_run
 
-    with only_run(config.state_root, config.pipeline, "replay"):
-        report = Run(config, session_of(config), lambda _: None).replay.run(route)
+    if config.layout == "declarative":
+        from distributary.declarative.replay import replay as append_again
+        from distributary.pipeline import registry_of
+
+        with only_run(config.state_root, config.pipeline, "replay"):
+            report = append_again(config, registry_of(config), route)
+    else:
+        from distributary.replays import replay as bring_back
+
+        report = bring_back(config, route)
     say_json(vars(report)) if as_json else show(replay_text(report))
     return Exit.ATTENTION if report.left or report.failed else Exit.OK
 
 
 @app.command()
-def clean(file: File, yes: Yes = False, as_json: Json = False) -> None:
+def clean(
+    file: File,
+    hop: Annotated[
+        Literal["2"] | None,
+        typer.Option("--hop", help="Layout two_hop: leave bronze and hop 1; hop 2 begins anew.", show_default=False),
+    ] = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
     """Remove what a pipeline made.
 
-    Tables, ledger, quarantine and checkpoint go together, and nothing else. Says what it would remove; with --yes it
-    does it.
+    Tables, views, ledger, quarantine and checkpoints go together, those of all shares too, and nothing else: a table
+    goes only if it says itself, and its log shows, that this pipeline made it. Says what it would remove and what
+    stays, and why; with --yes it does it. One that was interrupted is done again; until then no run starts.
     """
     config = load_file(file)
-    from distributary.clean import apply
+    from distributary.clean import apply, forget_names
     from distributary.clean import clean as plan_cleaning
-    from distributary.render import clean_text
+    from distributary.cli.render import clean_text
 
-    found = plan_cleaning(config)
+    found = plan_cleaning(config, hop_2=hop is not None)
     if yes:
-        if found.catalog:
-            from distributary.catalog import drop_names
-            from distributary.pipeline import session_of
-
-            drop_names(session_of(config), {entry.name: entry.path for entry in found.catalog})
-        found = apply(found)
+        found = apply(forget_names(found))
     say_json({"done": yes, **found.to_json()}) if as_json else show(clean_text(found, done=yes))
 
 
@@ -202,9 +290,11 @@ def clean(file: File, yes: Yes = False, as_json: Json = False) -> None:
 @app.command()
 def demo(
     scenario: Annotated[
-        Literal["games", "cdc", "declarative"], typer.Argument(help="Only games is there yet.")
+        Literal["games", "cdc", "declarative"], typer.Argument(help="games, cdc or declarative.")
     ] = "games",
-    layout: Annotated[Literal["fanout", "two_hop", "wide"], typer.Option(help="Only fanout is there yet.")] = "fanout",
+    layout: Annotated[
+        Literal["fanout", "two_hop", "wide"], typer.Option(help="Of demo games. See docs/layouts.md.")
+    ] = "fanout",
     folder: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Where everything goes; an earlier demo there is replaced.")
     ] = Path("demo"),
@@ -213,23 +303,29 @@ def demo(
     """Show the main job end to end on this machine.
 
     No server, about a minute, all files in one folder. 12 games, 3 schema versions that arrive while the stream runs,
-    a game that appears half-way, bad records. With --json the last object is that of verify.
+    a game that appears half-way, bad records. `cdc`: change files of three databases to log and merged tables, compared
+    with the source value by value. `declarative`: bronze, silver and gold as a declarative pipeline. With --json the
+    last object is that of verify.
     """
-    if scenario != "games" or layout != "fanout":
-        raise NotYet(what=f"demo {scenario} --layout {layout}", available="demo games --layout fanout")
-    from distributary.demo import Folder, play
+    if scenario != "games" and layout != "fanout":
+        raise BadInput(detail=f"demo {scenario} --layout {layout}: --layout is allowed with demo games only")
+    if scenario == "cdc":
+        return play_changes(folder, as_json)
+    if scenario == "declarative":
+        return play_declarative(folder, as_json)
+    from distributary.cli.render import demo_text
+    from distributary.demo.games import Folder, play
     from distributary.progress import LineDisplay, LiveDisplay
-    from distributary.render import demo_text
 
     stopper, screen = Stopper(), console()
     if as_json:
-        result = play(Folder(folder.resolve()), LineDisplay(note, say_batch), stopper.attach)
+        result = play(Folder(folder.resolve(), layout), LineDisplay(note, say_batch), stopper.attach)
         say_run(result.report)
         say_json({"kind": "demo", "seconds": round(result.seconds, 1), **result.comparison.to_json()})
         say_json(result.verification.to_json())
     else:
         display = LiveDisplay(screen) if screen.is_terminal else LineDisplay(say)
-        result = play(Folder(folder.resolve()), display, stopper.attach)
+        result = play(Folder(folder.resolve(), layout), display, stopper.attach)
         screen.print(demo_text(result, str(folder / "pipeline.yaml")))
     return Exit.OK if result.ok else Exit.ATTENTION
 
@@ -240,25 +336,13 @@ def load_file(file: Path) -> Pipeline:
     return load(file)
 
 
-# -- verbs to come -----------------------------------------------------------------------------------------
+# -- verbs of other modules -----------------------------------------------------------------------------------------
 
 app.add_typer(simulate, name="simulate")
-for _verb, _help in (
-    ("resync", "Rebuild one table from its kept rows."),
-    ("maintain", "Compact and vacuum tables, purge tombstones."),
-    ("grants", "Show or apply who may read which table."),
-    ("views", "Make the views of a wide table."),
-):
-    not_yet(app, _verb, _help)
-workflow = typer.Typer(**GROUP, help="Share the routes among Spark applications. Not available yet.")
-pipeline = typer.Typer(**GROUP, help="The same parts as declarative pipelines. Not available yet.")
+app.command("grants")(grants)
+app.command("maintain")(maintain)
+app.command("resync")(resync)
+app.command("reconcile")(reconcile)
+app.command("views")(views)
 app.add_typer(workflow, name="workflow")
 app.add_typer(pipeline, name="pipeline")
-for _verb, _help in (
-    ("plan", "Share out the routes by measured load."),
-    ("databricks", "Make the jobs on Databricks."),
-    ("local", "Run the shares on this machine."),
-):
-    not_yet(workflow, _verb, _help)
-for _verb, _help in (("init", "Write a runnable project."), ("run", "Run the definitions.")):
-    not_yet(pipeline, _verb, _help)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import typer
 from typer.main import get_command
@@ -25,20 +25,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(execute(sys.argv[1:] if arguments is None else arguments))
 
 
-def execute(arguments: Sequence[str]) -> int:
-    """Run a command; returns its exit code."""
+def execute(arguments: Sequence[str], tell: Callable[[BaseException, int], None] = lambda *_: None) -> int:
+    """Run a command; returns its exit code. `tell` is told of an error with its code."""
+    failed: BaseException
     try:
         given = list(arguments) or ["--help"]
         return int(get_command(app).main(given, prog_name="distributary", standalone_mode=False) or Exit.OK)
     except DistributaryError as error:
-        return _failed(str(error), error, error.exit_code)
+        failed, code = error, _failed(str(error), error, error.exit_code)
     except typer.TyperException as error:
-        return _misused(error)
+        failed, code = error, _misused(error)
     except (KeyboardInterrupt, typer.Abort):
         note("interrupted")
         return Exit.INTERRUPTED
     except Exception as error:
-        return _unexpected(error)
+        failed, code = error, _unexpected(error)
+    tell(failed, code)
+    return code
 
 
 def _failed(text: str, error: BaseException, code: Exit) -> Exit:

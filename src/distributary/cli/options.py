@@ -1,4 +1,4 @@
-"""What commands have in common: arguments, settings of groups, verbs that are still to come."""
+"""What commands have in common: arguments, settings of groups."""
 
 from __future__ import annotations
 
@@ -7,13 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from distributary.errors import NotYet
-
-AVAILABLE = (
-    "check, clean, demo games, plan, replay, run, simulate database, simulate datastream, simulate games, status, "
-    "verify"
-)
-
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 # Help as plain text: the same on a terminal, in a log and in docs/cli.md.
 GROUP: dict[str, Any] = {"no_args_is_help": True, "context_settings": _SETTINGS, "rich_markup_mode": None}
@@ -21,13 +14,3 @@ GROUP: dict[str, Any] = {"no_args_is_help": True, "context_settings": _SETTINGS,
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file (YAML).", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line; messages go to stderr.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without it, only say what would be done.")]
-
-
-def not_yet(group: typer.Typer, verb: str, text: str) -> None:
-    """Add a verb that says that it is still to come, whatever its arguments."""
-
-    def command(context: typer.Context) -> None:
-        raise NotYet(what=context.command_path, available=AVAILABLE)
-
-    settings = {"ignore_unknown_options": True, "allow_extra_args": True}
-    group.command(verb, help=f"{text} Not available yet.", context_settings=settings)(command)

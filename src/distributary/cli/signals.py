@@ -7,14 +7,17 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from distributary.errors import Exit
 
-if TYPE_CHECKING:
-    from distributary.pipeline import Run
-
 _STOPPING = b"\nstopping once this batch is written; Ctrl-C again stops at once (the next run finishes the batch)\n"
+
+
+class Stoppable(Protocol):
+    """A run that ends by itself some time after it was asked to."""
+
+    def stop(self) -> None: ...
 
 
 class Stopper:
@@ -22,10 +25,10 @@ class Stopper:
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self._run: Run | None = None
+        self._run: Stoppable | None = None
         self._listen()
 
-    def attach(self, run: Run) -> None:
+    def attach(self, run: Stoppable) -> None:
         """From now on a signal stops `run`."""
         self._run = run
         # Anew: PySpark put a handler of its own in, which cancels Spark's jobs.

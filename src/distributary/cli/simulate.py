@@ -17,10 +17,10 @@ from distributary.errors import BadInput, SimulationInvalid
 
 if TYPE_CHECKING:
     from distributary.config import RegistryConfig
-    from distributary.simulate.change_files import ChangeFiles, FilesPlan
-    from distributary.simulate.change_stream import Pace
-    from distributary.simulate.history import History
-    from distributary.simulate.source_truth import TableTruth
+    from distributary.simulate.change_files.stream import Pace
+    from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
+    from distributary.simulate.changes.history import History
+    from distributary.simulate.changes.truth import TableTruth
 
 simulate = typer.Typer(**GROUP, help="Produce data to try pipelines with.")
 
@@ -104,8 +104,8 @@ def simulate_games(
         return
     if config is None:
         raise BadInput(detail="simulate games: give the registry: --registry URL or --registry-path DIR")
-    from distributary.simulate.produce import Target, produce
-    from distributary.simulate.records import Faults, Plan
+    from distributary.simulate.games.produce import Target, produce
+    from distributary.simulate.games.records import Faults, Plan
 
     faults = Faults(corrupt, unknown_id, empty_name, tombstones, bad_envelope, id_mismatch)
     order = Plan(games, versions, records, seed, faults, topic)
@@ -154,7 +154,7 @@ def simulate_database(
     datastream writes the files of the same history where its --events is --transactions here and --seed, --kinds,
     --per-kind, --rows and --schema-changes are the same.
     """
-    from distributary.simulate.source_truth import save_truth
+    from distributary.simulate.changes.truth import save_truth
 
     if url is None:
         history = _history(kinds, per_kind, seed, rows, schema_changes, 20.0)
@@ -162,9 +162,9 @@ def simulate_database(
         save_truth(history.truth(), truth)
         say(f"invented {events:,} changes of {len(history.truth())} tables; what they hold in the end: {truth}")
         return
-    from distributary.simulate.change_stream import read_truth
-    from distributary.simulate.database import Workload, run_workload
-    from distributary.simulate.servers import driver_missing, server
+    from distributary.simulate.change_files.stream import read_truth
+    from distributary.simulate.databases.servers import driver_missing, server
+    from distributary.simulate.databases.workload import Workload, run_workload
 
     target = server(_resolved({"--url": url})["--url"])
     work = Workload(rows, None if once else seconds, 0 if once else rate, None, schema_changes, seed)
@@ -213,15 +213,15 @@ def simulate_datastream(
     PostgreSQL with wal_level=logical and the plugin wal2json. With --seconds the stream goes on for so long; with
     --once, or neither, it ends when there is nothing more to read.
     """
-    from distributary.simulate import change_stream
-    from distributary.simulate.change_files import ChangeFiles
-    from distributary.simulate.source_truth import save_truth
+    from distributary.simulate.change_files.stream import Pace
+    from distributary.simulate.change_files.writer import ChangeFiles
+    from distributary.simulate.changes.truth import save_truth
 
     # A real log is read by several runs into one folder, so their files must not share names.
     plan = _files_plan(dir, format, layout, faults, rotate_size, rotate_after, seed if url is None else None)
     files = ChangeFiles(replace(plan, schema_files=schema_files, placeholders=placeholders))
     with stop_on_signal() as is_stopped:
-        pace = change_stream.Pace(None if once else seconds, is_stopped)
+        pace = Pace(None if once else seconds, is_stopped)
         if url is None:
             history = _history(kinds, per_kind, seed, rows, schema_changes, rate)
             written = _write_history(history, files, events, pace)
@@ -236,7 +236,7 @@ def simulate_datastream(
 
 
 def _write_history(history: History, files: ChangeFiles, events: int, pace: Pace) -> int:
-    from distributary.simulate.change_stream import write_history, write_history_live
+    from distributary.simulate.change_files.stream import write_history, write_history_live
 
     root = files.plan.root
     if any(root.iterdir()):
@@ -248,8 +248,8 @@ def _write_history(history: History, files: ChangeFiles, events: int, pace: Pace
 
 
 def _write_server(url: str, files: ChangeFiles, state: Path, pace: Pace) -> tuple[int, dict[str, TableTruth]]:
-    from distributary.simulate.change_stream import open_source, write_server
-    from distributary.simulate.servers import driver_missing, server
+    from distributary.simulate.change_files.stream import open_source, write_server
+    from distributary.simulate.databases.servers import driver_missing, server
 
     try:
         source = open_source(server(_resolved({"--url": url})["--url"]), state)
@@ -260,8 +260,8 @@ def _write_server(url: str, files: ChangeFiles, state: Path, pace: Pace) -> tupl
 
 def _history(kinds: str, per_kind: int, seed: int, rows: int, schema_changes: int, rate: float) -> History:
     from distributary.datastream.model import Kind
-    from distributary.simulate.history import History, HistoryPlan
-    from distributary.simulate.history_tables import tables_of
+    from distributary.simulate.changes.history import History, HistoryPlan
+    from distributary.simulate.changes.history_tables import tables_of
 
     names = [name.strip() for name in kinds.split(",") if name.strip()]
     if unknown := sorted(set(names) - set(KINDS.split(","))):
@@ -274,10 +274,10 @@ def _files_plan(
     root: Path, format_: str, layout: str, faults: str, rotate_size: str, rotate_after: str, seed: int | None
 ) -> FilesPlan:
     from distributary.config.quantities import seconds, size_bytes
-    from distributary.simulate.change_events import Layout
-    from distributary.simulate.change_files import FilesPlan
-    from distributary.simulate.event_files import FORMATS
-    from distributary.simulate.faults import Faults
+    from distributary.simulate.change_files.events import Layout
+    from distributary.simulate.change_files.faults import Faults
+    from distributary.simulate.change_files.files import FORMATS
+    from distributary.simulate.change_files.writer import FilesPlan
 
     found = [name for name in FORMATS if name == format_]
     if not found:
@@ -296,10 +296,10 @@ def _now_ms() -> int:
 
 
 def _clean_simulated(made: Path, config: RegistryConfig | None, settings: Mapping[str, str], yes: bool) -> None:
+    from distributary.cli.render import steps_text
     from distributary.registry import open_registry
-    from distributary.render import steps_text
-    from distributary.simulate.clean import clean
-    from distributary.simulate.made import Made
+    from distributary.simulate.games.clean import clean
+    from distributary.simulate.games.made import Made
 
     if not made.exists():
         raise BadInput(

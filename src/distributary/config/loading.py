@@ -13,17 +13,19 @@ from distributary.config.secrets import resolve
 from distributary.errors import ConfigError
 
 
-def load(path: str | Path) -> Pipeline:
+def load(path: str | Path, *, secrets: bool = True) -> Pipeline:
     """The checked pipeline of the YAML file at `path`. Relative paths inside it count from the working directory.
+
+    `secrets` False: references stay as they are written, for a machine that has no secrets and will not run it.
 
     Raises:
         ConfigFileMissing: there is no such file.
         ConfigError: anything wrong in it. `key` and `detail` are the first fault, `problems` all of them.
         SecretMissing: a secret reference has no value.
-        NotYet: a source, layout or payload format that is planned but not there.
+        NotYet: a source or payload format that is planned but not there.
     """
     document, lines = read_document(Path(path))
-    resolved, references = resolve(document, file=str(path))
+    resolved, references = resolve(document, file=str(path)) if secrets else (document, {})
     try:
         pipeline = Pipeline.model_validate(resolved)
     except ValidationError as error:

@@ -10,11 +10,19 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from distributary.config.base import Model, fault
+from distributary.config.databricks import Databricks
+from distributary.config.declarative import Declarative
+from distributary.config.layouts import Bronze, Hop, Wide
+from distributary.config.operating import Grant, Notices
 from distributary.config.quantities import Duration, Option, Text
-from distributary.config.reading import Envelope, KafkaSource, Payload, RegistryConfig, Source
+from distributary.config.reading import DatastreamSource, Envelope, KafkaSource, Payload, RegistryConfig, Source
 from distributary.config.secrets import MASK, KeyPath, looks_secret
-from distributary.config.writing import Quarantine, Tables
+from distributary.config.writing import Maintenance, Quarantine, RouteOverride, Tables
 from distributary.errors import NotYet
+from distributary.shares import Share
+
+BY_ROUTE = "by_route"
+"""In the state folder: a folder per stream of `hop.shape: per_route`."""
 
 
 class Trigger(Model):
@@ -37,11 +45,10 @@ class Pipeline(Model):
     """One pipeline file. Build it with `load`, or directly; both check the same rules.
 
     Raises:
-        NotYet: a source, layout or payload format that is planned but not there.
+        NotYet: a source or payload format that is planned but not there.
     """
 
-    PLANNED_SOURCES: ClassVar = ("files", "datastream")
-    PLANNED_LAYOUTS: ClassVar = ("two_hop", "wide", "declarative")
+    PLANNED_SOURCES: ClassVar = ("files",)
     PLANNED_PAYLOADS: ClassVar = ("avro", "json")
 
     pipeline: str = Field(
@@ -54,10 +61,19 @@ class Pipeline(Model):
     envelope: Envelope = Field(default=Envelope(), description="The outer message.")
     payload: Payload = Field(default=Payload(), description="The inner message, one row of a table.")
     layout: Literal["fanout", "two_hop", "wide", "declarative"] = Field(
-        default="fanout", description="`fanout`: source to all tables in one hop. The others are not available yet."
+        default="fanout",
+        description="`fanout`: source to all tables in one hop. `two_hop`: a bronze table between. `wide`: one "
+        "table, a struct and a view per route. See docs/layouts.md. `declarative`: see docs/declarative.md.",
+    )
+    bronze: Bronze = Field(default=Bronze(), description="The table between the hops of `layout: two_hop`.")
+    hop: Hop = Field(default=Hop(), description="How hop 2 of `layout: two_hop` runs.")
+    wide: Wide = Field(default=Wide(), description="The table of `layout: wide`.")
+    declarative: Declarative = Field(
+        default=Declarative(), description="Datasets of `layout: declarative`. See docs/declarative.md."
     )
     tables: Tables = Field(description="The tables that are written.")
     quarantine: Quarantine = Field(default=Quarantine(), description="When too many bad rows stop the stream.")
+    maintenance: Maintenance = Field(default=Maintenance(), description="Upkeep of the tables: compaction, vacuum.")
     trigger: Trigger = Field(default=Trigger(), description="When a batch begins.")
     state: Text | None = Field(
         default=None,
@@ -67,8 +83,18 @@ class Pipeline(Model):
         default=None, description="Folder of Spark's checkpoint; without it `<state>/checkpoint`."
     )
     spark: Spark = Field(default=Spark(), description="The Spark session.")
+    notices: Notices = Field(default=Notices(), description="Who is told when a stream falls. See docs/workflow.md.")
+    grants: list[Grant] = Field(
+        default=[], description="Who may read which table, for `distributary grants`; needs tables.database."
+    )
+    databricks: Databricks = Field(
+        default=Databricks(), description="The jobs that `distributary workflow databricks` makes."
+    )
 
     _references: dict[KeyPath, str] = PrivateAttr(default_factory=dict)
+    _share: Share | None = PrivateAttr(default=None)
+    _key: str | None = PrivateAttr(default=None)
+    _whole_state: str | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -79,9 +105,7 @@ class Pipeline(Model):
         kind = source.get("type") if isinstance(source, dict) else None
         encoding = payload.get("format") if isinstance(payload, dict) else None
         if kind in cls.PLANNED_SOURCES:
-            raise NotYet(what=f"source.type {kind}", available="kafka, delta")
-        if data.get("layout") in cls.PLANNED_LAYOUTS:
-            raise NotYet(what=f"layout {data['layout']}", available="fanout")
+            raise NotYet(what=f"source.type {kind}", available="kafka, delta, datastream")
         if encoding in cls.PLANNED_PAYLOADS:
             raise NotYet(what=f"payload.format {encoding}", available="protobuf")
         return data
@@ -97,12 +121,82 @@ class Pipeline(Model):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        self._check_changes()
+        self._check_declarative()
+        self._check_layout()
+        if isinstance(self.source, DatastreamSource):
+            return self
         if self.registry is None:
             raise fault("registry", "protobuf payloads need a registry: give url (a server) or path (embedded)")
         bare = self.envelope.format == "protobuf" and self.envelope.framing == "none"
         if bare and self.envelope.proto is None and self.envelope_subject is None:
             raise fault("envelope.proto", "a bare envelope (framing none) needs its schema: give proto or subject")
         return self
+
+    def _check_changes(self) -> None:
+        """Keys that mean nothing for this kind of source are faults, not silence."""
+        if isinstance(self.source, DatastreamSource):
+            for key in ("expectations", "select"):
+                if _is_given(self.tables, key):
+                    raise fault(f"tables.{key}", "not allowed with change files")
+            for key in ("registry", "envelope", "payload"):
+                if _is_given(self, key):
+                    raise fault(key, "change files carry their schemas themselves: leave it out")
+            if _is_given(self.tables, "name"):
+                raise fault("tables.name", "change files make two tables each: give tables.log and tables.merged")
+            return
+        for key in Tables.CHANGE_KEYS:
+            if _is_given(self.tables, key):
+                raise fault(f"tables.{key}", "allowed with source.type datastream only")
+        for route, own in self.tables.routes.items():
+            for key in RouteOverride.CHANGE_KEYS:
+                if _is_given(own, key):
+                    raise fault(f"tables.routes.{route}.{key}", "allowed with source.type datastream only")
+
+    def _check_declarative(self) -> None:
+        if self.layout != "declarative":
+            if _is_given(self, "declarative"):
+                raise fault("declarative", "allowed with layout: declarative only")
+            functions = {"function": self.tables.function}
+            functions |= {f"routes.{route}.function": own.function for route, own in self.tables.routes.items()}
+            for key, function in functions.items():
+                if function is not None:
+                    raise fault(f"tables.{key}", "allowed with layout: declarative only; use select")
+        elif isinstance(self.source, DatastreamSource):
+            raise fault("layout", "change files have one layout; leave it out")
+
+    def _check_layout(self) -> None:
+        for layout, keys in (("two_hop", ("bronze", "hop")), ("wide", ("wide",))):
+            for key in keys:
+                if self.layout != layout and _is_given(self, key):
+                    raise fault(key, f"allowed with layout: {layout} only")
+        if isinstance(self.source, DatastreamSource) and self.layout in ("two_hop", "wide"):
+            raise fault("layout", "change files have one layout; leave it out")
+        if self.bronze.new_checkpoint == "continue" and not isinstance(self.source, KafkaSource):
+            raise fault("bronze.new_checkpoint", "continue: allowed with source.type kafka only, which has offsets")
+        if self.layout == "two_hop":
+            names = (self.envelope.route, self.envelope.schema_id, self.envelope.payload)
+            for key, name in zip(("route", "schema_id", "payload"), names, strict=True):
+                if name.lower() in Bronze.COLUMNS or len({n.lower() for n in names}) < len(names):
+                    raise fault(f"envelope.{key}", f"bronze has a column {name!r} of its own; give the envelope others")
+        if self.layout == "wide":
+            engines = {"tables.engine": self.tables.engine}
+            engines |= {
+                f"tables.routes.{route}.engine": own.engine or "auto" for route, own in self.tables.routes.items()
+            }
+            for key, engine in engines.items():
+                if engine == "spark":
+                    raise fault(key, "a wide table is written by engine task only")
+
+    @property
+    def bronze_path(self) -> str:
+        """Folder of the bronze table of `layout: two_hop`: the same for all of the pipeline's streams."""
+        return (self.bronze.path or f"{self.tables.root}/_bronze/{self.pipeline}").rstrip("/")
+
+    @property
+    def wide_path(self) -> str:
+        """Folder of the table of `layout: wide`."""
+        return f"{self.tables.root}/{self.wide.name}"
 
     @property
     def envelope_subject(self) -> str | None:
@@ -117,14 +211,53 @@ class Pipeline(Model):
         return (self.state or f"{self.tables.root}/_distributary/{self.pipeline}").rstrip("/")
 
     @property
+    def whole_state(self) -> str:
+        """`state_root` of the whole pipeline: what its streams share lies there."""
+        return self._whole_state or self.state_root
+
+    @property
     def checkpoint_path(self) -> str:
         """Folder of the streaming query's checkpoint."""
         return self.checkpoint or f"{self.state_root}/checkpoint"
+
+    @property
+    def share(self) -> Share | None:
+        """The share of the routes that this process takes; None for all of them."""
+        return self._share
+
+    def for_share(self, share: Share) -> Self:
+        """This pipeline for one share: with a state (ledger, quarantine, checkpoint) of its own, below this one's."""
+        folder = f"shares/{share.generation}/{share.name}"
+        checkpoint = None if self.checkpoint is None else f"{self.checkpoint.rstrip('/')}/{folder}"
+        found = self.model_copy(update={"state": f"{self.state_root}/{folder}", "checkpoint": checkpoint})
+        found._share = share
+        found._whole_state = self.whole_state
+        return found
+
+    @property
+    def route_key(self) -> str | None:
+        """The one bronze partition that this stream reads (`hop.shape: per_route`); None for all."""
+        return self._key
+
+    def for_route_key(self, key: str) -> Self:
+        """The same pipeline for one partition of bronze: with a state of its own below this one's."""
+        folder = f"{BY_ROUTE}/{key}"
+        checkpoint = None if self.checkpoint is None else f"{self.checkpoint.rstrip('/')}/{folder}"
+        found = self.model_copy(update={"state": f"{self.state_root}/{folder}", "checkpoint": checkpoint})
+        found._key = key
+        found._whole_state = self.whole_state
+        # The partition alone says what it reads: a share would leave out routes whose name is too long to be read back.
+        found._share = None
+        return found
 
     def as_dict_masked(self) -> dict[str, Any]:
         """All keys with their values, for printing: a value from a reference as the reference, a secret as stars."""
         masked: dict[str, Any] = _masked(self.model_dump(mode="json"), (), self._references)
         return masked
+
+
+def _is_given(model: Model, key: str) -> bool:
+    return bool(getattr(model, key) != type(model).model_fields[key].get_default())
 
 
 def _masked(value: Any, path: KeyPath, references: dict[KeyPath, str]) -> Any:

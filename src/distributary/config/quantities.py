@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 _SECONDS = {"ms": 0.001, "millisecond": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0} | {
@@ -18,6 +19,7 @@ _SECONDS = {"ms": 0.001, "millisecond": 0.001, "s": 1.0, "sec": 1.0, "second": 1
 _BYTES = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _DURATIONS = "allowed: a duration like '10 seconds', '1 minute' or '500 ms', or a number of seconds"
 _SIZES = "allowed: a size like '64 MB' or '1 GB' (powers of 1024), or a number of bytes"
+_TIMES = "allowed: a time like '2026-03-01T12:00:00Z', or a date (UTC where no offset is given)"
 _OFFSETS = "allowed: 'earliest', 'latest', or topic to partition to offset, as in {events: {0: 1500, 1: -2}}"
 
 
@@ -50,6 +52,29 @@ def size_bytes(value: object) -> int:
     if match is None or unit not in _BYTES or float(match[1]) * _BYTES[unit] < 1:
         raise ValueError(_SIZES)
     return int(float(match[1]) * _BYTES[unit])
+
+
+def moment(text: str) -> datetime:
+    """A time in UTC: `2026-03-01T12:00:00Z`, `2026-03-01 12:00:00+01:00`, or a date. UTC where no offset is given.
+
+    Raises:
+        ValueError: not a time.
+    """
+    found = datetime.fromisoformat(text)
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def milliseconds(text: str) -> int:
+    """Milliseconds since 1970 of `moment`. Raises ValueError."""
+    return int(moment(text).timestamp() * 1000)
+
+
+def _time(value: object) -> object:
+    try:
+        moment(value if isinstance(value, str) else "")
+    except ValueError:
+        raise ValueError(_TIMES) from None
+    return value
 
 
 def _option(value: object) -> object:
@@ -88,8 +113,19 @@ _OFFSET_MAP: dict[str, object] = {
     "additionalProperties": {"type": "object", "additionalProperties": {"type": "integer", "minimum": -2}},
 }
 
+
+def _commit_time(text: str) -> str:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("allowed: a date or a time, as '2026-01-31' or '2026-01-31 12:00:00'") from None
+    return text
+
+
 # These validators run before the type check and leave nothing to it, so that a mistake gives one message.
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
+CommitTime: TypeAlias = Annotated[Text, AfterValidator(_commit_time)]
+"""As Delta's `startingTimestamp` takes it."""
 Option: TypeAlias = Annotated[
     str, BeforeValidator(_option), _written_as("text", {"type": "string"}, {"type": "number"}, {"type": "boolean"})
 ]
@@ -109,3 +145,4 @@ Size: TypeAlias = Annotated[
     BeforeValidator(size_bytes),
     _written_as("size", {"type": "integer", "minimum": 1}, _WITH_UNIT),
 ]
+Time: TypeAlias = Annotated[str, BeforeValidator(_time), _written_as("time", {"type": "string"})]

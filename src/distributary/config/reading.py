@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from distributary.config.base import Model, fault
-from distributary.config.quantities import Offsets, Option, Size, Text, Topics
+from distributary.config.quantities import CommitTime, Offsets, Option, Size, Text, Time, Topics
 
 
 class KafkaSecurity(Model):
@@ -103,7 +102,7 @@ class DeltaSource(Model):
     starting_version: int | None = Field(
         default=None, ge=0, description="Table version where the first run begins; without it, all rows."
     )
-    starting_timestamp: Text | None = Field(
+    starting_timestamp: CommitTime | None = Field(
         default=None, description="The first run begins with the commits since: `2026-01-31` or `2026-01-31 12:00:00`."
     )
     max_files_per_batch: int | None = Field(default=None, ge=1, description="The most data files in one batch.")
@@ -116,15 +115,6 @@ class DeltaSource(Model):
         "must be repeated in the tables.",
     )
 
-    @field_validator("starting_timestamp")
-    @classmethod
-    def _check_timestamp(cls, text: str | None) -> str | None:
-        try:
-            datetime.fromisoformat(text or "2026-01-31")
-        except ValueError:
-            raise ValueError("allowed: a date or a time, as '2026-01-31' or '2026-01-31 12:00:00'") from None
-        return text
-
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.starting_version is not None and self.starting_timestamp is not None:
@@ -132,7 +122,66 @@ class DeltaSource(Model):
         return self
 
 
-Source: TypeAlias = Annotated[KafkaSource | DeltaSource, Field(discriminator="type")]
+class DatastreamSource(Model):
+    type: Literal["datastream"] = Field(
+        description="Files of change events, as Google Datastream writes them. See docs/datastream.md."
+    )
+    path: Text = Field(
+        description="Where the files are: a folder, `gs://bucket/prefix` or `s3a://bucket/prefix`. Folders of new "
+        "tables and late files in old folders are found while it runs."
+    )
+    format: Literal["auto", "avro", "json", "parquet"] = Field(
+        default="auto", description="What the files are; `auto` tells by their name and first bytes."
+    )
+    kind: Literal["auto", "mysql", "oracle", "postgresql", "sqlserver", "mongodb", "generic"] = Field(
+        default="auto",
+        description="The database they come from, which decides the order of events; `auto`: each event says.",
+    )
+    start_date: Time | None = Field(
+        default=None, description="Leave out files in folders of an earlier time than this (source time, UTC)."
+    )
+    max_files_per_batch: int = Field(default=1000, ge=1, description="The most files in one batch, of all tables.")
+    max_bytes_per_batch: Size = Field(
+        default=256 * 2**20, description="About the most bytes of files in one batch: a backlog is cut by this."
+    )
+    columns: dict[str, Text] = Field(
+        default={},
+        description="Columns that get another type than their file says, by route and column or for all routes: "
+        "`{shop.orders.born: date, '*.flag': boolean}`.",
+    )
+    json_bytes: Literal["base64", "hex"] = Field(
+        default="base64", description="How JSON files write BYTES. Datastream's documents do not say."
+    )
+    text_bytes: Literal["base64", "hex"] = Field(
+        default="hex",
+        description="How binary columns that a source writes as text are written (MySQL: hex), where `columns` asks "
+        "for binary.",
+    )
+    json_numbers: Text = Field(
+        default="string",
+        description="Type of JSON numbers with a fraction, where no `.schema` file says better; `string` loses none.",
+    )
+    out_of_range: Literal["null", "reject"] = Field(
+        default="null",
+        description="Times that no Delta reader can hold (PostgreSQL's infinity): null, or the event is quarantined.",
+    )
+    wide_decimals: Literal["string", "decimal"] = Field(
+        default="string",
+        description="Decimals of more than 38 digits: as text, or decimal(38) where the values fit.",
+    )
+    epochs: list[Time] = Field(
+        default=[],
+        description="Times (of the source) since which logs count anew, because the server was replaced: later events "
+        "beat all earlier ones. Also per route.",
+    )
+    storage_options: dict[str, SecretStr] = Field(
+        default={},
+        description="Settings and credentials of the store that holds the files, as delta-rs names them; without it "
+        "`tables.storage_options`.",
+    )
+
+
+Source: TypeAlias = Annotated[KafkaSource | DeltaSource | DatastreamSource, Field(discriminator="type")]
 
 
 class RegistryConfig(Model):

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
-from distributary.config.base import Model
-from distributary.config.quantities import Duration, Option, Text
-from distributary.names import check_template
+from distributary.config.base import Model, fault
+from distributary.config.quantities import Duration, Option, Size, Text, Time
+from distributary.config.shaping import Expectation, SelectList
+from distributary.names import check_pattern, check_template
 
 Engine: TypeAlias = Literal["auto", "task", "spark"]
 NewColumn: TypeAlias = Literal["add", "quarantine", "freeze"]
 TypeChange: TypeAlias = Literal["widen", "new_column", "quarantine", "freeze"]
+
+
+SHORT_EVOLUTION: dict[str, dict[str, str]] = {
+    "merge": {"new_column": "add", "type_change": "widen"},
+    "overwrite": {"new_column": "add", "type_change": "new_column"},
+    "none": {"new_column": "freeze", "type_change": "freeze"},
+}
+"""One word for both rules, as other connectors name them."""
+
+DAY_SEC = 86400.0
+SHORTEST_RETENTION_SEC = 3 * DAY_SEC
+"""Late files can come for so long (data-integrations/datastream-delta-plugins, DATASTREAM_SLA)."""
 
 
 class Evolution(Model):
@@ -28,6 +41,15 @@ class Evolution(Model):
         "`freeze`: values that fit the column's type are written, rows with others are quarantined.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _word(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value not in SHORT_EVOLUTION:
+            raise ValueError("allowed: 'merge', 'overwrite', 'none', or keys as in {new_column: add}")
+        return SHORT_EVOLUTION[value]
+
 
 class EvolutionOverride(Model):
     new_column: NewColumn | None = Field(default=None, description="In place of tables.evolution.new_column.")
@@ -35,13 +57,45 @@ class EvolutionOverride(Model):
 
 
 class RouteOverride(Model):
+    CHANGE_KEYS: ClassVar = ("keys", "epochs", "repair_backfills", "toast_columns")
+    """Keys that mean something for change files only."""
+
     engine: Engine | None = Field(default=None, description="The engine of this route's table.")
     evolution: EvolutionOverride | None = Field(
         default=None, description="What a change of schema does to this route's table."
     )
+    expectations: list[Expectation] | None = Field(default=None, description="In place of tables.expectations.")
+    select: SelectList | None = Field(default=None, description="In place of tables.select.")
+    function: Text | None = Field(default=None, description="In place of tables.function.")
+    keys: list[Text] | None = Field(
+        default=None, description="Change files: the key columns, in place of those that the events name."
+    )
+    epochs: list[Time] | None = Field(default=None, description="Change files: in place of source.epochs.")
+    repair_backfills: list[Time] = Field(
+        default=[],
+        description="Change files: start times of backfills that were made because changes had been missed. Their rows "
+        "beat older changes.",
+    )
+    toast_columns: list[Text] = Field(
+        default=[],
+        description="Change files: columns whose null in an update means `unchanged` (PostgreSQL, unchanged TOAST).",
+    )
 
 
 class Tables(Model):
+    CHANGE_KEYS: ClassVar = (
+        "log",
+        "merged",
+        "view",
+        "merge_every",
+        "metadata_columns",
+        "tombstone_retention",
+        "deleted_values",
+        "dropped_columns",
+        "merge_engine_rows",
+    )
+    """Keys that mean something for change files only."""
+
     root: Text = Field(description="Folder of the tables; each table is a folder below it.")
     name: Text = Field(default="{route}", description="Table name; must hold {route} once. The rest: a-z, 0-9, _.")
     engine: Engine = Field(
@@ -56,6 +110,16 @@ class Tables(Model):
     origin: bool = Field(
         default=True, description="Each table gets one struct column that tells where a row came from."
     )
+    expectations: list[Expectation] = Field(default=[], description="What a row should be. See docs/declarative.md.")
+    select: SelectList | None = Field(
+        default=None,
+        description="The columns that are written, in SQL: `*` is all fields, `upper(user_name) AS player` one more.",
+    )
+    function: Text | None = Field(
+        default=None,
+        description="With `layout: declarative`, a Python function of DataFrame to DataFrame over each silver table: "
+        "`own.py:name`. The path counts from the pipeline file's folder.",
+    )
     database: Text | None = Field(default=None, description="Register the tables by name here: `db` or `catalog.db`.")
     storage_options: dict[str, SecretStr] = Field(
         default={}, description="Settings and credentials of the store for the task engine, as delta-rs names them."
@@ -66,12 +130,83 @@ class Tables(Model):
     retry_after: Duration = Field(
         default=60.0, description="First retry of a parked table; the wait doubles with each, up to 1 hour."
     )
+    log: Text | None = Field(
+        default="{database}_{schema}_{table}_log",
+        description="Change files: name of a source table's log table, which gets every event as it came. Empty parts "
+        "go with their underscore. `null`: no log tables.",
+    )
+    merged: Text | None = Field(
+        default="{database}_{schema}_{table}",
+        description="Change files: name of a source table's merged table, with the newest row of each key. `null`: "
+        "no merged tables.",
+    )
+    view: Text | None = Field(
+        default=None,
+        description="Change files: name of a view of the merged table's living rows (`WHERE NOT _deleted`), beside the "
+        "tables in `database`.",
+    )
+    merge_every: Duration = Field(
+        default=0.0,
+        description="Change files: how often events are merged; the log gets them in every batch. 0: in every batch.",
+    )
+    metadata_columns: bool = Field(
+        default=False,
+        description="Change files: also write `datastream_metadata_source_timestamp` and the like as columns of their "
+        "own, as the Scala connector does.",
+    )
+    tombstone_retention: Duration = Field(
+        default=7 * DAY_SEC,
+        description="Change files: how long (source time) a deleted key is remembered, so that a late older event "
+        "cannot bring it back. At least 3 days; `distributary maintain` removes older ones.",
+    )
+    deleted_values: Literal["keep", "null"] = Field(
+        default="null", description="Change files: what a deleted row's other columns hold until it is removed."
+    )
+    dropped_columns: Literal["null", "keep"] = Field(
+        default="null",
+        description="Change files: what an update does to a column that the source lost: null, or the old value.",
+    )
+    merge_engine_rows: int | None = Field(
+        default=None,
+        ge=1,
+        description="Change files: the most rows, in those files of a merged table that may hold a key of the batch, "
+        "that a task merges; with more, Spark does. Without it: 20 million.",
+    )
 
     @field_validator("name")
     @classmethod
     def _check_name(cls, template: str) -> str:
         check_template(template)
         return template
+
+    @field_validator("log", "merged", "view")
+    @classmethod
+    def _check_pattern(cls, pattern: str | None) -> str | None:
+        if pattern is not None:
+            check_pattern(pattern)
+        return pattern
+
+    @field_validator("tombstone_retention")
+    @classmethod
+    def _check_retention(cls, found: float) -> float:
+        if found < SHORTEST_RETENTION_SEC:
+            raise ValueError("allowed: 3 days or more; late files can come for so long")
+        return found
+
+    @model_validator(mode="after")
+    def _check_tables(self) -> Self:
+        patterns = [p for p in (self.log, self.merged, self.view) if p is not None]
+        if self.log is None and self.merged is None:
+            raise fault("merged", "log and merged are both null; at least one of them must be written")
+        if self.merge_every and self.log is None:
+            raise fault(
+                "merge_every", "events wait in the log table for their merge: it needs tables.log; now it is null"
+            )
+        if len(set(patterns)) < len(patterns):
+            raise fault("log", "log, merged and view need different names")
+        if self.view is not None and (self.database is None or self.merged is None):
+            raise fault("view", "a view needs tables.database to be in and tables.merged to read")
+        return self
 
     @field_validator("root")
     @classmethod
@@ -85,6 +220,30 @@ class Tables(Model):
             return self.engine, self.evolution
         given = own.evolution.model_dump(exclude_none=True) if own.evolution else {}
         return own.engine or self.engine, self.evolution.model_copy(update=given)
+
+    def shape_of(self, route: str) -> tuple[list[Expectation], list[str] | None, str | None]:
+        """The expectations, the select list and the function of `route`: its own, where given, over the common ones."""
+        own = self.routes.get(route)
+        if own is None:
+            return self.expectations, self.select, self.function
+        return (
+            self.expectations if own.expectations is None else own.expectations,
+            self.select if own.select is None else own.select,
+            self.function if own.function is None else own.function,
+        )
+
+
+class Maintenance(Model):
+    every: Duration | None = Field(
+        default=None,
+        description="Look after the tables between batches this often, as `distributary maintain` does. Without it: by "
+        "that command only.",
+    )
+    min_files: int = Field(default=8, ge=1, description="Tables with up to so many files are not compacted.")
+    target_file_size: Size = Field(default=128 * 2**20, description="What compaction joins files to.")
+    vacuum_after: Duration = Field(
+        default=7 * DAY_SEC, description="Files that no newest version needs stay so long, for readers of older ones."
+    )
 
 
 class Quarantine(Model):

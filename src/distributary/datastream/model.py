@@ -41,6 +41,11 @@ class SourceTable:
         return ".".join(part for part in (self.database, self.schema, self.table) if part)
 
 
+def known_one(one: SourceTable, other: SourceTable) -> SourceTable:
+    """Of two names of one route the one that says which database it is, if one of them does."""
+    return other if one.kind is Kind.GENERIC else one
+
+
 @dataclass(frozen=True)
 class Reading:
     """How files are read; the same for all files of a pipeline.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +24,7 @@ from distributary.fanout.chunks import Writer
 from distributary.fanout.decode import incoming_schemas
 from distributary.fanout.deliver import check_replay, open_own, why_spark
 from distributary.fanout.orders import Orders, Outcome, Special, State
-from distributary.fanout.packing import pack, refs
+from distributary.fanout.packing import Packing, pack, refs
 from distributary.fanout.spool import drop_spool
 from distributary.fanout.tasks import SAID_DDL, deliver_task, heard, spark_rows_task
 from distributary.registry.compile import CompiledSchema
@@ -140,7 +140,7 @@ class Attempt:
         packing = pack(self._refs(), self.slots)
         open_routes = self.writers.keys() - self.orders.special.keys()
         on_spark = {r for r in open_routes if r in self.on_spark}
-        on_spark |= self._prepare_shared(packing.shared & open_routes - on_spark)
+        on_spark |= self._prepare_shared(self._of_the_driver(packing) & open_routes - on_spark)
         self._write_by_spark(on_spark)
         self._pass(packing.as_arrays(), packing.buckets, done)
         late = {r for r, o in done.outcomes.items() if o.state == "spark"}
@@ -178,9 +178,13 @@ class Attempt:
                     _merge(done.outcomes, answer)
 
     def _incoming(self, route: str) -> list[pa.Schema]:
-        return incoming_schemas(self.writers[route], self.compiled, self.orders)
+        return incoming_schemas(route, self.writers[route], self.compiled, self.orders)
 
     # -- routes that several tasks write -------------------------------------------------------------------
+
+    def _of_the_driver(self, packing: Packing) -> Set[str]:
+        """Routes of which the tasks only write files; the commit is the driver's."""
+        return packing.shared
 
     def _prepare_shared(self, routes: Collection[str]) -> set[str]:
         """Evolve the tables of `routes` ahead of the tasks; returns those that turn out to need engine `spark`."""
@@ -207,15 +211,19 @@ class Attempt:
             special = self.orders.special.get(route)
             if special is None or special.mode == "parked" or route in self.on_spark:
                 continue
-            if outcome.error is not None:
-                # One of its tasks failed. A commit of the others' files would let its rows pass for written.
-                if outcome.store_fault:
-                    raise StoreDown(path=outcome.table, detail=outcome.error)
-                raise RouteFault(route, outcome.error)
+            self._none_failed(outcome)
             try:
                 self._commit(route, outcome, special)
             except (DistributaryError, DeltaError, OSError, CommitConflict) as e:
                 raise self._fault(route, e) from e
+
+    def _none_failed(self, outcome: Outcome) -> None:
+        """Raises when one of a route's tasks failed: a commit of the others' files would let its rows pass for
+        written."""
+        if outcome.error is not None:
+            if outcome.store_fault:
+                raise StoreDown(path=outcome.table, detail=outcome.error)
+            raise RouteFault(outcome.route, outcome.error)
 
     def _commit(self, route: str, outcome: Outcome, special: Special) -> None:
         """One commit for the files of many tasks."""
@@ -304,6 +312,7 @@ def _merge(into: dict[str, Outcome], outcome: Outcome) -> None:
     known.rows_written += outcome.rows_written
     known.files += outcome.files
     known.decoders.update(outcome.decoders)
+    known.warnings = dict(Counter(known.warnings) + Counter(outcome.warnings))
     known.schema_ids = dict(Counter(known.schema_ids) + Counter(outcome.schema_ids))
     known.reasons = dict(Counter(known.reasons) + Counter(outcome.reasons))
     if outcome.error:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.errors import Reason, SchemaBroken
+from distributary.errors import ExpectationBroken, Reason, SchemaBroken
 from distributary.fanout.chunks import Groups, Writer
 from distributary.fanout.orders import ORIGIN, ORIGIN_TYPE, Orders
 from distributary.formats.framing import frame
@@ -32,6 +32,9 @@ class Decoded:
     origins: list[pa.RecordBatch] = field(default_factory=list)
     rejected: list[pa.Table] = field(default_factory=list)
     decoders: dict[int, str] = field(default_factory=dict)
+    warnings: Counter[str] = field(default_factory=Counter)
+    broken: ExpectationBroken | None = None
+    """Why these rows must not be written, where an expectation says so."""
 
 
 def decode(
@@ -86,10 +89,32 @@ def _decode_writer(
         bad = rejected_rows(route, writer, records, at, reasons, details, orders)
         decoded.rejected.append(bad)
     good = records if split.positions is None else records.take(split.positions)
+    rows, good = _shaped(route, writer, split.rows, good, orders, decoded)
     decoded.decoders[schema_id] = decoder.engine
     decoded.writers.append(writer)
-    decoded.batches.append(split.rows)
+    decoded.batches.append(rows)
     decoded.origins.append(good)
+
+
+def _shaped(
+    route: str, writer: Writer, rows: pa.RecordBatch, records: pa.RecordBatch, orders: Orders, decoded: Decoded
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """The rows and records that are written, with the columns that are written; the others are set aside."""
+    shape = orders.shape(route)
+    if shape.is_plain:
+        return rows, records
+    found = shape.apply(rows)
+    decoded.warnings.update(found.warnings)
+    for name, count in found.failures.items():
+        decoded.broken = decoded.broken or ExpectationBroken(route=route, name=name, rows=count)
+    if not found.dropped:
+        return found.rows, records
+    at = sorted(found.dropped)
+    details = [found.dropped[n] for n in at]
+    decoded.rejected.append(rejected_rows(route, writer, records, at, Reason.EXPECTATION_FAILED, details, orders))
+    keep = np.ones(rows.num_rows, dtype=bool)
+    keep[at] = False
+    return found.rows.filter(pa.array(keep)), records.filter(pa.array(keep))
 
 
 def incoming_schema(columns: pa.Schema, orders: Orders) -> pa.Schema:
@@ -140,7 +165,7 @@ def _texts(given: Sequence[str], rows: int) -> pa.Array:
 
 
 def incoming_schemas(
-    writers: Iterable[Writer], schemas: Mapping[int, CompiledSchema], orders: Orders
+    route: str, writers: Iterable[Writer], schemas: Mapping[int, CompiledSchema], orders: Orders
 ) -> list[pa.Schema]:
     """What the writers of a route bring, in ascending order of schema id; the others bring nothing."""
     found = []
@@ -150,7 +175,7 @@ def incoming_schemas(
                 decoder = decoder_for(schemas[schema_id], message, raw_nested_indexes=orders.raw_nested_indexes)
             except (BadIndex, SchemaBroken):
                 continue
-            found.append(incoming_schema(decoder.columns, orders))
+            found.append(incoming_schema(orders.shape(route).columns(decoder.columns), orders))
     return found
 
 

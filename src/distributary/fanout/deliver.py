@@ -21,10 +21,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from distributary import __version__
-from distributary.errors import DistributaryError, Reason, ReplayMismatch, TableCollision
+from distributary.errors import DistributaryError, Reason, ReplayMismatch, TableCollision, WideUnfit
 from distributary.fanout.chunks import Groups, read_records, read_rejected
-from distributary.fanout.decode import Decoded, decode, fit, rejected_rows
+from distributary.fanout.decode import Decoded, Fitted, decode, fit, rejected_rows
 from distributary.fanout.orders import Orders, Outcome
+from distributary.fanout.wide import commit_wide
 from distributary.registry.compile import CompiledSchema
 from distributary.tables import append
 from distributary.tables.append import CommitConflict, Owner, checkpoint_due
@@ -32,6 +33,7 @@ from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Evolution
 from distributary.tables.quarantine import write_rejected
 from distributary.tables.tip import Tip, append_on_tip
+from distributary.tables.wide import KEY, committed_routes
 
 
 def deliver(
@@ -66,7 +68,7 @@ class _Parked(Exception):
 def deliver_route(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcome, list[pa.Table]]:
     """Write one route; returns what was done and the rows to keep aside. Never raises for a fault of this table."""
     uri = orders.table(route)
-    outcome = Outcome(route, uri, "empty", decoded.rows_in, decoders=decoded.decoders)
+    outcome = Outcome(route, uri, "empty", decoded.rows_in, decoders=decoded.decoders, warnings=dict(decoded.warnings))
     try:
         for attempt in range(append.COMMIT_ATTEMPTS):
             try:
@@ -79,7 +81,7 @@ def deliver_route(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcome
     except (_Parked, DistributaryError, DeltaError, OSError, CommitConflict, pa.ArrowException, ValueError) as e:
         outcome.state, outcome.error = "failed", str(e) if isinstance(e, _Parked) else append.in_words(e)
         outcome.store_fault = append.is_store_fault(e)
-        outcome.rows_written, outcome.schema_ids = 0, {}
+        outcome.rows_written, outcome.schema_ids, outcome.warnings = 0, {}, {}
         bad = list(decoded.rejected)
         for writer, origin in zip(decoded.writers, decoded.origins, strict=True):
             every = np.arange(origin.num_rows)
@@ -92,16 +94,17 @@ def deliver_route(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcome
 
 def _write(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> list[pa.Table]:
     special = orders.special.get(route)
-    uri = outcome.table
     if special is not None and special.mode == "parked":
         raise _Parked(special.why)
+    if decoded.broken is not None:
+        raise decoded.broken
     if special is not None:
         fitted = fit(route, decoded, special.schema, orders)
         outcome.state = "files" if special.mode == "files" else "counted"
         outcome.schema_ids = fitted.schema_ids
         outcome.rows_written = fitted.rows
         if special.mode == "files" and fitted.rows:
-            outcome.files = [write_data_file(uri, fitted.table, orders.store)]
+            outcome.files = [orders.write(route, fitted.table)]
         return [*decoded.rejected, *fitted.rejected]
     if (bad := _write_on_tip(route, decoded, orders, outcome)) is not None:
         return bad
@@ -117,7 +120,7 @@ def _write_on_tip(route: str, decoded: Decoded, orders: Orders, outcome: Outcome
     if fitted.evolution.changed or not fitted.rows:
         return None
     file = write_data_file(outcome.table, fitted.table, orders.store)
-    if not append_on_tip(outcome.table, tip, [file], orders.mark):
+    if not append_on_tip(outcome.table, tip, [file], orders.mark, orders.store):
         return None
     outcome.state, outcome.schema_ids, outcome.rows_written = "written", fitted.schema_ids, fitted.rows
     outcome.tip = replace(tip, version=tip.version + 1)
@@ -128,7 +131,9 @@ def _write_opened(route: str, decoded: Decoded, orders: Orders, outcome: Outcome
     """Open the table, decide with what is there, and commit."""
     uri = outcome.table
     table = open_own(route, orders)
-    fitted = fit(route, decoded, None if table is None else append.arrow_schema(table), orders)
+    fitted = fit(route, decoded, orders.columns(route, table), orders)
+    if orders.wide is not None:
+        return _write_wide(route, decoded, fitted, table, orders, outcome)
     outcome.why_spark = why_spark(table, fitted.evolution, route, orders)
     if outcome.why_spark:
         outcome.state = "spark"
@@ -152,6 +157,24 @@ def _write_opened(route: str, decoded: Decoded, orders: Orders, outcome: Outcome
     return bad
 
 
+def _write_wide(
+    route: str, decoded: Decoded, fitted: Fitted, table: DeltaTable | None, orders: Orders, outcome: Outcome
+) -> list[pa.Table]:
+    """Commit one route's rows to the table of all routes, outside of a batch (a replay)."""
+    outcome.schema_ids, outcome.rows_written = fitted.schema_ids, fitted.rows
+    bad = [*decoded.rejected, *fitted.rejected]
+    if table is not None and append.committed_batch(table, orders.stream) >= orders.batch:
+        found = committed_routes(table, orders.mark)
+        check_replay(None if found is None else found.get(route, 0), fitted.rows, outcome.table, orders)
+        outcome.state = "replayed"
+    elif fitted.rows:
+        files = [orders.write(route, fitted.table)]
+        outcome.created, outcome.evolved = orders.columns(route, table) is None, fitted.evolution.changed
+        commit_wide(table, orders, {route: fitted.evolution.schema}, files, {route: fitted.rows})
+        outcome.state = "written"
+    return bad
+
+
 def open_own(route: str, orders: Orders) -> DeltaTable | None:
     """The route's table, None where there is none yet.
 
@@ -160,8 +183,10 @@ def open_own(route: str, orders: Orders) -> DeltaTable | None:
     uri = orders.table(route)
     table = append.open_table(uri, orders.store)
     owner = None if table is None else Owner.of(table)
-    if owner is not None and owner != Owner(orders.pipeline, route):
+    if owner is not None and owner != orders.owner(route):
         raise TableCollision(route=route, table=uri, owner=f"pipeline {owner.pipeline}, route {owner.route!r}")
+    if table is not None and orders.wide is not None and (why := append.spark_needed(table, [KEY])):
+        raise WideUnfit(table=uri, detail=why)
     return table
 
 

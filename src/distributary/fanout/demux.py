@@ -7,19 +7,22 @@ a route's cost does not depend on its neighbours, and a hot route is many chunks
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.bronze.rows import set_apart
 from distributary.errors import Reason, SchemaBroken
 from distributary.fanout.chunks import Cut, one_array
+from distributary.fanout.owned import OwnedCut
 from distributary.formats.framing import split_frames
 from distributary.formats.protobuf import BadIndex, decoder_for
 from distributary.registry.compile import CompiledSchema
+from distributary.shares import Share
 from distributary.state.journal import Refusals
 from distributary.tables.quarantine import ORIGIN_FIELDS, REJECTED_SCHEMA
 
@@ -33,7 +36,7 @@ class EnvelopeReader:
     """How a task reads envelopes: plain values and descriptors, so that it ships to any task.
 
     `schemas`: envelope schemas by id (framed) or under 0 (bare). `refused`: envelope ids that the registry does not
-    have or that do not compile, and why.
+    have or that do not compile, and why. `bronze`: the rows come from bronze, which also keeps rows without a route.
     """
 
     format: Literal["protobuf", "columns"]
@@ -48,6 +51,16 @@ class EnvelopeReader:
     payload_message: str = "0"
     legacy_varints: bool = False
     topic: str | None = None
+    share: Share | None = None
+    bronze: bool = False
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        return self.route, self.schema_id, self.payload
+
+
+Payloads: TypeAlias = "Callable[[pa.Array, pa.Array, pa.Array, pa.Table, EnvelopeReader, Cut], None]"
+"""What takes opened envelopes: route, schema id, payload, origin."""
 
 
 def demux(
@@ -60,7 +73,7 @@ def demux(
     """
     seq = 0
     for window in _windows(batches):
-        cut = Cut(task, seq)
+        cut = Cut(task, seq) if reader.share is None else OwnedCut(task, seq, reader.share)
         _split(window, reader, cut)
         yield from cut.batches(spool)
         seq = cut.seq
@@ -83,72 +96,86 @@ def _windows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _split(window: pa.Table, reader: EnvelopeReader, cut: Cut) -> None:
-    origin = _origin(window, reader)
+    origin = row_origin(window, reader)
+    if reader.bronze:
+        window, origin = set_apart(window, origin, reader.names, cut)
     if reader.format == "columns":
-        names = (reader.route, reader.schema_id, reader.payload)
-        route, wrapped_id, payload = (one_array(window.column(name)) for name in names)
+        route, wrapped_id, payload = (one_array(window.column(name)) for name in reader.names)
         split_payloads(route, wrapped_id, payload, origin, reader, cut)
     else:
         split_values(one_array(window.column("value")), origin, reader, cut)
 
 
-def split_values(value: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cut) -> None:
-    """Read envelopes (binary; null is a tombstone) into `cut`. `origin`: `ORIGIN_FIELDS` of the same rows."""
+def split_values(
+    value: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cut, then: Payloads | None = None
+) -> None:
+    """Read envelopes (binary; null is a tombstone) into `cut`. `origin`: `ORIGIN_FIELDS` of the same rows.
+
+    `then` takes the opened ones; without it their payloads are read too (`split_payloads`).
+    """
+    then = then or split_payloads
     if value.null_count:
         cut.tombstones(None, value.null_count)
         there = pc.is_valid(value)
         value, origin = value.filter(there), origin.filter(there)
     if not reader.framed:
-        _unwrap(0, reader.message or "0", value, value, origin, reader, cut)
+        _unwrap(0, reader.message or "0", value, value, origin, reader, cut, then)
         return
     frames = split_frames(value)
     if frames.reason.null_count < len(value):
         bad = pc.is_valid(frames.reason)
-        cut.bad(_rejected(origin.filter(bad), value.filter(bad), frames.reason.filter(bad), "envelope header"))
+        cut.bad(rejected_envelopes(origin.filter(bad), value.filter(bad), frames.reason.filter(bad), "envelope header"))
     for (schema_id, index), rows in _groups(frames.schema_id, frames.index):
         raw = value if rows is None else value.take(rows)
         body = frames.body if rows is None else frames.body.take(rows)
-        _unwrap(schema_id, index, raw, body, origin if rows is None else origin.take(rows), reader, cut)
+        _unwrap(schema_id, index, raw, body, origin if rows is None else origin.take(rows), reader, cut, then)
 
 
 def _unwrap(
-    schema_id: int, message: str, raw: pa.Array, body: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cut
+    schema_id: int,
+    message: str,
+    raw: pa.Array,
+    body: pa.Array,
+    origin: pa.Table,
+    reader: EnvelopeReader,
+    cut: Cut,
+    then: Payloads,
 ) -> None:
     """Decode the envelopes that one schema wrote."""
     if not len(raw):
         return
     if schema_id not in reader.schemas:
         if schema_id in reader.refused:
-            cut.bad(_rejected(origin, raw, *reader.refused[schema_id]))
+            cut.bad(rejected_envelopes(origin, raw, *reader.refused[schema_id]))
         else:
             cut.unknown(schema_id)
         return
     try:
         decoder = decoder_for(reader.schemas[schema_id], message)
     except (BadIndex, SchemaBroken) as e:
-        cut.bad(_rejected(origin, raw, Reason.CORRUPT_ENVELOPE, str(e)))
+        cut.bad(rejected_envelopes(origin, raw, Reason.CORRUPT_ENVELOPE, str(e)))
         return
-    if (wrong := _wrong_fields(decoder.columns, reader)) is not None:
+    if (wrong := wrong_fields(decoder.columns, reader)) is not None:
         detail = f"the envelope {decoder.full_name} (schema id {schema_id}) {wrong}"
-        cut.bad(_rejected(origin, raw, Reason.CORRUPT_ENVELOPE, detail))
+        cut.bad(rejected_envelopes(origin, raw, Reason.CORRUPT_ENVELOPE, detail))
         return
     split = decoder.decode(body)
     if split.rejected:
         at = pa.array([row.position for row in split.rejected])
         details = pa.array([row.detail for row in split.rejected])
-        cut.bad(_rejected(origin.take(at), raw.take(at), Reason.CORRUPT_ENVELOPE, details))
+        cut.bad(rejected_envelopes(origin.take(at), raw.take(at), Reason.CORRUPT_ENVELOPE, details))
     if split.positions is not None:
         origin = origin.take(split.positions)
     rows = split.rows
     route, payload = (rows.column(name).cast(kind) for name, kind in _needed(reader).items())
-    split_payloads(route, _schema_ids(rows, reader), payload, origin, reader, cut)
+    then(route, _schema_ids(rows, reader), payload, origin, reader, cut)
 
 
 def _needed(reader: EnvelopeReader) -> dict[str, pa.DataType]:
     return {reader.route: pa.string(), reader.payload: pa.binary()}
 
 
-def _wrong_fields(columns: pa.Schema, reader: EnvelopeReader) -> str | None:
+def wrong_fields(columns: pa.Schema, reader: EnvelopeReader) -> str | None:
     """Why envelopes of this schema cannot be read, whatever they hold; None where they can."""
     for name in _needed(reader):
         if name not in columns.names:
@@ -179,7 +206,8 @@ def split_payloads(
     nameless = pc.fill_null(pc.equal(pc.binary_length(route), 0), True)
     if pc.any(nameless).as_py():
         value = pc.fill_null(payload.filter(nameless), b"")
-        cut.bad(_rejected(origin.filter(nameless), value, Reason.NO_ROUTE, "the envelope names no route", "payload"))
+        about = origin.filter(nameless)
+        cut.bad(rejected_envelopes(about, value, Reason.NO_ROUTE, "the envelope names no route", "payload"))
         named = pc.invert(nameless)
         route, payload, origin = route.filter(named), payload.filter(named), origin.filter(named)
     if payload.null_count:
@@ -201,15 +229,14 @@ def split_payloads(
         reason = pc.if_else(pc.is_null(schema_id), Reason.NO_SCHEMA_ID.value, pa.scalar(None, pa.string()))
     if reason.null_count < len(reason):
         bad, good = pc.is_valid(reason), pc.is_null(reason)
-        cut.bad(
-            _rejected(origin.filter(bad), payload.filter(bad), reason.filter(bad), detail, "payload", route.filter(bad))
-        )
+        about, why, value = origin.filter(bad), reason.filter(bad), payload.filter(bad)
+        cut.bad(rejected_envelopes(about, value, why, detail, "payload", route.filter(bad)))
         route, schema_id, index = route.filter(good), schema_id.filter(good), index.filter(good)
         body, origin = body.filter(good), origin.filter(good)
     cut.rows(route, schema_id, index, body, origin)
 
 
-def _origin(window: pa.Table, reader: EnvelopeReader) -> pa.Table:
+def row_origin(window: pa.Table, reader: EnvelopeReader) -> pa.Table:
     """topic, partition, offset, timestamp of each row; null where the source does not say."""
     rows = window.num_rows
     columns = []
@@ -223,7 +250,7 @@ def _origin(window: pa.Table, reader: EnvelopeReader) -> pa.Table:
     return pa.table(columns, schema=pa.schema(ORIGIN_FIELDS))
 
 
-def _rejected(
+def rejected_envelopes(
     origin: pa.Table,
     value: pa.Array,
     reason: Reason | pa.Array,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from distributary.config import KafkaSource, Pipeline
@@ -40,7 +41,13 @@ class Envelopes:
             payload_message=payload.message or "0",
             legacy_varints=payload.legacy_varints,
             topic=topics[0] if len(topics) == 1 else None,
+            share=self.config.share,
         )
+
+    def batch(self) -> EnvelopeReader:
+        """The reader of what the stream reads: the source's envelopes, or bronze, where hop 1 has opened them."""
+        reader = self.begin()
+        return replace(reader, format="columns", bronze=True) if self.config.layout == "two_hop" else reader
 
     def learn(self, ids: Iterable[int], refused: Refusals) -> Refusals:
         """Look up envelope schema ids; returns those that cannot be had. Raises RegistryDown, RegistryDenied."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -25,11 +25,13 @@ from distributary.fanout.demux import EnvelopeReader
 from distributary.fanout.envelopes import Envelopes
 from distributary.fanout.orders import Orders, Outcome, Special
 from distributary.fanout.spool import new_spool
-from distributary.fanout.tasks import demux_task
+from distributary.fanout.tasks import demux_files_task, demux_task
+from distributary.fanout.wide_attempt import WideAttempt
 from distributary.registry.compile import CompiledSchema
 from distributary.schemas import Schemas
+from distributary.sources.data_files import BatchFiles
 from distributary.state.journal import Journal, Refusals
-from distributary.tables.append import Owner
+from distributary.tables.append import COMMIT_ATTEMPTS, CommitConflict, Owner
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.spark_engine import SparkEngine, spark_schema
 from distributary.tables.store import Store
@@ -55,6 +57,8 @@ class Fanout:
         """Routes whose table needs engine `spark`, as far as known."""
         self.tips: dict[str, Tip] = {}
         """What the last batch's commits left behind, by route: spares the next batch the opening of the table."""
+        self.files: Callable[[int], BatchFiles | None] = lambda _: None
+        """The files that a batch stands for, where its tasks can read them; else Spark brings the rows."""
 
     def write(self, rows: DataFrame, stream: str, batch: int, parked: Mapping[str, str]) -> Delivered:
         """Write one batch. `parked`: routes that are not tried, and why; their rows are kept aside.
@@ -66,7 +70,7 @@ class Fanout:
         if earlier is not None:
             # An earlier attempt may have committed to some tables: only an opened table shows its marks.
             self.tips.clear()
-        chunks = self.cut(rows, earlier or {})
+        chunks = self.cut(self.files(batch) or rows, earlier or {})
         cut = time.monotonic()
         try:
             writers = chunks.writers()
@@ -82,9 +86,9 @@ class Fanout:
         delivered.seconds = {"cut": cut - started, "deliver": time.monotonic() - cut}
         return delivered
 
-    def cut(self, rows: DataFrame, refused: Refusals) -> Chunks:
+    def cut(self, rows: DataFrame | BatchFiles, refused: Refusals) -> Chunks:
         """Demultiplex the source rows; looks up the envelope schemas that a batch brings for the first time."""
-        reader = self.envelopes.begin()
+        reader = self.envelopes.batch()
         while True:
             chunks = self._cut(rows, reader)
             try:
@@ -98,10 +102,14 @@ class Fanout:
             chunks.release()
             reader = replace(reader, schemas=self.envelopes.known(), refused={**reader.refused, **newly})
 
-    def _cut(self, rows: DataFrame, reader: EnvelopeReader) -> Chunks:
+    def _cut(self, rows: DataFrame | BatchFiles, reader: EnvelopeReader) -> Chunks:
         spool = new_spool(self._spools) if self.one_machine else None
-        task = partial(demux_task, reader=reader, spool=spool)
-        chunks = Chunks(rows.mapInArrow(task, CHUNK_DDL).persist(StorageLevel.DISK_ONLY), [], reader.refused, spool)
+        if isinstance(rows, BatchFiles):
+            numbers = self.spark.range(0, len(rows.tasks), 1, len(rows.tasks))
+            cut = numbers.mapInArrow(partial(demux_files_task, files=rows, reader=reader, spool=spool), CHUNK_DDL)
+        else:
+            cut = rows.mapInArrow(partial(demux_task, reader=reader, spool=spool), CHUNK_DDL)
+        chunks = Chunks(cut.persist(StorageLevel.DISK_ONLY), [], reader.refused, spool)
         try:
             return replace(chunks, meta=chunks.frame.drop("blob", "file", "begin").toArrow().to_pylist())
         except BaseException:
@@ -120,6 +128,7 @@ class Fanout:
             raw_nested_indexes=self.config.payload.raw_nested_indexes,
             refused=refused,
             special={route: Special("parked", why=why) for route, why in parked.items()},
+            wide=self.config.wide_path if self.config.layout == "wide" else None,
         )
 
     def write_decoded(self, route: str, decoded: Decoded, orders: Orders) -> Outcome:
@@ -142,8 +151,10 @@ class Fanout:
         self, chunks: Chunks, writers: Mapping[str, set[Writer]], orders: Orders, compiled: Mapping[int, CompiledSchema]
     ) -> Delivered:
         """Attempt the batch until every table is either written or parked. Each attempt finds what is done already."""
+        kind = Attempt if orders.wide is None else WideAttempt
+        conflicts = 0
         while True:
-            attempt = Attempt(self.spark, self.store, self.by_spark, self.on_spark, chunks, writers, orders, compiled)
+            attempt = kind(self.spark, self.store, self.by_spark, self.on_spark, chunks, writers, orders, compiled)
             try:
                 delivered = attempt.run()
                 self._remember(delivered)
@@ -151,6 +162,10 @@ class Fanout:
             except RouteFault as fault:
                 special = {**orders.special, fault.route: Special("parked", why=fault.why)}
                 orders = replace(orders, special=special)
+            except CommitConflict:
+                conflicts += 1
+                if conflicts >= COMMIT_ATTEMPTS:
+                    raise
 
     def _remember(self, delivered: Delivered) -> None:
         """Keep the tips of the tables just written; any other knowledge of a table that was touched is stale."""

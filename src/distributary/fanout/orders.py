@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from distributary.config import Tables
 from distributary.errors import Reason
 from distributary.names import table_name
-from distributary.tables.append import Mark
-from distributary.tables.datafile import DataFile
+from distributary.shape import Shape
+from distributary.tables.append import Mark, Owner, arrow_schema
+from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy
 from distributary.tables.quarantine import ORIGIN_FIELDS
 from distributary.tables.store import Store, join
 from distributary.tables.tip import Tip
+from distributary.tables.wide import packed, partition, seen_by
 
 ORIGIN = "_origin"
 """The struct column that tells where a row came from. A payload field of that name becomes `_origin__field`."""
@@ -62,17 +65,42 @@ class Orders:
     special: Mapping[str, Special] = field(default_factory=dict)
     tips: Mapping[str, Tip] = field(default_factory=dict)
     refused: Mapping[int, tuple[Reason, str]] = field(default_factory=dict)
+    wide: str | None = None
+    """Address of the one table of all routes (`tables.wide`), where there is one."""
 
     def table(self, route: str) -> str:
+        if self.wide is not None:
+            return self.wide
         return join(self.tables.root, table_name(route, self.tables.name))
+
+    def owner(self, route: str) -> Owner:
+        """Whose the route's table must be."""
+        return Owner(self.pipeline, "" if self.wide is not None else route)
+
+    def columns(self, route: str, table: DeltaTable | None) -> pa.Schema | None:
+        """The route's table as the route sees it; None where it has none of its rows yet."""
+        schema = None if table is None else arrow_schema(table)
+        return schema if self.wide is None else seen_by(route, schema, ORIGIN)
+
+    def write(self, route: str, rows: pa.Table) -> DataFile:
+        """Write rows (`columns`) as one file of the route's table. Raises OSError."""
+        if self.wide is None:
+            return write_data_file(self.table(route), rows, self.store)
+        file = write_data_file(self.wide, packed(route, rows, ORIGIN), self.store)
+        return replace(file, partition=partition(route))
 
     @property
     def mark(self) -> Mark:
         return Mark(self.stream, self.batch)
 
+    def shape(self, route: str) -> Shape:
+        """What the route's rows should be, and which columns are written."""
+        return Shape.of(self.tables, route)
+
     def policy(self, route: str) -> Policy:
         engine, evolution = self.tables.for_route(route)
-        return Policy(evolution.new_column, evolution.type_change, can_widen=engine != "task")
+        can_widen = engine != "task" and self.wide is None
+        return Policy(evolution.new_column, evolution.type_change, can_widen=can_widen)
 
 
 @dataclass
@@ -87,6 +115,7 @@ class Outcome:
     reasons: dict[str, int] = field(default_factory=dict)
     schema_ids: dict[int, int] = field(default_factory=dict)
     decoders: dict[int, str] = field(default_factory=dict)
+    warnings: dict[str, int] = field(default_factory=dict)
     files: list[DataFile] = field(default_factory=list)
     created: bool = False
     evolved: bool = False
@@ -94,3 +123,7 @@ class Outcome:
     store_fault: bool = False
     why_spark: str | None = None
     tip: Tip | None = None
+
+    def more(self) -> dict[str, Any]:
+        """Fields of the ledger's entry that only some kinds of pipelines have."""
+        return {}

@@ -17,6 +17,7 @@ from distributary.fanout.demux import EnvelopeReader, demux
 from distributary.fanout.orders import Orders
 from distributary.fanout.spool import SpoolReader
 from distributary.registry.compile import CompiledSchema
+from distributary.sources.data_files import BatchFiles
 
 SAID_DDL = "body binary"
 _SAID_SCHEMA = pa.schema([("body", pa.binary())])
@@ -40,6 +41,14 @@ def demux_task(
     yield from demux(batches, reader, _partition(), spool)
 
 
+def demux_files_task(
+    batches: Iterator[pa.RecordBatch], files: BatchFiles, reader: EnvelopeReader, spool: str | None
+) -> Iterator[pa.RecordBatch]:
+    """A task's number -> the rows of its files -> chunks."""
+    rows = (found for batch in batches for number in batch.column(0).to_pylist() for found in files.read(number))
+    yield from demux(rows, reader, _partition(), spool)
+
+
 def deliver_task(
     batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema], name: str
 ) -> Iterator[pa.RecordBatch]:
@@ -53,7 +62,10 @@ def spark_rows_task(
     """Chunks of one route -> its good rows in its table's schema, for engine `spark` to write."""
     for chunk in chunk_rows(batches):
         cut = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
-        fitted = fit(route, decode(route, cut, orders, schemas), orders.special[route].schema, orders)
+        decoded = decode(route, cut, orders, schemas)
+        if decoded.broken is not None:
+            raise decoded.broken
+        fitted = fit(route, decoded, orders.special[route].schema, orders)
         yield from fitted.table.to_batches()
 
 

@@ -9,18 +9,16 @@ from pyspark.sql import functions as F
 from distributary.config import DeltaSource, Envelope
 from distributary.errors import SourceMissing
 from distributary.names import quoted
+from distributary.shares import Share
 
 ORIGIN_COLUMNS = ("topic", "partition", "offset", "timestamp")
 """Columns of a Kafka export that say where a row came from; taken over where the table has them."""
 
-_NO_TABLE = ("DELTA_SCHEMA_NOT_SET", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND")
+NO_TABLE = ("DELTA_SCHEMA_NOT_SET", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND")
 
 
-def delta_stream(spark: SparkSession, source: DeltaSource, envelope: Envelope) -> DataFrame:
-    """The streaming DataFrame. Build it anew for every start: a plan that is kept goes stale (delta-io/delta#6050).
-
-    Raises SourceMissing when there is no such table, or when it lacks a column that the envelope needs.
-    """
+def reader_options(source: DeltaSource) -> dict[str, str]:
+    """The source's settings as Spark's reader names them."""
     options: dict[str, str] = {}
     if source.starting_version is not None:
         options["startingVersion"] = str(source.starting_version)
@@ -32,22 +30,38 @@ def delta_stream(spark: SparkSession, source: DeltaSource, envelope: Envelope) -
         options["maxBytesPerTrigger"] = str(source.max_bytes_per_batch)
     if source.skip_change_commits:
         options["skipChangeCommits"] = "true"
+    return options
+
+
+def needed_columns(source: DeltaSource, envelope: Envelope) -> dict[str, tuple[str, str]]:
+    """The table's column -> the name that the envelope has for it, and its type in Spark's words."""
+    if envelope.format == "columns":
+        names = (envelope.route, envelope.schema_id, envelope.payload)
+        return {name: (name, kind) for name, kind in zip(names, ("string", "int", "binary"), strict=True)}
+    return {source.value: ("value", "binary")}
+
+
+def delta_stream(spark: SparkSession, source: DeltaSource, envelope: Envelope, share: Share | None = None) -> DataFrame:
+    """The streaming DataFrame. Build it anew for every start: a plan that is kept goes stale (delta-io/delta#6050).
+
+    `share`: only its routes, where the route is a column; a table partitioned by it is read as far as needed only.
+
+    Raises SourceMissing when there is no such table, or when it lacks a column that the envelope needs.
+    """
     try:
-        rows = spark.readStream.format("delta").options(**options).load(source.path)
+        rows = spark.readStream.format("delta").options(**reader_options(source)).load(source.path)
     except AnalysisException as e:
-        if e.getCondition() not in _NO_TABLE:
+        if e.getCondition() not in NO_TABLE:
             raise
         raise SourceMissing(source=source.path, what="Delta table. Check source.path, or write to it first.") from e
-    if envelope.format == "columns":
-        needed = {name: name for name in (envelope.route, envelope.schema_id, envelope.payload)}
-    else:
-        needed = {source.value: "value"}
+    needed = needed_columns(source, envelope)
     for name in needed:
         if name not in rows.columns:
             has = ", ".join(rows.columns)
             raise SourceMissing(source=f"the Delta table {source.path}", what=f"column {name!r}; it has: {has}")
     origin = [c for c in ORIGIN_COLUMNS if c in rows.columns and c not in needed]
-    kinds = dict(zip(needed, ("string", "int", "binary") if envelope.format == "columns" else ("binary",), strict=True))
     # try_cast: a value that is no id or name is one bad row, not a failed batch
-    columns = (F.expr(f"try_cast({quoted(n)} AS {kinds[n]})").alias(a) for n, a in needed.items())
+    if share is not None and envelope.format == "columns":
+        rows = rows.where(share.condition(f"try_cast({quoted(envelope.route)} AS string)"))
+    columns = (F.expr(f"try_cast({quoted(n)} AS {kind})").alias(a) for n, (a, kind) in needed.items())
     return rows.select(*columns, *(F.col(quoted(c)) for c in origin))

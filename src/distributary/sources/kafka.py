@@ -9,6 +9,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import KafkaSecurity, KafkaSource
@@ -33,7 +34,8 @@ def kafka_stream(spark: SparkSession, source: KafkaSource) -> DataFrame:
     options["failOnDataLoss"] = "true" if source.on_data_loss == "fail" else "false"
     if source.max_offsets_per_batch is not None:
         options["maxOffsetsPerTrigger"] = str(source.max_offsets_per_batch)
-    options["minPartitions"] = str(source.min_partitions or spark.sparkContext.defaultParallelism)
+    if (partitions := source.min_partitions or _cores(spark)) is not None:
+        options["minPartitions"] = str(partitions)
     columns = ["value", "partition", "offset", "timestamp"]
     if source.headers:
         options["includeHeaders"] = "true"
@@ -41,6 +43,14 @@ def kafka_stream(spark: SparkSession, source: KafkaSource) -> DataFrame:
     if len(source.topics) != 1:
         columns.append("topic")
     return spark.readStream.format("kafka").options(**options).load().select(*columns)
+
+
+def _cores(spark: SparkSession) -> int | None:
+    """How many tasks run at a time; None over Spark Connect, which does not say it."""
+    try:
+        return spark.sparkContext.defaultParallelism
+    except PySparkAttributeError:
+        return None
 
 
 def spark_security(source: KafkaSource) -> dict[str, str]:

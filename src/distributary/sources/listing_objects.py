@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 import obstore
 from obstore.exceptions import BaseError, InvalidPathError
 
-from distributary.sources.bodies import Options, first_line, object_store, translated
+from distributary.sources.bodies import Options, source_store, translated
 from distributary.sources.known import FileRef
 from distributary.sources.listing import PAGE_FILES, Page, is_data, is_hidden
+from distributary.tables.object_stores import first_line
 from distributary.tables.store import engine_uri
 
 
@@ -25,7 +26,7 @@ class ObjectTree:
     def __init__(self, uri: str, options: Options) -> None:
         """Raises ConfigError."""
         self.root = engine_uri(uri).rstrip("/")
-        self._store, self._prefix = object_store(self.root, options)
+        self._store, self._prefix = source_store(self.root, options)
 
     def top(self) -> tuple[list[str], list[FileRef]]:
         """As `Tree.top`; a prefix without any object is an empty folder. Raises SourceDown."""

@@ -7,13 +7,16 @@ ids for other rows, which the tables would skip as replays (delta-io/delta#1813)
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import pyarrow.fs as pafs
 
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import CheckpointLost, SourceDataLost
 from distributary.sources.kafka import Topic, describe_topics
 from distributary.state.ledger import Ledger, is_batch
+from distributary.tables.files import filesystem
 from distributary.tables.store import Store, join
 
 TOPICS_FILE = "topics.json"
@@ -32,6 +35,12 @@ def read_offsets(checkpoint: str, store: Store, batch: int) -> list[dict[str, An
         return None
     lines = body.decode().splitlines()[2:]
     return [json.loads(line) for line in lines if line and line != "-"]
+
+
+def last_committed(checkpoint: str, store: Store) -> int | None:
+    """The newest batch whose offsets are committed; None for none. Raises OSError."""
+    found = filesystem(checkpoint, store).get_file_info(pafs.FileSelector("commits", allow_not_found=True))
+    return max((int(f.base_name) for f in found if f.base_name.isdecimal()), default=None)
 
 
 def check_checkpoint(config: Pipeline, ledger: Ledger) -> None:
@@ -55,19 +64,26 @@ def check_topics(config: Pipeline, store: Store, ledger: Ledger) -> None:
 
     Raises SourceDown, SourceMissing when the broker or the topic is not there.
     """
-    source = config.source
-    if not isinstance(source, KafkaSource):
+    if not isinstance(config.source, KafkaSource):
         return
-    topics = describe_topics(source)
-    seen: dict[str, str] = json.loads(store.get(config.state_root, TOPICS_FILE) or b"{}")
     done = max((b for s, b in ledger.finished.items() if is_batch(s)), default=None)
     offsets = [] if done is None else read_offsets(config.checkpoint_path, store, done) or []
+    if lost := lost_offsets(config.source, config.state_root, offsets, store):
+        ledger.note_loss(lost)
+
+
+def lost_offsets(source: KafkaSource, state_root: str, offsets: Sequence[Mapping[str, Any]], store: Store) -> list[str]:
+    """What was never read and is gone, in words. `offsets`: where the stream is. Keeps the topics' ids in `state_root`.
+
+    Raises as `check_topics`.
+    """
+    topics = describe_topics(source)
+    seen: dict[str, str] = json.loads(store.get(state_root, TOPICS_FILE) or b"{}")
     lost = [text for topic in topics for text in _lost(topic, seen, offsets[0] if offsets else {})]
     if lost and source.on_data_loss == "fail":
         raise SourceDataLost(source=f"Kafka at {source.bootstrap_servers}", detail="; ".join(lost))
-    store.put_whole(config.state_root, TOPICS_FILE, json.dumps({**seen, **{t.name: t.id for t in topics}}).encode())
-    if lost:
-        ledger.note_loss(lost)
+    store.put_whole(state_root, TOPICS_FILE, json.dumps({**seen, **{t.name: t.id for t in topics}}).encode())
+    return lost
 
 
 def _lost(topic: Topic, seen: Mapping[str, str], offsets: Mapping[str, Mapping[str, int]]) -> list[str]:

@@ -52,10 +52,21 @@ LEDGER_SCHEMA = pa.schema(
         ("retry_at", _TIME),
         ("batches", pa.int64()),
         ("details", pa.string()),
+        ("merged", pa.string()),
+        ("merge_state", pa.string()),
+        ("upserts", pa.int64()),
+        ("deletes", pa.int64()),
+        ("stale", pa.int64()),
+        ("about", pa.string()),
+        ("warnings", pa.map_(pa.string(), pa.int64())),
     ]
 )
 
 _REPLAY = "replay-"
+RESYNC = "resync-"
+"""Begins the stream ids of rebuilds of merged tables."""
+MERGE = "merge"
+"""Stream id of merges between batches."""
 LOSS = "loss"
 """Stream id of notes on data that was lost at the source."""
 KEPT_ROWS = 20_000
@@ -70,6 +81,10 @@ class Entry:
 
     `state`: written, replayed, empty, parked, or ok for the batch itself. `rows_in` = `rows_written` +
     `rows_quarantined`; a replay of quarantined rows has `rows_in` 0 and moves rows from one to the other.
+
+    Of change files, `table` is the log table. `merged`: the merged table; `merge_state`: merged, waiting, parked,
+    append_only (no keys) or off. `upserts`, `deletes`: keys written to it; `stale`: events older than what it has.
+    `about`: source table and key columns, as JSON. `warnings`: rows written that break an expectation, by its name.
     """
 
     stream: str
@@ -94,10 +109,17 @@ class Entry:
     batches: int = 1
     details: str | None = None
     finished_at: int = 0
+    merged: str | None = None
+    merge_state: str | None = None
+    upserts: int = 0
+    deletes: int = 0
+    stale: int = 0
+    about: str | None = None
+    warnings: Mapping[str, int] = field(default_factory=dict)
 
 
-_SUMS = ("rows_in", "rows_written", "rows_quarantined", "tombstones", "batches")
-_MAPS = ("schema_ids", "reasons", "decoders")
+_SUMS = ("rows_in", "rows_written", "rows_quarantined", "tombstones", "batches", "upserts", "deletes", "stale")
+_MAPS = ("schema_ids", "reasons", "decoders", "warnings")
 
 
 def add(before: Entry | None, entry: Entry) -> Entry:
@@ -105,16 +127,21 @@ def add(before: Entry | None, entry: Entry) -> Entry:
     if before is None:
         return entry
     # `update`, not `+`: a replay takes away, and what comes to nothing or less is to be seen.
-    ids, reasons = Counter(before.schema_ids), Counter(before.reasons)
+    ids, reasons, warnings = Counter(before.schema_ids), Counter(before.reasons), Counter(before.warnings)
     ids.update(entry.schema_ids)
     reasons.update(entry.reasons)
+    warnings.update(entry.warnings)
     return replace(
         entry,
         **{name: getattr(before, name) + getattr(entry, name) for name in _SUMS},
         schema_ids=dict(ids),
         reasons=dict(reasons),
+        warnings=dict(warnings),
         decoders={**before.decoders, **entry.decoders},
         table=entry.table or before.table,
+        merged=entry.merged or before.merged,
+        merge_state=entry.merge_state or before.merge_state,
+        about=entry.about or before.about,
         newest=max((n for n in (before.newest, entry.newest) if n is not None), default=None),
         created=before.created or entry.created,
     )
@@ -144,6 +171,11 @@ class Ledger:
             self._remember(entry)
 
     def _remember(self, entry: Entry) -> None:
+        before = self.newest.get(entry.route)
+        if before is not None and entry.merge_state is None:
+            # What is not said of a merge stays as it was.
+            kept = {name: getattr(entry, name) or getattr(before, name) for name in ("merged", "merge_state", "about")}
+            entry = replace(entry, **kept)
         self.newest[entry.route] = entry
         if entry.route is None:
             self.own[entry.stream] = entry
@@ -217,8 +249,8 @@ class Ledger:
             return
         entries = self.entries()
         # Replays and losses are few, and each is found again by its own stream.
-        few = [e for e in entries if not is_batch(e.stream)]
-        batches = [e for e in entries if is_batch(e.stream)]
+        few = [e for e in entries if not is_batch(e.stream) and e.stream != MERGE]
+        batches = [e for e in entries if is_batch(e.stream) or e.stream == MERGE]
         many = max(0, len(batches) - KEPT_ROWS)
         old, recent = batches[:many], batches[many:]
         kept = sorted([*few, *totals(old).values(), *recent], key=lambda e: e.finished_at)
@@ -239,7 +271,7 @@ def replay_stream(number: int) -> str:
 
 def is_batch(stream: str) -> bool:
     """Is this the id of a streaming query, rather than of a replay or a note?"""
-    return stream != LOSS and not stream.startswith(_REPLAY)
+    return stream not in (LOSS, MERGE) and not stream.startswith((_REPLAY, RESYNC))
 
 
 def quarantine_files(details: Mapping[str, Any]) -> list[DataFile]:
@@ -254,7 +286,9 @@ def _rows(table: pa.Table) -> list[dict[str, Any]]:
     known = [f.name for f in fields(Entry)]
     rows: list[dict[str, Any]] = table.select([n for n in table.column_names if n in known]).to_pylist()
     for row in rows:
-        row.update({name: dict(row[name]) for name in _MAPS})
+        # A ledger that an earlier version began has no such columns in its old files.
+        row.update({name: dict(row.get(name) or ()) for name in _MAPS})
+        row.update({name: row.get(name) or 0 for name in _SUMS})
     return rows
 
 

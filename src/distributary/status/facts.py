@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +15,10 @@ from distributary.config import Pipeline
 from distributary.errors import Exit, Reason, StoreUnreadable
 from distributary.recount import Kept, count_quarantine
 from distributary.state.ledger import Entry, Ledger, is_batch, totals
-from distributary.status.lag import SourceLag, source_lag
+from distributary.state.shares import current_parts, parts
+from distributary.state.streams import StreamRecord, StreamState, read_streams
+from distributary.status.lag import SourceLag, pipeline_lag
+from distributary.supervisor.views import attention_line
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.store import Store, local_path
 
@@ -24,9 +27,12 @@ from distributary.tables.store import Store, local_path
 class TableStatus:
     """One table. Times are ISO 8601 in UTC.
 
-    `state`: of its newest batch: written, replayed, empty or parked. `lag_sec`: how old its newest record is.
+    `state`: of its newest batch: written, replayed, empty or parked. `lag_sec`: how old its newest record is, by the
+    time at the source. Of change files, `table` is the log table, `merged` the merged one, and `merge_state` one of
+    merged, waiting (until the next merge), parked, append_only (the source table has no key), off.
     `lag_rows`: rows that wait in the quarantine because the table could not be written; `quarantined`: all rows of this
-    route that are there. `failures`, `retry_at`, `error`: of a parked table.
+    route that are there. `failures`, `retry_at`, `error`: of a parked table. `warnings`: rows that were written and
+    break an expectation, by its name.
     """
 
     route: str
@@ -42,13 +48,18 @@ class TableStatus:
     failures: int = 0
     retry_at: str | None = None
     error: str | None = None
+    merged: str | None = None
+    merge_state: str | None = None
+    warnings: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Status:
-    """The pipeline. `running` and `lag_rows` (rows that wait at the source) are None where nobody can say.
+    """The pipeline. `running` and `lag_rows` (rows that wait at the source) are None where nobody can say; change files
+    that wait are counted in `files_waiting` and `bytes_waiting`.
 
-    `attention`: what somebody should look at, in words; `notes`: what could not be found out, and why.
+    `attention`: what somebody should look at, in words; `notes`: what could not be found out, and why. `streams`:
+    of the supervisor, where one runs or ran.
     """
 
     pipeline: str
@@ -62,6 +73,9 @@ class Status:
     tables: tuple[TableStatus, ...]
     attention: tuple[str, ...]
     notes: tuple[str, ...]
+    streams: tuple[StreamRecord, ...] = ()
+    files_waiting: int | None = None
+    bytes_waiting: int | None = None
 
     @property
     def parked(self) -> tuple[str, ...]:
@@ -70,32 +84,37 @@ class Status:
 
     @property
     def exit_code(self) -> Exit:
-        return Exit.ATTENTION if self.parked else Exit.OK
+        fallen = any(s.state in (StreamState.PARKED, StreamState.RESTING) for s in self.streams)
+        return Exit.ATTENTION if self.parked or fallen else Exit.OK
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def status(config: Pipeline, *, now: Callable[[], float] = time.time) -> Status:
+Books = Callable[[Pipeline, Store], tuple[list[Entry], Kept]]
+Lag = Callable[[Pipeline, Store], SourceLag]
+
+
+def status(
+    config: Pipeline, *, now: Callable[[], float] = time.time, books: Books | None = None, lag_of: Lag = pipeline_lag
+) -> Status:
     """The state of a pipeline at this moment. `now`: seconds since 1970.
 
+    `books`, `lag_of`: how a layout that keeps its quarantine or its checkpoint elsewhere is read.
     Raises StoreUnreadable when its state folder cannot be read; a source that is down is a note.
     """
     store = Store.of(config.tables)
     try:
-        ledger = Ledger(config.state_root, config.pipeline, store)
-        entries = ledger.entries()
-        quarantine = quarantine_uri(config.state_root)
-        kept = count_quarantine(
-            quarantine, store, entries, lambda stream, batch: is_batch(stream) or ledger.is_finished(stream, batch)
-        )
-        lag = source_lag(config, store)
+        entries, kept = (books or _books)(config, store)
+        running_parts = current_parts(config, store)
+        lag = lag_of(config, store)
+        streams = _streams(config, store)
     except (OSError, DeltaError) as e:
         raise StoreUnreadable(path=config.state_root, detail=f"{type(e).__name__}: {e}") from e
     at = now()
     tables = _tables(entries, kept, at)
     own = [e for e in entries if e.route is None and is_batch(e.stream)]
-    running = is_running(config.state_root)
+    running = _any_runs(running_parts)
     return Status(
         pipeline=config.pipeline,
         at=_iso(int(at * 1e6)) or "",
@@ -106,18 +125,55 @@ def status(config: Pipeline, *, now: Callable[[], float] = time.time) -> Status:
         rows=sum(t.rows for t in tables),
         quarantined=kept.rows.total(),
         tables=tuple(tables),
-        attention=tuple(_attention(tables, entries, kept, running, lag)),
-        notes=(lag.note,) if lag.note else (),
+        attention=(*_attention(tables, entries, kept, running, lag), *filter(None, map(attention_line, streams))),
+        notes=(*((lag.note,) if lag.note else ()), *_append_only(tables)),
+        streams=streams,
+        files_waiting=lag.files,
+        bytes_waiting=lag.bytes,
     )
 
 
-def is_running(state_root: str) -> bool | None:
-    """Does a process hold the pipeline's lock (lock.only_run)? None for state in an object store, which has none."""
+def _books(config: Pipeline, store: Store) -> tuple[list[Entry], Kept]:
+    """The ledgers and the quarantines of all streams that the pipeline has had, added up."""
+    found: list[Entry] = []
+    kept = Kept()
+    for part in parts(config, store):
+        ledger = Ledger(part.state_root, part.pipeline, store)
+        entries = ledger.entries()
+
+        def done(stream: str, batch: int, ledger: Ledger = ledger) -> bool:
+            return is_batch(stream) or ledger.is_finished(stream, batch)
+
+        kept.add(count_quarantine(quarantine_uri(part.state_root), store, entries, done))
+        found += entries
+    return sorted(found, key=lambda e: e.finished_at), kept
+
+
+def _streams(config: Pipeline, store: Store) -> tuple[StreamRecord, ...]:
+    """What the supervisor wrote last; where it is gone, its streams are gone with it."""
+    records = read_streams(config.state_root, store)
+    if is_running(config.state_root, "supervisor") is not False:
+        return tuple(records)
+    alive = (StreamState.RUNNING, StreamState.RESTING, StreamState.WAITING)
+    gone = "the supervisor ended without stopping it"
+    return tuple(
+        replace(r, state=StreamState.STOPPED, pid=None, next_try=None, error=r.error or gone) if r.state in alive else r
+        for r in records
+    )
+
+
+def _any_runs(running: Sequence[Pipeline]) -> bool | None:
+    found = [is_running(part.state_root) for part in running]
+    return None if None in found else any(found)
+
+
+def is_running(state_root: str, name: str = "run") -> bool | None:
+    """Does a process hold the pipeline's lock `name` (lock.only_run)? None for an object store, which has no locks."""
     folder = local_path(state_root)
     if folder is None:
         return None
     try:
-        with open(folder / "run.lock", encoding="utf-8") as file:
+        with open(folder / f"{name}.lock", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -149,15 +205,26 @@ def _table(route: str, said: Entry, last: Entry | None, kept: Kept, now: float) 
         failures=said.failures if parked else 0,
         retry_at=_iso(said.retry_at) if parked else None,
         error=said.error if parked else None,
+        merged=said.merged,
+        merge_state=said.merge_state,
+        warnings=dict(said.warnings),
     )
+
+
+def _append_only(tables: Sequence[TableStatus]) -> list[str]:
+    return [
+        f"{t.route} has no key: its events are only appended, to {t.table}"
+        for t in tables
+        if t.merge_state == "append_only"
+    ]
 
 
 def _attention(
     tables: Sequence[TableStatus], entries: Sequence[Entry], kept: Kept, running: bool | None, lag: SourceLag
 ) -> list[str]:
     found = [
-        f"the table of {t.route} is parked after {t.failures} failed attempts, {t.lag_rows} rows wait for it, next "
-        f"attempt at {t.retry_at}: {t.error}"
+        f"the table of {t.route} is parked after {t.failures} failed attempt{'' if t.failures == 1 else 's'}, "
+        f"{t.lag_rows} rows wait for it, tried again after the first batch from {t.retry_at} on: {t.error}"
         for t in tables
         if t.state == "parked"
     ]
@@ -170,6 +237,8 @@ def _attention(
         found.append(f"{bad} rows are in the quarantine{growing}; fix the cause, then: distributary replay FILE")
     if running is False and lag.rows:
         found.append(f"the pipeline is not running, and {lag.rows} rows wait at the source")
+    if running is False and lag.files:
+        found.append(f"the pipeline is not running, and {lag.files} files wait at the source")
     return found
 
 

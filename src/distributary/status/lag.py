@@ -1,57 +1,144 @@
 """How many rows wait at the source: what it holds now, less what the last committed batch has read.
 
 Spark's checkpoint says what was read: for Kafka the next offset of each partition, for Delta a place in the source's
-log (Delta Lake, `DeltaSourceOffset`: all files of versions before `reservoirVersion` and those of it up to `index` are
-read; `isStartingVersion`: the files are those of the whole table at that version, by modification time and path).
+log (`sources.unread`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.fs as pafs
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from distributary.config import DeltaSource, KafkaSource, Pipeline
+from distributary.bronze.rows import KEY
+from distributary.bronze.table import first_hop
+from distributary.cdc.planned import waiting_files
+from distributary.config import DatastreamSource, DeltaSource, KafkaSource, Pipeline
 from distributary.errors import SourceDown, SourceMissing
+from distributary.sources.bronze import bronze_source
+from distributary.sources.file_ledger import read_version, waiting
 from distributary.sources.kafka import Topic, describe_topics
-from distributary.state.checkpoint import read_offsets
-from distributary.tables.files import filesystem
-from distributary.tables.store import Store, engine_uri, join
+from distributary.sources.unread import Unknown, unread
+from distributary.state.checkpoint import last_committed, read_offsets
+from distributary.state.shares import current_streams
+from distributary.tables import append
+from distributary.tables.store import Store, engine_uri
 
 
 @dataclass(frozen=True)
 class SourceLag:
-    """`rows`: rows that wait; None where nobody can say, and `note` says why."""
+    """`rows`: rows that wait; None where nobody can say, and `note` says why. `files`, `bytes`: change files that were
+    found and wait, or would be first; how many events they hold, nobody knows before they are read."""
 
     rows: int | None = None
     note: str | None = None
+    files: int | None = None
+    bytes: int | None = None
 
 
-def source_lag(config: Pipeline, store: Store) -> SourceLag:
-    """Ask the source. A source that is down is a note, never an error. Raises OSError when the checkpoint is away."""
+class Asked:
+    """What a pipeline's sources hold at this moment. Each is asked once, whatever number of streams reads it; one that
+    does not answer is not waited for twice."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._said: dict[str, Any] = {}
+
+    def topics(self, source: KafkaSource) -> list[Topic]:
+        """Raises SourceDown, SourceMissing."""
+        found: list[Topic] = self._once("topics", lambda: describe_topics(source))
+        return found
+
+    def unread(self, source: DeltaSource, read: Mapping[str, Any] | None, column: str | None) -> Counter[str | None]:
+        """Raises Unknown, DeltaError, OSError."""
+
+        def opened() -> DeltaTable:
+            return DeltaTable(engine_uri(source.path), storage_options=dict(self.store.options) or None)
+
+        table = self._once(f"table {source.path}", opened)
+        # Streams per route are often at one and the same place.
+        place = f"unread {source.path} {column} {json.dumps(read, sort_keys=True)}"
+        found: Counter[str | None] = self._once(place, lambda: unread(source, table, read, self.store, column))
+        return found
+
+    def _once(self, what: str, ask: Callable[[], Any]) -> Any:
+        if what not in self._said:
+            try:
+                self._said[what] = ask()
+            except Exception as e:
+                self._said[what] = e
+        if isinstance(found := self._said[what], Exception):
+            raise found
+        return found
+
+
+def pipeline_lag(config: Pipeline, store: Store) -> SourceLag:
+    """Rows that are in no table yet: of two hops, those that wait for either. Raises OSError."""
+    streams, asked = current_streams(config, store), Asked(store)
+    if config.layout != "two_hop":
+        return slowest(source_lag(stream, store, asked) for stream in streams)
+    first = source_lag(first_hop(config), store, asked)
+    if append.open_table(config.bronze_path, store) is None:
+        return first
+    lags = [source_lag(stream, store, asked) for stream in streams]
+    second = _added(lags) if any(stream.route_key for stream in streams) else slowest(lags)
+    return _added([first, second])
+
+
+def source_lag(config: Pipeline, store: Store, asked: Asked | None = None) -> SourceLag:
+    """Ask the source (of a stream over bronze: bronze). A source that is down is a note, never an error.
+
+    Raises OSError when the checkpoint is away.
+    """
     batch = last_committed(config.checkpoint_path, store)
     offsets = None if batch is None else read_offsets(config.checkpoint_path, store, batch)
     if batch is not None and not offsets:
         return SourceLag(note=f"the checkpoint does not say what batch {batch} has read")
-    read = offsets[0] if offsets else None
+    read, asked = offsets[0] if offsets else None, asked or Asked(store)
     try:
+        if config.layout == "two_hop":
+            return _delta_lag(bronze_source(config), read, asked, config.route_key)
         if isinstance(config.source, KafkaSource):
-            return kafka_lag(config.source, describe_topics(config.source), read)
-        return _delta_lag(config.source, read, store)
+            return kafka_lag(config.source, asked.topics(config.source), read)
+        if isinstance(config.source, DatastreamSource):
+            return _files_lag(config, store, read_version(read))
+        return _delta_lag(config.source, read, asked)
     except (SourceDown, SourceMissing, DeltaError, OSError) as e:
         return SourceLag(note=f"the source cannot be asked: {e}")
 
 
-def last_committed(checkpoint: str, store: Store) -> int | None:
-    """The newest batch whose offsets are committed; None for none. Raises OSError."""
-    found = filesystem(checkpoint, store).get_file_info(pafs.FileSelector("commits", allow_not_found=True))
-    return max((int(f.base_name) for f in found if f.base_name.isdecimal()), default=None)
+def _files_lag(config: Pipeline, store: Store, version: int) -> SourceLag:
+    """Files that were found and wait, and those that lie where a run would look first."""
+    given = waiting(config.state_root, store, version)
+    try:
+        found = waiting_files(config, store, full=False)
+    except (SourceDown, SourceMissing) as e:
+        return SourceLag(note=f"the source cannot be asked: {e}", files=given.files, bytes=given.bytes)
+    return SourceLag(files=given.files + len(found), bytes=given.bytes + sum(ref.size for ref in found))
+
+
+def _added(lags: Iterable[SourceLag]) -> SourceLag:
+    """The lag of several streams that read different rows."""
+    found = list(lags)
+    rows = [lag.rows for lag in found if lag.rows is not None]
+    notes = list(dict.fromkeys(lag.note for lag in found if lag.note))
+    return SourceLag(sum(rows) if len(rows) == len(found) else None, "; ".join(notes) or None)
+
+
+def slowest(lags: Iterable[SourceLag]) -> SourceLag:
+    """The lag of several streams over one source: that of the one which is farthest behind."""
+    found = list(lags)
+    notes = list(dict.fromkeys(lag.note for lag in found if lag.note))
+    rows = [lag.rows for lag in found]
+    known = [n for n in rows if n is not None]
+    files = max((lag.files for lag in found if lag.files is not None), default=None)
+    size = max((lag.bytes for lag in found if lag.bytes is not None), default=None)
+    return SourceLag(max(known) if known and len(known) == len(rows) else None, "; ".join(notes) or None, files, size)
 
 
 # -- Kafka -------------------------------------------------------------------------------------------------
@@ -77,65 +164,10 @@ def kafka_lag(source: KafkaSource, topics: list[Topic], read: Mapping[str, Mappi
 # -- Delta -------------------------------------------------------------------------------------------------
 
 
-class _Unknown(Exception):
-    """Nobody can say how many rows; the text says why."""
-
-
-def _delta_lag(source: DeltaSource, read: Mapping[str, Any] | None, store: Store) -> SourceLag:
-    options = dict(store.options) or None
-    table = DeltaTable(engine_uri(source.path), storage_options=options)
+def _delta_lag(source: DeltaSource, read: Mapping[str, Any] | None, asked: Asked, key: str | None = None) -> SourceLag:
+    """`key`: only this partition of bronze."""
     try:
-        if read is not None:
-            return SourceLag(_unread(source, table, read, store))
-        if source.starting_timestamp is not None:
-            return SourceLag(note="no batch has been read yet")
-        if source.starting_version is not None:
-            return SourceLag(sum(_versions(source, source.starting_version, table.version(), store)))
-        return SourceLag(sum(_snapshot(table)))
-    except _Unknown as e:
+        found = asked.unread(source, read, None if key is None else KEY)
+    except Unknown as e:
         return SourceLag(note=str(e))
-
-
-def _unread(source: DeltaSource, table: DeltaTable, read: Mapping[str, Any], store: Store) -> int:
-    if read.get("reservoirId") != table.metadata().id:
-        raise _Unknown(f"the source at {source.path} is another table now than the one that was read")
-    version, index = int(read["reservoirVersion"]), int(read["index"])
-    if not read.get("isStartingVersion"):
-        after = sum(_versions(source, version + 1, table.version(), store))
-        return after + (sum(_commit(source, version, store)[max(0, index + 1) :]) if version <= table.version() else 0)
-    options = dict(store.options) or None
-    first = DeltaTable(engine_uri(source.path), version=version, storage_options=options)
-    return sum(_snapshot(first)[max(0, index + 1) :]) + sum(_versions(source, version + 1, table.version(), store))
-
-
-def _snapshot(table: DeltaTable) -> list[int]:
-    """Rows of each file of the table, in the order in which Delta's source reads them."""
-    files = pa.table(table.get_add_actions()).select(["path", "modification_time", "num_records"])
-    rows = files.sort_by([("modification_time", "ascending"), ("path", "ascending")]).column("num_records").to_pylist()
-    if None in rows:
-        raise _Unknown("the source's files have no row counts")
-    return [int(n) for n in rows]
-
-
-def _versions(source: DeltaSource, first: int, last: int, store: Store) -> Iterator[int]:
-    for version in range(first, last + 1):
-        yield sum(_commit(source, version, store))
-
-
-def _commit(source: DeltaSource, version: int, store: Store) -> list[int]:
-    """Rows of each file that a version of the source adds."""
-    body = store.get(join(source.path, "_delta_log"), f"{version:020d}.json")
-    if body is None:
-        raise _Unknown(f"version {version} of the source has not been read, and its log is gone (delta.logRetention)")
-    actions = [json.loads(line) for line in body.splitlines() if line.strip()]
-    changes = [a for a in actions if any(a.get(kind, {}).get("dataChange") for kind in ("add", "remove"))]
-    if source.skip_change_commits and any("remove" in a for a in changes):
-        return []
-    return [_rows(a["add"]) for a in changes if "add" in a]
-
-
-def _rows(add: Mapping[str, Any]) -> int:
-    rows = json.loads(add.get("stats") or "{}").get("numRecords")
-    if rows is None:
-        raise _Unknown("the source's files have no row counts")
-    return int(rows) - int((add.get("deletionVector") or {}).get("cardinality", 0))
+    return SourceLag(found.total() if key is None else found[key])

@@ -37,6 +37,8 @@ _VARIANT = re.compile(r'"(?:type|elementType|valueType)": ?"variant"')
 ROWS_KEY = "distributary.rows"
 APP_KEY = "distributary.app"
 BATCH_KEY = "distributary.batch"
+ROUTES_KEY = "distributary.routes"
+"""Of a commit to a table of many routes: route -> rows, as JSON."""
 COMMIT_ATTEMPTS = 6
 
 
@@ -120,14 +122,14 @@ def committed_rows(table: DeltaTable, mark: Mark) -> int | None:
     return None
 
 
-def spark_needed(table: DeltaTable) -> str | None:
-    """Why delta-rs must not append to this table, in words; None when it may."""
+def spark_needed(table: DeltaTable, partitioned_by: Sequence[str] = ()) -> str | None:
+    """Why delta-rs must not append to this table, in words; None when it may. `partitioned_by`: what it may be."""
     features = set(table.protocol().writer_features or [])
     if not _VARIANT.search(str(table.schema().to_json())):
         features.discard("variantType")  # deltalake adds this feature to every table that it gives deletion vectors
     if unknown := sorted(features - TASK_FEATURES):
         return f"table features {', '.join(unknown)}"
-    if table.metadata().partition_columns:
+    if table.metadata().partition_columns != list(partitioned_by):
         return "a partitioned table"
     guarded = [k for k in table.metadata().configuration if k.startswith("delta.constraints.")]
     if guarded or _has_expressions(table):
@@ -137,12 +139,13 @@ def spark_needed(table: DeltaTable) -> str | None:
     return None
 
 
-def history_marks(table: DeltaTable) -> set[tuple[str, int]]:
-    """(stream, batch) of every commit of ours that the table's log still has, by either engine."""
+def history_marks(table: DeltaTable, route: str | None = None) -> set[tuple[str, int]]:
+    """(stream, batch) of every commit of ours that the table's log still has, by either engine. `route`: leave out
+    commits to a table of many routes that did not take it."""
     found = set()
     for commit in table.history():
         about = {**commit, **_user_metadata(commit)}
-        if APP_KEY in about:
+        if APP_KEY in about and (route is None or ROUTES_KEY not in about or route in json.loads(about[ROUTES_KEY])):
             found.add((str(about[APP_KEY]), int(about[BATCH_KEY])))
     return found
 
@@ -195,19 +198,24 @@ def commit_append(
     owner: Owner,
     store: Store,
     properties: Mapping[str, str] | None = None,
+    *,
+    partition_by: Sequence[str] = (),
+    about: Mapping[str, str] | None = None,
 ) -> int | None:
     """Take `files` into the table in one marked commit; create the table or add its new columns first.
 
-    Returns the version that the commit made, as far as known.
+    Returns the version that the commit made, as far as known. `partition_by`: of a new table. `about`: more to say of
+    the commit in its metadata.
 
     New columns are a commit of their own before it: a crash between the two replays cleanly, for adding a column
     that is there does nothing. Raises CommitConflict when another writer changed what was decided upon.
     """
     try:
         if table is None:
-            _create(uri, evolution, files, mark, owner, store, properties or {})
+            commit = _commit_properties(files, mark, about or {}, retries=0)
+            _create(uri, evolution, files, commit, owner, store, properties or {}, partition_by)
             return 0
-        _append(table, evolution, files, mark)
+        _append(table, evolution, files, mark, about or {})
         # The handle stays at the version it was opened at. Whoever relies on the next one finds out if it is another.
         version = None if evolution.changed else int(table.version()) + 1
     except CommitFailedError as e:
@@ -227,26 +235,29 @@ def _create(
     uri: str,
     evolution: Evolution,
     files: Sequence[DataFile],
-    mark: Mark,
+    commit: CommitProperties,
     owner: Owner,
     store: Store,
     properties: Mapping[str, str],
+    partition_by: Sequence[str],
 ) -> None:
     create_table_with_add_actions(
         engine_uri(uri),
         delta_schema(evolution.schema),
         [f.add_action() for f in files],
         mode="error",
-        partition_by=[],
+        partition_by=list(partition_by),
         description=owner.text(),
         configuration=dict(properties),
         storage_options=dict(store.options) or None,
         # A creation that lost its race must fail: tried again, delta-rs 1.6.6 makes it version 1 beside the winner's.
-        commit_properties=_commit_properties(files, mark, retries=0),
+        commit_properties=commit,
     )
 
 
-def _append(table: DeltaTable, evolution: Evolution, files: Sequence[DataFile], mark: Mark) -> None:
+def _append(
+    table: DeltaTable, evolution: Evolution, files: Sequence[DataFile], mark: Mark, about: Mapping[str, str]
+) -> None:
     schema = delta_schema(evolution.schema)
     if evolution.changed:
         add_columns(table, evolution)
@@ -258,7 +269,8 @@ def _append(table: DeltaTable, evolution: Evolution, files: Sequence[DataFile], 
         [f.add_action() for f in files],
         "append",
         schema,
-        commit_properties=_commit_properties(files, mark),
+        partition_by=list(table.metadata().partition_columns),
+        commit_properties=_commit_properties(files, mark, about),
         post_commithook_properties=HOOKS,
     )
 
@@ -292,10 +304,13 @@ def _landed(table: DeltaTable | None, uri: str, mark: Mark, store: Store, error:
     return False
 
 
-def _commit_properties(files: Sequence[DataFile], mark: Mark, retries: int = 15) -> CommitProperties:
+def _commit_properties(
+    files: Sequence[DataFile], mark: Mark, more: Mapping[str, str], retries: int = 15
+) -> CommitProperties:
     about = {
         ROWS_KEY: str(sum(f.rows for f in files)),
         **mark.about(),
+        **more,
     }
     return CommitProperties(
         custom_metadata=about, max_commit_retries=retries, app_transactions=[Transaction(mark.app, mark.batch)]

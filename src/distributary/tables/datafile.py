@@ -10,8 +10,8 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from decimal import Context, Decimal
 from itertools import islice
@@ -33,25 +33,29 @@ _EXACT = Context(prec=40)
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that is written but belongs to no table yet. `path` is relative to the table; sizes in bytes."""
+    """A file that is written but belongs to no table yet. `path` is relative to the table; sizes in bytes.
+
+    `partition`: values of the table's partition columns, which the file itself does not hold.
+    """
 
     path: str
     size: int
     rows: int
     stats: str
     written_ms: int
+    partition: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def add_action(self) -> AddAction:
-        return AddAction(self.path, self.size, {}, self.written_ms, True, self.stats)
+        return AddAction(self.path, self.size, dict(self.partition), self.written_ms, True, self.stats)
 
     def as_log(self) -> dict[str, Any]:
         """The `add` action of a commit that we write ourselves."""
         return {
             "path": self.path,
-            "partitionValues": {},
+            "partitionValues": dict(self.partition),
             "size": self.size,
             "modificationTime": self.written_ms,
             "dataChange": True,
@@ -118,8 +122,8 @@ class _Leaf:
 
 
 def _leaves(fields: Iterable[pa.Field], path: tuple[str, ...] = (), repeated: bool = False) -> Iterator[_Leaf]:
-    for field in fields:
-        here, kind = (*path, field.name), field.type
+    for one in fields:
+        here, kind = (*path, one.name), one.type
         if pa.types.is_struct(kind):
             yield from _leaves(kind, here, repeated)
         elif pa.types.is_list(kind):
@@ -136,8 +140,8 @@ def _columns_with_dictionary(schema: pa.Schema, distinct: Collection[str]) -> li
 
 def _parquet_names(fields: Iterable[pa.Field], path: str = "") -> Iterator[str]:
     """Leaf columns as pyarrow names them in a Parquet file's schema."""
-    for field in fields:
-        here, kind = f"{path}{field.name}", field.type
+    for one in fields:
+        here, kind = f"{path}{one.name}", one.type
         if pa.types.is_struct(kind):
             yield from _parquet_names(kind, f"{here}.")
         elif pa.types.is_list(kind):

@@ -33,16 +33,19 @@ def filesystem(uri: str, store: Store) -> pafs.FileSystem:
     return pafs.PyFileSystem(DeltaStorageHandler(engine_uri(uri), dict(store.options)))
 
 
-def file_names(table: DeltaTable) -> list[str]:
-    """The table's active files, relative to the table."""
-    return [unquote(str(path)) for path in pa.table(table.get_add_actions()).column("path").to_pylist()]
+def file_names(table: DeltaTable, partition: tuple[str, str] | None = None) -> list[str]:
+    """The table's active files, relative to the table. `partition`: only those of (partition column, value)."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    if partition is not None:
+        files = files.filter(pc.equal(files.column(f"partition.{partition[0]}"), partition[1]))
+    return [unquote(str(path)) for path in files.column("path").to_pylist()]
 
 
 class TableFiles:
     """A table's files at `uri`. Columns are asked for by dotted path: `route`, `_origin.batch`."""
 
-    def __init__(self, table: DeltaTable, uri: str, store: Store) -> None:
-        self.names = file_names(table)
+    def __init__(self, table: DeltaTable, uri: str, store: Store, partition: tuple[str, str] | None = None) -> None:
+        self.names = file_names(table, partition)
         self._system = filesystem(uri, store)
         self._fields = json.loads(table.schema().to_json())["fields"]
         self._kept = _kept_rows(table)
@@ -96,7 +99,8 @@ def read_file(uri: str, name: str, paths: Sequence[str], store: Store) -> Iterat
 
 def _pieces(system: pafs.FileSystem, name: str, wanted: Mapping[str, Sequence[str]]) -> Iterator[pa.Table]:
     with system.open_input_file(name) as opened:
-        file = pq.ParquetFile(opened)
+        # Spark writes times as INT96 unless told otherwise; as nanoseconds they end in 2262.
+        file = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         there = {path: physical for path, physical in wanted.items() if _is_in(file.schema_arrow, physical)}
         if not there:
             yield pa.table({path: pa.nulls(file.metadata.num_rows) for path in wanted})

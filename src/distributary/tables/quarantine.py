@@ -6,17 +6,21 @@ Nothing is thrown away: a row keeps its bytes, why it is here, and where it came
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.store import Store, join
+
+UPDATE_ATTEMPTS = 8
 
 ORIGIN_FIELDS = (
     pa.field("topic", pa.string()),
@@ -100,6 +104,29 @@ def write_rejected(
     }
     columns = [given.get(f.name, rows.column(f.name) if f.name in rows.column_names else None) for f in schema]
     return write_data_file(uri, pa.table(columns, schema=schema), store)
+
+
+def update_rows(
+    uri: str, store: Store, ids: Sequence[str], values: Mapping[str, str], where: str | None = None
+) -> None:
+    """Set columns of the quarantine's rows with these ids; nothing happens where there is no quarantine.
+
+    `values`: column -> SQL expression. `where`: which of the rows (`t`). A run that commits at the same moment makes
+    this try again. Raises DeltaError, OSError.
+    """
+    source = pa.table({"id": pa.array(sorted(set(ids)), pa.string())})
+    for attempt in range(UPDATE_ATTEMPTS):
+        table = append.open_table(uri, store)
+        if table is None:
+            return
+        try:
+            merge = table.merge(source, predicate="t.id = s.id", source_alias="s", target_alias="t")
+            merge.when_matched_update(dict(values), predicate=where).execute()
+            return
+        except CommitFailedError:
+            if attempt == UPDATE_ATTEMPTS - 1:
+                raise
+            time.sleep(random.uniform(0, 0.1 * 2**attempt))
 
 
 def commit_quarantine(

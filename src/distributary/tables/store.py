@@ -58,6 +58,13 @@ class Store:
         except FileNotFoundError:
             return None
 
+    def open(self, folder: str, name: str) -> pa.NativeFile:
+        """The object for reading, at any place. Raises OSError."""
+        local = local_path(folder)
+        if local is not None:
+            return pa.memory_map(os.fspath(local / name))
+        return self._system(folder).open_input_file(name)
+
     def delete(self, folder: str, name: str) -> None:
         """Remove the object; nothing happens where there is none. Raises OSError."""
         local = local_path(folder)

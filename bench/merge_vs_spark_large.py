@@ -10,7 +10,7 @@ import numpy as np
 from bench.measure import MIB, Meter
 from bench.merges import Work, check_same, events, merge_all, save, spark_merge_all
 from bench.result import Case, Result
-from bench.workload import Place, say, session
+from bench.workload import SPARK_TUNED, Place, say, session
 
 NOTE = (
     "Seconds to merge changes to random keys of one large table, median. Ours: engine `task`, one task, which rewrites "
@@ -23,7 +23,7 @@ PART = 500_000
 def run(place: Place) -> Result:
     rows, changes = place.size((5_000_000, 100_000), (1_000, 100))
     rounds = place.size(3, 1)
-    spark = session(heap="4g")
+    spark = session(heap="4g", **SPARK_TUNED)
     ours, other = str(place.root / "ours"), str(place.root / "other")
     part = min(PART, rows)
     for number in range(rows // part):

@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.merges import Work, check_same, events, merge_all, save, spark_merge_all
 from bench.result import Case, Result
-from bench.workload import Place, say, session
+from bench.workload import SPARK_TUNED, Place, say, session
 
 NOTE = (
     "Seconds to merge a batch of changes into each of the tables, median; tables exist, workers and JVM have merged "
@@ -22,7 +22,7 @@ THREADS = 8
 def run(place: Place) -> Result:
     tables, rows, changes = place.size((100, 10_000, 500), (3, 100, 10))
     rounds = place.size(2, 1)
-    spark = session()
+    spark = session(**SPARK_TUNED)
     base = events(np.arange(rows), 0, 0)
     path = save(base, place.root / "base.parquet")
     ours = [str(place.root / "ours" / f"t{n}") for n in range(tables)]

@@ -94,6 +94,10 @@ class Workload:
         return compile_schema(self.games.register(version, [game])[game].schema, self.registry)
 
 
+SPARK_TUNED = {"spark.sql.shuffle.partitions": str(2 * CORES), "spark.sql.adaptive.enabled": "true"}
+"""Settings with which Spark's own MERGE is fast at these sizes: 200 partitions would be a handicap (measured)."""
+
+
 def session(heap: str = "2g", **conf: str) -> SparkSession:
     """A session with the settings of a pipeline's run."""
     return build_session(

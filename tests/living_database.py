@@ -23,7 +23,7 @@ from distributary.tables.store import Store
 from tests.killing import SMALL_SPARK, run_and_kill
 from tests.shop import Shop
 
-SECONDS = float(os.environ.get("DISTRIBUTARY_TEST_WRITER_SEC", "30"))
+SECONDS = float(os.environ.get("DISTRIBUTARY_TEST_WRITER_SEC", "60"))
 """How long the writer goes on."""
 
 

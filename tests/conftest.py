@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import hypothesis
 import pytest
 
 from tests import services
+from tests.processes import SERIAL, SPARK_JAVA
 from tests.services.kafka import Kafka
 from tests.services.mariadb import MariaDb
 from tests.services.postgres import Postgres
@@ -110,8 +112,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.memory": "2g",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC "
-        f"-Dderby.system.home={folder}",
+        "spark.driver.extraJavaOptions": f"{SPARK_JAVA} {SERIAL} -Dderby.system.home={folder}",
     }
     try:
         session = build_session("distributary-tests", master="local[2]", conf=conf)
@@ -129,6 +130,15 @@ def lake(tmp_path: Path) -> Path:
     root = tmp_path / "lake"
     root.mkdir()
     return root
+
+
+@pytest.fixture
+def old_signals() -> Iterator[None]:
+    """Afterwards, Ctrl-C and SIGTERM do again what they did."""
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)
 
 
 LONG = [

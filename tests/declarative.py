@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -33,17 +34,15 @@ from distributary.simulate.games.sinks import write_delta, write_kafka
 from distributary.simulate.games.stream import Games
 from distributary.state.ledger import Entry, Ledger, totals
 from distributary.tables.store import Store
-
-QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-"""Java options of short runs. One compiler alone has 48 MB for its code: too little for a server, it would stop."""
+from tests.processes import SMALL_SPARK
 
 _SERVER = """
-import sys
+import json, sys
 from pathlib import Path
 from distributary.declarative.server import Server, catalog_conf
-conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.pipelines.maxFlowRetryAttempts": "0",
-        "spark.driver.memory": "1g", "spark.driver.extraJavaOptions": sys.argv[2]}
-with Server({**catalog_conf(Path(sys.argv[1])), **conf}, "local[2]") as server:
+spark = json.loads(sys.argv[2])
+conf = {**catalog_conf(Path(sys.argv[1])), **spark["conf"], "spark.sql.pipelines.maxFlowRetryAttempts": "0"}
+with Server(conf, spark["master"]) as server:
     print(server.remote, flush=True)
     sys.stdin.read()
 """
@@ -52,9 +51,8 @@ with Server({**catalog_conf(Path(sys.argv[1])), **conf}, "local[2]") as server:
 @contextmanager
 def connect_server(folder: Path) -> Iterator[str]:
     """A Spark Connect server in a process of its own; yields its address."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SERVER, str(folder), QUICK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", _SERVER, str(folder), json.dumps(SMALL_SPARK)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None and process.stdout is not None
     try:
         remote = process.stdout.readline().strip()

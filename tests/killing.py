@@ -15,29 +15,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 
+from tests.processes import command
+
 ROOT = Path(__file__).parent.parent
-SMALL_SPARK: dict[str, Any] = {
-    "master": "local[2]",
-    "conf": {
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
-    },
-}
-"""`spark:` of a pipeline file."""
 
 
 class Process:
-    """In a session of its own, with its JVM and its Python workers."""
+    """In a session of its own, with its JVM and its Python workers. `module` is run, and begins with `ordered`."""
 
-    def __init__(self, file: Path, log: Path) -> None:
+    def __init__(self, file: Path, log: Path, module: str) -> None:
         self._log = log.open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.killing", str(file)],
+            [sys.executable, "-m", module, str(file)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -47,7 +39,7 @@ class Process:
         )
 
     def go(self, arguments: Sequence[str]) -> None:
-        """Be this command, as soon as Spark is up."""
+        """Do this, as soon as Spark is up."""
         assert self._process.stdin is not None and self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n", f"it did not start; see {self._log.name}"
         self._process.stdin.write("\t".join(arguments) + "\n")
@@ -82,16 +74,18 @@ class Process:
 
 
 @contextmanager
-def processes(file: Path, log: Path, count: int | None = None) -> Iterator[Callable[[], Process]]:
+def processes(
+    file: Path, log: Path, count: int | None = None, module: str = "tests.killing"
+) -> Iterator[Callable[[], Process]]:
     """Gives one process after the other, each of which has begun to start when the one before it was given; `count` of
     them at most."""
-    started = [Process(file, log)]
+    started = [Process(file, log, module)]
     given = iter(started)
 
     def following() -> Process:
         process = next(given)
         if count is None or len(started) < count:
-            started.append(Process(file, log))
+            started.append(Process(file, log, module))
         return process
 
     try:
@@ -131,15 +125,14 @@ def run_and_kill(
 
 def check_by_command(file: Path) -> None:
     """`distributary verify`, as a user has it: nothing is lost or doubled, and merged tables are the fold of logs."""
-    command = [sys.executable, "-c", "from distributary.cli import main; main()", "verify", str(file), "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command("verify", file, "--json"), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     said = json.loads(done.stdout)
     assert (said["ok"], said["rows_lost"], said["rows_duplicated"]) == (True, 0, 0)
 
 
-def main(file: str) -> None:
-    from distributary.cli.entry import execute
+def ordered(file: str) -> list[str]:
+    """In the process: what `go` says, once Spark is up."""
     from distributary.config import load
     from distributary.pipeline import session_of
 
@@ -147,9 +140,15 @@ def main(file: str) -> None:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     arguments = sys.stdin.readline().rstrip("\n").split("\t")
-    # What the command says would fill the pipe.
+    # What is said from now on would fill the pipe.
     sys.stdout = sys.stderr
-    sys.exit(execute(arguments))
+    return arguments
+
+
+def main(file: str) -> None:
+    from distributary.cli.entry import execute
+
+    sys.exit(execute(ordered(file)))
 
 
 if __name__ == "__main__":

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from deltalake import DeltaTable
 
 from distributary import hops
 from distributary.batch import BatchReport
@@ -23,11 +18,11 @@ from distributary.shares import Division
 from distributary.simulate.games.records import Record
 from distributary.simulate.games.stream import Games
 from distributary.simulate.games.truth import Truth
-from distributary.state.ledger import Entry, Ledger
-from distributary.state.shares import claim, parts
+from distributary.state.ledger import Entry
+from distributary.state.shares import claim
 from distributary.tables.store import Store
 from distributary.tables.wide import KEY
-from tests.scenarios import Scenario
+from tests.scenarios import Running, Scenario
 
 WAIT_SEC = 180.0
 
@@ -75,27 +70,21 @@ class Laid(Scenario):
     # -- runs ----------------------------------------------------------------------------------------------
 
     def streams(self) -> list[tuple[Pipeline, tuple[int, ...]]]:
-        """What runs, each in a process of its own: the pipeline or a share of it, and its hops."""
         if not self.shape.clusters:
-            return [(self.config, hops.BOTH)]
+            return super().streams()
         division = Division.even(self.shape.clusters)
         generation = claim(self.config, division, Store())
         return [(self.config, (1,)), *((self.config.for_share(s), (2,)) for s in division.shares(generation))]
 
     def run(self) -> Any:
         """Take what is there, to the end."""
-        return [hops.run(part, hops=of, once=True, progress=self._took) for part, of in self.streams()][-1]
+        return [hops.run(part, hops=of, once=True, progress=self.took) for part, of in self.streams()][-1]
 
-    @contextmanager
-    def going(self) -> Iterator[Going]:
+    def going(self) -> Going:
         """All of it runs on until the block ends."""
-        going = Going(self)
-        try:
-            yield going
-        finally:
-            going.stop()
+        return Going(self)
 
-    def _took(self, report: BatchReport) -> None:
+    def took(self, report: BatchReport) -> None:
         if report.stream != BRONZE:
             self.batches.append(report)
 
@@ -116,73 +105,19 @@ class Laid(Scenario):
             return len(self.rows(route))
         return super().rows_of(route, entry)
 
-    def quarantined(self, *states: str) -> list[dict[str, Any]]:
-        wanted = states or ("open", "claimed")
-        found = []
-        for part in parts(self.config, Store()):
-            path = Path(part.state_root) / "quarantine"
-            if (path / "_delta_log").exists():
-                found += [r for r in DeltaTable(path).to_pyarrow_table().to_pylist() if r["state"] in wanted]
-        return sorted(found, key=lambda r: (r["partition"], r["offset"]))
 
-    def entries(self) -> list[Entry]:
-        books = (Ledger(part.state_root, part.pipeline, Store()) for part in parts(self.config, Store()))
-        return sorted((e for book in books for e in book.entries()), key=lambda e: e.finished_at)
+class Going(Running):
+    """As on several clusters. These may come up before hop 1 has made bronze: here they simply wait."""
 
+    wait_sec = WAIT_SEC
+    stop_sec = WAIT_SEC
 
-class Going:
-    """The threads of a pipeline that goes on, each as a process would run it."""
-
-    def __init__(self, laid: Laid) -> None:
-        self._laid = laid
-        self._changed = threading.Condition()
-        self._errors: list[BaseException] = []
-        self._runs: list[Any] = []
-        self._threads = [threading.Thread(target=self._go, args=one) for one in laid.streams()]
-        for thread in self._threads:
-            thread.start()
-
-    def _go(self, part: Pipeline, of: tuple[int, ...]) -> None:
-        try:
-            if 1 not in of:
-                # As on a cluster that comes up before hop 1 has made bronze: here it simply waits.
-                self._wait(lambda: Path(self._laid.config.bronze_path, "_delta_log").exists())
-            hops.run(part, hops=of, progress=self._took, handle=self._runs.append)
-        except BaseException as e:
-            self._errors.append(e)
-        with self._changed:
-            self._changed.notify_all()
-
-    def _took(self, report: BatchReport) -> None:
-        with self._changed:
-            self._laid._took(report)
-            self._changed.notify_all()
-
-    def _wait(self, condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + WAIT_SEC
-        with self._changed:
-            while not (self._errors or condition()) and time.monotonic() < end:
-                self._changed.wait(0.1)
-
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until it holds; asked again after each batch and ten times a second. Raises what a run raised."""
-        self._wait(condition)
-        self._raise()
-        assert condition(), f"{what}: not after {WAIT_SEC} s; batches: {self._laid.batches}"
+    def _run(self, part: Pipeline, of: tuple[int, ...]) -> None:
+        if 1 not in of:
+            self._wait(lambda: Path(part.bronze_path, "_delta_log").exists())
+        super()._run(part, of)
 
     def wait_sent(self) -> None:
         """Wait until all records that were sent are in the tables or kept aside."""
-        sent = len(self._laid.sent)
-        self.wait(lambda: sum(b.rows_in + b.tombstones for b in self._laid.batches) >= sent, f"{sent} rows")
-
-    def stop(self) -> None:
-        for run in self._runs:
-            run.stop()
-        for thread in self._threads:
-            thread.join(WAIT_SEC)
-            assert not thread.is_alive()
-        self._raise()
-
-    def _raise(self) -> None:
-        if self._errors:
-            raise self._errors.pop(0)
+        sent = len(self._scenario.sent)
+        self.wait(lambda: sum(b.rows_in + b.tombstones for b in self._scenario.batches) >= sent, f"{sent} rows")

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from distributary.simulate.databases.workload import Done, Workload, run_workloa
 from distributary.tables import append
 from distributary.tables.files import TableFiles
 from distributary.tables.store import Store
-from tests.killing import SMALL_SPARK, run_and_kill
+from tests.killing import run_and_kill
+from tests.processes import SMALL_SPARK
 from tests.shop import Shop
 
 SECONDS = float(os.environ.get("DISTRIBUTARY_TEST_WRITER_SEC", "60"))
@@ -41,27 +42,6 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Background(threading.Thread):
-    """Raises in `join` what went wrong."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        super().__init__(daemon=True)
-        self._work = work
-        self.result: Any = None
-        self._failure: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self.result = self._work()
-        except BaseException as e:
-            self._failure = e
-
-    def join(self, timeout: float | None = None) -> None:
-        super().join(timeout)
-        if self._failure is not None:
-            raise self._failure
-
-
 def live(shop: Shop, url: str, formats: Sequence[Format], seed: int, *, schema_files: bool = False) -> Told:
     """Write to the database for `SECONDS`, columns changed on the way; read its log into files, in one format after the
     other; run the pipeline over them, and kill it; in the end let it finish."""
@@ -80,24 +60,22 @@ def live(shop: Shop, url: str, formats: Sequence[Format], seed: int, *, schema_f
         files.append(made)
         write_server(open_source(place, state), made, state, Pace(seconds), now_ms)
 
-    def stream(writer: Background) -> None:
+    def stream(writer: Future[Done]) -> None:
         for format in formats:
             read(format, SECONDS / len(formats))
-        writer.join()
+        writer.result()
         read(formats[-1], None)
 
-    writer = Background(write)
-    writer.start()
-    reader = Background(lambda: stream(writer))
-    reader.start()
-    kills = run_and_kill(
-        shop.file, shop.root / "processes.log", random.Random(seed), lambda kills: kills >= 3 and not reader.is_alive()
-    )
-    writer.join()
-    reader.join()
+    with ThreadPoolExecutor(2) as pool:
+        writer = pool.submit(write)
+        reader = pool.submit(stream, writer)
+        kills = run_and_kill(
+            shop.file, shop.root / "processes.log", random.Random(seed), lambda kills: kills >= 3 and reader.done()
+        )
+        reader.result()
     written = [file for made in files for file in made.written]
     found = {file.path.rpartition("_")[2].partition(".")[2] for file in written}
-    return Told(writer.result, kills, tuple(sorted(found)), len(written))
+    return Told(writer.result(), kills, tuple(sorted(found)), len(written))
 
 
 def living_rows(shop: Shop, route: str) -> list[dict[str, Any]]:

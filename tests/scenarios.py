@@ -7,11 +7,14 @@ is in one table, or in the quarantine, or a tombstone; never in two places, neve
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 import pytest
@@ -19,12 +22,13 @@ import yaml
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaProtocolError
 
+from distributary import hops
 from distributary.batch import BatchReport
 from distributary.config import Pipeline, RegistryConfig, load
 from distributary.errors import Reason
 from distributary.fanout.micro_batch import Fanout
 from distributary.formats.framing import frame
-from distributary.pipeline import Run, RunReport, run, session_of
+from distributary.pipeline import RunReport, run, session_of
 from distributary.registry import Reference, Registry, open_registry
 from distributary.replay import Replay, ReplayReport
 from distributary.schemas import Schemas
@@ -34,6 +38,7 @@ from distributary.simulate.games.schemas import WRAPPER_TEXT
 from distributary.simulate.games.stream import Games
 from distributary.simulate.games.truth import Truth
 from distributary.state.ledger import Entry, Ledger, totals
+from distributary.state.shares import parts
 from distributary.tables.store import Store
 
 SOURCE_SCHEMA = pa.schema(
@@ -55,18 +60,23 @@ class Killed(Exception):
 
 
 @contextmanager
-def dying(target: Any, name: str, *, after: bool = False) -> Iterator[None]:
-    """The first call of `target.name` raises Killed: before it does anything, or `after` it did everything."""
-    whole = getattr(target, name)
+def dying(
+    target: Any, name: str, *, nth: int = 1, after: bool = False, raises: tuple[type[Exception], ...] = (Killed,)
+) -> Iterator[None]:
+    """The `nth` call of `target.name` raises Killed: before it does anything, or `after` it did everything. The block
+    has to raise one of `raises` then."""
+    whole, calls = getattr(target, name), count(1)
 
     def killed(*args: Any, **kwargs: Any) -> Any:
-        if after:
-            whole(*args, **kwargs)
-        raise Killed(name)
+        number = next(calls)
+        result = whole(*args, **kwargs) if after or number < nth else None
+        if number >= nth:
+            raise Killed(name)
+        return result
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(target, name, killed)
-        with pytest.raises(Killed):
+        with pytest.raises(raises):
             yield
 
 
@@ -164,19 +174,20 @@ class Scenario:
 
     # -- runs ------------------------------------------------------------------------------------------------
 
+    def streams(self) -> list[tuple[Pipeline, tuple[int, ...]]]:
+        """What runs, each in a process of its own: the pipeline or a share of it, and its hops."""
+        return [(self.config, hops.BOTH)]
+
     def run(self) -> RunReport:
         """Take what is there, to the end."""
-        return run(self.config, once=True, progress=self.batches.append)
+        return run(self.config, once=True, progress=self.took)
 
-    @contextmanager
-    def running(self) -> Iterator[Running]:
+    def running(self) -> Running:
         """A run that goes on in a thread of its own until the block ends."""
-        running = Running(self)
-        running.start()
-        try:
-            yield running
-        finally:
-            running.stop()
+        return Running(self)
+
+    def took(self, report: BatchReport) -> None:
+        self.batches.append(report)
 
     def replay(self, route: str | None = None, reasons: Iterable[Reason] | None = None) -> ReplayReport:
         """As the command `replay` does it, in a process that knows nothing yet."""
@@ -219,19 +230,22 @@ class Scenario:
         return sorted(p.parent.name for p in self.tables.glob("*/_delta_log"))
 
     def quarantined(self, *states: str) -> list[dict[str, Any]]:
-        """The quarantine's rows in these states (default: those that were not replayed)."""
-        path = Path(self.config.state_root) / "quarantine"
-        if not (path / "_delta_log").exists():
-            return []
-        rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+        """The rows of all its quarantines in these states (default: those that were not replayed)."""
         wanted = states or ("open", "claimed")
-        return sorted((r for r in rows if r["state"] in wanted), key=lambda r: (r["partition"], r["offset"]))
+        found: list[dict[str, Any]] = []
+        for part in parts(self.config, Store()):
+            path = Path(part.state_root) / "quarantine"
+            if (path / "_delta_log").exists():
+                found += [r for r in DeltaTable(path).to_pyarrow_table().to_pylist() if r["state"] in wanted]
+        return sorted(found, key=lambda r: (r["partition"], r["offset"]))
 
     def reasons(self) -> dict[str, int]:
         return dict(Counter(r["reason"] for r in self.quarantined()))
 
     def entries(self) -> list[Entry]:
-        return Ledger(self.config.state_root, self.config.pipeline, Store()).entries()
+        """Of all its ledgers, oldest first."""
+        books = (Ledger(part.state_root, part.pipeline, Store()) for part in parts(self.config, Store()))
+        return sorted((e for book in books for e in book.entries()), key=lambda e: e.finished_at)
 
     def newest(self, route: str) -> Entry:
         """All of a route's entries added up, in the state of the newest."""
@@ -284,56 +298,68 @@ class Scenario:
 
 
 class Running:
-    """A run in a thread. `wait` for a condition; `stop` ends it and raises what it raised."""
+    """The streams of a pipeline that goes on, each in a thread as a process would run it, until the block ends."""
+
+    wait_sec: ClassVar[float] = 120
+    stop_sec: ClassVar[float] = 60
 
     def __init__(self, scenario: Scenario) -> None:
-        self.run: Run | None = None
         self._scenario = scenario
-        self._error: BaseException | None = None
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._go)
+        self._errors: list[BaseException] = []
+        self._runs: list[Any] = []
+        self._threads = [threading.Thread(target=self._go, args=one) for one in scenario.streams()]
 
-    def start(self) -> None:
-        self._thread.start()
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
 
-    def _go(self) -> None:
-        try:
-            run(self._scenario.config, progress=self._progress, handle=self._take)
-        except BaseException as e:
-            self._error = e
-        with self._changed:
-            self._changed.notify_all()
-
-    def _take(self, run: Run) -> None:
-        self.run = run
-
-    def _progress(self, report: BatchReport) -> None:
-        with self._changed:
-            self._scenario.batches.append(report)
-            self._changed.notify_all()
-
-    def wait(self, condition: Callable[[], bool], timeout_sec: float = 120) -> None:
-        """Wait until `condition` holds; asked again after each batch. Raises what the run raised."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._error is not None or condition(), timeout_sec)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for one in self._runs:
+            one.stop()
+        for thread in self._threads:
+            thread.join(self.stop_sec)
+            assert not thread.is_alive()
         self._raise()
-        assert condition(), f"not after {timeout_sec} s; batches: {self._scenario.batches}"
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until it holds; asked again after each batch and ten times a second. Raises what a run raised."""
+        self._wait(condition)
+        self._raise()
+        assert condition(), f"{what}: not after {self.wait_sec} s; batches: {self._scenario.batches}"
 
     def wait_rows(self, rows: int) -> None:
         """Wait until so many rows came in, over all batches of the scenario."""
-        self.wait(lambda: sum(b.rows_in for b in self._scenario.batches) >= rows)
+        self.wait(lambda: sum(b.rows_in for b in self._scenario.batches) >= rows, f"{rows} rows")
 
-    def stop(self) -> None:
-        if self.run is not None:
-            self.run.stop()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-        self._raise()
+    def _go(self, part: Pipeline, of: tuple[int, ...]) -> None:
+        try:
+            self._run(part, of)
+        except BaseException as e:
+            self._errors.append(e)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _run(self, part: Pipeline, of: tuple[int, ...]) -> None:
+        hops.run(part, hops=of, progress=self._took, handle=self._runs.append)
+
+    def _took(self, report: BatchReport) -> None:
+        with self._changed:
+            self._scenario.took(report)
+            self._changed.notify_all()
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + self.wait_sec
+        with self._changed:
+            while not (self._errors or condition()) and time.monotonic() < end:
+                self._changed.wait(0.1)
 
     def _raise(self) -> None:
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        if self._errors:
+            raise self._errors.pop(0)
 
 
 def open_registry_of(config: Pipeline) -> Registry:

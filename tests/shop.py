@@ -36,6 +36,11 @@ def mysql_table(
     return Table(Kind.MYSQL, database, "", name, tuple(Column(n, t) for n, t in found.items()), tuple(keys.split()))
 
 
+def order(id: int, status: str | None) -> dict[str, object]:
+    """A row of `mysql_table()`."""
+    return {"id": id, "status": status}
+
+
 def change(table: Table, kind: str, row: Row, position: int, *, sec: int = 0, file: str = "bin.000001") -> Change:
     """A MySQL event at a place in the binlog, `sec` seconds after the start."""
     source_ms = START_MS + sec * 1000

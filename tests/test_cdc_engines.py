@@ -8,17 +8,13 @@ import pytest
 
 from distributary.maintain import maintain
 from distributary.simulate.changes.unified import INTEGER, STRING
-from tests.shop import Shop, backfilled, change, mysql_table
+from tests.shop import Shop, backfilled, change, mysql_table, order
 from tests.sparkless import Sparkless
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 ORDERS = mysql_table()
 DAY = 86_400
-
-
-def order(id: int, status: str) -> dict[str, object]:
-    return {"id": id, "status": status}
 
 
 def test_a_table_that_grows_over_the_bound_is_merged_by_spark_from_then_on(lake: Path) -> None:

@@ -18,7 +18,8 @@ from distributary.simulate.changes.history import History, HistoryPlan
 from distributary.simulate.changes.history_tables import tables_of
 from distributary.state.ledger import Ledger, is_batch
 from distributary.tables.store import Store
-from tests.killing import SMALL_SPARK, check_by_command, run_and_kill
+from tests.killing import check_by_command, run_and_kill
+from tests.processes import SMALL_SPARK
 from tests.shop import Shop
 
 KILLS = 6

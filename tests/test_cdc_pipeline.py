@@ -13,15 +13,11 @@ from distributary.simulate.change_files.stream import write_history
 from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
 from distributary.simulate.changes.history import History, HistoryPlan
 from distributary.simulate.changes.unified import INTEGER, LONG, STRING
-from tests.shop import Shop, backfilled, change, mysql_table
+from tests.shop import Shop, backfilled, change, mysql_table, order
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 ORDERS = mysql_table()
-
-
-def order(id: int, status: str) -> dict[str, object]:
-    return {"id": id, "status": status}
 
 
 def test_every_event_is_in_the_log_and_the_newest_row_of_each_key_in_the_merged_table(lake: Path) -> None:

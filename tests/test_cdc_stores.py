@@ -27,7 +27,8 @@ from distributary.status import status
 from distributary.tables.object_stores import object_store
 from distributary.tables.store import Store, engine_uri
 from tests.conftest import needed
-from tests.killing import SMALL_SPARK, check_by_command, processes
+from tests.killing import check_by_command, processes
+from tests.processes import SMALL_SPARK
 from tests.services import hadoop
 from tests.services.gcs_writes import GcsWrites
 from tests.services.stores import S3, Bucket, GoogleStorage

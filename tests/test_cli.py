@@ -27,9 +27,11 @@ from distributary.simulate.games.records import Faults, Plan
 from distributary.simulate.games.sinks import write_delta
 from distributary.simulate.games.stream import Games
 from distributary.simulate.games.truth import Truth
+from tests.processes import command
+
+pytestmark = pytest.mark.usefixtures("old_signals")
 
 DOCS = Path(__file__).parent.parent / "docs" / "cli.md"
-PROGRAM = "from distributary.cli import main; main()"
 HEAVY = ("pyspark", "py4j", "pyarrow", "deltalake", "confluent_kafka")
 
 PIPELINE = """\
@@ -42,10 +44,6 @@ spark: {{master: "local[2]"}}
 """
 
 
-def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-c", PROGRAM, *map(str, arguments)]
-
-
 def distributary(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=400, check=False)
 
@@ -55,14 +53,6 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "pipeline.yaml"
     path.write_text(PIPELINE.format(root=tmp_path))
     return path
-
-
-@pytest.fixture(autouse=True)
-def old_signals() -> Iterator[None]:
-    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
-    yield
-    for number, handler in before:
-        signal.signal(number, handler)
 
 
 def verbs(found: Any = None, path: str = "distributary") -> Iterator[tuple[str, Any]]:

@@ -3,75 +3,20 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from distributary.simulate.games.records import Faults, Plan
 from distributary.simulate.games.stream import Games
 from distributary.state.ledger import is_batch
+from tests.killing import processes
+from tests.processes import SMALL_SPARK
 from tests.scenarios import Scenario
 
 KILLS = 20
 WAIT_SEC = (0.5, 6.0)
-ROOT = Path(__file__).parent.parent
-
-
-class Child:
-    """A pipeline's process in a session of its own, with its JVM and its Python workers."""
-
-    def __init__(self, scenario: Scenario, mode: str, log: Path) -> None:
-        self._log = log.open("ab")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash_child", str(scenario.file), mode],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            start_new_session=True,
-        )
-
-    def wait_ready(self) -> None:
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n", f"it did not start; see {self._log.name}"
-
-    def go(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-
-    def kill(self) -> bool:
-        """End it and everything that it started, at once; False when it had ended by itself."""
-        alive = self._process.poll() is None
-        family = []
-        with suppress(psutil.NoSuchProcess):
-            family = psutil.Process(self._process.pid).children(recursive=True)
-        self._process.kill()
-        for process in family:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        self._end()
-        psutil.wait_procs(family, timeout=30)
-        return alive
-
-    def finish(self, timeout_sec: float) -> int:
-        code = self._process.wait(timeout_sec)
-        self._end()
-        return code
-
-    def _end(self) -> None:
-        self._process.wait(30)
-        for pipe in (self._process.stdin, self._process.stdout, self._log):
-            with suppress(BrokenPipeError):
-                if pipe is not None:
-                    pipe.close()
 
 
 class Producer:
@@ -97,27 +42,6 @@ class Producer:
             self._scenario.send_games(self._games, version, chosen, records=rows, start=start)
 
 
-@contextmanager
-def children(scenario: Scenario, modes: list[str], log: Path) -> Iterator[Iterator[Child]]:
-    """A process per mode, in this order. Each starts while the one before it is at work."""
-    started: list[Child] = []
-
-    def start() -> Iterator[Child]:
-        started.append(Child(scenario, modes[0], log))
-        for mode in modes[1:]:
-            started[-1].wait_ready()
-            started.append(Child(scenario, mode, log))
-            yield started[-2]
-        started[-1].wait_ready()
-        yield started[-1]
-
-    try:
-        yield start()
-    finally:
-        for child in started:
-            child.kill()
-
-
 @pytest.mark.crash
 @pytest.mark.timeout(1800)
 def test_killed_at_random_moments_it_loses_and_doubles_nothing(lake: Path) -> None:
@@ -129,32 +53,25 @@ def test_killed_at_random_moments_it_loses_and_doubles_nothing(lake: Path) -> No
         trigger="continuous",
         source={"max_files_per_batch": 2},
         tables={"routes": {games.names[1]: {"engine": "spark"}}},
-        spark={
-            "master": "local[2]",
-            "conf": {
-                "spark.driver.memory": "1g",
-                "spark.sql.shuffle.partitions": "2",
-                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
-            },
-        },
+        spark=SMALL_SPARK,
     )
     producer = Producer(scenario, games, dice)
     modes = [dice.choice(["once", "continuous"]) for _ in range(KILLS)]
     log = lake / "children.log"
     kills = 0
-    with children(scenario, [*modes, "last"], log) as processes:
-        for number, child in enumerate(processes):
-            if number == KILLS:
-                child.go()
-                assert child.finish(300) == 0, log.read_text()[-4000:]
-                break
+    with processes(scenario.file, log, KILLS + 1, "tests.crash_child") as following:
+        for number, mode in enumerate(modes):
             producer.add(number / KILLS)
-            child.go()
+            child = following()
+            child.go([mode])
             wait = dice.uniform(*WAIT_SEC)
             time.sleep(wait / 2)
             producer.add(number / KILLS)
             time.sleep(wait / 2)
             kills += child.kill()
+        last = following()
+        last.go(["last"])
+        assert last.finish(300) == 0, log.read_text()[-4000:]
     assert kills == KILLS, log.read_text()[-4000:]
     scenario.check(tombstones=scenario.truth.tombstones)
     assert len(scenario.quarantined()) == scenario.truth.quarantined

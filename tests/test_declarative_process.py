@@ -21,18 +21,16 @@ from distributary.declarative.verify import verify
 from distributary.errors import Exit
 from distributary.simulate.games.records import Faults, Plan
 from distributary.spark.java import find_java
-from tests.declarative import QUICK, World
+from tests.declarative import World
+from tests.processes import SMALL_SPARK, command
 
-PROGRAM = "from distributary.cli import main; main()"
 LONG = 2000
 """Examples of the hypothesis profile `long`: more kills then."""
 
 
 def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     with (cwd / "errors.log").open("a") as errors:
-        return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *arguments], cwd=cwd, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
+        return subprocess.Popen(command(*arguments), cwd=cwd, stdout=subprocess.PIPE, stderr=errors, text=True)
 
 
 def jvms(of: int) -> list[psutil.Process]:
@@ -41,8 +39,7 @@ def jvms(of: int) -> list[psutil.Process]:
 
 def world_in(root: Path) -> World:
     plan = Plan(games=2, versions=2, records=10, faults=Faults(corrupt=1, unknown_id=1, tombstones=1))
-    conf = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": QUICK}
-    return World(root, "", plan, spark={"master": "local[2]", "conf": conf})
+    return World(root, "", plan, spark=SMALL_SPARK)
 
 
 @pytest.mark.spark
@@ -121,9 +118,14 @@ def stock(project: Path) -> None:
         # A port of its own for the server of the command, which else is 15002 whoever else has that.
         "SPARK_TESTING": "1",
     }
-    command = str(Path(sys.executable).parent / "spark-pipelines")
+    pipelines = str(Path(sys.executable).parent / "spark-pipelines")
     done = subprocess.run(
-        [command, "--remote", "local[2]", "run"], cwd=project, env=environ, capture_output=True, text=True, timeout=400
+        [pipelines, "--remote", "local[2]", "run"],
+        cwd=project,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=400,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "Run is COMPLETED" in done.stdout + done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from distributary.demo.games import PLAN, Folder, rounds
 from distributary.errors import AlreadyRunning, DemoFolderTaken, Exit
 from distributary.simulate.games.schemas import game_names
 from distributary.simulate.games.truth import Truth
+from tests.processes import command
 
 GAMES = game_names(PLAN.games)
 
@@ -76,9 +76,8 @@ def test_the_pipeline_file_of_a_demo_is_valid_also_in_a_folder_with_an_odd_name(
 @pytest.mark.spark
 def test_the_demo_shows_that_nothing_is_lost(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "demo")
-    program = "from distributary.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", program, "demo", "games", "--dir", str(folder.root), "--json"],
+        command("demo", "games", "--dir", str(folder.root), "--json"),
         capture_output=True, text=True, timeout=500, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == Exit.OK, done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from distributary.config import load
 from distributary.demo.declarative import PLAN, DeclarativeFolder, rounds
 from distributary.errors import Exit
 from distributary.simulate.games.schemas import game_names
+from tests.processes import command
 
 GAMES = tuple(game_names(PLAN.games))
 
@@ -37,9 +37,8 @@ def test_the_pipeline_file_of_the_demo_is_valid(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_the_demo_shows_gold_and_that_nothing_is_lost(tmp_path: Path) -> None:
-    program = "from distributary.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", program, "demo", "declarative", "--dir", str(tmp_path / "demo"), "--json"],
+        command("demo", "declarative", "--dir", str(tmp_path / "demo"), "--json"),
         capture_output=True, text=True, timeout=500, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == Exit.OK, done.stderr[-3000:]

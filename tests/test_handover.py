@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Message, Producer
 
 from distributary.config import Pipeline
 from distributary.errors import AlreadyRunning, HandoverFailed, ShareConflict
@@ -70,6 +69,14 @@ class Divided:
         for number in which:
             run(found[number], once=True)
 
+    def part(self) -> None:
+        """Two streams, the first of which has got farther than the second."""
+        self.send()
+        hand_over(self.scenario.config, Division.even(2))
+        self.run([0, 1])
+        self.send()
+        self.run([0])
+
     def check(self) -> None:
         assert sorted(self.scenario._places()) == sorted(self.scenario.sent)
         said = verify(self.scenario.config)
@@ -106,20 +113,13 @@ class Topic(Scenario):
     """The source is a Kafka topic of two partitions; the registry is our own."""
 
     def __init__(self, root: Path, kafka: Kafka, topic: str) -> None:
-        self.topic, self._client = topic, kafka.client()
-        source = {"type": "kafka", "bootstrap_servers": kafka.bootstrap_servers, "topic": topic}
-        super().__init__(root, source={**source, "max_offsets_per_batch": 40})
+        self.kafka, self.topic = kafka, topic
+        super().__init__(root, source={**kafka.source(topic), "max_offsets_per_batch": 40})
 
     def send(self, *values: bytes | None, partition: int = 0) -> list[int]:
-        def confirmed(error: object, sent: Message) -> None:
-            assert error is None, error
-            self.sent[sent.partition() or 0, sent.offset() or 0] = sent.value()
-
-        producer = Producer(self._client)
-        for n, value in enumerate(values):
-            producer.produce(self.topic, value, b"key", partition=n % 3 % 2, on_delivery=confirmed)
-        assert producer.flush(30) == 0
-        return []
+        sent = self.kafka.send(self.topic, ((n % 3 % 2, value) for n, value in enumerate(values)))
+        self.sent.update(sent)
+        return [offset for _, offset in sent]
 
 
 @pytest.mark.spark
@@ -156,11 +156,7 @@ def test_a_hand_over_that_dies_is_done_again(spark: object, tmp_path: Path) -> N
 
     made = Divided(tmp_path)
     config = made.scenario.config
-    made.send()
-    hand_over(config, Division.even(2))
-    made.run([0, 1])
-    made.send()
-    made.run([0])
+    made.part()
     for step in ("_run_batch", "_check", "_seed", "follow"):
         with dying(handover, step):
             hand_over(config, Division.even(1))
@@ -179,11 +175,7 @@ def test_streams_that_cannot_be_brought_together_change_nothing(
 
     made = Divided(tmp_path)
     config = made.scenario.config
-    made.send()
-    hand_over(config, Division.even(2))
-    made.run([0, 1])
-    made.send()
-    made.run([0])
+    made.part()
     monkeypatch.setattr(handover, "_run_batch", lambda *_: None)
     with pytest.raises(HandoverFailed):
         hand_over(config, Division.even(3))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from distributary.config import RegistryConfig
@@ -38,25 +38,14 @@ class KafkaScenario(Scenario):
         super().__init__(root, registry=open_registry(RegistryConfig(url=registry_url)), **keys)
 
     def configure(self, **keys: Any) -> Any:
-        source = {"type": "kafka", "bootstrap_servers": self.kafka.bootstrap_servers, "topic": self.topic}
-        given = {**keys, "source": {**source, **keys.get("source", {})}}
+        given = {**keys, "source": {**self.kafka.source(self.topic), **keys.get("source", {})}}
         given["registry"] = {"url": self.url, "attempts": 1, "timeout_sec": 5, **keys.get("registry", {})}
         return super().configure(**given)
 
     def send(self, *values: bytes | None, partition: int = 0) -> list[int]:
-        """Produce, with a key so that a null value is a tombstone; waits for the broker."""
-        offsets: list[int] = []
-
-        def confirmed(error: Any, sent: Any) -> None:
-            assert error is None, error
-            offsets.append(sent.offset())
-            self.sent[partition, sent.offset()] = sent.value()
-
-        producer = Producer(self.kafka.client())
-        for value in values:
-            producer.produce(self.topic, value, b"key", partition=partition, on_delivery=confirmed)
-        assert producer.flush(30) == 0
-        return offsets
+        sent = self.kafka.send(self.topic, ((partition, value) for value in values))
+        self.sent.update(sent)
+        return [offset for _, offset in sent]
 
     def named(self, name: str) -> str:
         """A subject of this scenario's own: the registry is shared by all tests."""

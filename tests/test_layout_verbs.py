@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from distributary.simulate.games.schemas import game_names
 from tests.layouts import TWO_HOP, WIDE, Laid, Shape
 from tests.scenarios import message
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark", "old_signals")]
 
 EVENT = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; }'
 LATE = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; string late = 3; }'
@@ -31,12 +30,7 @@ def test_all_verbs_work_by_the_command_line(lake: Path, shape: Shape, capfd: pyt
     laid.send(laid.event("b", late, message(LATE, "event", user="u", late="x")), b"not an envelope", None)
 
     def said(*arguments: str, code: Exit = Exit.OK) -> str:
-        before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
-        try:
-            assert execute([arguments[0], str(laid.file), *arguments[1:]]) == code, capfd.readouterr().err
-        finally:
-            for number, handler in before:
-                signal.signal(number, handler)
+        assert execute([arguments[0], str(laid.file), *arguments[1:]]) == code, capfd.readouterr().err
         return capfd.readouterr().out
 
     assert "is valid" in said("check")

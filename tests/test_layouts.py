@@ -18,7 +18,7 @@ from distributary.simulate.games.records import Faults, Plan
 from distributary.state.ledger import Ledger
 from distributary.verify import verify
 from tests.layouts import FANOUT, PER_ROUTE, SHAPES, TWO_HOP, WIDE, Laid, Shape
-from tests.scenarios import Killed, message
+from tests.scenarios import Killed, dying, message
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -95,17 +95,9 @@ def test_a_run_that_dies_between_any_two_steps_is_finished_by_the_next(lake: Pat
 
 def dies(laid: Laid, target: Any, name: str) -> None:
     """A run that ends right after the first call of a step, as if its process had."""
-    whole = getattr(target, name)
-
-    def killed(*args: Any, **kwargs: Any) -> Any:
-        whole(*args, **kwargs)
-        raise Killed(name)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(target, name, killed)
-        # A query per route has a supervisor, which tells of it in its own words.
-        with pytest.raises((Killed, StreamsFailed)):
-            laid.run()
+    # A query per route has a supervisor, which tells of it in its own words.
+    with dying(target, name, after=True, raises=(Killed, StreamsFailed)):
+        laid.run()
 
 
 def test_a_batch_of_hop_1_that_spark_forgot_is_not_written_to_bronze_again(lake: Path) -> None:

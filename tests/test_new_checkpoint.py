@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
@@ -39,23 +39,13 @@ class OnKafka(Simple):
         super().__init__(root, TWO_HOP, **keys)
 
     def configure(self, **keys: Any) -> Any:
-        source = {"type": "kafka", "bootstrap_servers": self.kafka.bootstrap_servers, "topic": self.topic}
-        subject = {"envelope": {"subject": "events-value"}}
-        return super().configure(**{**subject, **keys, "source": {**source, **keys.get("source", {})}})
+        source = {**self.kafka.source(self.topic), **keys.get("source", {})}
+        return super().configure(**{"envelope": {"subject": "events-value"}, **keys, "source": source})
 
     def send(self, *values: bytes | None, partition: int = 0) -> list[int]:
-        offsets: list[int] = []
-
-        def confirmed(error: Any, sent: Any) -> None:
-            assert error is None, error
-            offsets.append(sent.offset())
-            self.sent[partition, sent.offset()] = sent.value()
-
-        producer = Producer(self.kafka.client())
-        for value in values:
-            producer.produce(self.topic, value, b"key", partition=partition, on_delivery=confirmed)
-        assert producer.flush(30) == 0
-        return offsets
+        sent = self.kafka.send(self.topic, ((partition, value) for value in values))
+        self.sent.update(sent)
+        return [offset for _, offset in sent]
 
     def lose_checkpoint(self) -> None:
         shutil.rmtree(hop_1_checkpoint(self.config))

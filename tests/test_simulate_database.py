@@ -27,10 +27,8 @@ from distributary.simulate.changes.truth import TableTruth, load_truth
 from distributary.simulate.databases.servers import Server, server
 from distributary.simulate.databases.workload import Workload, run_workload
 from tests.change_order import assert_equal, fold_files
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
+from tests.living_database import now_ms
+from tests.processes import command
 
 
 @pytest.fixture(params=["mariadb", "postgres"])
@@ -156,10 +154,9 @@ def test_the_commands_write_a_database_its_files_and_what_it_holds(
 def test_sigterm_ends_a_stream_with_whole_files(mariadb: Any, tmp_path: Path) -> None:
     with mariadb.database() as name:
         run_workload(server(mariadb.url(name)), QUICK)
-        command = [sys.executable, "-c", "from distributary.cli import main; main()"]
-        command += ["simulate", "datastream", "--url", mariadb.url(name)]
-        command += ["--dir", str(tmp_path / "bucket"), "--seconds", "60", "--truth", str(tmp_path / "tables.json")]
-        stream = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        words = ["simulate", "datastream", "--url", mariadb.url(name), "--dir", tmp_path / "bucket"]
+        words += ["--seconds", "60", "--truth", tmp_path / "tables.json"]
+        stream = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         end = time.monotonic() + 60
         while not files_of(tmp_path / "bucket") and stream.poll() is None and time.monotonic() < end:
             time.sleep(0.1)

@@ -245,7 +245,7 @@ def test_a_real_topic_waits_with_all_its_records(lake: Path, kafka: Kafka) -> No
         for n in range(50):
             producer.produce(topic, b"x", partition=n % 2)
         producer.flush(10)
-        made = Lake(lake, source={"type": "kafka", "bootstrap_servers": kafka.bootstrap_servers, "topic": topic})
+        made = Lake(lake, source=kafka.source(topic))
         assert source_lag(made.config, made.store).rows == 50
         made.commit_offsets(0, {topic: {"0": 20, "1": 25}})
         assert source_lag(made.config, made.store).rows == 5

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.processes import SERVICE_JAVA
 from tests.services import Server, ServiceFailed, free_ports, maven, wait_until
 
 JARS = ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4")
@@ -131,6 +132,27 @@ class Kafka(Server):
         finally:
             self.delete_topic(name)
 
+    def source(self, topic: str) -> dict[str, str]:
+        """`source:` of a pipeline file."""
+        return {"type": "kafka", "bootstrap_servers": self.bootstrap_servers, "topic": topic}
+
+    def send(self, topic: str, records: Iterable[tuple[int, bytes | None]]) -> dict[tuple[int, int], bytes | None]:
+        """Produce (partition, value), with a key so that a null value is a tombstone, and wait for the broker.
+
+        Returns what the broker has confirmed, in its order: (partition, offset) -> value.
+        """
+        sent: dict[tuple[int, int], bytes | None] = {}
+
+        def confirmed(error: Any, record: Any) -> None:
+            assert error is None, error
+            sent[record.partition(), record.offset()] = record.value()
+
+        producer = Producer(self.client())
+        for partition, value in records:
+            producer.produce(topic, value, b"key", partition=partition, on_delivery=confirmed)
+        assert producer.flush(30) == 0
+        return sent
+
     def _admin(self) -> AdminClient:
         # librdkafka tells of a broker that is not up yet on stderr; only the answer matters here.
         return AdminClient({**self.client(), "log_level": "0"})
@@ -140,9 +162,8 @@ class Kafka(Server):
         return 0 if found is None else len(found.partitions)
 
     def _jvm(self) -> list[str]:
-        options = ["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         logging = f"-Dlog4j2.configurationFile={(self.folder / 'log4j2.properties').as_uri()}"
-        return [self.java, *options, logging, "-cp", f"{self._lib}/*"]
+        return [self.java, *SERVICE_JAVA, logging, "-cp", f"{self._lib}/*"]
 
     def _sasl(self) -> str:
         if self.mechanism is None:

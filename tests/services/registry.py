@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.processes import SERVICE_JAVA
 from tests.services import Server, free_ports, maven
 
 ARCHIVE = "io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all"
@@ -55,8 +56,8 @@ class Registry(Server):
             settings["apicurio.datasource.url"] = f"jdbc:h2:file:{self.folder / 'db'}"
         if self.users:
             settings |= self._basic_auth()
-        options = ["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        return [self.java, *options, *(f"-D{key}={value}" for key, value in settings.items()), "-jar", str(self._jar)]
+        properties = (f"-D{key}={value}" for key, value in settings.items())
+        return [self.java, *SERVICE_JAVA, *properties, "-jar", str(self._jar)]
 
     def start(self) -> Registry:
         super().start()

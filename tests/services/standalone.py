@@ -13,6 +13,7 @@ from typing import Self
 import pyspark
 
 from distributary.spark.java import find_java
+from tests.processes import QUICK, SERIAL
 
 START_SEC = 60.0
 
@@ -66,7 +67,7 @@ class Standalone:
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_DAEMON_JAVA_OPTS": f"{QUICK} {SERIAL}",
         }
         with (self._folder / f"{name}.log").open("wb") as log:
             command = [str(home / "bin" / "spark-class"), main, *arguments]

@@ -643,3 +643,19 @@ def test_a_name_that_sounds_like_a_fault_is_none(tmp_path: Path) -> None:
     (tmp_path / "quota_events").write_text("")
     assert not is_store_fault(fault(lambda: take(tmp_path / "quota_events", Mark("s", 0))))
     assert not is_store_fault(DeltaError("schema mismatch in /lake/503/os error 281"))
+
+
+def test_a_decision_that_lost_its_race_is_made_again_a_few_times() -> None:
+    made: list[int] = []
+
+    def decide(wins_at: int) -> int:
+        made.append(len(made))
+        if len(made) < wins_at:
+            raise CommitConflict("somebody was first")
+        return len(made)
+
+    assert append.retried(lambda: decide(3)) == 3
+    made.clear()
+    with pytest.raises(CommitConflict):
+        append.retried(lambda: decide(100))
+    assert len(made) == append.COMMIT_ATTEMPTS

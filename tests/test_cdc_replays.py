@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from distributary.simulate.change_files.events import Event, Layout, event_schem
 from distributary.simulate.change_files.writer import STREAM
 from distributary.simulate.changes.model import Change
 from distributary.state.ledger import Ledger
-from tests.scenarios import Killed, dying
+from tests.scenarios import dying
 from tests.shop import change, mysql_table
 from tests.sparkless import Sparkless
 
@@ -32,7 +31,7 @@ def mixed_file(shop: Sparkless, name: str, *changes: Change) -> None:
 
 @pytest.mark.parametrize("log", ["l_{database}__{table}", None])
 def test_a_file_of_two_tables_is_not_doubled_by_a_process_that_takes_its_batch_again(
-    lake: Path, monkeypatch: pytest.MonkeyPatch, log: str | None
+    lake: Path, log: str | None
 ) -> None:
     """The process that died knew from the batch before that the files hold both tables, so that one task wrote both at
     once. The next one sees the first event only: the other table's are strays to it, which have a mark of their own."""
@@ -42,16 +41,7 @@ def test_a_file_of_two_tables_is_not_doubled_by_a_process_that_takes_its_batch_a
         mixed_file(
             shop, str(number), change(ONE, "INSERT", row, 10 * number), change(TWO, "INSERT", row, 10 * number + 5)
         )
-    whole, calls = Ledger.record, []
-
-    def record(self: Ledger, *values: Any) -> None:
-        calls.append(values)
-        if len(calls) == 2:
-            raise Killed
-        whole(self, *values)
-
-    monkeypatch.setattr(Ledger, "record", record)
-    with pytest.raises(Killed):
+    with dying(Ledger, "record", nth=2):
         shop.run()
     shop.run()
     for name in ("a__b_c", "a_b__c"):

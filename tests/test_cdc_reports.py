@@ -23,7 +23,7 @@ from distributary.simulate.change_files.writer import STREAM
 from distributary.simulate.changes.model import CDC_METHOD, Change, Column, Position, Table
 from distributary.simulate.changes.unified import INTEGER, JSON, LONG, NUMBER, STRING, decimal
 from tests.event_files import avro, event, schema
-from tests.shop import START_MS, backfilled, change, mysql_table
+from tests.shop import START_MS, backfilled, change, mysql_table, order
 from tests.sparkless import Sparkless
 
 DFT, SCALA = "DataflowTemplates", "badal-io/datastream-deltalake-connector"
@@ -165,10 +165,6 @@ REPORTS: Sequence[tuple[str, str, str]] = (
 ORDERS = mysql_table()
 
 
-def row(id: int, status: str | None) -> dict[str, object]:
-    return {"id": id, "status": status}
-
-
 @pytest.mark.parametrize(("where", "what", "tests"), REPORTS, ids=[f"{where}: {what}" for where, what, _ in REPORTS])
 def test_each_report_has_its_tests(where: str, what: str, tests: str) -> None:
     for named in tests.split():
@@ -182,9 +178,9 @@ def test_each_report_has_its_tests(where: str, what: str, tests: str) -> None:
 
 def test_many_changes_of_one_key_in_the_first_load_and_exact_copies_are_one_row(lake: Path) -> None:
     shop = Sparkless(lake)
-    again = change(ORDERS, "UPDATE-INSERT", row(1, "paid"), 300)
+    again = change(ORDERS, "UPDATE-INSERT", order(1, "paid"), 300)
     shop.send(
-        change(ORDERS, "INSERT", row(1, "new"), 100), change(ORDERS, "UPDATE-INSERT", row(1, "seen"), 200),
+        change(ORDERS, "INSERT", order(1, "new"), 100), change(ORDERS, "UPDATE-INSERT", order(1, "seen"), 200),
         again, again, again,
     )  # fmt: skip
     shop.run()
@@ -195,9 +191,9 @@ def test_many_changes_of_one_key_in_the_first_load_and_exact_copies_are_one_row(
 
 def test_an_older_event_of_the_same_second_changes_nothing(lake: Path) -> None:
     shop = Sparkless(lake)
-    shop.send(change(ORDERS, "UPDATE-INSERT", row(1, "new"), 200, sec=10))
+    shop.send(change(ORDERS, "UPDATE-INSERT", order(1, "new"), 200, sec=10))
     shop.run()
-    shop.send(change(ORDERS, "UPDATE-INSERT", row(1, "old"), 100, sec=10))
+    shop.send(change(ORDERS, "UPDATE-INSERT", order(1, "old"), 100, sec=10))
     shop.run()
     assert shop.living("shop_orders") == [(1, "new")]
     shop.check()
@@ -205,11 +201,11 @@ def test_an_older_event_of_the_same_second_changes_nothing(lake: Path) -> None:
 
 def test_a_row_that_does_not_say_whether_it_is_deleted_is_there(lake: Path) -> None:
     shop = Sparkless(lake)
-    unsaid = backfilled(ORDERS, row(1, "read"))
-    silent = change(ORDERS, "DELETE", row(2, "gone"), 200)
+    unsaid = backfilled(ORDERS, order(1, "read"))
+    silent = change(ORDERS, "DELETE", order(2, "gone"), 200)
     shop.send(
         *(Change(c.table, kind, None, c.row, c.position, c.read_method, c.seen_ms)
-          for c, kind in ((unsaid, None), (change(ORDERS, "INSERT", row(2, "gone"), 100), ""), (silent, "DELETE"))),
+          for c, kind in ((unsaid, None), (change(ORDERS, "INSERT", order(2, "gone"), 100), ""), (silent, "DELETE"))),
     )  # fmt: skip
     shop.run()
     assert shop.living("shop_orders") == [(1, "read")]
@@ -218,7 +214,7 @@ def test_a_row_that_does_not_say_whether_it_is_deleted_is_there(lake: Path) -> N
 
 def test_keys_that_move_and_swap_end_right_in_any_order_of_files(lake: Path) -> None:
     shop = Sparkless(lake, source={"max_files_per_batch": 1})
-    shop.send(*(change(ORDERS, "INSERT", row(n, f"was {n}"), n) for n in (1, 2, 3)))
+    shop.send(*(change(ORDERS, "INSERT", order(n, f"was {n}"), n) for n in (1, 2, 3)))
     shop.run()
     moves = [(100, {1: 9}), (200, {2: 1}), (200, {3: 2}), (300, {9: 3})]
     place = {1: "was 1", 2: "was 2", 3: "was 3"}
@@ -226,8 +222,8 @@ def test_keys_that_move_and_swap_end_right_in_any_order_of_files(lake: Path) -> 
     for position, move in moves:
         for old, new in move.items():
             place[new] = place.pop(old)
-            files.append(change(ORDERS, "UPDATE-DELETE", row(old, place[new]), position))
-            files.append(change(ORDERS, "UPDATE-INSERT", row(new, place[new]), position))
+            files.append(change(ORDERS, "UPDATE-DELETE", order(old, place[new]), position))
+            files.append(change(ORDERS, "UPDATE-INSERT", order(new, place[new]), position))
     for one in reversed(files):
         shop.send(one)
     shop.run()
@@ -264,9 +260,9 @@ def test_folders_that_are_empty_or_come_later_are_read_when_files_are_there(lake
     (shop.files / "shop_orders" / "2026" / "01").mkdir(parents=True)
     shop.run()
     assert shop.batches == []
-    shop.send(change(ORDERS, "INSERT", row(1, "new"), 100))
+    shop.send(change(ORDERS, "INSERT", order(1, "new"), 100))
     shop.run()
-    shop.send(change(mysql_table("users"), "INSERT", row(1, "on"), 200))
+    shop.send(change(mysql_table("users"), "INSERT", order(1, "on"), 200))
     shop.run()
     assert (shop.living("shop_orders"), shop.living("shop_users")) == ([(1, "new")], [(1, "on")])
 
@@ -276,7 +272,7 @@ def test_a_table_that_cannot_be_written_stops_no_other(lake: Path) -> None:
     users = mysql_table("users")
     (lake / "lake").mkdir()
     (lake / "lake" / "shop_orders_log").write_text("not a table")
-    shop.send(change(ORDERS, "INSERT", row(1, "new"), 100), change(users, "INSERT", row(1, "on"), 200))
+    shop.send(change(ORDERS, "INSERT", order(1, "new"), 100), change(users, "INSERT", order(1, "on"), 200))
     report = shop.run()
     assert report.parked == ("shop.orders",)
     assert shop.living("shop_users") == [(1, "on")]
@@ -291,9 +287,9 @@ def test_a_table_that_cannot_be_written_stops_no_other(lake: Path) -> None:
 def test_a_column_that_an_update_no_longer_has_is_null(lake: Path) -> None:
     shop = Sparkless(lake)
     wide = mysql_table(columns={"id": INTEGER, "status": STRING, "note": STRING})
-    shop.send(change(wide, "INSERT", {**row(1, "new"), "note": "gift"}, 100))
+    shop.send(change(wide, "INSERT", {**order(1, "new"), "note": "gift"}, 100))
     shop.run()
-    shop.send(change(ORDERS, "UPDATE-INSERT", row(1, "paid"), 200))
+    shop.send(change(ORDERS, "UPDATE-INSERT", order(1, "paid"), 200))
     shop.run()
     assert shop.living("shop_orders", ["id", "status", "note"]) == [(1, "paid", None)]
     shop.check()
@@ -304,7 +300,7 @@ def test_a_value_of_another_type_is_kept_and_the_stream_goes_on(lake: Path) -> N
     number = mysql_table(columns={"id": INTEGER, "status": INTEGER})
     shop.send(change(number, "INSERT", {"id": 1, "status": 7}, 100))
     shop.run()
-    shop.send(change(ORDERS, "INSERT", row(2, "x"), 200), change(number, "INSERT", {"id": 3, "status": 8}, 300))
+    shop.send(change(ORDERS, "INSERT", order(2, "x"), 200), change(number, "INSERT", {"id": 3, "status": 8}, 300))
     shop.run()
     assert shop.living("shop_orders", ["id", "status", "status__string"]) == [
         (1, 7, None),
@@ -374,7 +370,7 @@ def test_a_number_of_more_digits_than_a_decimal_has_is_kept_whole(lake: Path) ->
 
 def test_files_without_bytes_or_events_harm_no_other(lake: Path) -> None:
     shop = Sparkless(lake)
-    [path] = shop.send(change(ORDERS, "INSERT", row(1, "new"), 100))
+    [path] = shop.send(change(ORDERS, "INSERT", order(1, "new"), 100))
     (path.parent / "empty.avro").write_bytes(b"")
     (path.parent / "none.jsonl").write_bytes(b"")
     (path.parent / "header.avro").write_bytes(avro(schema([("id", "long")]), []))
@@ -385,7 +381,7 @@ def test_files_without_bytes_or_events_harm_no_other(lake: Path) -> None:
 
 def test_a_zipped_file_that_was_cut_gives_what_can_be_read_and_the_rest_once_it_is_whole(lake: Path) -> None:
     shop = Sparkless(lake)
-    events = [change(ORDERS, "INSERT", row(n, f"{n * 7919:x}" * 9), n) for n in range(300)]
+    events = [change(ORDERS, "INSERT", order(n, f"{n * 7919:x}" * 9), n) for n in range(300)]
     [path] = shop.send(*events, format="jsonl.gz")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
@@ -404,11 +400,11 @@ def test_a_zipped_file_that_was_cut_gives_what_can_be_read_and_the_rest_once_it_
 @pytest.mark.parametrize("name", ["t able", "t[1]", "t{a}", "a:b", "per%20cent", "é", "a+b", "a'b"])
 def test_folders_of_any_name_are_read(lake: Path, name: str) -> None:
     shop = Sparkless(lake)
-    shop.send(change(ORDERS, "INSERT", row(1, "new"), 100))
+    shop.send(change(ORDERS, "INSERT", order(1, "new"), 100))
     folder = shop.files / name / "2026" / "01" / "01" / "00" / "01"
     folder.mkdir(parents=True)
     schema_ = event_schema(ORDERS, Layout.Y2025, STREAM)
-    one = Event(change(ORDERS, "INSERT", row(2, "new"), 200), "0" * 24 + "00000001", START_MS)
+    one = Event(change(ORDERS, "INSERT", order(2, "new"), 200), "0" * 24 + "00000001", START_MS)
     (folder / "a.jsonl").write_text(schema_.line(one) + "\n")
     shop.run()
     assert shop.living("shop_orders") == [(1, "new"), (2, "new")]
@@ -418,12 +414,12 @@ def test_folders_of_any_name_are_read(lake: Path, name: str) -> None:
 def test_late_files_and_files_that_were_written_again_are_read(lake: Path) -> None:
     """A file that is there again under its name: an upload that went on, so that it begins as it did."""
     shop = Sparkless(lake)
-    first = change(ORDERS, "INSERT", row(1, "new"), 100, sec=86_400)
+    first = change(ORDERS, "INSERT", order(1, "new"), 100, sec=86_400)
     [path] = shop.send(first)
     shop.run()
-    shop.send(change(ORDERS, "INSERT", row(2, "late"), 50))
+    shop.send(change(ORDERS, "INSERT", order(2, "late"), 50))
     shop.run()
-    [other] = shop.send(first, change(ORDERS, "INSERT", row(3, "more"), 300, sec=86_400))
+    [other] = shop.send(first, change(ORDERS, "INSERT", order(3, "more"), 300, sec=86_400))
     path.write_bytes(other.read_bytes())
     other.unlink()
     shop.run()

@@ -24,15 +24,11 @@ from distributary.simulate.changes.unified import INTEGER, STRING
 from distributary.sources.file_ledger import FILES_SCHEMA
 from distributary.state.ledger import Ledger
 from distributary.tables.store import Store
-from tests.shop import START_MS, backfilled, change, mysql_table
+from tests.shop import START_MS, backfilled, change, mysql_table, order
 from tests.sparkless import STREAM, Here, Sparkless, _Parcel
 
 ORDERS = mysql_table()
 DAY = 86_400
-
-
-def order(id: int, status: str) -> dict[str, object]:
-    return {"id": id, "status": status}
 
 
 def test_tables_of_sql_server_and_mongodb_come_out_as_the_source_has_them(lake: Path) -> None:

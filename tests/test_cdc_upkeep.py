@@ -18,7 +18,8 @@ from distributary.plan import plan
 from distributary.simulate.changes.model import CDC_METHOD, Change, Column, Position, Table
 from distributary.simulate.changes.unified import INTEGER, STRING
 from distributary.status import status
-from tests.shop import START_MS, Shop, backfilled, change, mysql_table
+from tests.shop import START_MS, Shop, backfilled, change, mysql_table, order
+from tests.sparkless import Sparkless
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -26,13 +27,8 @@ ORDERS = mysql_table()
 DAY = 86_400
 
 
-def order(id: int, status: str) -> dict[str, object]:
-    return {"id": id, "status": status}
-
-
 def resync(shop: Shop, route: str) -> None:
-    known = known_route(shop.config, route)
-    rebuild(shop.config, route, known.source, known.keys)
+    rebuild(shop.config, route, known_route(shop.config, route))
 
 
 # -- resync --------------------------------------------------------------------------------------------------
@@ -190,6 +186,25 @@ def test_an_insert_that_was_rolled_back_goes_by_its_row_id_in_every_order(lake: 
     shop.run()
     assert shop.living("xe_hr_emp") == []
     assert shop.quarantined() == []
+    shop.check()
+
+
+def test_a_rebuild_in_several_passes_finds_the_rows_that_were_rolled_back(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Sparkless(lake)
+    nothing: dict[str, object] = {"ID": None, "NAME": None}
+    made = [oracle("INSERT", {"ID": n, "NAME": f"at {n}"}, 2 * n, f"A{n}", f"t{n}") for n in range(1, 61)]
+    gone = [oracle("DELETE", nothing, 2 * n + 1, f"A{n}", f"t{n}") for n in range(1, 61, 3)]
+    shop.send(*made, *gone, oracle("DELETE", nothing, 500, "ZZZ", "t9"))
+    shop.run()
+    before = shop.living("xe_hr_emp")
+    assert len(before) == 40
+    monkeypatch.setattr("distributary.cdc.gather.SHARE_BYTES", 1000)
+    done = rebuild(shop.config, "XE.HR.EMP", known_route(shop.config, "XE.HR.EMP"))
+    assert done.passes > 3
+    assert (done.rows, done.unknown) == (60, 1)
+    assert shop.living("xe_hr_emp") == before
     shop.check()
 
 

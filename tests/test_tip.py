@@ -177,6 +177,7 @@ def test_of_two_writers_of_one_tip_in_an_object_store_one_wins_and_the_other_doe
     ],
 )
 def test_a_store_without_conditional_puts_is_left_to_delta_rs(uri: str, options: dict[str, str]) -> None:
+    assert not tip(0).leads(uri, Store(options)), "nothing is written for it"
     assert not append_on_tip(uri, tip(0), [], Mark("s", 1), Store(options))
 
 

@@ -20,16 +20,16 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from distributary.cdc.backlog import oldest_waiting_ms, version_read
-from distributary.cdc.fitting import DELETED, DELETED_AT
 from distributary.cdc.merging import HORIZON, horizon
 from distributary.config import DatastreamSource, Pipeline
 from distributary.datastream.model import METADATA
 from distributary.errors import DistributaryError, StoreUnreadable
 from distributary.sources.file_ledger import tidy
-from distributary.state.ledger import Entry, Ledger, totals
+from distributary.state.ledger import Entry, read_entries, totals
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.files import TableFiles
+from distributary.tables.merge_rows import DELETED, DELETED_AT
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.store import Store, join
 
@@ -64,7 +64,7 @@ def maintain(config: Pipeline) -> Iterator[Maintained]:
     """
     store = Store.of(config.tables)
     try:
-        sums = totals(Ledger(config.state_root, config.pipeline, store).entries())
+        sums = totals(read_entries(config.state_root, store))
     except (OSError, DeltaError) as e:
         raise StoreUnreadable(path=config.state_root, detail=append.in_words(e)) from e
     changes = isinstance(config.source, DatastreamSource)
@@ -147,8 +147,9 @@ def _purge(
         return
     if waiting is not None and waiting < limit:
         limit, done.held = waiting, "files wait that are as old"
-    if _has_older(table, uri, store, limit):
-        done.purged = purge(table, limit)
+        if not _has_older(table, uri, store, limit):
+            return
+    done.purged = purge(table, limit)
 
 
 def purge(table: DeltaTable, limit: int) -> int:
@@ -167,20 +168,17 @@ def purge(table: DeltaTable, limit: int) -> int:
 
 def _newest_ms(table: DeltaTable, uri: str, store: Store) -> int | None:
     path = f"{METADATA}.source_timestamp"
-    files = TableFiles(table, uri, store)
-    found = [pc.max(p.column(path)).as_py() for name in files.names for p in files.read(name, [path])]
+    found = [pc.max(piece.column(path)).as_py() for piece in TableFiles(table, uri, store).read_all([path])]
     return max((ms for ms in found if ms is not None), default=None)
 
 
 def _has_older(table: DeltaTable, uri: str, store: Store, limit: int) -> bool:
     kind = pa.timestamp("us", tz="UTC")
     moment = pa.scalar(limit * 1000, kind)
-    files = TableFiles(table, uri, store)
-    for name in files.names:
-        for piece in files.read(name, [DELETED, DELETED_AT]):
-            # Spark writes times without their zone.
-            at = piece.column(DELETED_AT).cast(kind)
-            old = pc.and_(pc.fill_null(piece.column(DELETED), False), pc.less(at, moment))
-            if pc.any(old).as_py():
-                return True
+    for piece in TableFiles(table, uri, store).read_all([DELETED, DELETED_AT]):
+        # Spark writes times without their zone.
+        at = piece.column(DELETED_AT).cast(kind)
+        old = pc.and_(pc.fill_null(piece.column(DELETED), False), pc.less(at, moment))
+        if pc.any(old).as_py():
+            return True
     return False

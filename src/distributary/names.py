@@ -91,6 +91,17 @@ def quoted(identifier: str) -> str:
     return "`" + identifier.replace("`", "``") + "`"
 
 
+def literal(text: str) -> str:
+    """A text for Spark SQL, in quotes."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def quoted_parts(dotted: str) -> str:
+    """A name of several parts for Spark SQL, each part `quoted`: `catalog.schema`. Raises ValueError: an empty part."""
+    return ".".join(quoted(part) for part in dotted.split("."))
+
+
 _PART = re.compile(r"\{(\w+)\}")
 _PARTS = ("database", "schema", "table")
 _PLAIN_PART = re.compile(r"[a-z0-9_]+")

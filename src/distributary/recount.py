@@ -39,39 +39,28 @@ class Count:
     problems: list[str] = field(default_factory=list)
 
 
-def count_rows(
-    table: DeltaTable,
-    settled: DeltaTable | None,
-    uri: str,
-    store: Store,
-    *,
-    plain_is_ours: bool,
-    by_offset: bool,
-    partition: tuple[str, str] | None = None,
-) -> Count:
-    """Count `settled` (the table without what is not finished; None: nothing is); `by_offset` finds repeated rows.
-    `partition`: only the rows of (partition column, value).
+def count_rows(newest: TableFiles, settled: TableFiles | None, *, plain_is_ours: bool, by_offset: bool) -> Count:
+    """Count `settled` (the table without what is not finished: `newest` itself where all is; None: nothing is).
+    `by_offset` finds repeated rows.
 
     A Kafka record is known by topic, partition, offset and timestamp: a topic that was made anew counts from 0 again.
     Raises DeltaError, OSError; a single file that cannot be read is a problem of the count, and its rows are not in it.
     """
     count = Count()
-    if settled is None or settled.version() != table.version():
-        done = set() if settled is None else set(TableFiles(settled, uri, store, partition).names)
-        newest = TableFiles(table, uri, store, partition)
+    if settled is not newest:
+        done = set() if settled is None else set(settled.names)
         count.pending = sum(newest.rows(name) for name in newest.names if name not in done)
     if settled is None:
         return count
-    files = TableFiles(settled, uri, store, partition)
-    sizes = _sizes(files, count)
-    if not files.has(_BATCH):
+    sizes = _sizes(settled, count)
+    if not settled.has(_BATCH):
         total = sum(sizes.values())
         count.rows = count.plain = total
         return count
-    _count_origins(files, sizes, count, plain_is_ours)
+    _count_origins(settled, sizes, count, plain_is_ours)
     if by_offset:
         passes = 1 + sum(sizes.values()) // PASS_ROWS
-        count.repeated = sum(_repeated(files, sizes, n, passes) for n in range(passes))
+        count.repeated = sum(_repeated(settled, sizes, n, passes) for n in range(passes))
     return count
 
 
@@ -149,12 +138,18 @@ class Kept:
 _KEPT_COLUMNS = ["route", "state", "reason", "stream", "batch", "replay"]
 
 
-def count_quarantine(uri: str, store: Store, entries: Sequence[Entry], is_finished: Callable[[str, int], bool]) -> Kept:
-    """Count the quarantine's rows, with those that a finished batch has decided on but not yet brought in.
+def count_quarantine(
+    table: DeltaTable | None,
+    uri: str,
+    store: Store,
+    entries: Sequence[Entry],
+    is_finished: Callable[[str, int], bool],
+) -> Kept:
+    """Count the quarantine's rows, with those that a finished batch has decided on but not yet brought in. `table`: the
+    quarantine, opened after `entries` were read.
 
     Raises DeltaError, OSError.
     """
-    table = append.open_table(uri, store)
     kept = Kept()
     for piece in _kept_pieces(uri, store, table, entries):
         groups = piece.group_by(_KEPT_COLUMNS).aggregate([([], "count_all")]).to_pylist()

@@ -11,11 +11,11 @@ pending.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -26,10 +26,11 @@ from distributary.errors import Exit, StoreUnreadable
 from distributary.names import table_name
 from distributary.recount import Count, Kept, count_quarantine, count_rows
 from distributary.state.checkpoint import stream_id
-from distributary.state.ledger import LOSS, Entry, Ledger, is_batch, replay_stream, totals
+from distributary.state.ledger import LOSS, Entry, Ledger, is_batch, read_entries, replay_stream, totals
 from distributary.state.shares import parts
 from distributary.tables import append
 from distributary.tables.append import Owner
+from distributary.tables.files import TableFiles
 from distributary.tables.quarantine import quarantine_uri, replay_app
 from distributary.tables.store import Store, engine_uri, join
 from distributary.tables.wide import KEY
@@ -98,8 +99,11 @@ def verify(config: Pipeline) -> Verification:
     sums = totals(done.entries)
     routes = sorted({route for route in [*sums, *kept.rows] if route is not None})
     said = [sums.get(route, Entry("", 0, route)) for route in routes]
+    opened: _Open = partial(_open, store, done)
+    if config.layout == "wide":
+        opened = cache(opened)  # all routes are in one
     with ThreadPoolExecutor(TABLES_AT_A_TIME) as pool:
-        tables = list(pool.map(partial(_check, config, store, done, kept), said))
+        tables = list(pool.map(partial(_check, config, store, opened, kept), said))
     return _sum_up(config, done, kept, sums, tables)
 
 
@@ -111,7 +115,8 @@ def _read(config: Pipeline, store: Store) -> tuple[_Books, Kept]:
     found, kept = [], Kept()
     for part in parts(config, store):
         done = _Finished.read(part, store)
-        kept.add(count_quarantine(quarantine_uri(part.state_root), store, done.entries, done.is_finished))
+        uri = quarantine_uri(part.state_root)
+        kept.add(count_quarantine(done.quarantine, uri, store, done.entries, done.is_finished))
         found.append(done)
     entries = sorted((e for done in found for e in done.entries), key=lambda e: e.finished_at)
     return _Books(entries, found), kept
@@ -136,28 +141,25 @@ class _Books:
 
 @dataclass(frozen=True)
 class _Finished:
-    """A ledger as it was at one moment. `marks`: its table then, `replays`: app id of replays in the tables."""
+    """A ledger as it was at one moment, and its quarantine right after. `marks`: the ledger's table then."""
 
     root: str
     entries: Sequence[Entry]
     marks: DeltaTable | None
     newest: Mapping[str, int]
     apps: Sequence[str]
-    replays: str | None
+    quarantine: DeltaTable | None
 
     @classmethod
     def read(cls, config: Pipeline, store: Store) -> _Finished:
         # The marks first: a batch that finishes in between is then in the entries, and finished by them.
         marks = append.open_table(join(config.state_root, "ledger"), store)
-        entries = Ledger(config.state_root, config.pipeline, store).entries()
-        newest: dict[str, int] = {}
-        for entry in entries:
-            if entry.route is None:
-                newest[entry.stream] = max(entry.batch, newest.get(entry.stream, -1))
+        entries = read_entries(config.state_root, store)
+        newest = Ledger(config.state_root, config.pipeline, store, entries).finished
         found = {e.stream for e in entries if is_batch(e.stream)} | {stream_id(config.checkpoint_path, store)}
         quarantine = append.open_table(quarantine_uri(config.state_root), store)
-        replays = None if quarantine is None else replay_app(quarantine)
-        return cls(config.state_root, entries, marks, newest, sorted(s for s in found if s), replays)
+        apps = sorted(s for s in found if s)
+        return cls(config.state_root, entries, marks, newest, apps, quarantine)
 
     def is_finished(self, stream: str, batch: int) -> bool:
         """Old entries are added up and lose their stream; the ledger's marks keep it."""
@@ -169,7 +171,7 @@ class _Finished:
         """Is everything of this stream in the table finished?"""
         if any(not self.is_finished(app, append.committed_batch(table, app)) for app in self._in(table, self.apps)):
             return False
-        for app in self._in(table, [self.replays] if self.replays else []):
+        for app in self._in(table, [] if self.quarantine is None else [replay_app(self.quarantine)]):
             number = append.committed_batch(table, app)
             if not self.is_finished(replay_stream(number), number):
                 return False
@@ -183,9 +185,38 @@ class _Finished:
 # -- one table ---------------------------------------------------------------------------------------------
 
 
-def _check(config: Pipeline, store: Store, done: _Books, kept: Kept, said: Entry) -> TableCheck:
+@dataclass(frozen=True)
+class _Opened:
+    """A table of ours: its files now, and those of it without what is not finished (None: nothing is)."""
+
+    owner: Owner | None
+    newest: TableFiles
+    settled: TableFiles | None
+
+    def within(self, column: str, value: str) -> _Opened:
+        """One partition of it."""
+        newest = self.newest.within(column, value)
+        if self.settled is self.newest:
+            return _Opened(self.owner, newest, newest)
+        return _Opened(self.owner, newest, None if self.settled is None else self.settled.within(column, value))
+
+
+_Open: TypeAlias = Callable[[str], _Opened | None]
+
+
+def _open(store: Store, done: _Books, uri: str) -> _Opened | None:
+    """None where there is no table. Raises DeltaError, OSError."""
+    table = append.open_table(uri, store)
+    if table is None:
+        return None
+    before, newest = done.settled(table, uri, store), TableFiles(table, uri, store)
+    settled = newest if before is table else None if before is None else TableFiles(before, uri, store)
+    return _Opened(Owner.of(table), newest, settled)
+
+
+def _check(config: Pipeline, store: Store, opened: _Open, kept: Kept, said: Entry) -> TableCheck:
     """Compare a route's entries, added up, with its table and its rows in the quarantine."""
-    count, problems = _count(config, store, done, said)
+    count, problems = _count(config, opened, said)
     aside = kept.rows[said.route]
     if count.rows > said.rows_written and (both := _in_both(store, kept, said)):
         # The ledger has them as kept aside, and by writer schema nobody has counted them.
@@ -220,23 +251,21 @@ def _check(config: Pipeline, store: Store, done: _Books, kept: Kept, said: Entry
     )
 
 
-def _count(config: Pipeline, store: Store, done: _Books, said: Entry) -> tuple[Count, list[str]]:
+def _count(config: Pipeline, opened: _Open, said: Entry) -> tuple[Count, list[str]]:
     if said.table is None:
         return Count(), []
     try:
-        table = append.open_table(said.table, store)
+        table = opened(said.table)
         if table is None:
             return Count(), ["the table is not there"] if said.rows_written else []
-        settled = done.settled(table, said.table, store)
         wide, route = config.layout == "wide", str(said.route)
+        if wide:
+            table = table.within(KEY, table_name(route))
         count = count_rows(
-            table,
-            settled,
-            said.table,
-            store,
-            plain_is_ours=Owner.of(table) == Owner(config.pipeline, "" if wide else route),
+            table.newest,
+            table.settled,
+            plain_is_ours=table.owner == Owner(config.pipeline, "" if wide else route),
             by_offset=isinstance(config.source, KafkaSource),
-            partition=(KEY, table_name(route)) if wide else None,
         )
         return count, list(count.problems)
     except (DeltaError, OSError, pa.ArrowException) as e:

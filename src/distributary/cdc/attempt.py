@@ -175,10 +175,11 @@ class Attempt:
             if outcome.merge_state == "rows" and outcome.changed:
                 outcome.merge_state = "waiting"
             elif outcome.merge_state == "rows" and not outcome.merge_spark:
-                files = tuple((outcome.files_at, f.path) for f in outcome.files)
+                files = tuple(f.path for f in outcome.files)
                 brought = tuple(outcome.brought.items())
                 shares = shares_of(sum(f.size for f in outcome.files))
-                work.append(MergeWork(source_of(outcome), outcome.keys, files, orders.batch, -1, brought, shares))
+                source, at = source_of(outcome), outcome.files_at
+                work.append(MergeWork(source, outcome.keys, at, files, orders.batch, -1, brought, shares))
         found = {o.route: o for o in done.outcomes.values() if o.merge_spark}
         found |= {merged.route: merged for merged in run_merges(self.by_spark.spark, work, orders)}
         for route, merged in found.items():

@@ -14,7 +14,7 @@ from distributary.config import Pipeline
 from distributary.sources.file_ledger import after_parcel, read_version
 from distributary.sources.listing import place
 from distributary.state.checkpoint import last_committed, read_offsets
-from distributary.state.ledger import Ledger, is_batch
+from distributary.state.ledger import Ledger
 from distributary.tables import append
 from distributary.tables.store import Store, join
 
@@ -42,11 +42,10 @@ def parcel_done(ledger: Ledger) -> int:
 
     A batch has one parcel, or, seldom, none: then its number runs ahead.
     """
-    known = {stream: batch for stream, batch in ledger.finished.items() if is_batch(stream)}
-    stream = max(known, key=lambda s: known[s], default=None)
-    if stream is None:
+    if ledger.stream is None:
         return -1
-    return int(ledger.details(stream, known[stream]).get("parcel", known[stream]))
+    batch = ledger.finished[ledger.stream]
+    return int(ledger.details(ledger.stream, batch).get("parcel", batch))
 
 
 def oldest_ms(folders: Iterable[str]) -> int | None:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from distributary.cdc.merging import FAULTS, horizon, take_merged
 from distributary.cdc.orders import ORIGIN, ChangeOrders, ChangeOutcome
+from distributary.names import quoted
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.evolve import Evolution
@@ -40,9 +41,7 @@ class BySpark:
             rows = self._read([join(outcome.files_at, f.path) for f in outcome.files])
             names = set(rows.columns)
             known = spark_schema(schema)
-            rows = rows.select(
-                *(rows[_quoted(f.name)].cast(f.dataType).alias(f.name) for f in known if f.name in names)
-            )
+            rows = rows.select(*(rows[quoted(f.name)].cast(f.dataType).alias(f.name) for f in known if f.name in names))
             self.engine.append(rows, outcome.table, orders.mark)
         except SparkEngineError as e:
             raise OSError(str(e)) from e
@@ -87,10 +86,6 @@ class BySpark:
         if outcome.files_at == orders.parts:
             for file in outcome.files:
                 self.store.delete(orders.parts, file.path)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _hadoop(path: str) -> str:

@@ -20,8 +20,8 @@ from distributary.datastream.model import METADATA, Events, Kind, SourceTable
 from distributary.errors import Reason
 from distributary.tables.conform import conform
 from distributary.tables.evolve import Evolution, Policy, Slot, evolve
+from distributary.tables.merge_rows import DELETED, DELETED_AT
 
-DELETED, DELETED_AT = "_deleted", "_deleted_at"
 RESERVED = frozenset({METADATA, ORIGIN, DELETED, DELETED_AT})
 """Columns of our own. A payload column of that name becomes `<name>__field`."""
 

@@ -26,7 +26,7 @@ def joined(one: ChangeOutcome | None, other: ChangeOutcome) -> ChangeOutcome:
     one.seconds["log"] = one.seconds.get("log", 0.0) + other.seconds.get("log", 0.0)
     one.changed = one.changed or other.changed
     one.created, one.evolved = one.created or other.created, one.evolved or other.evolved
-    one.tips |= other.tips
+    one.tip = other.tip or one.tip
     for path, numbers in other.again.items():
         one.again.setdefault(path, []).extend(numbers)
     if one.schema is not None and other.schema is not None:
@@ -58,7 +58,6 @@ def take_merge(outcome: ChangeOutcome, merged: ChangeOutcome) -> None:
     outcome.resolved += merged.resolved
     for name in ("reduce", "merge"):
         outcome.seconds[name] = outcome.seconds.get(name, 0.0) + merged.seconds.get(name, 0.0)
-    outcome.tips |= merged.tips
 
 
 def schema_of(outcome: ChangeOutcome) -> pa.Schema:

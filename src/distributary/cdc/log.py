@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import random
-import time
 from dataclasses import replace
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
 from distributary import __version__
-from distributary.cdc.fitting import DELETED, DELETED_AT, Fitted, RouteEvents, fit
+from distributary.cdc.fitting import Fitted, RouteEvents, fit
 from distributary.cdc.orders import ORIGIN, ChangeOrders, ChangeOutcome, RouteOrder
 from distributary.datastream.model import METADATA
 from distributary.errors import ReplayMismatch
 from distributary.tables import append
-from distributary.tables.append import CommitConflict, Owner, checkpoint_due
+from distributary.tables.append import Owner
 from distributary.tables.datafile import write_data_file
+from distributary.tables.merge_rows import DELETED, DELETED_AT
 from distributary.tables.tip import Tip, append_on_tip
 
 DISTINCT = (f"{METADATA}.uuid", f"{METADATA}.change_sequence_number", f"{ORIGIN}.row")
@@ -30,14 +29,7 @@ def append_events(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: 
 
     Raises CommitConflict (other writers were first each time), TableCollision, ReplayMismatch, DeltaError, OSError.
     """
-    for attempt in range(append.COMMIT_ATTEMPTS):
-        try:
-            return _append(events, uri, orders, outcome)
-        except CommitConflict:
-            if attempt == append.COMMIT_ATTEMPTS - 1:
-                raise
-            time.sleep(random.uniform(0, 0.05 * 2**attempt))
-    raise AssertionError
+    return append.retried(lambda: _append(events, uri, orders, outcome))
 
 
 def _append(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: ChangeOutcome) -> Fitted:
@@ -71,8 +63,8 @@ def write_files(
 
 def _on_tip(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: ChangeOutcome) -> Fitted | None:
     """Without opening the table, where its newest version is known; None where that does not do."""
-    tip = orders.tips.get(uri)
-    if tip is None or checkpoint_due(uri, tip.version + 1):
+    tip = orders.tips.get(events.source.route)
+    if tip is None or not tip.leads(uri, orders.store):
         return None
     fitted = _fit(events, tip.arrow_schema(), orders)
     if fitted.evolution.changed or not fitted.table.num_rows:
@@ -81,7 +73,7 @@ def _on_tip(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: Change
     if not append_on_tip(uri, tip, files, orders.mark, orders.store):
         return None
     outcome.state, outcome.rows_written = "written", fitted.table.num_rows
-    outcome.tips[uri] = replace(tip, version=tip.version + 1)
+    outcome.tip = replace(tip, version=tip.version + 1)
     return fitted
 
 
@@ -89,7 +81,7 @@ def _opened(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: Change
     table = _open(events, uri, orders)
     fitted = _fit(events, None if table is None else append.arrow_schema(table), orders)
     route = events.source.route
-    outcome.why_spark = append.why_spark(table, orders.named.tables, route) or _widening(fitted)
+    outcome.why_spark = append.why_spark(table, orders.named.tables, route) or widening(fitted)
     if outcome.why_spark:
         # The rows wait in files of ours until Spark has appended them.
         return write_files(events, orders.parts, orders, outcome, RouteOrder(schema=fitted.evolution.schema))
@@ -113,7 +105,7 @@ def _opened(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: Change
     outcome.state, outcome.rows_written = "written", rows
     outcome.created, outcome.evolved = table is None, fitted.evolution.changed
     if version is not None:
-        outcome.tips[uri] = Tip.of(version, fitted.evolution.schema)
+        outcome.tip = Tip.of(version, fitted.evolution.schema)
     return fitted
 
 
@@ -142,7 +134,8 @@ def _fit(events: RouteEvents, schema: pa.Schema | None, orders: ChangeOrders) ->
     return fit(events, schema, policy, orders.batch, flat=orders.named.tables.metadata_columns)
 
 
-def _widening(fitted: Fitted) -> str | None:
+def widening(fitted: Fitted) -> str | None:
+    """Why Spark must write these rows: columns that get wider, in words."""
     widened = ", ".join(path for path, _ in fitted.evolution.widened)
     return f"widening {widened}" if widened else None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from distributary.cdc.orders import ORIGIN
-from distributary.tables.files import file_names, filesystem
+from distributary.tables.files import filesystem
 from distributary.tables.merge_rows import fitted
 from distributary.tables.store import Store
 
@@ -39,28 +40,19 @@ def log_rows(
                     yield wanted
 
 
-def files_of(log: DeltaTable, first: int, last: int | None = None) -> list[str]:
-    """Files of a log table that may hold rows of batches from `first` to `last`, by their statistics."""
-    names = file_names(log)
+def files_of(log: DeltaTable, first: int) -> dict[str, int]:
+    """Files of a log table that may hold rows of batches from `first` on, by their statistics: name -> bytes."""
     found = pa.table(log.get_add_actions(flatten=True))
-    low, high = (
-        found.column(f"{side}.{ORIGIN}.batch").to_pylist()
-        if f"{side}.{ORIGIN}.batch" in found.column_names
-        else [None] * len(names)
-        for side in ("min", "max")
-    )
-    return [
-        name
-        for name, a, b in zip(names, low, high, strict=True)
-        if a is None or b is None or (b >= first and (last is None or a <= last))
-    ]
+    newest = f"max.{ORIGIN}.batch"
+    if newest in found.column_names:
+        found = found.filter(pc.greater_equal(pc.fill_null(found.column(newest), first), first))
+    paths, sizes = (found.column(name).to_pylist() for name in ("path", "size_bytes"))
+    return {unquote(path): size for path, size in zip(paths, sizes, strict=True)}
 
 
-def bytes_of(log: DeltaTable, names: Collection[str]) -> int:
-    """Bytes of these files of a table."""
-    wanted = set(names)
-    sizes = pa.table(log.get_add_actions()).column("size_bytes").to_pylist()
-    return sum(int(size) for name, size in zip(file_names(log), sizes, strict=True) if name in wanted)
+def bytes_of(table: DeltaTable) -> int:
+    """Bytes of a table's data files."""
+    return sum(pa.table(table.get_add_actions()).column("size_bytes").to_pylist())
 
 
 def _wanted(rows: pa.Table, after: int, upto: int | None) -> pa.Table:

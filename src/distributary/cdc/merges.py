@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from deltalake.exceptions import DeltaError
 
 from distributary.cdc.gather import shares_of
-from distributary.cdc.logs import bytes_of, files_of
+from distributary.cdc.logs import files_of
 from distributary.cdc.merging import MergeWork
 from distributary.cdc.micro_batch import Behind, Changes, about
 from distributary.cdc.orders import ChangeOrders, ChangeOutcome
 from distributary.cdc.tasks import run_merges
 from distributary.config import Pipeline
 from distributary.errors import StoreDown
-from distributary.state.ledger import MERGE, Entry, Ledger, is_batch
+from distributary.state.ledger import MERGE, Entry, Ledger
 from distributary.tables import append
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, write_rejected
 
@@ -47,11 +47,12 @@ class Merges:
         self._created: set[str] = set()
         for entry in ledger.newest.values():
             known = about(entry)
-            if known is not None and known.brought and entry.route is not None:
+            if known is None or entry.route is None:
+                continue
+            if known.brought:
                 changes.brought[entry.route] = known.brought
-            behind = Behind.of(entry)
-            if behind is not None and entry.route is not None:
-                changes.behind[entry.route] = behind
+            if entry.merge_state in ("waiting", "parked"):
+                changes.behind[entry.route] = known
                 if entry.state == "parked" and entry.merge_state == "parked":
                     changes.resting.add(entry.route)
 
@@ -71,7 +72,7 @@ class Merges:
             for route in self.changes.behind
             if (routes is None or route in routes) and (anyway or (late and route not in self.changes.resting))
         )
-        stream = self._stream()
+        stream = self.ledger.stream
         if not due or stream is None:
             return {}
         if routes is None:
@@ -80,10 +81,6 @@ class Merges:
             return self._merge(due, stream)
         except (OSError, DeltaError) as e:
             raise StoreDown(path=self.config.state_root, detail=append.in_words(e)) from e
-
-    def _stream(self) -> str | None:
-        known = {s: b for s, b in self.ledger.finished.items() if is_batch(s)}
-        return max(known, key=lambda s: known[s], default=None)
 
     def _merge(self, routes: list[str], stream: str) -> dict[str, str | None]:
         orders = self.changes.orders(stream, self.ledger.finished[stream], {})
@@ -110,14 +107,14 @@ class Merges:
         uri, merged = named.log(behind.source), named.merged(behind.source)
         log = None if uri is None else append.open_table(uri, store)
         if uri is None or merged is None or log is None:
-            return MergeWork(behind.source, behind.keys, (), -1)
+            return MergeWork(behind.source, behind.keys, "", (), -1)
         table = append.open_table(merged, store)
         after = -1 if table is None else append.committed_batch(table, stream)
         upto = self.ledger.finished[stream]
-        names = files_of(log, after + 1)
-        files = tuple((uri, name) for name in names)
+        files = files_of(log, after + 1)
         brought = tuple(self.changes.brought.get(route, {}).items())
-        return MergeWork(behind.source, behind.keys, files, upto, after, brought, shares_of(bytes_of(log, names)))
+        shares = shares_of(sum(files.values()))
+        return MergeWork(behind.source, behind.keys, uri, tuple(files), upto, after, brought, shares)
 
     def _record(self, outcomes: Collection[ChangeOutcome], orders: ChangeOrders) -> None:
         if not outcomes:

@@ -7,7 +7,6 @@ as they come; where they are many, once per share of the keys (`cdc.gather`), ea
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,12 +37,13 @@ FAULTS = (DistributaryError, DeltaError, OSError, CommitConflict, pa.ArrowExcept
 
 @dataclass(frozen=True)
 class MergeWork:
-    """Data files whose rows are to be merged: (folder, name) each. `upto`: the newest batch in them that is meant;
-    `after`: batches up to this one are merged already. `brought`: columns by schema key. `shares`: of the keys."""
+    """Data files in `folder` whose rows are to be merged. `upto`: the newest batch in them that is meant; `after`:
+    batches up to this one are merged already. `brought`: columns by schema key. `shares`: of the keys."""
 
     source: SourceTable
     keys: tuple[str, ...]
-    files: tuple[tuple[str, str], ...]
+    folder: str
+    files: tuple[str, ...]
     upto: int
     after: int = -1
     brought: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -89,14 +89,7 @@ def merge(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: Ch
 
     Raises KeysChanged, TableCollision, CommitConflict, DeltaError, OSError.
     """
-    for attempt in range(append.COMMIT_ATTEMPTS):
-        try:
-            _merge(source, rows, orders, outcome, mark)
-            return
-        except CommitConflict:
-            if attempt == append.COMMIT_ATTEMPTS - 1:
-                raise
-            time.sleep(random.uniform(0, 0.05 * 2**attempt))
+    append.retried(lambda: _merge(source, rows, orders, outcome, mark))
 
 
 def _merge(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> None:
@@ -220,8 +213,9 @@ def merge_files(work: MergeWork, orders: ChangeOrders) -> ChangeOutcome:
     )
     outcome.merge_state = "merged"
     try:
-        for number, pieces in enumerate(by_share(_pieces(work, orders), work.keys, work.shares)):
-            rows = _gathered(work, pieces, orders)
+        pieces = log_rows(work.folder, work.files, orders.store, None, work.after, work.upto)
+        for number, share in enumerate(by_share(pieces, work.keys, work.shares)):
+            rows = _gathered(work, share, orders)
             if rows is not None:
                 # The last commit carries the batch's own mark: what comes before it is done again, or found.
                 last = number == work.shares - 1 and outcome.merge_spark is None
@@ -244,11 +238,6 @@ def _merge_share(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outc
         setattr(outcome, name, getattr(outcome, name) + getattr(done, name))
     for name, seconds in done.seconds.items():
         outcome.seconds[name] = outcome.seconds.get(name, 0.0) + seconds
-
-
-def _pieces(work: MergeWork, orders: ChangeOrders) -> Iterator[pa.Table]:
-    for folder, name in work.files:
-        yield from log_rows(folder, [name], orders.store, None, work.after, work.upto)
 
 
 def _gathered(work: MergeWork, pieces: Iterator[pa.Table], orders: ChangeOrders) -> pa.Table | None:

@@ -51,11 +51,6 @@ class Behind:
     keys: tuple[str, ...]
     brought: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, entry: Entry) -> Behind | None:
-        """What the newest entry of a route says; None where nothing waits."""
-        return about(entry) if entry.merge_state in ("waiting", "parked") else None
-
 
 def about(entry: Entry) -> Behind | None:
     """Source table and keys of a route, as its ledger entry has them."""
@@ -82,7 +77,7 @@ class Changes:
         self.settled = Settled(config.state_root, store)
         self.by_spark = BySpark(spark, store)
         self.tips: dict[str, Tip] = {}
-        """What the last batch's commits left behind, by table."""
+        """What the last batch's commits left behind in the log tables, by route."""
         self.brought: dict[str, Mapping[str, tuple[str, ...]]] = {}
         """By route, the columns of every schema that has come; only where `dropped_columns` is `keep`."""
         self.behind: dict[str, Behind] = {}
@@ -115,7 +110,9 @@ class Changes:
         files, aside = self._files(rows)
         routes = self._settle(files, stream, batch)
         self._last = (stream, batch)
-        orders = self.orders(stream, batch, self._routes(routes, parked))
+        # Only this batch's tips: orders travel with every task.
+        tips = {r: self.tips[r] for found in routes.values() for r in found if r in self.tips}
+        orders = replace(self.orders(stream, batch, self._routes(routes, parked)), tips=tips)
         looked = time.monotonic()
         result = self._attempt(files, routes, orders)
         self.files.learn(files, result.seen)
@@ -148,7 +145,6 @@ class Changes:
             quarantine=self.quarantine,
             parts=join(self.config.state_root, "parts"),
             routes=routes,
-            tips=dict(self.tips),
             waiting=self._waiting,
         )
 
@@ -226,10 +222,10 @@ class Changes:
         )
 
     def _remember(self, outcome: ChangeOutcome) -> None:
-        for uri in (outcome.table, outcome.merged):
-            if uri is not None:
-                self.tips.pop(uri, None)
-        self.tips |= outcome.tips
+        if outcome.tip is not None:
+            self.tips[outcome.route] = outcome.tip
+        else:
+            self.tips.pop(outcome.route, None)
         self.by_spark.note(outcome)
         if outcome.keeps:
             # By schema key: names only come in addition.

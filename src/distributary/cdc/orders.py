@@ -55,13 +55,13 @@ class RouteOrder:
     """What the driver decided for one route before the tasks run.
 
     `log`: `own`: the task that owns the route commits its table; `files`: several tasks write files, or another engine
-    needs them, the driver commits; `counted`: the rows are there already; `parked`: not tried, `why` says so.
+    needs them, the driver commits; `parked`: not tried, `why` says so.
     `merge`: `now`, in the same task; `rows`: by the driver, out of the files; `later`: out of the log; `parked`.
     `schema`: the columns that all tasks of a shared route must agree on, where they did not by themselves.
     """
 
-    log: Literal["own", "files", "counted", "parked"] = "own"
-    merge: Literal["now", "rows", "later", "parked", "off"] = "now"
+    log: Literal["own", "files", "parked"] = "own"
+    merge: Literal["now", "rows", "later", "parked"] = "now"
     schema: pa.Schema | None = None
     why: str = ""
 
@@ -133,7 +133,6 @@ class ChangeOutcome(Outcome):
     changed: bool = False
     by_spark: bool = False
     files_at: str = ""
-    tips: dict[str, Tip] = field(default_factory=dict)
     again: dict[str, list[int]] = field(default_factory=dict)
     brought: dict[str, tuple[str, ...]] = field(default_factory=dict)
     keeps: bool = False

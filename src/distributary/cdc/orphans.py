@@ -66,12 +66,10 @@ def _lookup(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def _parts(uri: str, table: DeltaTable, keys: Sequence[str], store: Store) -> Iterator[pa.Table]:
-    files = TableFiles(table, uri, store)
-    for name in files.names:
-        for piece in files.read(name, [*keys, _ROW_ID, _TX_ID]):
-            known = piece.filter(pc.and_(pc.is_valid(piece.column(_ROW_ID)), pc.is_valid(piece.column(keys[0]))))
-            if known.num_rows:
-                yield known
+    for piece in TableFiles(table, uri, store).read_all([*keys, _ROW_ID, _TX_ID]):
+        known = piece.filter(pc.and_(pc.is_valid(piece.column(_ROW_ID)), pc.is_valid(piece.column(keys[0]))))
+        if known.num_rows:
+            yield known
 
 
 def _match(orphans: pa.Table, known: pa.Table) -> np.ndarray:

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from distributary.cdc.fitting import DELETED, DELETED_AT, Fitted, Part, RouteEvents, fit
+from distributary.cdc.fitting import Part, RouteEvents, fit
+from distributary.cdc.log import payload_schema, widening
 from distributary.cdc.names import Named, reading_of, source_options
+from distributary.cdc.read import events_of
 from distributary.cdc.rejected import count_reasons
 from distributary.config import DatastreamSource, Pipeline
 from distributary.config.quantities import moment
-from distributary.datastream.events import read_events
 from distributary.errors import DistributaryError, Outage, Reason, StoreUnreadable
-from distributary.sources.bodies import open_body, schema_text
+from distributary.sources.bodies import open_body
 from distributary.sources.file_ledger import FileLedger
 from distributary.sources.known import FileRef
 from distributary.sources.listing import Lister
@@ -87,8 +88,7 @@ def _events(config: Pipeline, refs: list[FileRef], found: FilesPlan) -> Iterator
     reading, options = reading_of(config), source_options(config)
     for ref in refs:
         try:
-            text = schema_text(ref.path, options) if ".json" in ref.path else None
-            events = read_events(open_body(ref.path, options), ref.path, reading, text)
+            events = events_of(open_body(ref.path, options), ref.path, options, reading)
         except Outage:
             raise
         except (OSError, DistributaryError):
@@ -110,16 +110,14 @@ def _add(config: Pipeline, store: Store, events: RouteEvents, found: FilesPlan) 
         try:
             table = None if uri is None else append.open_owned(uri, Owner(config.pipeline, route), store)
             if table is not None:
-                schema = append.arrow_schema(table)
-                plan.before = pa.schema([f for f in schema if f.name not in (DELETED, DELETED_AT)])
+                plan.before = payload_schema(append.arrow_schema(table))
             plan.why_spark = append.why_spark(table, config.tables, route)
         except (DistributaryError, DeltaError, OSError) as e:
             plan.parked = append.in_words(e)
         plan.after = plan.before
-    fitted: Fitted = fit(events, plan.after, named.policy(route), 0, flat=config.tables.metadata_columns)
-    widened = ", ".join(path for path, _ in fitted.evolution.widened)
-    if widened and plan.before is not None:
-        plan.why_spark = plan.why_spark or f"widening {widened}"
+    fitted = fit(events, plan.after, named.policy(route), 0, flat=config.tables.metadata_columns)
+    if plan.before is not None:
+        plan.why_spark = plan.why_spark or widening(fitted)
     plan.after = fitted.evolution.schema
     plan.events += events.rows
     plan.reasons.update(count_reasons(fitted.rejected))

@@ -15,9 +15,9 @@ from distributary.cdc.logs import files_of
 from distributary.cdc.orders import ORIGIN, ChangeOrders, Seen, WorkFile
 from distributary.cdc.rejected import count_reasons, rejected_bad, rejected_file
 from distributary.datastream.events import read_events
-from distributary.datastream.model import Events, FileEvents, known_one
+from distributary.datastream.model import Events, FileEvents, Reading, known_one
 from distributary.errors import FileBroken, Outage, Reason
-from distributary.sources.bodies import open_body, schema_text
+from distributary.sources.bodies import Options, open_body, schema_text
 from distributary.tables import append
 from distributary.tables.files import TableFiles
 
@@ -124,13 +124,18 @@ def load(file: WorkFile, orders: ChangeOrders) -> tuple[FileEvents, bool]:
         if file.only is not None and changed:
             # It is another file by now, and comes as such: the numbers of its events mean nothing any more.
             return FileEvents([], []), changed
-        text = schema_text(path, orders.source_options) if path.endswith(JSON_NAMES) else None
-        return read_events(body, path, orders.reading, text), changed
+        return events_of(body, path, orders.source_options, orders.reading), changed
     except (FileNotFoundError, FileBroken, Outage, MemoryError):
         raise
     except Exception as e:
         # Whatever a file does to its reader, the batch must not fail for it again and again.
         raise FileBroken(path=path, detail=f"{type(e).__name__}: {e}") from e
+
+
+def events_of(body: pa.Buffer, path: str, options: Options, reading: Reading) -> FileEvents:
+    """All events of a file's `body`, with the schema that lies beside it. Raises FileBroken, SourceDown, OSError."""
+    text = schema_text(path, options) if path.endswith(JSON_NAMES) else None
+    return read_events(body, path, reading, text)
 
 
 def _whole(file: WorkFile, reason: Reason, detail: str, found: ReadFiles) -> list[pa.Table]:

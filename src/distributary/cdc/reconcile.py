@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from distributary.cdc.fitting import DELETED
 from distributary.cdc.fold import comparable
 from distributary.cdc.gather import by_share, shares_of
 from distributary.cdc.logs import RECONCILED, bytes_of
@@ -32,7 +31,8 @@ from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
-from distributary.tables.files import TableFiles, file_names
+from distributary.tables.files import TableFiles
+from distributary.tables.merge_rows import DELETED
 from distributary.tables.store import Store
 
 _NUMBER, _TIME, _BACKFILL = (f"{METADATA}.{n}" for n in ("change_sequence_number", "source_timestamp", "is_backfill"))
@@ -121,17 +121,12 @@ class Reconcile:
 
     # -- the keys ------------------------------------------------------------------------------------------
 
-    def _pieces(self, table: DeltaTable, uri: str, paths: Sequence[str]) -> Iterator[pa.Table]:
-        files = TableFiles(table, uri, self.store)
-        for name in files.names:
-            yield from files.read(name, paths)
-
     def _since(self, log: DeltaTable) -> int:
         """When the backfill began: as given, or the time that the newest backfilled rows carry."""
         if self.since_ms is not None:
             return self.since_ms
         newest = None
-        for piece in self._pieces(log, self.log_uri, [_TIME, _BACKFILL]):
+        for piece in TableFiles(log, self.log_uri, self.store).read_all([_TIME, _BACKFILL]):
             times = pc.max(piece.column(_TIME).filter(pc.fill_null(piece.column(_BACKFILL), False))).as_py()
             newest = times if newest is None or (times is not None and times > newest) else newest
         if newest is None:
@@ -140,9 +135,9 @@ class Reconcile:
 
     def _vanished(self, log: DeltaTable, merged: DeltaTable, since: int) -> pa.Table:
         """Rows of the merged table that the backfill did not show, and that nothing has touched since."""
-        size = bytes_of(log, file_names(log)) + bytes_of(merged, file_names(merged))
-        shown = by_share(self._shown(log, since), self.keys, shares_of(size))
-        before = by_share(self._before(merged, since), self.keys, shares_of(size))
+        shares = shares_of(bytes_of(log) + bytes_of(merged))
+        shown = by_share(self._shown(log, since), self.keys, shares)
+        before = by_share(self._before(merged, since), self.keys, shares)
         found: list[pa.Table] = []
         for keys, rows in zip(shown, before, strict=True):
             known = {key for piece in keys for key in _tuples(piece, self.keys)}
@@ -153,13 +148,14 @@ class Reconcile:
         return pa.concat_tables(found, promote_options="permissive")
 
     def _shown(self, log: DeltaTable, since: int) -> Iterator[pa.Table]:
-        for piece in self._pieces(log, self.log_uri, [*self.keys, _TIME, _BACKFILL]):
+        for piece in TableFiles(log, self.log_uri, self.store).read_all([*self.keys, _TIME, _BACKFILL]):
             wanted = pc.and_(pc.fill_null(piece.column(_BACKFILL), False), pc.greater_equal(piece.column(_TIME), since))
             yield piece.filter(pc.fill_null(wanted, False)).select(list(self.keys))
 
     def _before(self, merged: DeltaTable, since: int) -> Iterator[pa.Table]:
         """Living rows whose last event came before the backfill."""
-        for piece in self._pieces(merged, self.uri, [*self.keys, _TIME, _BACKFILL, _NUMBER, DELETED]):
+        paths = [*self.keys, _TIME, _BACKFILL, _NUMBER, DELETED]
+        for piece in TableFiles(merged, self.uri, self.store).read_all(paths):
             old = pc.less(piece.column(_TIME), since - MARGIN_MS)
             wanted = pc.and_(old, pc.invert(pc.fill_null(piece.column(DELETED), False)))
             yield piece.filter(pc.fill_null(wanted, False))

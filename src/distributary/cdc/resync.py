@@ -7,7 +7,7 @@ new rows too, before they take over. A rebuild that dies has changed nothing; re
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 
 from distributary.cdc.gather import Gathered, by_share, in_share, shares_of
 from distributary.cdc.log import payload_schema
-from distributary.cdc.logs import log_rows
+from distributary.cdc.logs import bytes_of, log_rows
 from distributary.cdc.merging import absent
 from distributary.cdc.micro_batch import Behind, about
 from distributary.cdc.names import Named
@@ -24,10 +24,9 @@ from distributary.cdc.orders import ORIGIN, ChangeOutcome
 from distributary.cdc.orphans import resolve, split
 from distributary.cdc.swap import replace_rows
 from distributary.config import Pipeline
-from distributary.datastream.model import SourceTable
 from distributary.datastream.reduce import reduce_rows
 from distributary.errors import BadInput, StoreDown, StoreUnreadable
-from distributary.state.ledger import RESYNC, Entry, Ledger, is_batch, totals
+from distributary.state.ledger import RESYNC, Entry, Ledger, read_entries, totals
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import DataFile, write_data_file
@@ -62,7 +61,7 @@ def known_route(config: Pipeline, route: str) -> Behind:
     """
     store = Store.of(config.tables)
     try:
-        sums = totals(Ledger(config.state_root, config.pipeline, store).entries())
+        sums = totals(read_entries(config.state_root, store))
     except (OSError, DeltaError) as e:
         raise StoreUnreadable(path=config.state_root, detail=append.in_words(e)) from e
     found = about(sums[route]) if route in sums else None
@@ -75,51 +74,43 @@ def known_route(config: Pipeline, route: str) -> Behind:
     return Behind(found.source, keys, found.brought)
 
 
-def rebuild(config: Pipeline, route: str, source: SourceTable, keys: tuple[str, ...]) -> Rebuilt:
-    """Rebuild the merged table of `route` from its log, by these keys; enters it into the ledger.
+def rebuild(config: Pipeline, route: str, known: Behind) -> Rebuilt:
+    """Rebuild the merged table of `route` from its log, by the keys of `known`; enters it into the ledger.
 
     Raises BadInput (no log, or a table that Spark must write), StoreDown.
     """
-    store = Store.of(config.tables)
+    store, named = Store.of(config.tables), Named.of(config)
     try:
-        brought = known_route(config, route).brought
-        done = _Rebuild(config, store, route, source, keys, brought).run()
+        ledger = Ledger(config.state_root, config.pipeline, store)
+        done = _Rebuild(config, ledger, route, known).run()
         # In the ledger it is one entry of its own: a table that was parked, for its keys, is not any more.
         stream = f"{RESYNC}{uuid.uuid4()}"
-        log = Named.of(config).log(source)
-        outcome = ChangeOutcome(route, log or "", "empty", source=source, keys=keys, merged=done.table)
-        outcome.keeps, outcome.brought = bool(brought), dict(brought)
+        log = named.log(known.source)
+        outcome = ChangeOutcome(route, log or "", "empty", source=known.source, keys=known.keys, merged=done.table)
+        outcome.keeps, outcome.brought = bool(known.brought), dict(known.brought)
         more = outcome.more()
         more["merge_state"] = "merged"
         entries = [
             Entry(stream, 0, route, table=log, state="merged", batches=0, **more),
             Entry(stream, 0, None, batches=0),
         ]
-        Ledger(config.state_root, config.pipeline, store).record(stream, 0, entries, {"rebuilt": done.rows})
+        ledger.record(stream, 0, entries, {"rebuilt": done.rows})
         return done
     except (OSError, DeltaError) as e:
         raise StoreDown(path=config.tables.root, detail=append.in_words(e)) from e
 
 
 class _Rebuild:
-    def __init__(
-        self,
-        config: Pipeline,
-        store: Store,
-        route: str,
-        source: SourceTable,
-        keys: tuple[str, ...],
-        brought: Mapping[str, Sequence[str]],
-    ) -> None:
-        self.config, self.store, self.route, self.source, self.keys = config, store, route, source, keys
-        self.brought = brought
-        self.named = Named.of(config)
-        log, merged = self.named.log(source), self.named.merged(source)
+    def __init__(self, config: Pipeline, ledger: Ledger, route: str, known: Behind) -> None:
+        self.config, self.ledger, self.store, self.route = config, ledger, ledger.store, route
+        self.keys, self.brought = known.keys, known.brought
+        named = Named.of(config)
+        log, merged = named.log(known.source), named.merged(known.source)
         if log is None or merged is None:
             raise BadInput(detail=f"{route}: a rebuild needs both tables; set tables.log and tables.merged")
         self.log_uri, self.uri = log, merged
-        self.rules = self.named.rules(route, None)
-        self.owner = Owner(config.pipeline, route, keys)
+        self.rules = named.rules(route, None)
+        self.owner = Owner(config.pipeline, route, known.keys)
         self.report = Rebuilt(route, merged)
 
     def run(self) -> Rebuilt:
@@ -154,9 +145,7 @@ class _Rebuild:
 
     def _mark(self, log: DeltaTable, table: DeltaTable | None) -> Mark:
         """The newest batch of the log that the rebuilt rows hold: a run goes on merging after it."""
-        ledger = Ledger(self.config.state_root, self.config.pipeline, self.store)
-        known = {s: b for s, b in ledger.finished.items() if is_batch(s)}
-        stream = max(known, key=lambda s: known[s], default="resync")
+        stream = self.ledger.stream or "resync"
         held = -1 if table is None else append.committed_batch(table, stream)
         return Mark(stream, max(append.committed_batch(log, stream), held, 0))
 
@@ -165,17 +154,28 @@ class _Rebuild:
     def _build(self, log: DeltaTable, schema: pa.Schema) -> list[DataFile]:
         """The newest row of each key, as data files in the table's folder that no commit names yet."""
         names = file_names(log)
-        size = sum(pa.table(log.get_add_actions()).column("size_bytes").to_pylist())
-        shares = shares_of(size)
+        shares = shares_of(bytes_of(log))
         self._columns = schema
         report = replace(self.report, rows=0, events=0, passes=shares, files=[])
         orphans: list[pa.Table] = []
+        found: pa.Table | None = None
         for number, pieces in enumerate(by_share(self._keyed(names, schema, orphans, report), self.keys, shares)):
             gathered = Gathered(self.keys, self.rules.order, whole=self.rules.is_partial)
             for piece in pieces:
                 gathered.add(piece)
-            rows = self._newest(gathered.rows(), orphans, log, (number, shares), report)
-            if rows is not None:
+            held = gathered.rows()
+            if held is None:
+                continue
+            if orphans and found is None:
+                # For all shares: who has the row may be in another one, or have been beaten. The log has it.
+                places = [(self.log_uri, log)]
+                found, unknown = resolve(pa.concat_tables(orphans), held, self.keys, places, self.store)
+                report.unknown = unknown.num_rows
+            if found is not None:
+                held = pa.concat_tables([held, in_share(found, self.keys, number, shares)])
+            rows = self._reduced(held).drop_columns([ORIGIN])
+            if rows.num_rows:
+                rows = as_merged(rows, self.keys, self.rules)
                 report.rows += rows.num_rows
                 report.files.append(write_data_file(self.uri, rows, self.store))
         self.report = report
@@ -191,24 +191,6 @@ class _Rebuild:
             if lost.num_rows:
                 orphans.append(lost)
             yield rows
-
-    def _newest(
-        self,
-        held: pa.Table | None,
-        orphans: Sequence[pa.Table],
-        log: DeltaTable,
-        share: tuple[int, int],
-        report: Rebuilt,
-    ) -> pa.Table | None:
-        if held is not None and orphans:
-            # Who has the row may be in another share, or have been beaten: the log has it.
-            found, unknown = resolve(pa.concat_tables(orphans), held, self.keys, [(self.log_uri, log)], self.store)
-            report.unknown = unknown.num_rows
-            held = pa.concat_tables([held, in_share(found, self.keys, *share)])
-        if held is None:
-            return None
-        held = self._reduced(held).drop_columns([ORIGIN])
-        return as_merged(held, self.keys, self.rules) if held.num_rows else None
 
     def _reduced(self, rows: pa.Table) -> pa.Table:
         gaps = self.rules.gaps(absent(rows, self.brought))

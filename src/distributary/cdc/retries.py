@@ -6,9 +6,8 @@ a log twice. One that has changed, or of which nothing could be read, is deliver
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
@@ -20,7 +19,7 @@ from distributary.tables import append
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, update_rows
 from distributary.tables.store import Store
 
-_WANTED = ["id", "route", "reason", "level", "file", "row", "stream", "batch", "quarantined_at"]
+_WANTED = ("id", "route", "reason", "level", "file", "row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +34,6 @@ class Aside:
     row: int | None
 
 
-@dataclass
-class Released:
-    """Rows of the quarantine whose events are in a table now: by id, and counts for the ledger by route and reason."""
-
-    ids: list[str] = field(default_factory=list)
-    reasons: dict[str | None, Counter[str]] = field(default_factory=dict)
-
-    def add(self, row: Aside) -> None:
-        self.ids.append(row.id)
-        self.reasons.setdefault(row.route, Counter())[row.reason] += 1
-
-
 class Kept:
     """The quarantine of a pipeline of change files."""
 
@@ -56,13 +43,11 @@ class Kept:
 
     def open_rows(self, where: str = "TRUE") -> list[Aside]:
         """Rows that wait, for which the SQL condition `where` holds. Raises DeltaError, OSError."""
-        found = self._query(
-            f"SELECT {', '.join(_quoted(n) for n in _WANTED)} FROM q WHERE state = 'open' AND ({where})"
-        )
+        columns = ", ".join(f'"{name}"' for name in _WANTED)
+        found = self._query(f"SELECT {columns} FROM q WHERE state = 'open' AND ({where})")
         if found is None:
             return []
-        columns = [found.column(n).to_pylist() for n in ("id", "route", "reason", "level", "file", "row")]
-        return [Aside(*values) for values in zip(*columns, strict=True)]
+        return [Aside(*values) for values in zip(*(found.column(n).to_pylist() for n in _WANTED), strict=True)]
 
     def waiting(self) -> dict[str, list[tuple[str, bytes]]]:
         """Events that are in a log and wait to be merged, by route: (id, the row). Raises DeltaError, OSError."""
@@ -92,11 +77,8 @@ class Kept:
             return
         update_rows(self.uri, self.store, ids, {"state": "'replayed'"}, "t.state = 'open'")
 
-    def _table(self) -> DeltaTable | None:
-        return append.open_table(self.uri, self.store)
-
     def _query(self, sql: str) -> pa.Table | None:
-        table = self._table()
+        table = append.open_table(self.uri, self.store)
         if table is None:
             return None
         found = pa.table(QueryBuilder().register("q", table).execute(sql).read_all())
@@ -123,10 +105,6 @@ class Before:
 
     state: tuple[int, str | int]
     parcels: tuple[int, ...]
-
-
-def _quoted(name: str) -> str:
-    return '"' + name + '"'
 
 
 def previous(files_table: DeltaTable | None, files: Sequence[WorkFile]) -> dict[str, Before]:

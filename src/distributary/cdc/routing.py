@@ -29,7 +29,6 @@ class FileRoutes:
     """What is known of folders and schemas. One batch at a time."""
 
     def __init__(self, reading: Reading, source_options: Mapping[str, str]) -> None:
-        self.sources: dict[str, SourceTable] = {}
         self._reading = reading
         self._options = source_options
         self._known: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -49,10 +48,8 @@ class FileRoutes:
             for (key, alike), source in zip(unknown.items(), pool.map(self._first, unknown.values()), strict=True):
                 routes = () if source is None else (source.route,)
                 found |= dict.fromkeys((file.path for file in alike), routes)
-                if source is not None:
-                    self.sources.setdefault(source.route, source)
-                    if key[0]:
-                        self._known[key] = routes
+                if source is not None and key[0]:
+                    self._known[key] = routes
         return found
 
     def learn(self, files: Iterable[WorkFile], seen: Mapping[str, Seen]) -> None:

@@ -33,9 +33,7 @@ def unjudged(
         return old
     index = KeyIndex(old, keys)
     there = np.zeros(len(index), bool)
-    files = TableFiles(table, uri, store)
-    for name in files.names:
-        for piece in files.read(name, list(keys)):
-            codes = index.find(piece)
-            there[codes[codes >= 0]] = True
+    for piece in TableFiles(table, uri, store).read_all(keys):
+        codes = index.find(piece)
+        there[codes[codes >= 0]] = True
     return old.filter(pa.array(~there[index.codes]))

@@ -24,7 +24,6 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from distributary.cdc.backlog import parcel_done
-from distributary.cdc.fitting import DELETED
 from distributary.cdc.fold import PATHS, Fold, merged_state
 from distributary.cdc.gather import MOST_SHARES, by_share
 from distributary.cdc.logs import RECONCILED
@@ -32,16 +31,17 @@ from distributary.cdc.merging import horizon
 from distributary.cdc.micro_batch import about
 from distributary.cdc.names import Named, reading_of, source_options
 from distributary.cdc.orders import ORIGIN, STRAY
+from distributary.cdc.read import events_of
 from distributary.cdc.tally import Tally
 from distributary.config import Pipeline
-from distributary.datastream.events import read_events
 from distributary.datastream.model import METADATA
 from distributary.errors import DistributaryError, StoreUnreadable
-from distributary.sources.bodies import open_body, schema_text
-from distributary.state.ledger import Entry, Ledger, is_batch, totals
+from distributary.sources.bodies import open_body
+from distributary.state.ledger import Entry, Ledger, read_entries, totals
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.files import TableFiles
+from distributary.tables.merge_rows import DELETED
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.store import Store, join
 from distributary.verify import TableCheck, Verification
@@ -93,11 +93,10 @@ def verify_changes(config: Pipeline) -> Verification:
 
 
 def _read_books(config: Pipeline, store: Store) -> _Books:
-    ledger = Ledger(config.state_root, config.pipeline, store)
-    known = {s: b for s, b in ledger.finished.items() if is_batch(s)}
-    stream = max(known, key=lambda s: known[s], default=None)
-    entries = ledger.entries()
-    books = _Books(config, store, Named.of(config), entries, stream, known.get(stream or "", -1))
+    entries = read_entries(config.state_root, store)
+    ledger = Ledger(config.state_root, config.pipeline, store, entries)
+    newest = ledger.finished.get(ledger.stream or "", -1)
+    books = _Books(config, store, Named.of(config), entries, ledger.stream, newest)
     _read_quarantine(books)
     table = append.open_table(join(config.state_root, "files"), store)
     if table is not None:
@@ -113,21 +112,19 @@ def _read_quarantine(books: _Books) -> None:
     table = append.open_table(uri, books.store)
     if table is None:
         return
-    files = TableFiles(table, uri, books.store)
-    for name in files.names:
-        for piece in files.read(name, ["route", "level", "state", "file", "row"]):
-            for row in piece.to_pylist():
-                if row["level"] != "merge":
-                    books.states[row["state"]] += 1
-                if row["state"] == "replayed":
-                    continue
-                if row["level"] == "merge":
-                    books.late.add((row["file"], row["row"]))
-                elif row["level"] == "file":
-                    books.whole.add(row["file"])
-                    books.aside.setdefault(None, Counter())[row["file"]] += 1
-                else:
-                    books.aside.setdefault(row["route"], Counter())[row["file"]] += 1
+    for piece in TableFiles(table, uri, books.store).read_all(["route", "level", "state", "file", "row"]):
+        for row in piece.to_pylist():
+            if row["level"] != "merge":
+                books.states[row["state"]] += 1
+            if row["state"] == "replayed":
+                continue
+            if row["level"] == "merge":
+                books.late.add((row["file"], row["row"]))
+            elif row["level"] == "file":
+                books.whole.add(row["file"])
+                books.aside.setdefault(None, Counter())[row["file"]] += 1
+            else:
+                books.aside.setdefault(row["route"], Counter())[row["file"]] += 1
 
 
 # -- files -------------------------------------------------------------------------------------------------
@@ -141,8 +138,7 @@ def _count_files(books: _Books) -> tuple[dict[str | None, dict[str, int]], set[s
 
     def count(path: str) -> tuple[str, Counter[str | None] | None]:
         try:
-            text = schema_text(path, options) if ".json" in path else None
-            found = read_events(open_body(path, options), path, reading, text)
+            found = events_of(open_body(path, options), path, options, reading)
         except (OSError, DistributaryError):
             return path, None
         rows: Counter[str | None] = Counter({None: len(found.bad)})
@@ -218,18 +214,16 @@ def _check(books: _Books, asked: tuple[str, Entry, Mapping[str, int], set[str]])
 
 def _count_log(books: _Books, table: DeltaTable, uri: str, log: _Log) -> None:
     names = [f"{ORIGIN}.{n}" for n in ("file", "row", "batch")]
-    files = TableFiles(table, uri, books.store)
-    for name in files.names:
-        for piece in files.read(name, names):
-            batch = piece.column(names[2])
-            if pa.types.is_null(batch.type):
-                log.foreign += piece.num_rows
-                continue
-            log.foreign += batch.null_count
-            log.pending += pc.sum(pc.greater(batch, books.newest)).as_py() or 0
-            ours = piece.filter(pc.less_equal(batch, books.newest))
-            log.rows += ours.num_rows
-            log.tally.add(ours.column(names[0]), ours.column(names[1]))
+    for piece in TableFiles(table, uri, books.store).read_all(names):
+        batch = piece.column(names[2])
+        if pa.types.is_null(batch.type):
+            log.foreign += piece.num_rows
+            continue
+        log.foreign += batch.null_count
+        log.pending += pc.sum(pc.greater(batch, books.newest)).as_py() or 0
+        ours = piece.filter(pc.less_equal(batch, books.newest))
+        log.rows += ours.num_rows
+        log.tally.add(ours.column(names[0]), ours.column(names[1]))
     # Somebody gave these rows our batch numbers, but no file: none of ours.
     log.rows, log.foreign = log.rows - log.tally.strange, log.foreign + log.tally.strange
 
@@ -265,7 +259,8 @@ def _hold_against_fold(books: _Books, said: Entry, log: DeltaTable) -> list[str]
     events = by_share(
         _keyed(_events(books, log, str(said.table), known.keys, upto), known.keys, orphans), known.keys, shares
     )
-    rows = by_share(_merged_rows(books, merged, uri, known.keys), known.keys, shares)
+    paths = [*known.keys, f"{METADATA}.change_sequence_number", DELETED]
+    rows = by_share(TableFiles(merged, uri, books.store).read_all(paths), known.keys, shares)
     wrong = Counter[str]()
     for of_log, of_merged in zip(events, rows, strict=True):
         fold = Fold(known.keys, books.named.order(str(said.route)))
@@ -298,12 +293,6 @@ def _rows_of(table: DeltaTable) -> int:
     return sum(n or 0 for n in found.column("num_records").to_pylist()) if "num_records" in found.column_names else 0
 
 
-def _merged_rows(books: _Books, merged: DeltaTable, uri: str, keys: Sequence[str]) -> Iterator[pa.Table]:
-    files = TableFiles(merged, uri, books.store)
-    for name in files.names:
-        yield from files.read(name, [*keys, f"{METADATA}.change_sequence_number", DELETED])
-
-
 def _keyed(pieces: Iterator[pa.Table], keys: Sequence[str], orphans: list[pa.Table]) -> Iterator[pa.Table]:
     """Rows that have a key; deletes with nothing but a ROWID go to `orphans`: whose they are, any share may know."""
     for piece in pieces:
@@ -320,15 +309,13 @@ def _keyed(pieces: Iterator[pa.Table], keys: Sequence[str], orphans: list[pa.Tab
 
 
 def _events(books: _Books, log: DeltaTable, uri: str, keys: Sequence[str], upto: int) -> Iterator[pa.Table]:
-    files = TableFiles(log, uri, books.store)
     names = [f"{ORIGIN}.{n}" for n in ("file", "row", "batch")]
-    for name in files.names:
-        for piece in files.read(name, [*keys, *PATHS, *names]):
-            rows = piece.filter(_counts(piece.column(names[0]), piece.column(names[2]), upto))
-            if books.late:
-                places = zip(rows.column(names[0]).to_pylist(), rows.column(names[1]).to_pylist(), strict=True)
-                rows = rows.filter(pa.array([place not in books.late for place in places], pa.bool_()))
-            yield rows
+    for piece in TableFiles(log, uri, books.store).read_all([*keys, *PATHS, *names]):
+        rows = piece.filter(_counts(piece.column(names[0]), piece.column(names[2]), upto))
+        if books.late:
+            places = zip(rows.column(names[0]).to_pylist(), rows.column(names[1]).to_pylist(), strict=True)
+            rows = rows.filter(pa.array([place not in books.late for place in places], pa.bool_()))
+        yield rows
 
 
 def _counts(file: pa.ChunkedArray, batch: pa.ChunkedArray, upto: int) -> pa.ChunkedArray:

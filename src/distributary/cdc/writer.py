@@ -8,7 +8,6 @@ from typing import Any
 
 from distributary.batch import BatchReport, BatchWriter
 from distributary.cdc.micro_batch import Changes, ChangesDelivered
-from distributary.cdc.retries import Kept
 from distributary.config import Pipeline
 from distributary.fanout.attempt import Delivered
 from distributary.state.ledger import Ledger, quarantine_files
@@ -23,7 +22,6 @@ class ChangeWriter(BatchWriter):
     def __init__(self, config: Pipeline, changes: Changes, ledger: Ledger) -> None:
         super().__init__(config, changes, ledger)
         self.changes = changes
-        self.kept = Kept(changes.quarantine, changes.store)
         self._said: set[str] = set()
 
     def _details(self, delivered: Delivered, report: BatchReport) -> dict[str, Any]:
@@ -39,7 +37,7 @@ class ChangeWriter(BatchWriter):
             commit_quarantine(
                 delivery.quarantine, self.config.pipeline, files, stream, batch, delivery.store, EVENT_QUARANTINE_SCHEMA
             )
-        self.kept.release(details.get("released", ()))
+        self.changes.kept.release(details.get("released", ()))
 
     def _say(self, delivered: ChangesDelivered) -> None:
         """What somebody should know, once."""

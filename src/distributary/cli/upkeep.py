@@ -53,10 +53,10 @@ def resync(file: File, route: Route, as_json: Json = False) -> None:
     if config.layout == "two_hop":
         _resync_from_bronze(config, route, as_json)
         return
-    config, known = _known(file, route)
+    known = _known(file, config, route)
     from distributary.cdc.resync import rebuild
 
-    done = rebuild(config, route, known.source, known.keys)
+    done = rebuild(config, route, known)
     if as_json:
         say_json(asdict(done))
         return
@@ -119,9 +119,10 @@ def reconcile(
     For rows that vanished without an event, as by TRUNCATE: keys that the newest full backfill did not show and that
     have no later change become deleted. Run it only once the backfill has finished at the source.
     """
-    config, known = _known(file, route)
+    config = _load(file)
+    known = _known(file, config, route)
     from distributary.cdc.reconcile import Reconcile
-    from distributary.cdc.resync import rebuild
+    from distributary.cdc.resync import known_route, rebuild
     from distributary.config.quantities import milliseconds
 
     try:
@@ -132,7 +133,8 @@ def reconcile(
     found = one.plan()
     if apply and found.vanished:
         found = one.apply()
-        rebuild(config, route, known.source, known.keys)
+        # Asked anew: a run may have brought new columns meanwhile.
+        rebuild(config, route, known_route(config, route))
     if as_json:
         say_json(asdict(found))
         return
@@ -170,9 +172,8 @@ def replay_files(config: Pipeline, route: str | None, as_json: bool) -> Exit:
     return Exit.ATTENTION if report.left or report.failed else Exit.OK
 
 
-def _known(file: Path, route: str) -> tuple[Pipeline, Behind]:
-    """The pipeline, and the source table and keys of one of its routes."""
-    config = _load(file)
+def _known(file: Path, config: Pipeline, route: str) -> Behind:
+    """The source table and keys of one of the pipeline's routes."""
     from distributary.config import DatastreamSource
 
     if config.layout == "declarative":
@@ -182,7 +183,7 @@ def _known(file: Path, route: str) -> tuple[Pipeline, Behind]:
         raise BadInput(detail=f"{detail}; layout two_hop does (bronze), and change files do (tables.log)")
     from distributary.cdc.resync import known_route
 
-    return config, known_route(config, route)
+    return known_route(config, route)
 
 
 def _load(file: Path) -> Pipeline:

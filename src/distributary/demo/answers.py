@@ -64,12 +64,7 @@ def compare(config: Pipeline, registry: Registry, truth: Truth) -> Comparison:
         rows = _rows(config, game)
         found_rows += rows.num_rows
         distinct += len(pc.unique(rows.column("event_timestamp")))
-        found = _by_version(rows, registry, game)
-        differences += [
-            f"{game} version {version}: {sent.get(version, 0)} rows sent, {found.get(version, 0)} in the table"
-            for version in sorted({*sent, *found})
-            if sent.get(version, 0) != found.get(version, 0)
-        ]
+        differences += by_version(game, sent, _rows_by_version(rows, registry, game))
     if distinct != found_rows:
         differences.append(f"{found_rows - distinct} rows are in a table twice")
     kept = _quarantined(config)
@@ -96,7 +91,16 @@ def _rows(config: Pipeline, game: str) -> pa.Table:
     return pa.table({"event_timestamp": times, ORIGIN: rows.column(ORIGIN)})
 
 
-def _by_version(rows: pa.Table, registry: Registry, game: str) -> dict[int, int]:
+def by_version(game: str, sent: Mapping[int, int], found: Mapping[int, int]) -> list[str]:
+    """The versions of a game whose rows in the table are not as many as were sent, in words."""
+    return [
+        f"{game} version {version}: {sent.get(version, 0)} rows sent, {found.get(version, 0)} in the table"
+        for version in sorted({*sent, *found})
+        if sent.get(version, 0) != found.get(version, 0)
+    ]
+
+
+def _rows_by_version(rows: pa.Table, registry: Registry, game: str) -> dict[int, int]:
     subject = game_subject(game)
     versions = {registry.version(subject, v).schema.id: v for v in registry.versions(subject)}
     counts = pc.value_counts(pc.struct_field(rows.column(ORIGIN), "schema_id")).to_pylist()

@@ -7,9 +7,7 @@ end each merged table is compared with the source's own table, value by value, w
 
 from __future__ import annotations
 
-import json
 import shutil
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,13 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from distributary.batch import BatchReport
-from distributary.cdc.fitting import DELETED
 from distributary.cdc.verify import verify_changes
-from distributary.config import Pipeline, load
+from distributary.config import Pipeline
 from distributary.datastream.model import Kind
-from distributary.demo.games import Folder, Handle
-from distributary.pipeline import Run, RunReport, run
+from distributary.demo.games import Feeder, Folder, Handle, run_fed
+from distributary.hops import TwoHop
+from distributary.pipeline import Run, RunReport
 from distributary.progress import Display, Tally
 from distributary.simulate.change_files.faults import Faults
 from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
@@ -36,6 +33,7 @@ from distributary.simulate.changes.history_tables import tables_of
 from distributary.simulate.changes.model import Change
 from distributary.simulate.changes.truth import TableTruth, save_truth
 from distributary.state.ledger import Entry, Ledger, totals
+from distributary.tables.merge_rows import DELETED
 from distributary.tables.store import Store
 from distributary.verify import Verification
 
@@ -58,9 +56,7 @@ class ChangesFolder(Folder):
     """The demo's folder; `source` has the change files."""
 
     def write_pipeline(self) -> Pipeline:
-        paths = {name: json.dumps(str(getattr(self, name))) for name in ("source", "lake")}
-        self.file.write_text(_FILE.format(pipeline=PIPELINE, **paths), encoding="utf-8")
-        return load(self.file)
+        return self._write(_FILE, pipeline=PIPELINE)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -70,35 +66,21 @@ class ChangesFolder(Folder):
             yield
 
 
-class Writer(threading.Thread):
-    """Writes the history, a part at a time, while the pipeline runs; then ends the run once all is in."""
+class Writer(Feeder):
+    """Writes the history, a part at a time."""
 
     def __init__(self, folder: Folder, display: Display, history: History, events: int) -> None:
-        super().__init__(name="writer", daemon=True)
-        self.folder = folder
+        super().__init__("writer")
         self.display = display
         self.history = history
         self.events = events
         self.files = ChangeFiles(FilesPlan(folder.source, seed=PLAN.seed, rotate_ms=20_000, faults=FAULTS))
-        self.failure: BaseException | None = None
-        self.going: Run | None = None
-        self.finished = False
         self._cancelled = False
 
     def cancel(self) -> None:
-        """Write nothing more."""
         self._cancelled = True
 
-    def run(self) -> None:
-        assert self.going is not None
-        try:
-            self.finished = self._write_all()
-        except BaseException as e:
-            self.failure = e
-        finally:
-            self.going.stop()
-
-    def _write_all(self) -> bool:
+    def feed(self, going: Run | TwoHop) -> bool:
         changes = self._changes()
         for number in range(ROUNDS):
             sent = sum(1 for _ in self._some(changes, self.events // ROUNDS))
@@ -113,12 +95,12 @@ class Writer(threading.Thread):
             self.files.add(change)
         self.files.close()
         self.display.say("the last files are written, late ones too")
-        assert self.going is not None and self.going.feed is not None
-        while self.going.query is None and not self._cancelled:
+        assert isinstance(going, Run) and going.feed is not None
+        while going.query is None and not self._cancelled:
             time.sleep(0.1)
-        self.going.feed.take_all()
-        if self.going.query is not None:
-            self.going.query.processAllAvailable()
+        going.feed.take_all()
+        if going.query is not None:
+            going.query.processAllAvailable()
         return not self._cancelled
 
     def _changes(self) -> Iterator[Change]:
@@ -183,7 +165,7 @@ def play_changes(
         history = History(PLAN)
         writer = Writer(folder, display, history, events)
         tally = Tally()
-        report = _run(config, writer, tally, display, handle)
+        report = run_fed(config, writer, tally, display, handle)
         truth = history.truth()
         save_truth(truth, folder.truth)
         kinds = [file.extra for file in writer.files.written]
@@ -198,32 +180,6 @@ def play_changes(
             damaged=sum(kind in ("garbage", "truncated", "empty") for kind in kinds),
             seconds=time.monotonic() - began,
         )
-
-
-def _run(config: Pipeline, writer: Writer, tally: Tally, display: Display, handle: Handle) -> RunReport:
-    def begin(going: Run) -> None:
-        handle(going)
-        writer.going = going
-        display.say("Spark is up, the pipeline runs")
-        writer.start()
-
-    def batch(report: BatchReport) -> None:
-        assert writer.going is not None
-        tally.add(writer.going, report)
-        display.batch(report, tally)
-
-    display.say("starting Spark (the first time on a machine, its jars are fetched)")
-    try:
-        with display:
-            report = run(config, progress=batch, handle=begin)
-    finally:
-        writer.cancel()
-    writer.join()
-    if writer.failure is not None:
-        raise writer.failure
-    if not writer.finished:
-        raise KeyboardInterrupt
-    return report
 
 
 # -- the proof ---------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ gold is shown, and the tables are compared with what was sent, which the pipelin
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -17,10 +16,11 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from distributary.config import Pipeline, load
+from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.runner import Options, Runner, RunReport
 from distributary.declarative.verify import verify
+from distributary.demo.answers import by_version
 from distributary.demo.games import Folder
 from distributary.fanout.orders import ORIGIN
 from distributary.pipeline import registry_of
@@ -54,9 +54,7 @@ class DeclarativeFolder(Folder):
     """The demo's folder."""
 
     def write_pipeline(self) -> Pipeline:
-        paths = {name: json.dumps(str(getattr(self, name))) for name in ("source", "registry", "lake")}
-        self.file.write_text(_FILE.format(pipeline=PIPELINE, **paths), encoding="utf-8")
-        return load(self.file)
+        return self._write(_FILE, pipeline=PIPELINE)
 
 
 def rounds(games: tuple[str, ...]) -> list[tuple[str, Parts]]:
@@ -145,7 +143,7 @@ def play(folder: Folder, tell: Tell, say: Callable[[str], None], handle: Callabl
             config,
             folder.root,
             Options(every_sec=0.0),
-            lambda said: tell(said),
+            tell,
             playing.after_update,
             lambda: handle(runner),
         )
@@ -163,16 +161,13 @@ def play(folder: Folder, tell: Tell, say: Callable[[str], None], handle: Callabl
 
 def compare(config: Pipeline, games: Games, truth: Truth) -> tuple[int, list[str]]:
     """(rows in silver, differences to what was sent), counted by game and schema version."""
-    datasets, total, differences = Datasets.of(config), 0, []
+    datasets, total = Datasets.of(config), 0
+    differences: list[str] = []
     for game, sent in sorted(truth.rows.items()):
         table = DeltaTable(datasets.uri(datasets.silver(game))).to_pyarrow_table(columns=[ORIGIN])
         ids = Counter(pc.struct_field(table.column(ORIGIN), "schema_id").to_pylist())
         versions = {games.register(v, [game])[game].schema.id: v for v in sent}
         found = {versions.get(schema_id, 0): rows for schema_id, rows in ids.items()}
         total += table.num_rows
-        differences += [
-            f"{game} version {v}: {sent.get(v, 0)} rows sent, {found.get(v, 0)} in the table"
-            for v in sorted({*sent, *found})
-            if sent.get(v, 0) != found.get(v, 0)
-        ]
+        differences += by_version(game, sent, found)
     return total, differences

@@ -110,9 +110,83 @@ class Folder:
         return (self.root / MARKER).is_file()
 
     def write_pipeline(self) -> Pipeline:
+        return self._write(_FILE, pipeline=PIPELINE, layout=self.layout)
+
+    def _write(self, template: str, **names: str) -> Pipeline:
+        """The pipeline file, and what it says. `template`: has places for `names`, source, registry and lake."""
         paths = {name: json.dumps(str(getattr(self, name))) for name in ("source", "registry", "lake")}
-        self.file.write_text(_FILE.format(pipeline=PIPELINE, layout=self.layout, **paths), encoding="utf-8")
+        self.file.write_text(template.format(**names, **paths), encoding="utf-8")
         return load(self.file)
+
+
+# -- a run that is fed -------------------------------------------------------------------------------------
+
+
+class Feeder(threading.Thread):
+    """Fills the source while the pipeline runs; then ends the run."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.failure: BaseException | None = None
+        self.going: Run | TwoHop | None = None
+        self.finished = False
+
+    def feed(self, going: Run | TwoHop) -> bool:
+        """Fill the source, and wait until all of it is taken. False: cancelled before."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """Send nothing more."""
+        raise NotImplementedError
+
+    def arrived(self, rows: int) -> None:
+        """So many records, tombstones included, are through the pipeline."""
+
+    def run(self) -> None:
+        assert self.going is not None
+        try:
+            self.finished = self.feed(self.going)
+        except BaseException as e:
+            self.failure = e
+        finally:
+            self.going.stop()
+
+
+Handle = Callable[[Run | TwoHop], None]
+
+
+def run_fed(config: Pipeline, feeder: Feeder, tally: Tally, display: Display, handle: Handle) -> RunReport:
+    """Run a pipeline until its feeder ends it.
+
+    Raises JavaMissing, SparkNotStarted, what the feeder raised, and KeyboardInterrupt when it did not finish.
+    """
+
+    def begin(going: Run | TwoHop) -> None:
+        handle(going)
+        feeder.going = going
+        display.say("Spark is up, the pipeline runs")
+        feeder.start()
+
+    def batch(report: BatchReport) -> None:
+        assert feeder.going is not None
+        if report.stream == BRONZE:
+            return
+        tally.add(feeder.going, report)
+        display.batch(report, tally)
+        feeder.arrived(tally.rows_seen)
+
+    display.say("starting Spark (the first time on a machine, its jars are fetched)")
+    try:
+        with display:
+            report = run(config, progress=batch, handle=begin)
+    finally:
+        feeder.cancel()
+    feeder.join()
+    if feeder.failure is not None:
+        raise feeder.failure
+    if not feeder.finished:
+        raise KeyboardInterrupt
+    return report
 
 
 # -- what is produced --------------------------------------------------------------------------------------
@@ -142,44 +216,30 @@ def rounds(games: Sequence[str], records: int) -> list[Round]:
     ]
 
 
-class Producer(threading.Thread):
-    """Sends the rounds, each once the one before it has arrived; then ends the run."""
+class Producer(Feeder):
+    """Sends the rounds, each once the one before it has arrived."""
 
     def __init__(self, games: Games, folder: Folder, display: Display) -> None:
-        super().__init__(name="producer", daemon=True)
+        super().__init__("producer")
         self.games = games
         self.folder = folder
         self.display = display
         self.truth = Truth()
-        self.failure: BaseException | None = None
-        self.going: Run | TwoHop | None = None
-        self.finished = False
         self._seen = threading.Condition()
         self._rows_seen = 0
         self._cancelled = False
 
     def cancel(self) -> None:
-        """Send nothing more."""
         with self._seen:
             self._cancelled = True
             self._seen.notify_all()
 
     def arrived(self, rows: int) -> None:
-        """So many records, tombstones included, are through the pipeline."""
         with self._seen:
             self._rows_seen = rows
             self._seen.notify_all()
 
-    def run(self) -> None:
-        assert self.going is not None
-        try:
-            self.finished = self._send_all(self.going)
-        except BaseException as e:
-            self.failure = e
-        finally:
-            self.going.stop()
-
-    def _send_all(self, going: Run | TwoHop) -> bool:
+    def feed(self, going: Run | TwoHop) -> bool:
         self._wait(lambda: going.query is not None)
         for one in rounds(self.games.names, self.games.plan.records):
             if self._cancelled:
@@ -210,8 +270,6 @@ class Producer(threading.Thread):
             while not (done() or self._cancelled) and time.monotonic() < end:
                 self._seen.wait(0.05)
 
-
-Handle = Callable[[Run | TwoHop], None]
 
 # -- the demo ----------------------------------------------------------------------------------------------
 
@@ -244,7 +302,7 @@ def play(folder: Folder, display: Display, handle: Handle = lambda _: None, plan
         registry = registry_of(config)
         producer = Producer(Games(plan, registry), folder, display)
         tally = Tally()
-        report = _run(config, producer, tally, display, handle)
+        report = run_fed(config, producer, tally, display, handle)
         comparison = compare(config, registry, producer.truth)
         query = ask(session_of(config), config, producer.games.names[0])
         return Result(
@@ -256,32 +314,3 @@ def _own_warehouse(config: Pipeline, folder: Folder) -> Pipeline:
     """Spark SQL makes a folder `spark-warehouse` where it is started; here it belongs into the demo's own."""
     conf = {**config.spark.conf, "spark.sql.warehouse.dir": str(folder.warehouse)}
     return config.model_copy(update={"spark": config.spark.model_copy(update={"conf": conf})})
-
-
-def _run(config: Pipeline, producer: Producer, tally: Tally, display: Display, handle: Handle) -> RunReport:
-    def begin(going: Run | TwoHop) -> None:
-        handle(going)
-        producer.going = going
-        display.say("Spark is up, the pipeline runs")
-        producer.start()
-
-    def batch(report: BatchReport) -> None:
-        assert producer.going is not None
-        if report.stream == BRONZE:
-            return
-        tally.add(producer.going, report)
-        display.batch(report, tally)
-        producer.arrived(tally.rows_seen)
-
-    display.say("starting Spark (the first time on a machine, its jars are fetched)")
-    try:
-        with display:
-            report = run(config, progress=batch, handle=begin)
-    finally:
-        producer.cancel()
-    producer.join()
-    if producer.failure is not None:
-        raise producer.failure
-    if not producer.finished:
-        raise KeyboardInterrupt
-    return report

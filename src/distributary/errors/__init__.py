@@ -54,6 +54,7 @@ from distributary.errors.running import (
     StreamsFailed,
     UpdateFailed,
     WorkspaceFailed,
+    without_stack,
 )
 from distributary.errors.simulation import (
     DemoFolderTaken,
@@ -132,4 +133,5 @@ __all__ = [
     "UpdateFailed",
     "WideUnfit",
     "WorkspaceFailed",
+    "without_stack",
 ]

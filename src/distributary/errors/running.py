@@ -104,3 +104,8 @@ class CheckpointLost(BadInput):
         "{found}. Starting over would write rows twice. Restore the checkpoint, or remove tables and state "
         "together with: distributary clean FILE --yes (of two hops, --hop 2 leaves bronze)"
     )
+
+
+def without_stack(error: BaseException) -> str:
+    """What Spark says of an error, without the stack of its JVM that follows."""
+    return str(error).split("\n\nJVM stacktrace", 1)[0].strip()

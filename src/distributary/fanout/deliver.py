@@ -7,8 +7,6 @@ Runs inside Spark tasks, after the shuffle. Everything a task needs to know is i
 from __future__ import annotations
 
 import json
-import random
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -28,7 +26,7 @@ from distributary.fanout.orders import Orders, Outcome
 from distributary.fanout.wide import commit_wide
 from distributary.registry.compile import CompiledSchema
 from distributary.tables import append
-from distributary.tables.append import CommitConflict, Owner, checkpoint_due
+from distributary.tables.append import CommitConflict, Owner
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Evolution
 from distributary.tables.quarantine import write_rejected
@@ -70,14 +68,7 @@ def deliver_route(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcome
     uri = orders.table(route)
     outcome = Outcome(route, uri, "empty", decoded.rows_in, decoders=decoded.decoders, warnings=dict(decoded.warnings))
     try:
-        for attempt in range(append.COMMIT_ATTEMPTS):
-            try:
-                bad = _write(route, decoded, orders, outcome)
-                break
-            except CommitConflict:
-                if attempt == append.COMMIT_ATTEMPTS - 1:
-                    raise
-                time.sleep(random.uniform(0, 0.05 * 2**attempt))
+        bad = append.retried(lambda: _write(route, decoded, orders, outcome))
     except (_Parked, DistributaryError, DeltaError, OSError, CommitConflict, pa.ArrowException, ValueError) as e:
         outcome.state, outcome.error = "failed", str(e) if isinstance(e, _Parked) else append.in_words(e)
         outcome.store_fault = append.is_store_fault(e)
@@ -114,7 +105,7 @@ def _write(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> li
 def _write_on_tip(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> list[pa.Table] | None:
     """Append without opening the table, where its newest version is known; None where that does not do."""
     tip = orders.tips.get(route)
-    if tip is None or checkpoint_due(outcome.table, tip.version + 1):
+    if tip is None or not tip.leads(outcome.table, orders.store):
         return None
     fitted = fit(route, decoded, tip.arrow_schema(), orders)
     if fitted.evolution.changed or not fitted.rows:

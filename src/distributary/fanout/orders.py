@@ -36,6 +36,11 @@ ORIGIN_TYPE = pa.struct(
 State = Literal["written", "replayed", "empty", "files", "counted", "spark", "failed"]
 
 
+def payload_columns(columns: pa.Schema) -> pa.Schema:
+    """A writer schema's columns; none may take the origin's name."""
+    return pa.schema([f.with_name(f"{ORIGIN}__field") if f.name.lower() == ORIGIN else f for f in columns])
+
+
 @dataclass(frozen=True)
 class Special:
     """What the driver decided for a route before the tasks run.
@@ -79,7 +84,10 @@ class Orders:
 
     def columns(self, route: str, table: DeltaTable | None) -> pa.Schema | None:
         """The route's table as the route sees it; None where it has none of its rows yet."""
-        schema = None if table is None else arrow_schema(table)
+        return self.seen(route, None if table is None else arrow_schema(table))
+
+    def seen(self, route: str, schema: pa.Schema | None) -> pa.Schema | None:
+        """As `columns`, of a table with this schema: to read that of a wide table takes as long as it is wide."""
         return schema if self.wide is None else seen_by(route, schema, ORIGIN)
 
     def write(self, route: str, rows: pa.Table) -> DataFile:

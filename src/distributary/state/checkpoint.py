@@ -10,13 +10,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow.fs as pafs
-
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import CheckpointLost, SourceDataLost
 from distributary.sources.kafka import Topic, describe_topics
 from distributary.state.ledger import Ledger, is_batch
-from distributary.tables.files import filesystem
+from distributary.tables.files import names_in
 from distributary.tables.store import Store, join
 
 TOPICS_FILE = "topics.json"
@@ -39,8 +37,8 @@ def read_offsets(checkpoint: str, store: Store, batch: int) -> list[dict[str, An
 
 def last_committed(checkpoint: str, store: Store) -> int | None:
     """The newest batch whose offsets are committed; None for none. Raises OSError."""
-    found = filesystem(checkpoint, store).get_file_info(pafs.FileSelector("commits", allow_not_found=True))
-    return max((int(f.base_name) for f in found if f.base_name.isdecimal()), default=None)
+    found = names_in(join(checkpoint, "commits"), store)
+    return max((int(name) for name in found if name.isdecimal()), default=None)
 
 
 def check_checkpoint(config: Pipeline, ledger: Ledger) -> None:

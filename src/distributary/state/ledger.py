@@ -8,7 +8,6 @@ again. Rows only ever add up, so two processes (a run, a replay) can write it si
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from distributary.tables import append
-from distributary.tables.append import CommitConflict, Mark, Owner
+from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.store import Store, join
@@ -147,6 +146,15 @@ def add(before: Entry | None, entry: Entry) -> Entry:
     )
 
 
+def read_entries(state_root: str, store: Store) -> list[Entry]:
+    """All entries of a ledger, oldest first; old ones may have been added up. Raises DeltaError, OSError."""
+    table = append.open_table(join(state_root, "ledger"), store)
+    if table is None:
+        return []
+    rows = table.to_pyarrow_table().sort_by([("finished_at", "ascending"), ("batch", "ascending")])
+    return [Entry(**row) for row in _rows(rows)]
+
+
 def totals(entries: Iterable[Entry]) -> dict[str | None, Entry]:
     """All rows of each route added up, with the state of its newest entry."""
     found: dict[str | None, Entry] = {}
@@ -158,14 +166,16 @@ def totals(entries: Iterable[Entry]) -> dict[str | None, Entry]:
 class Ledger:
     """The ledger of one pipeline. Keeps in memory each route's newest entry and each stream's newest batch."""
 
-    def __init__(self, state_root: str, pipeline: str, store: Store) -> None:
+    def __init__(self, state_root: str, pipeline: str, store: Store, entries: Sequence[Entry] | None = None) -> None:
+        """`entries`: what `read_entries` has found. Raises DeltaError, OSError."""
+        self.state_root = state_root
         self.uri = join(state_root, "ledger")
         self.pipeline = pipeline
         self.store = store
         self.newest: dict[str | None, Entry] = {}
         self.own: dict[str, Entry] = {}
         self.finished: dict[str, int] = {}
-        entries = self.entries()
+        entries = self.entries() if entries is None else entries
         self._rows = len(entries)
         for entry in entries:
             self._remember(entry)
@@ -182,12 +192,14 @@ class Ledger:
             self.finished[entry.stream] = max(entry.batch, self.finished.get(entry.stream, -1))
 
     def entries(self) -> list[Entry]:
-        """All entries, oldest first; old ones may have been added up. Raises DeltaError, OSError."""
-        table = append.open_table(self.uri, self.store)
-        if table is None:
-            return []
-        rows = table.to_pyarrow_table().sort_by([("finished_at", "ascending"), ("batch", "ascending")])
-        return [Entry(**row) for row in _rows(rows)]
+        """All entries, as `read_entries`. Raises DeltaError, OSError."""
+        return read_entries(self.state_root, self.store)
+
+    @property
+    def stream(self) -> str | None:
+        """The streaming query whose batches have come here; None before the first is finished."""
+        known = {stream: batch for stream, batch in self.finished.items() if is_batch(stream)}
+        return max(known, key=lambda s: known[s], default=None)
 
     def is_finished(self, stream: str, batch: int) -> bool:
         return batch <= self.finished.get(stream, -1)
@@ -201,7 +213,8 @@ class Ledger:
         now = int(time.time() * 1e6)
         text = json.dumps(details)
         finished = [replace(e, finished_at=now, details=text if e.route is None else None) for e in entries]
-        if not self._commit(finished, Mark(stream, batch)):
+        # A run and a replay may get in each other's way.
+        if not append.retried(lambda: self._commit(finished, Mark(stream, batch))):
             return
         for entry in finished:
             self._remember(entry)
@@ -210,25 +223,15 @@ class Ledger:
             self.compact()
 
     def _commit(self, entries: Sequence[Entry], mark: Mark) -> bool:
-        """False when the batch is in the ledger already. A run and a replay may get in each other's way: try again."""
-        for attempt in range(append.COMMIT_ATTEMPTS):
-            table = append.open_table(self.uri, self.store)
-            if table is not None and append.committed_batch(table, mark.app) >= mark.batch:
-                return False
-            try:
-                self._append(table, entries, mark)
-                return True
-            except CommitConflict:
-                if attempt == append.COMMIT_ATTEMPTS - 1:
-                    raise
-                time.sleep(random.uniform(0, 0.05 * 2**attempt))
-        return False
-
-    def _append(self, table: DeltaTable | None, entries: Sequence[Entry], mark: Mark) -> None:
+        """False when the batch is in the ledger already. Raises CommitConflict, DeltaError, OSError."""
+        table = append.open_table(self.uri, self.store)
+        if table is not None and append.committed_batch(table, mark.app) >= mark.batch:
+            return False
         files = [write_data_file(self.uri, _table(entries), self.store)]
         found = None if table is None else append.arrow_schema(table)
         evolution = evolve(found, [LEDGER_SCHEMA], Policy(type_change="new_column"))
         append.commit_append(table, self.uri, evolution, files, mark, Owner(self.pipeline, ""), self.store)
+        return True
 
     def note_loss(self, lost: Sequence[str]) -> None:
         """Keep for good that rows were lost at the source with the user's consent (`on_data_loss: continue`)."""

@@ -15,15 +15,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-import pyarrow.fs as pafs
-
 from distributary.config import BY_ROUTE, Pipeline
 from distributary.errors import ShareConflict
 from distributary.shares import Division
 from distributary.state.cleaning import check_not_begun
-from distributary.state.ledger import Ledger, is_batch
+from distributary.state.ledger import Entry, Ledger, is_batch, read_entries
 from distributary.state.lock import only_run
-from distributary.tables.files import filesystem
+from distributary.tables.files import names_in
 from distributary.tables.store import Store, join
 
 _FOLDER = "shares"
@@ -54,9 +52,8 @@ def parts(config: Pipeline, store: Store) -> list[Pipeline]:
 
     Raises OSError when the state folder cannot be read.
     """
-    folder = join(config.state_root, _FOLDER)
-    names = filesystem(folder, store).get_file_info(pafs.FileSelector("", allow_not_found=True))
-    generations = sorted(int(info.base_name) for info in names if info.base_name.isdecimal())
+    names = names_in(join(config.state_root, _FOLDER), store)
+    generations = sorted(int(name) for name in names if name.isdecimal())
     found = [config]
     for generation in generations:
         kept = _kept(config, generation, store)
@@ -68,9 +65,12 @@ def by_route(part: Pipeline, store: Store) -> list[Pipeline]:
     """The streams of `hop.shape: per_route` that this part has had. Raises OSError."""
     if part.layout != "two_hop":
         return []
-    folder = join(part.state_root, BY_ROUTE)
-    names = filesystem(folder, store).get_file_info(pafs.FileSelector("", allow_not_found=True))
-    return [part.for_route_key(str(info.base_name)) for info in sorted(names, key=lambda i: str(i.base_name))]
+    return [part.for_route_key(key) for key in names_in(join(part.state_root, BY_ROUTE), store)]
+
+
+def all_entries(config: Pipeline, store: Store) -> list[Entry]:
+    """The ledgers' entries of all `parts`, one part after the other. Raises DeltaError, OSError."""
+    return [entry for part in parts(config, store) for entry in read_entries(part.state_root, store)]
 
 
 def current_parts(config: Pipeline, store: Store) -> list[Pipeline]:

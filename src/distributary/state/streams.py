@@ -12,9 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Self
 
-import pyarrow.fs as pafs
-
-from distributary.tables.files import filesystem
+from distributary.tables.files import names_in
 from distributary.tables.store import Store, join
 
 _FILE = "streams.json"
@@ -90,8 +88,7 @@ def request_restart(state_root: str, stream: str, store: Store) -> None:
 def take_requests(state_root: str, store: Store) -> set[str]:
     """The streams that somebody asked to start again since the last call. Raises OSError."""
     folder = join(state_root, _REQUESTS)
-    found = filesystem(folder, store).get_file_info(pafs.FileSelector("", allow_not_found=True))
-    names = {str(info.base_name) for info in found}
+    names = set(names_in(folder, store))
     for name in names:
         store.delete(folder, name)
     return names

@@ -14,11 +14,12 @@ from deltalake.exceptions import DeltaError
 from distributary.config import Pipeline
 from distributary.errors import Exit, Reason, StoreUnreadable
 from distributary.recount import Kept, count_quarantine
-from distributary.state.ledger import Entry, Ledger, is_batch, totals
+from distributary.state.ledger import Entry, Ledger, is_batch, read_entries, totals
 from distributary.state.shares import current_parts, parts
 from distributary.state.streams import StreamRecord, StreamState, read_streams
 from distributary.status.lag import SourceLag, pipeline_lag
 from distributary.supervisor.views import attention_line
+from distributary.tables.append import open_table
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.store import Store, local_path
 
@@ -138,13 +139,14 @@ def _books(config: Pipeline, store: Store) -> tuple[list[Entry], Kept]:
     found: list[Entry] = []
     kept = Kept()
     for part in parts(config, store):
-        ledger = Ledger(part.state_root, part.pipeline, store)
-        entries = ledger.entries()
+        entries = read_entries(part.state_root, store)
+        ledger = Ledger(part.state_root, part.pipeline, store, entries)
 
         def done(stream: str, batch: int, ledger: Ledger = ledger) -> bool:
             return is_batch(stream) or ledger.is_finished(stream, batch)
 
-        kept.add(count_quarantine(quarantine_uri(part.state_root), store, entries, done))
+        quarantine = quarantine_uri(part.state_root)
+        kept.add(count_quarantine(open_table(quarantine, store), quarantine, store, entries, done))
         found += entries
     return sorted(found, key=lambda e: e.finished_at), kept
 

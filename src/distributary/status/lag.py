@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,8 +86,8 @@ def pipeline_lag(config: Pipeline, store: Store) -> SourceLag:
     if append.open_table(config.bronze_path, store) is None:
         return first
     lags = [source_lag(stream, store, asked) for stream in streams]
-    second = _added(lags) if any(stream.route_key for stream in streams) else slowest(lags)
-    return _added([first, second])
+    second = _together(lags, sum) if any(stream.route_key for stream in streams) else slowest(lags)
+    return _together([first, second], sum)
 
 
 def source_lag(config: Pipeline, store: Store, asked: Asked | None = None) -> SourceLag:
@@ -122,23 +122,23 @@ def _files_lag(config: Pipeline, store: Store, version: int) -> SourceLag:
     return SourceLag(files=given.files + len(found), bytes=given.bytes + sum(ref.size for ref in found))
 
 
-def _added(lags: Iterable[SourceLag]) -> SourceLag:
-    """The lag of several streams that read different rows."""
-    found = list(lags)
-    rows = [lag.rows for lag in found if lag.rows is not None]
-    notes = list(dict.fromkeys(lag.note for lag in found if lag.note))
-    return SourceLag(sum(rows) if len(rows) == len(found) else None, "; ".join(notes) or None)
-
-
 def slowest(lags: Iterable[SourceLag]) -> SourceLag:
     """The lag of several streams over one source: that of the one which is farthest behind."""
-    found = list(lags)
-    notes = list(dict.fromkeys(lag.note for lag in found if lag.note))
-    rows = [lag.rows for lag in found]
-    known = [n for n in rows if n is not None]
-    files = max((lag.files for lag in found if lag.files is not None), default=None)
-    size = max((lag.bytes for lag in found if lag.bytes is not None), default=None)
-    return SourceLag(max(known) if known and len(known) == len(rows) else None, "; ".join(notes) or None, files, size)
+    return _together(list(lags), max)
+
+
+def _together(lags: Sequence[SourceLag], of: Callable[[list[int]], int]) -> SourceLag:
+    """The lag of several streams: the `sum`, where each reads rows of its own. Rows are known where each knows its."""
+    rows = [lag.rows for lag in lags if lag.rows is not None]
+    files = [lag.files for lag in lags if lag.files is not None]
+    sizes = [lag.bytes for lag in lags if lag.bytes is not None]
+    notes = list(dict.fromkeys(lag.note for lag in lags if lag.note))
+    return SourceLag(
+        of(rows) if len(rows) == len(lags) else None,
+        "; ".join(notes) or None,
+        of(files) if files else None,
+        of(sizes) if sizes else None,
+    )
 
 
 # -- Kafka -------------------------------------------------------------------------------------------------

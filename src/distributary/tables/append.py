@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import random
 import re
+import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
@@ -41,9 +43,24 @@ ROUTES_KEY = "distributary.routes"
 """Of a commit to a table of many routes: route -> rows, as JSON."""
 COMMIT_ATTEMPTS = 6
 
+_T = TypeVar("_T")
+
 
 class CommitConflict(Exception):
     """Another writer was first; open the table again and redo the whole decision."""
+
+
+def retried(decide: Callable[[], _T]) -> _T:
+    """What `decide` returns: done again, after a short rest, when another writer was first.
+
+    Raises CommitConflict when others were first each time.
+    """
+    for attempt in range(COMMIT_ATTEMPTS - 1):
+        try:
+            return decide()
+        except CommitConflict:
+            time.sleep(random.uniform(0, 0.05 * 2**attempt))
+    return decide()
 
 
 @dataclass(frozen=True, slots=True)

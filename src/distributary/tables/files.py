@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 from urllib.parse import unquote
 
@@ -33,22 +34,37 @@ def filesystem(uri: str, store: Store) -> pafs.FileSystem:
     return pafs.PyFileSystem(DeltaStorageHandler(engine_uri(uri), dict(store.options)))
 
 
-def file_names(table: DeltaTable, partition: tuple[str, str] | None = None) -> list[str]:
-    """The table's active files, relative to the table. `partition`: only those of (partition column, value)."""
-    files = pa.table(table.get_add_actions(flatten=True))
-    if partition is not None:
-        files = files.filter(pc.equal(files.column(f"partition.{partition[0]}"), partition[1]))
-    return [unquote(str(path)) for path in files.column("path").to_pylist()]
+def names_in(folder: str, store: Store) -> list[str]:
+    """What lies in a folder, sorted; nothing where it is not there. Raises OSError."""
+    found = filesystem(folder, store).get_file_info(pafs.FileSelector("", allow_not_found=True))
+    return sorted(str(info.base_name) for info in found)
+
+
+def file_names(table: DeltaTable) -> list[str]:
+    """The table's active files, relative to the table."""
+    return _paths(pa.table(table.get_add_actions(flatten=True)))
+
+
+def _paths(actions: pa.Table) -> list[str]:
+    return [unquote(str(path)) for path in actions.column("path").to_pylist()]
 
 
 class TableFiles:
     """A table's files at `uri`. Columns are asked for by dotted path: `route`, `_origin.batch`."""
 
-    def __init__(self, table: DeltaTable, uri: str, store: Store, partition: tuple[str, str] | None = None) -> None:
-        self.names = file_names(table, partition)
+    def __init__(self, table: DeltaTable, uri: str, store: Store) -> None:
+        actions = pa.table(table.get_add_actions(flatten=True))
+        self._places = actions.select([n for n in actions.column_names if n == "path" or n.startswith("partition.")])
+        self.names = _paths(self._places)
         self._system = filesystem(uri, store)
         self._fields = json.loads(table.schema().to_json())["fields"]
         self._kept = _kept_rows(table)
+
+    def within(self, column: str, value: str) -> TableFiles:
+        """Those of one partition; the table's log is not read again for them."""
+        found = copy(self)
+        found.names = _paths(self._places.filter(pc.equal(self._places.column(f"partition.{column}"), value)))
+        return found
 
     def has(self, path: str) -> bool:
         """Does the table have this column?"""
@@ -79,6 +95,11 @@ class TableFiles:
             keep[: len(known)] = known
             begin += piece.num_rows
             yield piece.filter(pa.array(keep))
+
+    def read_all(self, paths: Sequence[str]) -> Iterator[pa.Table]:
+        """As `read`, of one file after the other."""
+        for name in self.names:
+            yield from self.read(name, paths)
 
     def _physical(self, path: str) -> list[str] | None:
         found: list[str] = []

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from pyspark.sql.types import StructType
 
-from distributary.names import quoted
+from distributary.names import quoted, quoted_parts
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.evolve import Evolution, Policy, evolve
@@ -70,8 +70,9 @@ class SparkEngine:
         name = f"delta.{quoted(uri)}"
         self.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{WIDENING}' = 'true')")
         for path, kind in evolution.widened:
-            column = ".".join(quoted(part) for part in path.split("."))
-            self.spark.sql(f"ALTER TABLE {name} ALTER COLUMN {column} TYPE {from_arrow_type(kind).simpleString()}")
+            self.spark.sql(
+                f"ALTER TABLE {name} ALTER COLUMN {quoted_parts(path)} TYPE {from_arrow_type(kind).simpleString()}"
+            )
 
     def append(self, rows: DataFrame, uri: str, mark: Mark) -> bool:
         """Append `rows` under the batch's mark; False when the table has taken this batch before.

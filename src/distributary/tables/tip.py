@@ -33,6 +33,10 @@ class Tip:
     def of(cls, version: int, schema: pa.Schema) -> Tip:
         return cls(version, schema.serialize().to_pybytes())
 
+    def leads(self, uri: str, store: Store) -> bool:
+        """Can the next version of the table at `uri` be committed without opening it? Not one that is checkpointed."""
+        return not checkpoint_due(uri, self.version + 1) and cannot_put_once(uri, store) is None
+
     def arrow_schema(self) -> pa.Schema:
         return pa.ipc.read_schema(pa.py_buffer(self.schema))
 
@@ -43,7 +47,7 @@ def append_on_tip(uri: str, tip: Tip, files: Sequence[DataFile], mark: Mark, sto
     Also False where the store refuses or is away: an error does not say that nothing was written, and who opens the
     table finds out.
     """
-    if checkpoint_due(uri, tip.version + 1) or cannot_put_once(uri, store) is not None:
+    if not tip.leads(uri, store):
         return False
     rows = sum(file.rows for file in files)
     text = commit_text(tip.version, mark, files, rows=rows, about=APPEND)

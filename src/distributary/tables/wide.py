@@ -32,8 +32,8 @@ def seen_by(route: str, schema: pa.Schema | None, origin: str) -> pa.Schema | No
     at = -1 if schema is None else schema.get_field_index(table_name(route))
     if schema is None or at < 0:
         return None
-    own = list(schema.field(at).type)
-    return pa.schema([*own, *([schema.field(origin)] if origin in schema.names else [])])
+    own, from_where = list(schema.field(at).type), schema.get_field_index(origin)
+    return pa.schema([*own, *([schema.field(from_where)] if from_where >= 0 else [])])
 
 
 def grown(schema: pa.Schema | None, found: Mapping[str, pa.Schema], origin: str) -> Evolution:

@@ -20,6 +20,7 @@ from distributary.declarative.judge import VERDICT_SCHEMA, decode_rows, judge_va
 from distributary.declarative.known import Known, discover
 from distributary.fanout.orders import ORIGIN
 from distributary.registry import Registry, open_registry
+from distributary.schemas import Schemas
 from distributary.simulate.games.records import Faults, Plan, Record
 from distributary.simulate.games.sinks import write_delta
 from distributary.simulate.games.stream import Games
@@ -61,7 +62,7 @@ class Rest:
         self.sent: list[Record] = []
 
     def known(self) -> Known:
-        return discover(self.config, self.registry)
+        return discover(self.config, Schemas(self.registry))
 
     def send(self, version: int, **more: Any) -> list[Record]:
         records = list(self.games.records(version, **more))

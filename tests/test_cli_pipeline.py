@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,8 @@ from distributary.cli.entry import execute
 from distributary.errors import Exit
 from distributary.state.lock import only_run
 
+pytestmark = pytest.mark.usefixtures("old_signals")
+
 PIPELINE = """\
 pipeline: games
 layout: {layout}
@@ -19,14 +19,6 @@ source: {{type: delta, path: {root}/source}}
 registry: {{path: {root}/registry}}
 tables: {{root: {root}/lake}}
 """
-
-
-@pytest.fixture(autouse=True)
-def old_signals() -> Iterator[None]:
-    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
-    yield
-    for number, handler in before:
-        signal.signal(number, handler)
 
 
 def pipeline(folder: Path, layout: str = "declarative", more: str = "") -> str:

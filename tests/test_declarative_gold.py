@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from distributary.declarative.gold import literal, plan, quarantine_sql
+from distributary.declarative.gold import plan, quarantine_sql
+from distributary.names import literal
 from tests.declarative_at_rest import Rest
 
 

@@ -12,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from distributary.declarative.known import add_writers, discover, parse_writers, read_writers, write_down
 from distributary.errors import StoreUnreadable, TableCollision
 from distributary.fanout.orders import ORIGIN
+from distributary.schemas import Schemas
 from distributary.simulate.games.schemas import event_text
 from distributary.tables.append import Owner
 from distributary.tables.store import Store
@@ -59,7 +60,7 @@ def test_a_schema_that_does_not_compile_concerns_its_own_id_only(tmp_path: Path)
     text = 'syntax = "proto3"; message event { string a = 1; } message other { string b = 1; }'
     bad = rest.registry.register(f"{game}-value", text).schema.id
     strict = Rest(tmp_path, payload={"format": "protobuf", "message": "1"})
-    known = discover(strict.config, strict.registry)
+    known = discover(strict.config, Schemas(strict.registry))
     assert [writer[0] for writer in known.routes[game].slots] == [bad]
     assert len(known.routes[game].broken) == 1, "version 1 has no second message"
 
@@ -70,7 +71,7 @@ def test_writers_that_no_subject_names_are_kept_in_the_table_and_in_a_file(tmp_p
     game = rest.games.names[0]
     schema_id = rest.registry.latest(f"{game}-value").schema.id
     assert rest.known().routes == {}
-    assert list(discover(rest.config, rest.registry, {game: {(schema_id, "0")}}).routes) == [game]
+    assert list(discover(rest.config, Schemas(rest.registry), {game: {(schema_id, "0")}}).routes) == [game]
     add_writers(rest.config, Store(), {game: {(schema_id, "0")}})
     add_writers(rest.config, Store(), {game: {(schema_id, "0")}, "other": {(7, "0.1")}})
     assert read_writers(rest.config, Store()) == {game: {(schema_id, "0")}, "other": {(7, "0.1")}}

@@ -80,6 +80,7 @@ def run(rest: Rest, told: list[dict[str, Any]] | None = None, **options: Any) ->
     return Runner(rest.config, Path(rest.config.tables.root), Options(**options), (told or []).append)
 
 
+@pytest.mark.usefixtures("old_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_end_a_run_after_its_update_although_spark_took_ctrl_c(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
@@ -88,16 +89,11 @@ def test_ctrl_c_and_sigterm_end_a_run_after_its_update_although_spark_took_ctrl_
         signal.raise_signal(number)
         return good()
 
-    before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        spark = Spark(monkeypatch, interrupted)
-        stopper = Stopper()
-        one = Runner(Rest(tmp_path).config, tmp_path, Options(every_sec=60), started=lambda: stopper.attach(one))
-        assert one.go().updates == 1
-        assert (stopper.received, spark.updates) == (number, [])
-    finally:
-        for which, handler in before.items():
-            signal.signal(which, handler)
+    spark = Spark(monkeypatch, interrupted)
+    stopper = Stopper()
+    one = Runner(Rest(tmp_path).config, tmp_path, Options(every_sec=60), started=lambda: stopper.attach(one))
+    assert one.go().updates == 1
+    assert (stopper.received, spark.updates) == (number, [])
 
 
 def test_what_failed_is_tried_again_three_times_and_then_given_up(

@@ -78,7 +78,9 @@ class Shape:
         dropped: dict[int, str] = {}
         warned: dict[int, tuple[str, ...]] = {}
         failures: dict[str, int] = {}
-        for rule, broken in zip(plan.rules, _broken(plan, rows), strict=True):
+        with _registered(rows) as engine:
+            found, written = _broken(plan, engine), _selected(plan, engine, rows)
+        for rule, broken in zip(plan.rules, found, strict=True):
             if not len(broken):
                 continue
             if rule.otherwise == "fail":
@@ -88,19 +90,17 @@ class Shape:
                     dropped.setdefault(at, rule.name)
                 elif rule.otherwise == "warn":
                     warned[at] = (*warned.get(at, ()), rule.name)
-        return Shaped(_selected(plan, rows), dropped, warned, failures)
+        return Shaped(written, dropped, warned, failures)
 
 
 def check_shapes(tables: Tables) -> None:
     """Raises ShapeInvalid for SQL that no schema could make right."""
-    for key, expectations, select in [
-        ("tables", tables.expectations, tables.select),
-        *((f"tables.routes.{r}", own.expectations or [], own.select) for r, own in tables.routes.items()),
-    ]:
+    for key, expectations in tables.each("expectations").items():
         for n, expectation in enumerate(expectations):
-            _try(f"{key}.expectations[{n}].that", f"SELECT ({expectation.that}) FROM {_TABLE}", expectation.that)
+            _try(f"{key}[{n}].that", f"SELECT ({expectation.that}) FROM {_TABLE}", expectation.that)
+    for key, select in tables.each("select").items():
         for n, item in enumerate(select or ()):
-            _try(f"{key}.select[{n}]", f"SELECT {item} FROM {_TABLE}", item)
+            _try(f"{key}[{n}]", f"SELECT {item} FROM {_TABLE}", item)
 
 
 # -- plans -------------------------------------------------------------------------------------------------
@@ -162,22 +162,19 @@ def _words(error: Exception) -> str:
 # -- rows --------------------------------------------------------------------------------------------------
 
 
-def _broken(plan: _Plan, rows: pa.RecordBatch) -> list[np.ndarray]:
+def _broken(plan: _Plan, engine: _Engine) -> list[np.ndarray]:
     """The rows, by number, for which each rule's condition is false."""
     if not plan.rules:
         return []
     conditions = ", ".join(f"CAST(({r.that}) AS BOOLEAN) AS c{n}" for n, r in enumerate(plan.rules))
-    with _registered(rows) as context:
-        found = context.plan(f"SELECT {conditions} FROM {_TABLE}").to_arrow_table()
+    found = engine.plan(f"SELECT {conditions} FROM {_TABLE}").to_arrow_table()
     return [np.flatnonzero(np.asarray(pc.equal(column, False).fill_null(False))) for column in found.columns]
 
 
-def _selected(plan: _Plan, rows: pa.RecordBatch) -> pa.RecordBatch:
+def _selected(plan: _Plan, engine: _Engine, rows: pa.RecordBatch) -> pa.RecordBatch:
     if plan.items is None:
         return rows
-    with _registered(rows) as context:
-        sql = f"SELECT {', '.join(plan.items)} FROM {_TABLE}"
-        found = context.plan(sql).to_arrow_table()
+    found = engine.plan(f"SELECT {', '.join(plan.items)} FROM {_TABLE}").to_arrow_table()
     columns = [column.combine_chunks().cast(f.type) for column, f in zip(found.columns, plan.columns, strict=True)]
     arrays = [c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=plan.columns)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from distributary.errors import ShareInvalid
+from distributary.names import literal
 
 _FRACTION = re.compile(r"([1-9]\d{0,3})/([1-9]\d{0,3})")
 
@@ -59,7 +60,7 @@ class Share:
         cases = [f"WHEN {column} IS NULL OR {column} = '' THEN {_bool(self.index == 0)}"]
         for mine in (True, False):
             if names := sorted(r for r, share in self.placed.items() if (share == self.index) == mine):
-                cases.append(f"WHEN {column} IN ({', '.join(map(_literal, names))}) THEN {_bool(mine)}")
+                cases.append(f"WHEN {column} IN ({', '.join(map(literal, names))}) THEN {_bool(mine)}")
         return f"CASE {' '.join(cases)} ELSE {hashed} END"
 
 
@@ -156,8 +157,3 @@ def _texts(value: Sequence[Any]) -> list[str]:
 
 def _bool(value: bool) -> str:
     return "true" if value else "false"
-
-
-def _literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

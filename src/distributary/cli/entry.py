@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from distributary.cli.commands import app
 from distributary.cli.output import note
-from distributary.errors import DistributaryError, Exit
+from distributary.errors import DistributaryError, Exit, without_stack
 
 log = logging.getLogger("distributary")
 
@@ -65,7 +65,7 @@ def _misused(error: typer.TyperException) -> Exit:
 def _unexpected(error: Exception) -> Exit:
     """An error that no module foresaw."""
     kind = type(error)
-    lines = [line.rstrip() for line in str(error).split("\n\nJVM stacktrace")[0].splitlines() if line.strip()]
+    lines = [line.rstrip() for line in without_stack(error).splitlines() if line.strip()]
     # A Python worker's traceback says last what went wrong, everything else says it first.
     line = (lines[-1 if any(x.startswith("Traceback") for x in lines) else 0] if lines else "")[:_MAX_LINE_CHARS]
     if isinstance(error, OSError):

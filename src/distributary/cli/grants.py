@@ -38,4 +38,4 @@ def grants(
         say(f"{statement.sql};")
     for pattern in plan.unmatched:
         note(f"no table matches {pattern!r} yet; run grants again when there is one")
-    note(f"{len(plan.statements)} statements {'were run' if apply else '; --apply runs them'}".replace(" ;", ";"))
+    note(f"{len(plan.statements)} statements{' were run' if apply else '; --apply runs them'}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,7 +85,6 @@ def run(
     --json: a line per event ("kind": "event"), per update with rows per dataset ("update"), and for the run ("run").
     """
     config = declarative(file)
-    from distributary.declarative.lines import line
     from distributary.declarative.runner import Options, Runner
     from distributary.declarative.update import Selection
 
@@ -95,13 +94,6 @@ def run(
     ends = once or dry_run or config.trigger.mode == "once"
     pace = _pace(config, every)
     stopper = Stopper()
-
-    def tell(said: dict[str, Any]) -> None:
-        if as_json:
-            say_json(said)
-        elif (text := line(said)) is not None:
-            say(text)
-
     if not as_json:
         note(f"pipeline {config.pipeline}: starting Spark")
     # Only once Spark is there: until then a signal just ends the process, and Spark's start takes Ctrl-C for itself.
@@ -109,7 +101,7 @@ def run(
         config,
         file.resolve().parent,
         Options(ends, pace, selection, remote),
-        tell,
+        _teller(as_json),
         started=lambda: stopper.attach(runner),
     )
     report = runner.go()
@@ -134,6 +126,19 @@ def not_declarative(file: Path, config: Pipeline) -> None:
         )
 
 
+def _teller(as_json: bool) -> Callable[[Mapping[str, Any]], None]:
+    """Says what a runner tells."""
+    from distributary.declarative.lines import line
+
+    def tell(said: Mapping[str, Any]) -> None:
+        if as_json:
+            say_json(said)
+        elif (text := line(said)) is not None:
+            say(text)
+
+    return tell
+
+
 def _pace(config: Pipeline, every: str | None) -> float:
     """Seconds from the begin of one update to that of the next. Raises BadInput."""
     from distributary.config.quantities import seconds
@@ -152,18 +157,11 @@ def _names(given: list[str] | None) -> tuple[str, ...]:
 
 def play_declarative(folder: Path, as_json: bool) -> Exit:
     """The demo `declarative`."""
-    from distributary.declarative.lines import demo_lines, line
+    from distributary.declarative.lines import demo_lines
     from distributary.demo.declarative import DeclarativeFolder, play
 
     stopper = Stopper()
-
-    def tell(said: Mapping[str, Any]) -> None:
-        if as_json:
-            say_json(said)
-        elif (text := line(said)) is not None:
-            say(text)
-
-    result = play(DeclarativeFolder(folder.resolve()), tell, note if as_json else say, stopper.attach)
+    result = play(DeclarativeFolder(folder.resolve()), _teller(as_json), note if as_json else say, stopper.attach)
     if as_json:
         say_json(result.to_json())
         say_json(result.verification.to_json())

@@ -168,15 +168,12 @@ def demo_text(result: Result, file: str) -> RenderableType:
     total = result.report
     folder = result.folder
     fresh = {result.newcomer}
-    tried = [
-        ("what each table holds, its lag, what is kept aside", f"distributary status {file}"),
-        ("recount every table against the ledger", f"distributary verify {file}"),
-        ("send the quarantined rows through again", f"distributary replay {file}"),
-        ("go on with the stream (Ctrl-C ends it)", f"distributary run {file}"),
-    ]
-    commands = Table(box=None, show_header=False, pad_edge=False)
-    for why, command in tried:
-        commands.add_row(Text(command, style="bold"), Text(f"# {why}", style="dim"))
+    tried = {
+        "status": "what each table holds, its lag, what is kept aside",
+        "verify": "recount every table against the ledger",
+        "replay": "send the quarantined rows through again",
+        "run": "go on with the stream (Ctrl-C ends it)",
+    }
     files = Table(box=None, show_header=False, pad_edge=False)
     for name, path in (
         ("tables", folder.lake),
@@ -196,7 +193,7 @@ def demo_text(result: Result, file: str) -> RenderableType:
         Text("\nfiles"),
         Padding(files, (0, 0, 0, 2), expand=False),
         Text("\nnext"),
-        Padding(commands, (0, 0, 0, 2), expand=False),
+        _commands(tried, file),
         Text(f"\ndone in {result.seconds:.0f} s"),
     )
 
@@ -213,13 +210,11 @@ def changes_text(result: ChangesResult, file: str) -> RenderableType:
         verdict = Text("equal", style="green") if not one.differences else Text("; ".join(one.differences), style="red")
         counts = (one.events, one.rows, one.found, one.values, one.stale)
         table.add_row(one.route, one.kind, *(f"{n:,}" for n in counts), verdict)
-    commands = Table(box=None, show_header=False, pad_edge=False)
-    for command, why in (
-        ("status", "per table: events, how fresh it is, what waits"),
-        ("verify", "read all files again, recount the logs, fold them anew"),
-        ("run", "go on with the stream (Ctrl-C ends it)"),
-    ):
-        commands.add_row(Text(f"distributary {command} {file}", style="bold"), Text(f"# {why}", style="dim"))
+    tried = {
+        "status": "per table: events, how fresh it is, what waits",
+        "verify": "read all files again, recount the logs, fold them anew",
+        "run": "go on with the stream (Ctrl-C ends it)",
+    }
     return Group(
         Text(
             f"\n{result.report.rows_in:,} events in {result.files} files ({result.doubled} repeat others, "
@@ -230,9 +225,17 @@ def changes_text(result: ChangesResult, file: str) -> RenderableType:
         Text(""),
         verification_text(result.verification),
         Text(f"\nlog and merged tables: {result.folder.lake}\n\nnext"),
-        Padding(commands, (0, 0, 0, 2), expand=False),
+        _commands(tried, file),
         Text(f"\ndone in {result.seconds:.0f} s"),
     )
+
+
+def _commands(tried: Mapping[str, str], file: str) -> RenderableType:
+    """What to try next with a pipeline file: commands, and why each."""
+    grid = Table(box=None, show_header=False, pad_edge=False)
+    for command, why in tried.items():
+        grid.add_row(Text(f"distributary {command} {file}", style="bold"), Text(f"# {why}", style="dim"))
+    return Padding(grid, (0, 0, 0, 2), expand=False)
 
 
 def _comparison(found: Comparison) -> Text:

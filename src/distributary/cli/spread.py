@@ -80,20 +80,27 @@ def spread(
 
 def taken_share(share: str | None, plan_file: Path | None, cluster: str | None) -> tuple[Division, str] | None:
     """The division and the cluster in it that the options name; None for all routes. Raises ShareInvalid, BadInput."""
-    from distributary.shares import Division, parse_share, read_plan
+    from distributary.shares import Division, parse_share
 
     if (plan_file is None) != (cluster is None) or (share is not None and plan_file is not None):
         raise BadInput(detail="give --share I/N, or --plan-file PLAN with --cluster NAME, or none of them")
     if plan_file is not None and cluster is not None:
-        try:
-            text = plan_file.read_text(encoding="utf-8")
-        except OSError as e:
-            raise BadInput(detail=f"--plan-file {plan_file} cannot be read: {e.strerror}") from e
-        return read_plan(text, what=str(plan_file)), cluster
+        return division_in(plan_file), cluster
     if share is None:
         return None
     taken = parse_share(share)
     return Division.even(taken.count), taken.name
+
+
+def division_in(plan_file: Path) -> Division:
+    """The division in a plan file. Raises ShareInvalid, BadInput."""
+    from distributary.shares import read_plan
+
+    try:
+        text = plan_file.read_text(encoding="utf-8")
+    except OSError as e:
+        raise BadInput(detail=f"--plan-file {plan_file} cannot be read: {e.strerror}") from e
+    return read_plan(text, what=str(plan_file))
 
 
 def settings(conf: Sequence[str] | None) -> dict[str, str]:

@@ -11,7 +11,7 @@ import typer
 from distributary.cli.options import GROUP, File, Json
 from distributary.cli.output import note, say, say_json, show
 from distributary.cli.pipeline import not_declarative
-from distributary.cli.spread import Conf, settings
+from distributary.cli.spread import Conf, division_in, settings
 from distributary.cli.streams import showing
 from distributary.errors import BadInput, Exit
 
@@ -69,7 +69,7 @@ def plan(
     from distributary.workflow.views import plan_text
 
     is_one_stream(config, True)
-    found, where = make(config, clusters, per_cluster, routes_from, routes)
+    found, where = make(config, clusters, per_cluster, routes_from, routes, followed(config))
     if out is not None:
         import json
 
@@ -174,11 +174,12 @@ def databricks(
     workspace = Workspace(connect(profile), config, note) if create or run or repair else None
     if not (run or repair) or create:
         whole = is_one_stream(config, (clusters or 1) > 1 or per_cluster or per_route or plan_file)
-        now, found = followed(config), None
+        now = followed(config)
+        found: WorkflowPlan | Division | None = None
         if plan_file is None and not whole:
-            as_it_is = now if not (clusters or per_cluster or per_route) else None
+            found = now if not (clusters or per_cluster or per_route) else None
             wanted = clusters or (None if per_cluster else 1)
-            found = as_it_is or make(config, wanted, per_cluster, routes_from, routes)[0]
+            found = found or make(config, wanted, per_cluster, routes_from, routes, now)[0]
         prepared = prepare(config, file, found, plan_file, per_route=per_route, wheel=wheel)
         if create and workspace is not None:
             workspace.create(file.name, prepared.file_text, prepared.spread, prepared.wheel_name, prepared.wheel)
@@ -230,8 +231,9 @@ def make(
     per_cluster: int | None,
     routes_from: Literal["auto", "ledger", "bronze", "registry"],
     routes: Path | None,
+    before: Division | None,
 ) -> tuple[WorkflowPlan, str]:
-    """A plan for the routes that are found, and where they were found."""
+    """A plan for the routes that are found, and where they were found. `before`: the division that holds now."""
     from distributary.workflow.plan import make_plan
     from distributary.workflow.routes import discover
 
@@ -241,7 +243,7 @@ def make(
         found.loads,
         clusters=clusters,
         routes_per_cluster=per_cluster,
-        before=followed(config),
+        before=before,
     )
     return plan, found.where
 
@@ -252,13 +254,10 @@ def chosen(config: Pipeline, clusters: int | None, plan_file: Path | None) -> Di
 
     Raises ShareConflict where the pipeline follows one of another number of clusters.
     """
-    from distributary.shares import Division, read_plan
+    from distributary.shares import Division
 
     if plan_file is not None:
-        try:
-            return read_plan(plan_file.read_text(encoding="utf-8"), what=str(plan_file))
-        except OSError as e:
-            raise BadInput(detail=f"--plan-file {plan_file} cannot be read: {e.strerror}") from e
+        return division_in(plan_file)
     now = followed(config)
     if now is not None and clusters in (None, len(now.clusters)):
         return now

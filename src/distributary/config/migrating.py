@@ -103,10 +103,7 @@ def _whole(value: str) -> int:
 
 def _prefix(value: str, to: Migrated) -> None:
     plain = re.sub(r"[^a-z0-9_]+", "_", value.lower()).lstrip("_")
-    for key in ("log", "merged"):
-        pattern = to.document["tables"][key]
-        if pattern is not None:
-            to.put(f"tables.{key}", plain + pattern)
+    _rename(to, lambda pattern: plain + pattern)
 
 
 def _frequency(value: str, to: Migrated) -> None:
@@ -148,10 +145,15 @@ def _partitions(value: str, to: Migrated) -> None:
 
 def _database(value: str, to: Migrated) -> None:
     to.put("tables.database", value)
+    _rename(to, lambda pattern: pattern.replace("{database}_", ""))
+
+
+def _rename(to: Migrated, name: Callable[[str], str]) -> None:
+    """`name`: a table's pattern -> another; `log: null` stays."""
     for key in ("log", "merged"):
         pattern = to.document["tables"][key]
         if pattern is not None:
-            to.put(f"tables.{key}", pattern.replace("{database}_", ""))
+            to.put(f"tables.{key}", name(pattern))
 
 
 def _compaction(value: str, to: Migrated) -> None:

@@ -157,11 +157,9 @@ class Pipeline(Model):
         if self.layout != "declarative":
             if _is_given(self, "declarative"):
                 raise fault("declarative", "allowed with layout: declarative only")
-            functions = {"function": self.tables.function}
-            functions |= {f"routes.{route}.function": own.function for route, own in self.tables.routes.items()}
-            for key, function in functions.items():
+            for key, function in self.tables.each("function").items():
                 if function is not None:
-                    raise fault(f"tables.{key}", "allowed with layout: declarative only; use select")
+                    raise fault(key, "allowed with layout: declarative only; use select")
         elif isinstance(self.source, DatastreamSource):
             raise fault("layout", "change files have one layout; leave it out")
 
@@ -180,11 +178,7 @@ class Pipeline(Model):
                 if name.lower() in Bronze.COLUMNS or len({n.lower() for n in names}) < len(names):
                     raise fault(f"envelope.{key}", f"bronze has a column {name!r} of its own; give the envelope others")
         if self.layout == "wide":
-            engines = {"tables.engine": self.tables.engine}
-            engines |= {
-                f"tables.routes.{route}.engine": own.engine or "auto" for route, own in self.tables.routes.items()
-            }
-            for key, engine in engines.items():
+            for key, engine in self.tables.each("engine").items():
                 if engine == "spark":
                     raise fault(key, "a wide table is written by engine task only")
 
@@ -227,11 +221,8 @@ class Pipeline(Model):
 
     def for_share(self, share: Share) -> Self:
         """This pipeline for one share: with a state (ledger, quarantine, checkpoint) of its own, below this one's."""
-        folder = f"shares/{share.generation}/{share.name}"
-        checkpoint = None if self.checkpoint is None else f"{self.checkpoint.rstrip('/')}/{folder}"
-        found = self.model_copy(update={"state": f"{self.state_root}/{folder}", "checkpoint": checkpoint})
+        found = self._below(f"shares/{share.generation}/{share.name}")
         found._share = share
-        found._whole_state = self.whole_state
         return found
 
     @property
@@ -241,13 +232,17 @@ class Pipeline(Model):
 
     def for_route_key(self, key: str) -> Self:
         """The same pipeline for one partition of bronze: with a state of its own below this one's."""
-        folder = f"{BY_ROUTE}/{key}"
-        checkpoint = None if self.checkpoint is None else f"{self.checkpoint.rstrip('/')}/{folder}"
-        found = self.model_copy(update={"state": f"{self.state_root}/{folder}", "checkpoint": checkpoint})
+        found = self._below(f"{BY_ROUTE}/{key}")
         found._key = key
-        found._whole_state = self.whole_state
         # The partition alone says what it reads: a share would leave out routes whose name is too long to be read back.
         found._share = None
+        return found
+
+    def _below(self, folder: str) -> Self:
+        """This pipeline with state and checkpoint in `folder` below its own."""
+        checkpoint = None if self.checkpoint is None else f"{self.checkpoint.rstrip('/')}/{folder}"
+        found = self.model_copy(update={"state": f"{self.state_root}/{folder}", "checkpoint": checkpoint})
+        found._whole_state = self.whole_state
         return found
 
     def as_dict_masked(self) -> dict[str, Any]:

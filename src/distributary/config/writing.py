@@ -221,6 +221,11 @@ class Tables(Model):
         given = own.evolution.model_dump(exclude_none=True) if own.evolution else {}
         return own.engine or self.engine, self.evolution.model_copy(update=given)
 
+    def each(self, key: str) -> dict[str, Any]:
+        """What a key says of all tables and what it says of a route, where it does; by the key's full name."""
+        own = {f"tables.routes.{route}.{key}": getattr(one, key) for route, one in self.routes.items()}
+        return {f"tables.{key}": getattr(self, key)} | {name: value for name, value in own.items() if value is not None}
+
     def shape_of(self, route: str) -> tuple[list[Expectation], list[str] | None, str | None]:
         """The expectations, the select list and the function of `route`: its own, where given, over the common ones."""
         own = self.routes.get(route)

@@ -64,8 +64,8 @@ class Bronze:
         """Records by route; in `files` (names as the table has them) only, where given."""
         rows = table.to_pyarrow_dataset()
         if files is not None:
-            wanted = set(files)
-            parts = [f for f in rows.get_fragments() if _name(f.path) in {_name(w) for w in wanted}]
+            wanted = {_name(file) for file in files}
+            parts = [f for f in rows.get_fragments() if _name(f.path) in wanted]
             rows = ds.FileSystemDataset(parts, rows.schema, rows.format, rows.filesystem) if parts else None
         counts: Counts = {}
         if rows is not None:
@@ -77,6 +77,8 @@ class Bronze:
 
     def added(self, table: DeltaTable, since: int) -> list[str] | None:
         """Files that came after version `since`; None where files also went, or that version is not kept any more."""
+        if since == int(table.version()):
+            return []
         try:
             old = self.open(since)
         except (DeltaError, OSError):

@@ -44,9 +44,14 @@ class Datasets:
         """Where a table is: the database's location is the pipeline's `tables.root`."""
         return join(self.root, name)
 
+    @property
+    def place(self) -> str:
+        """The database's whole name for Spark SQL."""
+        return f"{quoted(self.catalog)}.{quoted(self.database)}"
+
     def sql(self, name: str) -> str:
         """A dataset's whole name for Spark SQL."""
-        return ".".join(quoted(part) for part in (self.catalog, self.database, name))
+        return f"{self.place}.{quoted(name)}"
 
 
 def state_folder(config: Pipeline) -> str:

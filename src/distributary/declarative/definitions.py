@@ -24,8 +24,9 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from distributary.config import Pipeline, load
-from distributary.declarative import gold
 from distributary.declarative.datasets import Datasets
+from distributary.declarative.gold import materialized, quarantine_sql
+from distributary.declarative.gold import plan as plan_gold
 from distributary.declarative.judge import VERDICT_DDL, VERDICT_SCHEMA, decode_rows, judge_columns, judge_values
 from distributary.declarative.known import ROUTE_PROPERTY, WRITERS_PROPERTY, Known, Route, discover, write_down
 from distributary.declarative.libraries import load_function
@@ -34,6 +35,7 @@ from distributary.errors import TableCollision
 from distributary.fanout.orders import ORIGIN
 from distributary.names import quoted
 from distributary.pipeline import registry_of, source_stream
+from distributary.schemas import Schemas
 from distributary.shape import check_shapes
 from distributary.tables.append import Owner
 from distributary.tables.spark_engine import ddl
@@ -62,13 +64,17 @@ def define(file: str | Path, spark: SparkSession) -> Defined:
     return register(load(file), Path(file).resolve().parent, spark)
 
 
-def register(config: Pipeline, base: Path, spark: SparkSession, *, dry: bool = False) -> Defined:
-    """Register all datasets of a pipeline. `base`: the folder of its file. `dry`: change nothing that is there.
+def register(
+    config: Pipeline, base: Path, spark: SparkSession, *, schemas: Schemas | None = None, dry: bool = False
+) -> Defined:
+    """Register all datasets of a pipeline. `base`: the folder of its file. `schemas`: what earlier updates have looked
+    up. `dry`: change nothing that is there.
 
     Raises ShapeInvalid, TableCollision, RegistryDown, RegistryDenied, SourceMissing, StoreUnreadable.
     """
     check_shapes(config.tables)
-    return _Definitions(config, spark, discover(config, registry_of(config)), base).register(dry)
+    known = discover(config, schemas or Schemas(registry_of(config)))
+    return _Definitions(config, spark, known, base).register(dry)
 
 
 class _Definitions:
@@ -95,8 +101,9 @@ class _Definitions:
         """What Spark's pipelines do not do with tables and views that are there."""
         for change in growth(self.datasets, self.known):
             self.spark.sql(change)
-        make_way(self.spark, self.config, self.views, self.materialized)
-        return keep_current(self.spark, self.config, self.views)
+        there = make_way(self.spark, self.config, self.views, self.materialized)
+        keep_current(self.spark, self.config, self.views, there)
+        return there
 
     def _note(self, name: str, kind: str, route: str | None = None) -> str:
         if name in self.kinds:
@@ -114,7 +121,7 @@ class _Definitions:
         def bronze() -> DataFrame:
             return rows
 
-        found = View(gold.quarantine_sql(self.datasets), (self.datasets.bronze,))
+        found = View(quarantine_sql(self.datasets), (self.datasets.bronze,))
         self._view(self._note(self.datasets.quarantine, "quarantine"), found)
 
     def _silver(self, route: Route) -> None:
@@ -136,7 +143,7 @@ class _Definitions:
             return rows if own is None else own(rows)
 
     def _gold(self) -> None:
-        plan = gold.plan(self.config, self.known, self.datasets)
+        plan = plan_gold(self.config, self.known, self.datasets)
         self.problems += plan.problems
         for one in plan.golds:
             self._note(one.name, "gold", one.route)
@@ -149,7 +156,7 @@ class _Definitions:
                 self._view(self.datasets.unified, View(plan.unified_sql(), tuple(g.name for g in plan.golds)))
         else:
             self.materialized = plan.materialized()
-            gold.materialized(self.spark, plan)
+            materialized(self.spark, plan)
 
     def _view(self, name: str, view: View) -> None:
         """A view that is kept in the catalog: SQL is the only word for one (`dp` has temporary views)."""

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.known import Known
-from distributary.names import quoted
+from distributary.names import literal, quoted
 from distributary.tables.append import Owner
 
 COUNT, FIRST, LAST = "events", "first_event", "last_event"
@@ -148,12 +148,6 @@ def quarantine_sql(datasets: Datasets) -> str:
         f"(SELECT replay_of FROM {bronze} WHERE replay_of IS NOT NULL) AS r ON b.id = r.replay_of "
         "WHERE b.reason IS NOT NULL"
     )
-
-
-def literal(text: str) -> str:
-    """A text for Spark SQL."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _kind(columns: Iterable[pa.Field], path: Sequence[str]) -> Any:

@@ -20,7 +20,7 @@ from distributary.declarative.known import Known, Route
 from distributary.errors import ExpectationBroken, Reason
 from distributary.fanout.chunks import Cut, Writer, one_array
 from distributary.fanout.demux import split_payloads, split_values
-from distributary.formats.framing import frame
+from distributary.formats.framing import frame_all
 from distributary.tables.conform import conform
 from distributary.tables.quarantine import ORIGIN_FIELDS
 
@@ -158,8 +158,7 @@ class _Verdicts(Cut):
         if not self.known.reader.payload_framed or not len(payload):
             return payload
         schema_id, message = (records.column(n)[0].as_py() for n in ("schema_id", "message"))
-        header = pa.scalar(frame(schema_id, b"", [int(step) for step in message.split(".")]), pa.binary())
-        return pc.binary_join_element_wise(header, payload, pa.scalar(b"", pa.binary()))
+        return frame_all(schema_id, message, payload)
 
     def _keep(self, at: pa.ChunkedArray, columns: dict[str, Any]) -> None:
         rows = len(at)

@@ -23,9 +23,8 @@ from distributary.errors import SchemaBroken, SchemaNotFound, StoreUnreadable
 from distributary.fanout.chunks import Writer
 from distributary.fanout.demux import EnvelopeReader, wrong_fields
 from distributary.fanout.envelopes import Envelopes
-from distributary.fanout.orders import ORIGIN
+from distributary.fanout.orders import ORIGIN, payload_columns
 from distributary.formats.protobuf import BadIndex, MessageDecoder, decoder_for
-from distributary.registry import Registry
 from distributary.registry.compile import CompiledSchema
 from distributary.schemas import LOOKUPS, Schemas
 from distributary.shape import Shape
@@ -70,28 +69,23 @@ class Known:
     routes: Mapping[str, Route]
 
 
-def payload_columns(columns: pa.Schema) -> pa.Schema:
-    """A writer schema's columns; none may take the origin's name."""
-    return pa.schema([f.with_name(f"{ORIGIN}__field") if f.name.lower() == ORIGIN else f for f in columns])
-
-
 Writers = Mapping[str, Iterable[Writer]]
 """Writers by route."""
 
 
-def discover(config: Pipeline, registry: Registry, more: Writers | None = None) -> Known:
-    """Ask the registry and the tables. `more`: writers that neither names.
+def discover(config: Pipeline, schemas: Schemas, more: Writers | None = None) -> Known:
+    """Ask the registry of `schemas` and the tables. `more`: writers that neither names.
 
     Raises RegistryDown, RegistryDenied, StoreUnreadable, TableCollision, ShapeInvalid.
     """
-    return _Discovery(config, registry).known(more or {})
+    return _Discovery(config, schemas).known(more or {})
 
 
 class _Discovery:
-    def __init__(self, config: Pipeline, registry: Registry) -> None:
+    def __init__(self, config: Pipeline, schemas: Schemas) -> None:
         self.config = config
-        self.registry = registry
-        self.schemas = Schemas(registry)
+        self.registry = schemas.registry
+        self.schemas = schemas
         self.store = Store.of(config.tables)
         self.datasets = Datasets.of(config)
         self.message = config.payload.message or "0"

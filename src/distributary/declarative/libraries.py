@@ -8,13 +8,14 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pyspark.pipelines.graph_element_registry import GraphElementRegistry
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import Pipeline
-from distributary.errors import ConfigError, UpdateFailed
+from distributary.errors import ConfigError, UpdateFailed, without_stack
 
 SUFFIXES = (".py", ".sql")
 
@@ -61,13 +62,9 @@ def load_library(library: Library, spark: SparkSession, registry: GraphElementRe
         if path.suffix == ".sql":
             registry.register_sql(path.read_text(encoding="utf-8"), path)
         else:
-            _run_python(path, spark)
+            _run(path, spark=spark)
     except Exception as e:
-        raise UpdateFailed(detail=f"{path}{_line(e, path)}: {type(e).__name__}: {_first(e)}") from e
-
-
-def _first(error: Exception) -> str:
-    return str(error).split("\n\nJVM stacktrace", 1)[0].strip()[:500]
+        raise UpdateFailed(detail=f"{path}{_line(e, path)}: {type(e).__name__}: {without_stack(e)[:500]}") from e
 
 
 def _line(error: Exception, path: Path) -> str:
@@ -76,22 +73,20 @@ def _line(error: Exception, path: Path) -> str:
     return f":{lines[-1]}" if lines else ""
 
 
-def _run_python(path: Path, spark: SparkSession) -> None:
+def _run(path: Path, **names: Any) -> ModuleType:
+    """The module that a file makes. `names`: global names that are there when it begins."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    module.spark = spark
+    module = importlib.util.module_from_spec(spec)
+    vars(module).update(names)
     spec.loader.exec_module(module)
+    return module
 
 
 def find_functions(config: Pipeline, base: Path) -> list[Library]:
     """The files of `tables.function`. Raises ConfigError: there is none of that name."""
-    routes = config.tables.routes
-    given = {"tables.function": config.tables.function} | {
-        f"tables.routes.{r}.function": o.function for r, o in routes.items()
-    }
     found: dict[Path, Library] = {}
-    for key, text in given.items():
+    for key, text in config.tables.each("function").items():
         if text is None:
             continue
         file, colon, name = text.rpartition(":")
@@ -111,11 +106,7 @@ def load_function(config: Pipeline, route: str, base: Path) -> Callable[[DataFra
         return None
     file, _, name = text.rpartition(":")
     path = (base / file).resolve()
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: Callable[[DataFrame], DataFrame] | None = getattr(module, name, None)
+    found: Callable[[DataFrame], DataFrame] | None = getattr(_run(path), name, None)
     if not callable(found):
         raise ConfigError(file=str(path), key="tables.function", detail=f"has no function {name!r}")
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -90,7 +90,7 @@ def check_libraries(libraries: Sequence[Library]) -> None:
 def lint(path: Path, functions: Collection[str] = ()) -> list[Finding]:
     """What must not be in a file of Python or SQL, by line. `functions`: those that are given a DataFrame."""
     text = path.read_text(encoding="utf-8")
-    found = _in_sql(str(path), text) if path.suffix == ".sql" else _in_python(str(path), text, functions)
+    found = list(_in_sql(str(path), text)) if path.suffix == ".sql" else _in_python(str(path), text, functions)
     lines = text.splitlines()
     allowed = [f for f in found if 0 < f.line <= len(lines) and ALLOW in lines[f.line - 1]]
     return sorted((f for f in found if f not in allowed), key=lambda f: (f.line, f.rule))
@@ -270,16 +270,12 @@ _SQL_RULES = (
 )
 
 
-def _in_sql(file: str, text: str) -> list[Finding]:
+def _in_sql(file: str, text: str) -> Iterator[Finding]:
     bare = _without_comments_and_texts(text)
-    return list(_sql_findings(file, bare, _SQL_RULES))
-
-
-def _sql_findings(file: str, text: str, rules: Iterable[tuple[str, str, str]]) -> Iterator[Finding]:
-    for rule, pattern, detail in rules:
-        for match in re.finditer(pattern, text, re.IGNORECASE | re.MULTILINE):
+    for rule, pattern, detail in _SQL_RULES:
+        for match in re.finditer(pattern, bare, re.IGNORECASE | re.MULTILINE):
             begin = match.start() + len(match[0]) - len(match[0].lstrip("; \t\r\n"))
-            yield Finding(file, text.count("\n", 0, begin) + 1, rule, detail)
+            yield Finding(file, bare.count("\n", 0, begin) + 1, rule, detail)
 
 
 def _without_comments_and_texts(text: str) -> str:

@@ -6,7 +6,7 @@ The stock command runs it (`spark-pipelines run`), and so does Lakeflow, where t
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import yaml
@@ -126,11 +126,7 @@ def _conf(config: Pipeline) -> str:
         **START_CONF,
         **server_conf(config),
     }
-    return "".join(f"{key} {value}\n" for key, value in _sorted(settings))
-
-
-def _sorted(settings: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    yield from sorted(settings.items())
+    return "".join(f"{key} {value}\n" for key, value in sorted(settings.items()))
 
 
 def _relative(config: Pipeline) -> Iterator[str]:

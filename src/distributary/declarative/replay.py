@@ -23,6 +23,7 @@ from distributary.errors import Reason, SchemaNotFound, StoreDown
 from distributary.fanout.chunks import Writer, one_array
 from distributary.registry import Registry
 from distributary.replay import ReplayReport
+from distributary.schemas import Schemas
 from distributary.tables.store import Store
 
 PASSES = 3
@@ -60,8 +61,9 @@ def _judge_again(config: Pipeline, registry: Registry, rows: pa.Table) -> tuple[
     """A verdict for each row, with all the writers that the registry knows by now, and those that no subject names."""
     more: dict[str, set[Writer]] = {}
     asked: set[tuple[str, Writer]] = set()
+    schemas = Schemas(registry)
     for _ in range(PASSES):
-        verdicts = _judge(rows, discover(config, registry, more))
+        verdicts = _judge(rows, discover(config, schemas, more))
         missing = _missing(verdicts) - asked
         asked |= missing
         found = [(name, writer) for name, writer in missing if is_there(registry, writer[0])]

@@ -28,12 +28,14 @@ from distributary.declarative.lint import check_libraries
 from distributary.declarative.replay import is_there, replay
 from distributary.declarative.server import Server, client, server_conf
 from distributary.declarative.update import Selection, Update, prepare_database, run_update
-from distributary.errors import AlreadyRunning, DistributaryError, Reason, ServerGone, UpdateFailed
+from distributary.errors import AlreadyRunning, DistributaryError, Reason, ServerGone, UpdateFailed, without_stack
 from distributary.pipeline import registry_of
 from distributary.registry import Registry
+from distributary.schemas import Schemas
 from distributary.shape import check_shapes
 from distributary.state.layout import claim_layout
 from distributary.state.lock import only_run
+from distributary.supervisor.policy import RestartPolicy
 from distributary.tables.store import Store, local_path
 
 EVENTS_FILE = "events.jsonl"
@@ -86,6 +88,12 @@ class RunReport:
         return not self.failed and self.error is None
 
 
+def _rest(failures: int) -> float:
+    """Seconds to rest after so many failures in a row."""
+    policy = RestartPolicy(first_rest_sec=FIRST_REST_SEC, longest_rest_sec=LONGEST_REST_SEC, jitter=0.0)
+    return policy.rest(failures, chance=0.0)
+
+
 class Runner:
     """One run of one pipeline in this process. `base`: the folder of the pipeline file; `tell` gets every event;
     `after` gets the session at the end of each update; `started` is called when Spark is there."""
@@ -106,6 +114,7 @@ class Runner:
         self.base = base
         self.report = RunReport(config.pipeline)
         self.registry: Registry = registry_of(config)
+        self.schemas = Schemas(self.registry)
         self._tell_user = tell
         self._after = after
         self._started = started
@@ -138,7 +147,7 @@ class Runner:
                     if not e.retryable or self.options.once or failures > FAILURES_IN_A_ROW:
                         raise
                     self._tell({"kind": "error", "condition": e.condition, "text": str(e)})
-                    if self._stopping.wait(min(FIRST_REST_SEC * 2 ** (failures - 1), LONGEST_REST_SEC)):
+                    if self._stopping.wait(_rest(failures)):
                         break
         self._tell({"kind": "run", "ok": self.report.ok, **asdict(self.report)})
         return self.report
@@ -171,7 +180,7 @@ class Runner:
                 if is_alive is not None and not is_alive():
                     raise ServerGone(detail=f"{type(e).__name__}: {str(e)[:200]}") from e
                 if isinstance(e, PySparkException):
-                    raise UpdateFailed(detail=str(e).split("\n\nJVM stacktrace", 1)[0].strip()) from e
+                    raise UpdateFailed(detail=without_stack(e)) from e
                 raise
             if selection.dry_run or self._is_done(update):
                 return
@@ -205,6 +214,7 @@ class Runner:
             self.base,
             selection,
             lambda e: self._told(number, e),
+            self.schemas,
             without,
         )
         self.report.updates = number
@@ -220,8 +230,8 @@ class Runner:
         """Let what failed rest, and say what the update did."""
         for name in update.failed:
             failures = 1 + (self._resting[name].failures if name in self._resting else 0)
-            rest = min(FIRST_REST_SEC * 2 ** (failures - 1), LONGEST_REST_SEC)
-            self._resting[name] = Rest(failures, update.reasons.get(name, "it failed"), time.monotonic() + rest)
+            until = time.monotonic() + _rest(failures)
+            self._resting[name] = Rest(failures, update.reasons.get(name, "it failed"), until)
         for name, state in update.states.items():
             if state == "COMPLETED":
                 self._resting.pop(name, None)

@@ -30,8 +30,8 @@ from distributary.declarative.history import version_of, written_since
 from distributary.declarative.libraries import Library, load_library
 from distributary.declarative.server import Server, client, server_conf
 from distributary.declarative.views import keep_current
-from distributary.errors import BadInput
-from distributary.names import quoted
+from distributary.errors import BadInput, without_stack
+from distributary.schemas import Schemas
 from distributary.state.lock import only_run
 from distributary.tables.store import Store, local_path
 
@@ -101,12 +101,9 @@ class Update:
 
 def prepare_database(spark: SparkSession, datasets: Datasets) -> None:
     """Make the pipeline's database, whose folder is `tables.root`, where it is not there."""
-    database = f"{quoted(datasets.catalog)}.{quoted(datasets.database)}"
-    folder = local_path(datasets.root)
-    location = datasets.root if folder is None else folder.resolve().as_uri()
     # Asked first: a CREATE IF NOT EXISTS that has nothing to do leaves an error of Hive's in the log.
-    if not spark.catalog.databaseExists(database):
-        spark.sql(f"CREATE DATABASE IF NOT EXISTS {database} LOCATION '{location}'")
+    if not spark.catalog.databaseExists(datasets.place):
+        spark.sql(f"CREATE DATABASE IF NOT EXISTS {datasets.place} LOCATION '{_url(datasets.root)}'")
 
 
 def make_database(config: Pipeline) -> str:
@@ -128,11 +125,13 @@ def run_update(
     base: Path,
     selection: Selection,
     listen: Listener,
+    schemas: Schemas,
     without: Collection[str] = (),
 ) -> Update:
     """Define everything anew and run it to the end. Flows that fail are in the result, not raised.
 
-    `base`: the folder of the pipeline file. `without`: datasets that are left out.
+    `base`: the folder of the pipeline file. `schemas`: for one update after another. `without`: datasets that are left
+    out.
     Raises BadInput (a dataset that is not there, a lost bronze), what `define` and the user's own files raise.
     """
     began = time.monotonic()
@@ -142,13 +141,20 @@ def run_update(
         spark, default_catalog=datasets.catalog, default_database=datasets.database, sql_conf={}
     )
     registry = _Registry(spark, graph)
-    update.defined = _define(spark, graph, registry, config, libraries, base, selection.dry_run)
+    with (
+        graph_element_registration_context(registry),
+        add_pipeline_analysis_context(spark=spark, dataflow_graph_id=graph, flow_name=None),
+        block_session_mutations(),
+    ):
+        update.defined = register(config, base, spark, schemas=schemas, dry=selection.dry_run)
+        for library in libraries:
+            load_library(library, spark, registry)
     tables = registry.tables()
     _check_names(selection, tables, update.defined.views)
     full = set() if selection.dry_run else _to_refill(selection, update.defined, config, store)
     full = {name for name in with_readers(full, registry.reads) if name in tables}
     chosen = _chosen(selection, tables, without, full)
-    before = {name: version_of(datasets.uri(name), store) for name in {*update.defined.kinds, *tables}}
+    before = {name: version_of(datasets.uri(name), store) for name in tables}
     if chosen is None:
         update.completed = True
     else:
@@ -159,14 +165,14 @@ def run_update(
             full_refresh_all=selection.full_refresh_all,
             refresh=chosen,
             dry=selection.dry_run,
-            storage=_storage_url(config),
+            storage=_url(storage(config)),
         )
         _listen(events, update, listen)
     if update.error is not None and not update.failed:
         _blame(update, tables)
     if not selection.dry_run:
         new = update.defined.views.keys() - set(update.defined.there)
-        keep_current(spark, config, update.defined.views, new)
+        keep_current(spark, config, update.defined.views, new=new)
         _count(update, datasets, store, before)
     update.seconds = time.monotonic() - began
     return update
@@ -205,26 +211,6 @@ class _Registry(SparkConnectGraphElementRegistry):
         self._in_sql |= made.keys() - views_in_sql(sql_text)
         for name, read in made.items():
             self.reads.setdefault(name, set()).update(read)
-
-
-def _define(
-    spark: SparkSession,
-    graph: str,
-    registry: _Registry,
-    config: Pipeline,
-    libraries: Sequence[Library],
-    base: Path,
-    dry: bool,
-) -> Defined:
-    with (
-        graph_element_registration_context(registry),
-        add_pipeline_analysis_context(spark=spark, dataflow_graph_id=graph, flow_name=None),
-        block_session_mutations(),
-    ):
-        defined = register(config, base, spark, dry=dry)
-        for library in libraries:
-            load_library(library, spark, registry)
-        return defined
 
 
 def _check_names(selection: Selection, tables: Collection[str], views: Collection[str]) -> None:
@@ -274,8 +260,8 @@ def _blame(update: Update, names: Collection[str]) -> None:
         update.reasons[name] = str(update.error)[:_REASON_CHARS]
 
 
-def _storage_url(config: Pipeline) -> str:
-    where = storage(config)
+def _url(where: str) -> str:
+    """An address as Spark's server is told it."""
     folder = local_path(where)
     return where if folder is None else folder.resolve().as_uri()
 
@@ -298,7 +284,7 @@ def _listen(events: Iterator[Mapping[str, Any]], update: Update, listen: Listene
     except PySparkException as e:
         # With a Python source in the pipeline, Spark's client trips over an answer that comes after the end (4.2.0).
         if not update.completed:
-            update.error = str(e).split("\n\nJVM stacktrace", 1)[0].strip()
+            update.error = without_stack(e)
 
 
 def _count(update: Update, datasets: Datasets, store: Store, before: Mapping[str, int]) -> None:

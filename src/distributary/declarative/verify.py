@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,6 +45,12 @@ class _Recount:
         self.datasets = Datasets.of(config)
         self.bronze = Bronze.of(self.datasets, self.store)
         self.flows = Flows.of(config, self.store)
+        # Most routes have read the same versions.
+        self.bronze_rows = lru_cache(maxsize=8)(self._bronze_rows)
+
+    def _bronze_rows(self, version: int | None) -> ds.Dataset | None:
+        table = self.bronze.open(version)
+        return None if table is None else table.to_pyarrow_dataset()
 
     def all(self) -> Verification:
         try:
@@ -148,14 +155,15 @@ class _Recount:
         if place is None:
             every = self._good(None, route)
             return every, every
-        return self._good(place.certain - 1, route), self._good(place.possible - 1, route)
+        least = self._good(place.certain - 1, route)
+        return least, least if place.possible == place.certain else self._good(place.possible - 1, route)
 
     def _good(self, version: int | None, route: str) -> Counter[int]:
-        table = None if version is not None and version < 0 else self.bronze.open(version)
-        if table is None:
+        rows = None if version is not None and version < 0 else self.bronze_rows(version)
+        if rows is None:
             return Counter()
         wanted = (ds.field("route") == route) & ds.field("reason").is_null() & ds.field("payload").is_valid()
-        ids = table.to_pyarrow_dataset().to_table(columns=["schema_id"], filter=wanted).column("schema_id")
+        ids = rows.to_table(columns=["schema_id"], filter=wanted).column("schema_id")
         return Counter({c["values"]: c["counts"] for c in pc.value_counts(ids).to_pylist()})
 
     # -- all of them ---------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets, state_folder
 from distributary.errors import TableCollision
-from distributary.names import quoted
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.store import Store
@@ -40,44 +39,49 @@ class View:
 
 
 def keep_current(
-    spark: SparkSession, config: Pipeline, views: Mapping[str, View], new: Collection[str] = ()
-) -> set[str]:
-    """Change the views that are there and say something else; returns the names of all tables and views.
+    spark: SparkSession,
+    config: Pipeline,
+    views: Mapping[str, View],
+    there: Collection[str] | None = None,
+    new: Collection[str] = (),
+) -> None:
+    """Change the views that are there and say something else.
 
-    A view that reads what is not there yet keeps saying what it said; the next call changes it. `new`: views that were
-    made just now, as they are to be. Raises OSError.
+    A view that reads what is not there yet keeps saying what it said; the next call changes it. `there`: the names of
+    all tables and views, where they are known. `new`: views that were made just now, as they are to be. Raises OSError.
     """
     datasets, store, folder = Datasets.of(config), Store.of(config.tables), state_folder(config)
-    place = f"{quoted(datasets.catalog)}.{quoted(datasets.database)}"
-    there = {str(row["tableName"]) for row in spark.sql(f"SHOW TABLES IN {place}").collect()}
     said: dict[str, str] = json.loads(store.get(folder, VIEWS_FILE) or b"{}")
+    changed = {name: view for name, view in views.items() if said.get(name) != view.query}
+    if changed and there is None:
+        there = _tables(spark, datasets)
     done = {}
-    for name, view in views.items():
-        if said.get(name) == view.query or not {name, *view.needs} <= there:
+    for name, view in changed.items():
+        if not {name, *view.needs} <= set(there or ()):
             continue
         if name not in new:
             spark.sql(f"ALTER VIEW {datasets.sql(name)} AS {view.query}")
         done[name] = view.query
     if done:
         store.put_whole(folder, VIEWS_FILE, json.dumps({**said, **done}, ensure_ascii=False).encode())
-    return there
 
 
 def make_way(
     spark: SparkSession, config: Pipeline, views: Collection[str], materialized: Mapping[str, Columns]
-) -> None:
+) -> set[str]:
     """Drop what has to become something else, which Spark's pipelines refuse: a materialized view that is to be a view
-    or the other way round, and one that is to lose a column or to change its type.
+    or the other way round, and one that is to lose a column or to change its type. Returns the names of all tables and
+    views that stay.
 
     All of it is computed from other tables, and by the update that follows. Raises TableCollision, DeltaError, OSError.
     """
     datasets, store = Datasets.of(config), Store.of(config.tables)
-    place = f"{quoted(datasets.catalog)}.{quoted(datasets.database)}"
-    tables = {str(row["tableName"]) for row in spark.sql(f"SHOW TABLES IN {place}").collect()}
-    as_views = {str(row["viewName"]) for row in spark.sql(f"SHOW VIEWS IN {place}").collect()}
-    for name in sorted(as_views & materialized.keys()):
+    there = _tables(spark, datasets)
+    as_views = {str(row["viewName"]) for row in spark.sql(f"SHOW VIEWS IN {datasets.place}").collect()}
+    dropped = as_views & materialized.keys()
+    for name in sorted(dropped):
         spark.sql(f"DROP VIEW {datasets.sql(name)}")
-    for name in sorted((tables - as_views) & {*views, *materialized}):
+    for name in sorted((there - as_views) & {*views, *materialized}):
         table = append.open_table(datasets.uri(name), store)
         owner = None if table is None else Owner.of(table)
         if table is None or owner is None or owner.pipeline != config.pipeline:
@@ -85,6 +89,13 @@ def make_way(
             raise TableCollision(route=None, table=datasets.uri(name), owner=whose)
         if name in views or _columns(table) != dict(materialized[name]):
             spark.sql(f"DROP TABLE {datasets.sql(name)}")
+            dropped.add(name)
+    return there - dropped
+
+
+def _tables(spark: SparkSession, datasets: Datasets) -> set[str]:
+    """The names of all tables and views of the database."""
+    return {str(row["tableName"]) for row in spark.sql(f"SHOW TABLES IN {datasets.place}").collect()}
 
 
 def _columns(table: DeltaTable) -> dict[str, pa.DataType]:

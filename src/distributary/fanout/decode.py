@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from distributary.errors import ExpectationBroken, Reason, SchemaBroken
 from distributary.fanout.chunks import Groups, Writer
-from distributary.fanout.orders import ORIGIN, ORIGIN_TYPE, Orders
-from distributary.formats.framing import frame
+from distributary.fanout.orders import ORIGIN, ORIGIN_TYPE, Orders, payload_columns
+from distributary.formats.framing import frame_all
 from distributary.formats.protobuf import BadIndex, decoder_for
 from distributary.registry.compile import CompiledSchema
 from distributary.tables.conform import conform
@@ -120,11 +119,7 @@ def _shaped(
 def incoming_schema(columns: pa.Schema, orders: Orders) -> pa.Schema:
     """The columns that a writer schema's rows bring to a table, with the column that says where they came from."""
     extra = [pa.field(ORIGIN, ORIGIN_TYPE)] if orders.tables.origin else []
-    return pa.schema([*(f.with_name(_column_name(f.name)) for f in columns), *extra])
-
-
-def _column_name(name: str) -> str:
-    return f"{ORIGIN}__field" if name.lower() == ORIGIN else name
+    return pa.schema([*payload_columns(columns), *extra])
 
 
 def rejected_rows(
@@ -144,8 +139,7 @@ def rejected_rows(
     schema_id, message = writer
     value = taken.column("payload")
     if orders.payload_framed:
-        header = pa.scalar(frame(schema_id, b"", [int(i) for i in message.split(".")]), pa.binary())
-        value = pc.binary_join_element_wise(header, value, pa.scalar(b"", pa.binary()))
+        value = frame_all(schema_id, message, value)
     rows = len(value)
     given = {
         "route": pa.repeat(route, rows),

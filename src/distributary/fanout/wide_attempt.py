@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Set
+from dataclasses import replace
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -30,7 +31,9 @@ class WideAttempt(Attempt):
     """
 
     _table: DeltaTable | None = None
-    _evolutions: Mapping[str, Evolution]
+    _before: pa.Schema | None = None
+    """The table's columns as they were before this batch."""
+    _evolutions: dict[str, Evolution]
     _taken: Mapping[str, int] | None = None
     """Where an earlier attempt has committed the batch: route -> rows."""
 
@@ -41,14 +44,16 @@ class WideAttempt(Attempt):
         self._evolutions = {}
         try:
             self._table = open_own("", self.orders)
-            if self._table is not None and append.committed_batch(self._table, self.orders.stream) >= self.orders.batch:
-                self._taken = self._committed(self._table)
+            if self._table is not None:
+                self._before = append.arrow_schema(self._table)
+                if append.committed_batch(self._table, self.orders.stream) >= self.orders.batch:
+                    self._taken = self._committed(self._table)
         except (BadInput, ReplayMismatch):
             raise
         except (DistributaryError, DeltaError, OSError) as e:
             raise StoreDown(path=str(self.orders.wide), detail=append.in_words(e)) from e
-        for route in sorted(routes):
-            self._prepare(route)
+        special = {route: self._prepare(route) for route in sorted(routes)}
+        self.orders = replace(self.orders, special={**self.orders.special, **special})
         return set()
 
     def _committed(self, table: DeltaTable) -> Mapping[str, int]:
@@ -58,18 +63,17 @@ class WideAttempt(Attempt):
             raise ReplayMismatch(table=uri, batch=batch, committed="no longer known", decoded="?", version=__version__)
         return found
 
-    def _prepare(self, route: str) -> None:
+    def _prepare(self, route: str) -> Special:
         if self._taken is not None and route not in self._taken:
             # Its rows are not in the table: to count them as written would lose them. A replay brings them.
-            self._special(route, Special("parked", why=LEFT_OUT))
-            return
+            return Special("parked", why=LEFT_OUT)
         try:
-            before = self.orders.columns(route, self._table)
+            before = self.orders.seen(route, self._before)
             evolution = evolve(before, self._incoming(route), self.orders.policy(route))
         except (DistributaryError, DeltaError, OSError) as e:
             raise self._fault(route, e) from e
-        self._evolutions = {**self._evolutions, route: evolution}
-        self._special(route, Special("files" if self._taken is None else "counted", evolution.schema))
+        self._evolutions[route] = evolution
+        return Special("files" if self._taken is None else "counted", evolution.schema)
 
     def _commit_shared(self, done: Delivered) -> None:
         mine = [done.outcomes[route] for route in self._evolutions if route in done.outcomes]
@@ -85,8 +89,7 @@ class WideAttempt(Attempt):
             return
         columns: dict[str, pa.Schema] = {o.route: self._evolutions[o.route].schema for o in written}
         files = [file for outcome in written for file in outcome.files]
-        # Asked now: the table that is at hand grows with the commit.
-        new = {o.route for o in written if self.orders.columns(o.route, self._table) is None}
+        new = {o.route for o in written if self.orders.seen(o.route, self._before) is None}
         try:
             # Also those of which no row was good: an attempt that finds them left out would take them for parked.
             commit_wide(self._table, self.orders, columns, files, {o.route: o.rows_written for o in mine})

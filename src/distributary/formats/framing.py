@@ -65,6 +65,12 @@ def frame(schema_id: int, body: bytes, index: Sequence[int] = (0,)) -> bytes:
     return struct.pack(">bi", MAGIC, schema_id) + path + body
 
 
+def frame_all(schema_id: int, index: str, bodies: pa.Array) -> pa.Array:
+    """Put one header in front of each of the messages; a null stays one. `index`: the path as text, as "0.1"."""
+    header = pa.scalar(frame(schema_id, b"", [int(step) for step in index.split(".")]), pa.binary())
+    return pc.binary_join_element_wise(header, bodies, pa.scalar(b"", pa.binary()))
+
+
 def split_frames(values: pa.BinaryArray, *, legacy_varints: bool = False) -> Frames:
     """Split framed records into schema id, message index path and body.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from distributary.config import DatastreamSource, Pipeline
-from distributary.names import pattern_name, quoted, table_name
+from distributary.names import pattern_name, quoted, quoted_parts, table_name
 from distributary.state.ledger import Entry, Ledger
 from distributary.tables.store import join
 
@@ -22,16 +22,22 @@ def register_tables(spark: SparkSession, config: Pipeline, ledger: Ledger, creat
     database = config.tables.database
     if database is None or not created:
         return
-    schema = _quoted(database)
-    spark.sql(f"CREATE DATABASE IF NOT EXISTS {schema}")
+    schema = register(spark, database, [uri for route in created for uri in _locations(config, ledger, route)])
     for route in created:
-        for location in _locations(config, ledger, route):
-            name = f"{schema}.{quoted(location.rsplit('/', 1)[-1])}"
-            spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING DELTA LOCATION '{_literal(location)}'")
         if (view := view_of(config, ledger.newest.get(route))) is not None:
             name, merged = view
             # Made anew whenever columns may have come: a view keeps the columns that it was made with.
             spark.sql(f"CREATE OR REPLACE VIEW {schema}.{quoted(name)} AS {living_rows(schema, merged)}")
+
+
+def register(spark: SparkSession, database: str, locations: Iterable[str]) -> str:
+    """Make the tables at `locations` known by the last part of their path; returns the database, quoted."""
+    schema = quoted_parts(database)
+    spark.sql(f"CREATE DATABASE IF NOT EXISTS {schema}")
+    for location in locations:
+        path = location.replace("'", "\\'")
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {schema}.{quoted(last_part(location))} USING DELTA LOCATION '{path}'")
+    return schema
 
 
 def _locations(config: Pipeline, ledger: Ledger, route: str) -> list[str]:
@@ -47,7 +53,7 @@ def view_of(config: Pipeline, entry: Entry | None) -> tuple[str, str] | None:
     if entry is None or entry.merged is None or entry.merge_state != "merged":
         return None
     name = view_name(config, entry)
-    return None if name is None else (name, _last(entry.merged))
+    return None if name is None else (name, last_part(entry.merged))
 
 
 def view_name(config: Pipeline, entry: Entry) -> str | None:
@@ -61,19 +67,12 @@ def view_name(config: Pipeline, entry: Entry) -> str | None:
 
 def living_rows(schema: str, merged: str) -> str:
     """The text of the view over a merged table. `schema`: quoted; `merged`: the table's address or its name."""
-    return f"SELECT * FROM {schema}.{quoted(_last(merged))} WHERE NOT coalesce(_deleted, false)"
+    return f"SELECT * FROM {schema}.{quoted(last_part(merged))} WHERE NOT coalesce(_deleted, false)"
 
 
-def _last(path: str) -> str:
-    return path.rsplit("/", 1)[-1]
-
-
-def _quoted(database: str) -> str:
-    return ".".join(quoted(part) for part in database.split("."))
-
-
-def _literal(text: str) -> str:
-    return text.replace("'", "\\'")
+def last_part(location: str) -> str:
+    """The bare name of the table at `location`."""
+    return location.rsplit("/", 1)[-1]
 
 
 @dataclass(frozen=True)

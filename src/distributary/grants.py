@@ -12,17 +12,17 @@ CATALOG, USE SCHEMA and a privilege on the table.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
-from distributary.catalog import view_name
+from distributary.catalog import last_part, view_name
 from distributary.config import DatastreamSource, Pipeline
 from distributary.config.operating import Grant, Privilege, Readable
 from distributary.errors import ConfigError
 from distributary.names import quoted, table_name
-from distributary.state.ledger import Entry, Ledger, totals
-from distributary.state.shares import parts
+from distributary.state.ledger import Entry, totals
+from distributary.state.shares import all_entries
 from distributary.tables.store import Store
 
 PRIVILEGES: tuple[Privilege, ...] = get_args(Privilege)
@@ -50,15 +50,6 @@ class Statement:
     principal: str
     sql: str
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "verb": self.verb,
-            "privilege": self.privilege,
-            "on": self.on,
-            "principal": self.principal,
-            "sql": self.sql,
-        }
-
 
 @dataclass(frozen=True)
 class GrantPlan:
@@ -72,7 +63,7 @@ class GrantPlan:
     def to_json(self) -> dict[str, Any]:
         return {
             "pipeline": self.pipeline,
-            "statements": [s.to_json() for s in self.statements],
+            "statements": [asdict(s) for s in self.statements],
             "unmatched": list(self.unmatched),
         }
 
@@ -103,15 +94,14 @@ def grant_plan(config: Pipeline, securables: Sequence[Securable] | None = None) 
 def tables_of(config: Pipeline) -> list[Securable]:
     """The tables that the ledgers of the pipeline name, and the views over them. Raises OSError, DeltaError."""
     store = Store.of(config.tables)
-    entries = [e for part in parts(config, store) for e in Ledger(part.state_root, part.pipeline, store).entries()]
     found: list[Securable] = []
-    for route, entry in sorted((r, e) for r, e in totals(entries).items() if r is not None):
+    for route, entry in sorted((r, e) for r, e in totals(all_entries(config, store)).items() if r is not None):
         if isinstance(config.source, DatastreamSource):
             found += _of_changes(config, route, entry)
         elif entry.table and config.layout == "wide":
             found.append(Securable("VIEW", table_name(route, config.tables.name), route, "view"))
         elif entry.table:
-            found.append(Securable("TABLE", _last(entry.table), route))
+            found.append(Securable("TABLE", last_part(entry.table), route))
     if config.layout == "wide" and found:
         found.append(Securable("TABLE", config.wide.name, None))
     if config.layout == "declarative" and found:
@@ -133,15 +123,11 @@ def _of_declarative(config: Pipeline, routes: Sequence[str]) -> Iterator[Securab
 def _of_changes(config: Pipeline, route: str, entry: Entry) -> Iterator[Securable]:
     """The log of a source table, its merged table, and the view of its living rows."""
     if entry.table:
-        yield Securable("TABLE", _last(entry.table), route, "log")
+        yield Securable("TABLE", last_part(entry.table), route, "log")
     if entry.merged and entry.merge_state == "merged":
-        yield Securable("TABLE", _last(entry.merged), route)
+        yield Securable("TABLE", last_part(entry.merged), route)
         if (view := view_name(config, entry)) is not None:
             yield Securable("VIEW", view, route, "view")
-
-
-def _last(path: str) -> str:
-    return path.rsplit("/", 1)[-1]
 
 
 def _database(config: Pipeline) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from distributary.bronze.ingest import Ingest
 from distributary.bronze.rows import UNROUTED
 from distributary.bronze.table import HOP_1, open_bronze, route_keys
 from distributary.config import Pipeline
-from distributary.errors import BadInput, DistributaryError, Exit, Outage, SourceMissing, StreamsFailed
+from distributary.errors import BadInput, DistributaryError, Exit, Outage, SourceMissing, StreamsFailed, without_stack
 from distributary.names import route_of
 from distributary.pipeline import Progress, Run, RunReport, session_of
 from distributary.pipeline import run as run_stream
@@ -196,11 +196,10 @@ class _Query:
         if self.error is None:
             parked = self.result is not None and self.result.parked
             return Ending(int(Exit.ATTENTION if parked else Exit.OK), reported=True)
-        known = isinstance(self.error, DistributaryError)
-        code = self.error.exit_code if isinstance(self.error, DistributaryError) else Exit.ATTENTION
-        condition = self.error.condition if isinstance(self.error, DistributaryError) else type(self.error).__name__
-        text = str(self.error).strip().split("\n\nJVM stacktrace")[0][:2000]
-        return Ending(int(code), text, condition, known and is_lasting(self.error))
+        code, condition = Exit.ATTENTION, type(self.error).__name__
+        if isinstance(self.error, DistributaryError):
+            code, condition = self.error.exit_code, self.error.condition
+        return Ending(int(code), without_stack(self.error)[:2000], condition, is_lasting(self.error))
 
     def terminate(self) -> None:
         threading.Thread(target=self.run.stop, name="stop", daemon=True).start()
@@ -279,8 +278,9 @@ class PerRoute:
                 found = list(self._new())
             except (DistributaryError, DeltaError, OSError):
                 continue  # the store is away: looked for again
+            known = {record.name for record in supervisor.records}
             for stream in found:
-                if stream.name not in {r.name for r in supervisor.records}:
+                if stream.name not in known:
                     supervisor.add(stream)
 
     def _report(self, supervisor: Supervisor) -> RunReport:

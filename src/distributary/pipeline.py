@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from distributary.batch import BatchReport, BatchWriter, Returns
 from distributary.catalog import register_tables
@@ -144,6 +145,21 @@ def registry_of(config: Pipeline) -> Registry:
     return open_registry(registry)
 
 
+def triggered(writer: DataStreamWriter, config: Pipeline, once: bool) -> DataStreamWriter:
+    """The stream with the file's trigger; `once`: it takes what is there, then ends."""
+    if once or config.trigger.mode == "once":
+        return writer.trigger(availableNow=True)
+    if config.trigger.mode == "every":
+        return writer.trigger(processingTime=f"{int(config.trigger.every * 1000)} milliseconds")
+    return writer
+
+
+def rest_sec(outages: int) -> float:
+    """How long a stream rests after so many outages in a row, before it begins again."""
+    rest = min(FIRST_REST_SEC * 2 ** (outages - 1), LONGEST_REST_SEC)
+    return random.uniform(rest / 2, rest)
+
+
 class _Stopped(Exception):
     """A batch that begins once the run is to stop is left to the next run."""
 
@@ -219,8 +235,7 @@ class Run:
                 self._outages += 1
                 if not e.retryable or once or self._outages > RESTARTS:
                     raise
-                rest = min(FIRST_REST_SEC * 2 ** (self._outages - 1), LONGEST_REST_SEC)
-                if self._stopping.wait(random.uniform(rest / 2, rest)):
+                if self._stopping.wait(rest_sec(self._outages)):
                     break
         parked = tuple(sorted(e.route for e in self.ledger.newest.values() if e.state == "parked" and e.route))
         return replace(self.report, parked=parked)
@@ -260,12 +275,8 @@ class Run:
     def _query(self, once: bool) -> None:
         writer = source_stream(self.spark, self.config).writeStream.foreachBatch(self._batch)
         writer = writer.option("checkpointLocation", self.config.checkpoint_path)
-        if once:
-            writer = writer.trigger(availableNow=True)
-        elif self.config.trigger.mode == "every":
-            writer = writer.trigger(processingTime=f"{int(self.config.trigger.every * 1000)} milliseconds")
         try:
-            self.query = writer.start()
+            self.query = triggered(writer, self.config, once).start()
             self._stream_id = str(self.query.id)
             self._stream.set()
             if self._stopping.is_set():

@@ -24,7 +24,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from distributary.bronze.table import HOP_1, first_hop, open_bronze, route_keys
+from distributary.bronze.table import first_hop, open_bronze, route_keys
 from distributary.cdc.planned import plan_files
 from distributary.config import DatastreamSource, KafkaSource, Pipeline
 from distributary.errors import DistributaryError, Reason
@@ -72,6 +72,14 @@ class TablePlan:
     type_changes: dict[str, list[str]] = field(default_factory=dict)
     parked: str | None = None
 
+    def add_changes(self, before: pa.Schema | None, after: pa.Schema | None) -> None:
+        """What would become of the table's columns. None: there is no table."""
+        for path, old, new in _changes(before or pa.schema([]), after or pa.schema([]), ""):
+            if old is None:
+                self.new_columns[path] = new
+            else:
+                self.type_changes[path] = [old, new]
+
 
 @dataclass
 class Plan:
@@ -111,51 +119,44 @@ def plan(config: Pipeline) -> Plan:
     found = Plan(config.pipeline, build(config).source)
     tables: dict[str, TablePlan] = {}
     columns: dict[str, pa.Schema | None] = {}
-    for leg in _legs(config):
-        dry = DryRun(leg, spark, found, tables, columns)
+    for leg, bronze in _legs(config):
+        dry = DryRun(leg, spark, found, tables, columns, bronze)
         check_checkpoint(leg, dry.ledger)
         dry.go()
     _sum_up(found, tables)
     return found
 
 
-def _legs(config: Pipeline) -> list[Pipeline]:
-    """The streams whose batches a run would take. Of two hops: what waits in bronze, then what hop 1 would bring."""
+def _legs(config: Pipeline) -> list[tuple[Pipeline, str | None]]:
+    """The streams whose batches a run would take. Of two hops: what waits in bronze, then what hop 1 would bring, with
+    the path of the bronze table, which shows what it has brought."""
     if config.layout != "two_hop":
-        return [config]
-    store = Store.of(config.tables)
-    bronze = open_bronze(config, store)
+        return [(config, None)]
+    bronze = open_bronze(config, Store.of(config.tables))
+    first = (first_hop(config), config.bronze_path)
     if bronze is None:
-        return [first_hop(config)]
+        return [first]
     second = [config]
     if config.hop.shape == "per_route":
         second = [config.for_route_key(key) for key in route_keys(bronze)]
-    return [*second, first_hop(config)]
+    return [*((leg, None) for leg in second), first]
 
 
 def plan_changes(config: Pipeline) -> Plan:
     """The plan of a pipeline of change files. Raises SourceDown, SourceMissing, StoreUnreadable."""
     found = plan_files(config)
-    made = Plan(config.pipeline, build(config).source, reasons=dict(found.reasons))
+    made = Plan(config.pipeline, build(config).source, batches=int(found.files > 0), reasons=dict(found.reasons))
     made.rows_quarantined = made.rows_in = sum(found.reasons.values())
-    for route in sorted(found.routes):
-        one = found.routes[route]
+    tables: dict[str, TablePlan] = {}
+    for route, one in found.routes.items():
         kept = sum(one.reasons.values()) if one.parked is None else one.events
         table = TablePlan(
             route, one.log or one.merged or "", one.before is None, "spark" if one.why_spark else "task", one.why_spark,
             one.events, one.events - kept, kept, reasons=dict(one.reasons), parked=one.parked,
         )  # fmt: skip
-        for path, old, new in _changes(one.before or pa.schema([]), one.after or pa.schema([]), ""):
-            if old is None:
-                table.new_columns[path] = new
-            else:
-                table.type_changes[path] = [old, new]
-        made.tables.append(table)
-        made.rows_in += one.events
-        made.rows_written += table.rows_written
-        made.rows_quarantined += kept
-        _add_counts(made.reasons, one.reasons)
-    made.batches = int(found.files > 0)
+        table.add_changes(one.before, one.after)
+        tables[route] = table
+    _sum_up(made, tables)
     return made
 
 
@@ -169,6 +170,7 @@ class DryRun:
         plan: Plan,
         tables: dict[str, TablePlan],
         columns: dict[str, pa.Schema | None],
+        bronze: str | None,
     ) -> None:
         self.config = config
         self.spark = spark
@@ -180,7 +182,7 @@ class DryRun:
         self._checkpoint = ""
         self._tables = tables
         self._columns = columns
-        self._bronze = config.bronze_path if config.state_root.endswith(f"/{HOP_1}") else None
+        self._bronze = bronze
         self._failure: BaseException | None = None
 
     def go(self) -> None:
@@ -255,11 +257,7 @@ class DryRun:
         if orders.wide is None:
             found.why_spark = found.why_spark or why_spark(table, grown, found.route, orders)
         found.engine = "spark" if found.why_spark else "task"
-        for path, old, new in _changes(before or pa.schema([]), evolution.schema, ""):
-            if old is None:
-                found.new_columns[path] = new
-            else:
-                found.type_changes[path] = [old, new]
+        found.add_changes(before, evolution.schema)
         return Special("counted", evolution.schema)
 
     # -- counts --------------------------------------------------------------------------------------------

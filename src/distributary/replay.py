@@ -59,8 +59,8 @@ class Replay:
         """
         report = self.finish_claimed()
         try:
-            opened = self._open(route, reasons)
-            if route is None and (nameless := self._count_open(reasons) - sum(r.num_rows for r in opened.values())):
+            opened, total = self._open(route, reasons)
+            if route is None and (nameless := total - sum(rows.num_rows for rows in opened.values())):
                 report.left[""] = nameless
             for found, rows in sorted(opened.items()):
                 good = self._good(found, rows)
@@ -146,11 +146,15 @@ class Replay:
         numbers = sorted(pc.unique(rows.column("replay")).to_pylist())
         return {n: rows.filter(pc.equal(rows.column("replay"), n)) for n in numbers}
 
-    def _open(self, route: str | None, reasons: Collection[Reason] | None) -> dict[str, pa.Table]:
-        """Open rows by the route they would go to. An envelope that still cannot be read has none and stays."""
-        rows = self._rows(_is_open(reasons))
+    def _open(self, route: str | None, reasons: Collection[Reason] | None) -> tuple[dict[str, pa.Table], int]:
+        """Open rows by the route they would go to, and how many are open. An envelope that still cannot be read has no
+        route and stays."""
+        wanted = "state = 'open'"
+        if reasons is not None:
+            wanted += f" AND reason IN ({', '.join(repr(r.value) for r in reasons)})"
+        rows = self._rows(wanted)
         if rows is None:
-            return {}
+            return {}, 0
         found: dict[str, list[pa.Table]] = {}
         payloads = rows.filter(pc.and_(pc.equal(rows.column("level"), "payload"), pc.is_valid(rows.column("route"))))
         for name in pc.unique(payloads.column("route")).to_pylist():
@@ -162,11 +166,7 @@ class Replay:
             for name in self._chunks(None, one):
                 if route in (None, name):
                     found.setdefault(name, []).append(one)
-        return {name: pa.concat_tables(parts) for name, parts in found.items()}
-
-    def _count_open(self, reasons: Collection[Reason] | None) -> int:
-        found = self._query(f"SELECT count(*) AS rows FROM q WHERE {_is_open(reasons)}")
-        return 0 if found is None else int(found.column("rows")[0].as_py())
+        return {name: pa.concat_tables(parts) for name, parts in found.items()}, rows.num_rows
 
     def _good(self, route: str, rows: pa.Table) -> pa.Table:
         """The rows that would be written now. Whole groups first, halves where a group holds a bad row."""
@@ -318,9 +318,3 @@ class Replay:
             refused = self.fanout.envelopes.learn(unknown, {})
             reader = replace(reader, schemas=self.fanout.envelopes.known(), refused=refused)
         return reader
-
-
-def _is_open(reasons: Collection[Reason] | None) -> str:
-    """Rows that are kept aside, for any of `reasons`; None: for whatever reason."""
-    among = "" if reasons is None else f" AND reason IN ({', '.join(repr(r.value) for r in reasons)})"
-    return f"state = 'open'{among}"

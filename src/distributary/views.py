@@ -11,17 +11,17 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
+from distributary.catalog import register
 from distributary.config import Pipeline
 from distributary.errors import BadInput, StoreDown
 from distributary.fanout.orders import ORIGIN
-from distributary.names import quoted, table_name
+from distributary.names import quoted, quoted_parts, table_name
 from distributary.state.ledger import Ledger
 from distributary.tables import append
-from distributary.tables.files import filesystem
+from distributary.tables.files import names_in
 from distributary.tables.store import Store, join
 from distributary.tables.wide import KEY
 
@@ -57,7 +57,7 @@ def source(config: Pipeline) -> str:
     """The wide table in SQL: by its name in the catalog, or by its path."""
     if config.tables.database is None:
         return f"delta.{quoted(config.wide_path)}"
-    return f"{_database(config)}.{quoted(config.wide.name)}"
+    return f"{quoted_parts(config.tables.database)}.{quoted(config.wide.name)}"
 
 
 def refresh(
@@ -78,12 +78,14 @@ def refresh(
         table = append.open_table(config.wide_path, store)
         if table is None:
             return []
-        known = kept(config, store)
         every = sorted(e.route for e in ledger.newest.values() if e.route and e.table) if routes is None else routes
         wanted = views(config, append.arrow_schema(table), every)
-        stale = [v for v in wanted if anew or known.get(v.name) != v.text or not _is_there(spark, config, v)]
+        stale = [v for v in wanted if anew or _kept(config, store, v.name) != v.text or not _is_there(spark, config, v)]
+        if stale and config.tables.database is not None:
+            register(spark, config.tables.database, [config.wide_path])
         for view in stale:
-            _create(spark, config, view)
+            if config.tables.database is not None:
+                spark.sql(f"CREATE OR REPLACE VIEW {_in_catalog(config.tables.database, view)} AS {view.text}")
             store.put_whole(join(config.state_root, FOLDER), f"{view.name}.sql", view.text.encode())
     except (DeltaError, OSError) as e:
         raise StoreDown(path=config.wide_path, detail=append.in_words(e)) from e
@@ -92,10 +94,14 @@ def refresh(
 
 def kept(config: Pipeline, store: Store) -> dict[str, str]:
     """Name -> text of the views that this pipeline has made. Raises OSError."""
-    folder = join(config.state_root, FOLDER)
-    found = filesystem(folder, store).get_file_info(pafs.FileSelector("", allow_not_found=True))
-    names = sorted(str(info.base_name) for info in found if str(info.base_name).endswith(".sql"))
-    return {name.removesuffix(".sql"): (store.get(folder, name) or b"").decode() for name in names}
+    files = names_in(join(config.state_root, FOLDER), store)
+    names = [file.removesuffix(".sql") for file in files if file.endswith(".sql")]
+    return {name: _kept(config, store, name) or "" for name in names}
+
+
+def _kept(config: Pipeline, store: Store, name: str) -> str | None:
+    body = store.get(join(config.state_root, FOLDER), f"{name}.sql")
+    return None if body is None else body.decode()
 
 
 def read(spark: SparkSession, config: Pipeline, route: str) -> DataFrame:
@@ -105,28 +111,17 @@ def read(spark: SparkSession, config: Pipeline, route: str) -> DataFrame:
 
 def view_text(config: Pipeline, route: str) -> str:
     """The SELECT of a route's view. Raises BadInput: there is no such view."""
-    text = kept(config, Store.of(config.tables)).get(table_name(route, config.tables.name))
+    text = _kept(config, Store.of(config.tables), table_name(route, config.tables.name))
     if text is None:
         raise BadInput(detail=f"pipeline {config.pipeline} has no view of route {route!r} yet")
     return text
 
 
-def _create(spark: SparkSession, config: Pipeline, view: View) -> None:
-    if config.tables.database is None:
-        return
-    database = _database(config)
-    location = config.wide_path.replace("'", "\\'")
-    spark.sql(f"CREATE DATABASE IF NOT EXISTS {database}")
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {source(config)} USING DELTA LOCATION '{location}'")
-    spark.sql(f"CREATE OR REPLACE VIEW {database}.{quoted(view.name)} AS {view.text}")
-
-
 def _is_there(spark: SparkSession, config: Pipeline, view: View) -> bool:
     """A catalog in memory forgets its views when the session ends."""
-    if config.tables.database is None:
-        return True
-    return bool(spark.catalog.tableExists(f"{_database(config)}.{quoted(view.name)}"))
+    database = config.tables.database
+    return database is None or bool(spark.catalog.tableExists(_in_catalog(database, view)))
 
 
-def _database(config: Pipeline) -> str:
-    return ".".join(quoted(part) for part in str(config.tables.database).split("."))
+def _in_catalog(database: str, view: View) -> str:
+    return f"{quoted_parts(database)}.{quoted(view.name)}"

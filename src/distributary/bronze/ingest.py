@@ -8,7 +8,6 @@ written: records without a route are in bronze too, and hop 2 brings them into t
 from __future__ import annotations
 
 import json
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +29,7 @@ from distributary.bronze.unwrap import unknown_in, unwrap_task
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import DistributaryError, StoreDown
 from distributary.fanout.envelopes import Envelopes
-from distributary.pipeline import FIRST_REST_SEC, LONGEST_REST_SEC, RESTARTS, registry_of, source_stream, translated
+from distributary.pipeline import RESTARTS, registry_of, rest_sec, source_stream, translated, triggered
 from distributary.schemas import Schemas
 from distributary.sources.kafka import describe_topics
 from distributary.state.checkpoint import lost_offsets, read_offsets, stream_id
@@ -76,8 +75,7 @@ class Ingest:
                 self._outages += 1
                 if not e.retryable or once or self._outages > RESTARTS:
                     raise
-                rest = min(FIRST_REST_SEC * 2 ** (self._outages - 1), LONGEST_REST_SEC)
-                self._stopping.wait(random.uniform(rest / 2, rest))
+                self._stopping.wait(rest_sec(self._outages))
 
     def stop(self) -> None:
         """End it. A batch that is cut off is taken again by the next run; bronze has all of a batch or nothing."""
@@ -134,15 +132,10 @@ class Ingest:
 
     def _run_query(self, start: Start, once: bool) -> bool:
         """One query from its start to its end; False when it must begin again with more envelope schemas."""
-        once = once or self.config.trigger.mode == "once"
         writer = self._rows(start).writeStream.format("delta").partitionBy(KEY).option("mergeSchema", "true")
         writer = writer.option("checkpointLocation", hop_1_checkpoint(self.config)).outputMode("append")
-        if once:
-            writer = writer.trigger(availableNow=True)
-        elif self.config.trigger.mode == "every":
-            writer = writer.trigger(processingTime=f"{int(self.config.trigger.every * 1000)} milliseconds")
         try:
-            self.query = writer.start(self.config.bronze_path)
+            self.query = triggered(writer, self.config, once).start(self.config.bronze_path)
             if self._stopping.is_set():
                 self.query.stop()
             return self._watch(self.query)
@@ -169,15 +162,19 @@ class Ingest:
 
     def _watch(self, query: StreamingQuery) -> bool:
         """Wait for the query's end, and tell of its batches."""
-        told, asked = -1, time.monotonic()
+        told, asked, seen = -1, time.monotonic(), None
         over = False
         while not over:
             over = bool(query.awaitTermination(LOOK_SEC))
-            for report in query.recentProgress:
-                if report["batchId"] > told and report["numInputRows"]:
-                    told = report["batchId"]
-                    self._outages = 0
-                    self.progress(_report(report))
+            # Spark keeps a hundred, and each is a call to the JVM: they are asked for when there is a new one.
+            newest = query.lastProgress
+            if newest is not None and newest["timestamp"] != seen:
+                seen = newest["timestamp"]
+                for report in query.recentProgress:
+                    if report["batchId"] > told and report["numInputRows"]:
+                        told = report["batchId"]
+                        self._outages = 0
+                        self.progress(_report(report))
             if self.refused and time.monotonic() > asked + ASK_AGAIN_SEC:
                 asked = time.monotonic()
                 if self._found_again():

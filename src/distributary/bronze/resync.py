@@ -43,7 +43,7 @@ from distributary.sources.unread import AlreadyRead, Unknown, already_read
 from distributary.state.checkpoint import read_offsets, stream_id
 from distributary.state.ledger import RESYNC, Entry, Ledger, is_batch, quarantine_files, totals
 from distributary.state.lock import only_run
-from distributary.state.shares import current_parts, parts
+from distributary.state.shares import all_entries, current_parts, parts
 from distributary.tables import append
 from distributary.tables.append import CommitConflict, Mark, Owner
 from distributary.tables.datafile import DataFile
@@ -116,17 +116,15 @@ def _parts(config: Pipeline, route: str, store: Store) -> tuple[Pipeline, list[P
 
 class _Resync:
     def __init__(self, config: Pipeline, mine: Pipeline, others: Sequence[Pipeline], route: str, store: Store) -> None:
-        self.config, self.mine, self.others, self.route, self.store = config, mine, others, route, store
+        self.config, self.mine, self.route, self.store = config, mine, route, store
         self.key = table_name(route)
         self.uri = join(config.tables.root, table_name(route, config.tables.name))
         self.spark = session_of(config)
-        self.fanout = self._fanout(mine)
-
-    def _fanout(self, part: Pipeline) -> Fanout:
-        return Fanout(self.spark, part, Schemas(registry_of(part)), self.store)
+        self.replay, *self.former = [self._replay(part) for part in (mine, *others)]
+        self.fanout = self.replay.fanout
 
     def _replay(self, part: Pipeline) -> Replay:
-        fanout = self.fanout if part is self.mine else self._fanout(part)
+        fanout = Fanout(self.spark, part, Schemas(registry_of(part)), self.store)
         return Replay(part, Ledger(part.state_root, part.pipeline, self.store), fanout)
 
     def run(self) -> Rebuilt:
@@ -142,9 +140,9 @@ class _Resync:
     def _finish_replays(self) -> None:
         """First what replays that died had claimed, and all that former streams of the route had kept aside: what stays
         there is bad, and need not be told apart from what this stream kept."""
-        failed = dict(self._replay(self.mine).finish_claimed().failed)
-        for part in self.others:
-            failed |= self._replay(part).run(self.route).failed
+        failed = dict(self.replay.finish_claimed().failed)
+        for replay in self.former:
+            failed |= replay.run(self.route).failed
         if self.route in failed:
             raise BadInput(detail=f"{self.route}: a replay of it is not finished, and fails: {failed[self.route]}")
 
@@ -154,28 +152,25 @@ class _Resync:
         now = self._moment()
         table = self._settled(now)
         orders = self.fanout.orders(f"{RESYNC}{uuid.uuid4()}", 0, {}, {})
-        replay = self._replay(self.mine)
         rows = bronze_rows(self.spark, self.config, self.key, self._read(now))
         built = build(self.fanout, rows, self.route, table, orders)
-        for part in (self.mine, *self.others):
-            add_returned(built, self._replay(part), self.route, table, orders)
-        good, bad = self._compare(now, replay, built)
-        mark, count = (orders.mark, built.rows) if good is None else replay.claim(self.route, good)
+        for replay in (self.replay, *self.former):
+            add_returned(built, replay, self.route, table, orders)
+        good, bad = self._compare(now, built)
+        mark, count = (orders.mark, built.rows) if good is None else self.replay.claim(self.route, good)
         returned, newly_bad = (0 if found is None else found.num_rows for found in (good, bad))
         aside = [] if bad is None else [self._write_aside(bad, orders.stream)]
         entries = self._entries(now.before, built, returned, orders.stream, table is None)
         self._intend(mark, orders.stream, entries, aside)
         self._commit(table, built, mark, count)
-        if good is not None and (failed := replay.settle(mark, good).failed):
+        if good is not None and (failed := self.replay.settle(mark, good).failed):
             raise BadInput(detail=f"{self.route}: rebuilt, but the ledger does not have all of it yet: {failed}")
         self._complete()
         return Rebuilt(self.route, self.uri, built.rows, built.kept, returned, newly_bad)
 
     def _moment(self) -> _Moment:
         """Raises BadInput when the route's stream has not finished a batch."""
-        every = parts(self.config, self.store)
-        entries = [e for p in every for e in Ledger(p.state_root, p.pipeline, self.store).entries()]
-        entries.sort(key=lambda e: e.finished_at)
+        entries = sorted(all_entries(self.config, self.store), key=lambda e: e.finished_at)
         finished: dict[str, int] = {}
         own = stream_id(self.mine.checkpoint_path, self.store) or ""
         details: dict[str, Any] = {}
@@ -218,7 +213,7 @@ class _Resync:
 
     # -- rows kept aside -----------------------------------------------------------------------------------
 
-    def _compare(self, now: _Moment, replay: Replay, built: Built) -> tuple[pa.Table | None, pa.Table | None]:
+    def _compare(self, now: _Moment, built: Built) -> tuple[pa.Table | None, pa.Table | None]:
         """(rows kept aside until now that are good, rows that are bad for the first time); None for none. Of what was
         kept aside by a later batch nothing is said: it stays."""
         quarantine, columns = self.fanout.quarantine, REJECTED_SCHEMA.names
@@ -229,11 +224,11 @@ class _Resync:
         bad = pa.concat_tables(pieces, promote_options="permissive") if pieces else None
         for file in built.bad:
             self.store.delete(quarantine, file.path)  # what is new of it is written apart
-        kept = replay.kept(self.route)
+        kept = self.replay.kept(self.route)
         if kept is not None:
             later = pc.and_(pc.equal(kept.column("stream"), now.stream), pc.greater(kept.column("batch"), now.batch))
             kept = kept.filter(pc.invert(later))
-        former = [self._replay(part).kept(self.route) for part in self.others]
+        former = [replay.kept(self.route) for replay in self.former]
         held, found = _counted(kept), _counted(bad)
         elsewhere = sum((_counted(rows) for rows in former), Counter())
         return _some(kept, held - found), _some(bad, found - held - elsewhere)

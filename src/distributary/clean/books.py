@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pyarrow.fs as pafs
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -12,11 +11,11 @@ from distributary.errors import StoreUnreadable
 from distributary.state import layout
 from distributary.state.checkpoint import stream_id
 from distributary.state.cleaning import begun
-from distributary.state.ledger import Entry, Ledger, totals
-from distributary.state.shares import parts
+from distributary.state.ledger import Entry, totals
+from distributary.state.shares import all_entries, parts
 from distributary.tables import append
 from distributary.tables.append import Owner
-from distributary.tables.files import filesystem
+from distributary.tables.files import names_in
 from distributary.tables.store import Store, join
 
 
@@ -57,7 +56,7 @@ class Books:
     def _entries(self) -> list[Entry]:
         """Of all the streams that the pipeline has had."""
         try:
-            return [e for p in self.parts for e in Ledger(p.state_root, p.pipeline, self.store).entries()]
+            return all_entries(self.config, self.store)
         except DeltaError:
             if self.intent.pipeline is not None:  # a clean-up died while it removed a ledger itself
                 return []
@@ -119,6 +118,5 @@ class Books:
             return None
 
     def names(self, folder: str) -> list[str]:
-        """What lies in a folder; nothing where it is not there. Raises OSError."""
-        found = filesystem(folder, self.store).get_file_info(pafs.FileSelector("", allow_not_found=True))
-        return sorted(str(f.base_name) for f in found)
+        """As `names_in`."""
+        return names_in(folder, self.store)

@@ -6,9 +6,9 @@ import json
 from collections.abc import Collection, Iterator
 
 from distributary import views
-from distributary.catalog import CatalogEntry, living_rows, view_name
+from distributary.catalog import CatalogEntry, last_part, living_rows, view_name
 from distributary.clean.books import Books
-from distributary.names import quoted
+from distributary.names import quoted, quoted_parts
 from distributary.state.ledger import totals
 
 
@@ -20,7 +20,7 @@ def names_of(books: Books, removed: Collection[str]) -> Iterator[CatalogEntry]:
         return
     if config.tables.database is None:
         return
-    schema = ".".join(quoted(name) for name in config.tables.database.split("."))
+    schema = quoted_parts(config.tables.database)
     if config.wide_path in removed:
         for name, text in views.kept(config, books.store).items():
             yield CatalogEntry(f"{schema}.{quoted(name)}", config.wide_path, text)
@@ -30,7 +30,7 @@ def names_of(books: Books, removed: Collection[str]) -> Iterator[CatalogEntry]:
             yield CatalogEntry(f"{schema}.{quoted(view)}", merged, living_rows(schema, merged))
     for path in sorted(removed):
         if path != config.bronze_path:
-            yield CatalogEntry(f"{schema}.{quoted(path.rsplit('/', 1)[-1])}", path)
+            yield CatalogEntry(f"{schema}.{quoted(last_part(path))}", path)
 
 
 def _of_datasets(books: Books, removed: Collection[str]) -> Iterator[CatalogEntry]:
@@ -46,4 +46,4 @@ def _of_datasets(books: Books, removed: Collection[str]) -> Iterator[CatalogEntr
     for name, text in texts.items():
         yield CatalogEntry(datasets.sql(name), datasets.uri(name), text)
     for path in sorted(removed):
-        yield CatalogEntry(datasets.sql(path.rsplit("/", 1)[-1]), path)
+        yield CatalogEntry(datasets.sql(last_part(path)), path)

@@ -9,14 +9,13 @@ import pyarrow.fs as pafs
 
 from distributary.clean.plan import LAST_STATE_ENTRIES, Target, is_one_of
 from distributary.config import Pipeline
-from distributary.tables.files import filesystem
+from distributary.tables.files import filesystem, names_in
 from distributary.tables.store import Store, join, local_path
 
 
 def remove(target: Target, config: Pipeline, store: Store) -> None:
     """Remove a target, and the folders above it that are empty then and were made for it. Raises OSError."""
-    found = filesystem(target.path, store).get_file_info(pafs.FileSelector("", allow_not_found=True))
-    names = sorted(str(info.base_name) for info in found)
+    names = names_in(target.path, store)
     if target.entries is not None:
         names = [name for name in names if is_one_of(name, target.entries)]
     if target.kind == "state":

@@ -42,7 +42,7 @@ def open_head(path: str, options: Options, size: int) -> pa.Buffer:
     if local is not None:
         with local.open("rb") as file:
             return pa.py_buffer(file.read(size))
-    store, key = object_store(path, options)
+    store, key = source_store(path, options)
     try:
         return pa.py_buffer(obstore.get_range(store, key, start=0, length=size))
     except (BaseError, FileNotFoundError) as e:

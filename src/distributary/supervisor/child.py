@@ -25,7 +25,7 @@ _TAIL_BYTES = 4096
 
 @dataclass(frozen=True)
 class Stream:
-    """What is supervised: a name, the command to run, where its output goes. `env`: over that of this process."""
+    """What is supervised: a name, the command to run, where its output goes."""
 
     name: str
     command: tuple[str, ...]

@@ -106,7 +106,8 @@ def bundle(config: Pipeline, file_name: str, file_text: str, spread: Spread, whe
 
 
 def libraries(wheel: str, files: str = "../src", dist: str = "../dist") -> list[dict[str, str]]:
-    """Local paths, seen from `resources/`: deploying a bundle uploads what they name."""
+    """What a task installs. By default local paths, seen from `resources/`: deploying a bundle uploads what they
+    name."""
     return [{"requirements": f"{files}/requirements.txt"}, {"whl": f"{dist}/{wheel}"}]
 
 

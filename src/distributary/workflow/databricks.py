@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from distributary.config import Pipeline
 from distributary.errors import BadInput, WorkspaceFailed
-from distributary.workflow.bundle import Spread, bundle, job_settings
+from distributary.workflow.bundle import Spread, bundle, job_settings, libraries
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
@@ -69,8 +69,8 @@ class Workspace:
                 if path.startswith("src/"):
                     self._upload(f"{root}/{path.removeprefix('src/')}", text.encode())
             self._upload(f"{root}/{wheel_name}", wheel)
-            libraries = [{"requirements": f"{root}/requirements.txt"}, {"whl": f"{root}/{wheel_name}"}]
-            job = job_settings(self._config, spread, f"{root}/{file_name}", f"{root}/plan.json", libraries)
+            needed = libraries(wheel_name, files=root, dist=root)
+            job = job_settings(self._config, spread, f"{root}/{file_name}", f"{root}/plan.json", needed)
             settings = JobSettings.from_dict(job)
             found = self._find()
             if found is not None:

@@ -24,8 +24,8 @@ from distributary.names import route_of
 from distributary.registry import Registry, open_registry
 from distributary.registry.compile import CompiledSchema
 from distributary.schemas import LOOKUPS, Schemas
-from distributary.state.ledger import Entry, Ledger, is_batch
-from distributary.state.shares import parts
+from distributary.state.ledger import Entry, is_batch
+from distributary.state.shares import all_entries
 from distributary.tables.append import open_table
 from distributary.tables.store import Store
 from distributary.workflow.plan import ROUTE_ROWS, RouteLoad
@@ -53,7 +53,7 @@ def discover(config: Pipeline, where: Where = "auto", listed: Path | None = None
     """
     store = Store.of(config.tables)
     try:
-        entries = [e for part in parts(config, store) for e in Ledger(part.state_root, part.pipeline, store).entries()]
+        entries = all_entries(config, store)
     except (OSError, DeltaError) as e:
         raise StoreUnreadable(path=config.state_root, detail=f"{type(e).__name__}: {e}") from e
     known = {e.route for e in entries if e.route}

@@ -17,8 +17,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from ptars import HandlerPool, PtarsConfig
 from pyspark.sql import DataFrame, SparkSession
 
+from bench.measure import Meter
 from bench.result import Case, Result
-from bench.stream import HeldStream, written
+from bench.stream import LONGEST_BATCH_SEC, HeldStream, written
 from bench.workload import CORES, Place, Workload, WrongRows, check_games, check_tables, in_child, say, session
 from distributary.config import DeltaSource, Pipeline
 from distributary.formats.framing import split_frames
@@ -35,7 +36,8 @@ NOTE = (
 GAMES = 10
 
 
-WARM_ROUNDS = 3
+WARM_ROUNDS = 16
+"""So many, for the JVM's compiler takes a fifth of both cores in the first ten batches (measured, by thread)."""
 WIDE, NARROW = 12, 1
 """Versions of the games' event: 16 columns and 184 bytes a row, 5 columns and 56 bytes."""
 
@@ -59,7 +61,7 @@ def _case(place: Place, version: int, columns: str, goal: float | None) -> Case:
     with HeldStream(spark, config) as stream, limit:
         for number in range(warm + rounds):
             feed = partial(work.feed_delta, rows, version=version, start=(number + 1) * rows)
-            timed = written(stream.batch(feed), rows * GAMES)
+            timed = written(stream.batch(feed, Meter(every=LONGEST_BATCH_SEC)), rows * GAMES)
             bare = limit.round()
             say(f"{columns}: ours {timed.wall_sec:.2f} s {dict(timed.report.seconds)}, bare {bare:.2f} s")
             if number >= warm:

@@ -31,6 +31,7 @@ LAYERS = [
     "fanout.demux",
     "fanout.deliver fanout.envelopes bronze.unwrap",
     "fanout.tasks",
+    "fanout.batch_chunks",
     "fanout.attempt",
     "fanout.wide_attempt",
     "fanout.micro_batch cdc.tasks cdc.by_spark",
@@ -68,7 +69,7 @@ LEVEL = {name: level for level, line in enumerate(LAYERS) for name in line.split
 
 # Library -> the only units that may import it. Spark's workers and `check` start without a JVM.
 DRIVER = (
-    "spark sources tables.spark_engine tables.spark_merge catalog fanout.tasks fanout.attempt "
+    "spark sources tables.spark_engine tables.spark_merge catalog fanout.tasks fanout.batch_chunks fanout.attempt "
     "fanout.micro_batch batch "
     "cdc.tasks cdc.by_spark cdc.micro_batch pipeline views bronze.ingest bronze.rebuilding hops plan declarative demo "
     "cli"

@@ -28,7 +28,7 @@ from distributary.bronze.table import first_hop, open_bronze, route_keys
 from distributary.cdc.planned import plan_files
 from distributary.config import DatastreamSource, KafkaSource, Pipeline
 from distributary.errors import DistributaryError, Reason
-from distributary.fanout.attempt import Chunks
+from distributary.fanout.batch_chunks import BatchChunks
 from distributary.fanout.chunks import read_records, read_rejected
 from distributary.fanout.decode import decode, incoming_schemas
 from distributary.fanout.deliver import deliver_route, open_own, why_spark
@@ -262,13 +262,14 @@ class DryRun:
 
     # -- counts --------------------------------------------------------------------------------------------
 
-    def _count(self, chunks: Chunks, orders: Orders, compiled: Mapping[int, CompiledSchema]) -> None:
+    def _count(self, chunks: BatchChunks, orders: Orders, compiled: Mapping[int, CompiledSchema]) -> None:
         self.plan.batches += 1
         self.plan.tombstones += sum(chunks.tombstones().values())
         # An id that the registry does not have is told by the text of its refusal, the same for both levels.
         ids = {detail: schema_id for schema_id, (_, detail) in {**chunks.refused, **orders.refused}.items()}
         task = partial(_count_task, orders=orders, schemas=compiled)
-        for found in heard(chunks.frame.mapInArrow(task, SAID_DDL).toArrow()):
+        packing = chunks.packed()
+        for found in heard(chunks.hand_out(packing, task, SAID_DDL).toArrow()) if packing.buckets else ():
             if found.outcome is None:
                 self._add_nameless(found.nameless)
             else:

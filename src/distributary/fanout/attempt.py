@@ -6,29 +6,25 @@ Everything here is idempotent under the batch's mark. A table that turns out to 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from distributary.errors import DistributaryError, StoreDown
+from distributary.fanout.batch_chunks import BatchChunks
 from distributary.fanout.chunks import Writer
 from distributary.fanout.decode import incoming_schemas
 from distributary.fanout.deliver import check_replay, open_own, why_spark
 from distributary.fanout.orders import Orders, Outcome, Special, State
-from distributary.fanout.packing import Packing, pack, refs
-from distributary.fanout.spool import drop_spool
+from distributary.fanout.packing import Packing
 from distributary.fanout.tasks import SAID_DDL, deliver_task, heard, spark_rows_task
 from distributary.registry.compile import CompiledSchema
-from distributary.state.journal import Refusals
 from distributary.tables import append
 from distributary.tables.append import CommitConflict, Owner
 from distributary.tables.datafile import DataFile
@@ -38,53 +34,6 @@ from distributary.tables.store import Store
 
 SPARK_WRITERS = 8
 """Tables that engine `spark` writes at a time."""
-
-
-@dataclass(frozen=True)
-class Chunks:
-    """A batch cut by route: the chunks, kept by Spark, and what the driver knows of each. `refused`: envelope ids.
-    `spool`: the folder that has the chunks' bytes, where Spark's rows do not."""
-
-    frame: DataFrame
-    meta: list[dict[str, Any]]
-    refused: Refusals
-    spool: str | None = None
-
-    def release(self) -> None:
-        self.frame.unpersist()
-        if self.spool is not None:
-            drop_spool(self.spool)
-
-    def writers(self) -> dict[str, set[Writer]]:
-        """Route -> who wrote its payloads."""
-        found: dict[str, set[Writer]] = {}
-        for chunk in self.meta:
-            if chunk["kind"] == "rows":
-                found.setdefault(chunk["route"], set()).update((g[0], g[1]) for g in json.loads(chunk["groups"]))
-        return found
-
-    def tombstones(self) -> dict[str | None, int]:
-        found: Counter[str | None] = Counter()
-        for chunk in self.meta:
-            if chunk["kind"] == "tombstones":
-                found[chunk["route"]] += chunk["rows"]
-        return dict(found)
-
-    def bad(self) -> dict[str | None, dict[str, int]]:
-        """Route (None where it is not known) -> reason -> rows that cannot even be handed to an owner."""
-        found: dict[str | None, Counter[str]] = {}
-        for chunk in self.meta:
-            if chunk["kind"] == "bad":
-                found.setdefault(chunk["route"], Counter()).update(json.loads(chunk["groups"]))
-        return {route: dict(reasons) for route, reasons in found.items()}
-
-    def newest(self) -> dict[str, int]:
-        """Route -> time of its newest record, microseconds."""
-        found: dict[str, int] = {}
-        for chunk in self.meta:
-            if chunk["newest"] is not None:
-                found[chunk["route"]] = max(chunk["newest"], found.get(chunk["route"], 0))
-        return found
 
 
 @dataclass
@@ -118,7 +67,7 @@ class Attempt:
         store: Store,
         by_spark: SparkEngine,
         on_spark: set[str],
-        chunks: Chunks,
+        chunks: BatchChunks,
         writers: Mapping[str, set[Writer]],
         orders: Orders,
         compiled: Mapping[int, CompiledSchema],
@@ -131,25 +80,23 @@ class Attempt:
         self.writers = writers
         self.orders = orders
         self.compiled = compiled
-        self.slots = spark.sparkContext.defaultParallelism
         self.spark_did: dict[str, tuple[State, bool, bool]] = {}
 
     def run(self) -> Delivered:
         chunks = self.chunks
         done = Delivered(bad=chunks.bad(), tombstones=chunks.tombstones(), newest=chunks.newest())
-        packing = pack(self._refs(), self.slots)
+        packing = chunks.packed()
         open_routes = self.writers.keys() - self.orders.special.keys()
         on_spark = {r for r in open_routes if r in self.on_spark}
         on_spark |= self._prepare_shared(self._of_the_driver(packing) & open_routes - on_spark)
         self._write_by_spark(on_spark)
-        self._pass(packing.as_arrays(), packing.buckets, done)
+        self._pass(packing, done)
         late = {r for r, o in done.outcomes.items() if o.state == "spark"}
         if late:
             for route in late:
                 del done.outcomes[route]
             self._write_by_spark(late)
-            again = pack([r for r in self._refs() if r.route in late], self.slots)
-            self._pass(again.as_arrays(), again.buckets, done, "late")
+            self._pass(chunks.packed(late), done, "late")
         for route, (state, created, evolved) in self.spark_did.items():
             if (outcome := done.outcomes.get(route)) is not None and outcome.state == "counted":
                 outcome.state, outcome.created, outcome.evolved = state, created, evolved
@@ -157,20 +104,12 @@ class Attempt:
         self._check(done)
         return done
 
-    def _refs(self) -> Sequence[Any]:
-        names = ("task", "seq", "kind", "route", "rows", "size")
-        return refs(tuple(c[n] for n in names) for c in self.chunks.meta)
-
-    def _pass(self, buckets: list[list[int]], count: int, done: Delivered, name: str = "") -> None:
-        """The deliver job: chunk -> its bucket's task -> outcomes. `name` tells two passes of one batch apart."""
-        if not count:
+    def _pass(self, packing: Packing, done: Delivered, name: str = "") -> None:
+        """The deliver job: chunks -> their bucket's task -> outcomes. `name` tells two passes of one batch apart."""
+        if not packing.buckets:
             return
-        buckets_by_task = F.from_json(F.lit(json.dumps(buckets)), "array<array<int>>")
-        # `get`: a chunk that is of no concern here may lie beyond its task's list.
-        bucket = F.get(F.get(buckets_by_task, F.col("task")), F.col("seq"))
-        frame = self.chunks.frame.withColumn("bucket", bucket).where("bucket >= 0")
         task = partial(deliver_task, orders=self.orders, schemas=self.compiled, name=name)
-        for answers in heard(frame.repartitionById(count, "bucket").mapInArrow(task, SAID_DDL).toArrow()):
+        for answers in heard(self.chunks.hand_out(packing, task, SAID_DDL).toArrow()):
             for answer in answers:
                 if isinstance(answer, DataFile):
                     done.quarantine.append(answer)
@@ -273,8 +212,8 @@ class Attempt:
             task = partial(
                 spark_rows_task, orders=replace(orders, special={route: special}), schemas=self.compiled, route=route
             )
-            frame = self.chunks.frame.where((F.col("kind") == "rows") & (F.col("route") == route))
-            wrote = engine.append(frame.mapInArrow(task, spark_schema(schema)), uri, orders.mark)
+            rows = self.chunks.hand_out(self.chunks.packed({route}), task, spark_schema(schema))
+            wrote = engine.append(rows, uri, orders.mark)
         except (DistributaryError, DeltaError, OSError, SparkEngineError) as e:
             raise self._fault(route, e) from e
         evolved = before is not None and before != schema

@@ -8,17 +8,16 @@ crash, or right here without a table that turned out to be broken.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import Pipeline
-from distributary.fanout.attempt import Attempt, Chunks, Delivered, RouteFault
+from distributary.fanout.attempt import Attempt, Delivered, RouteFault
+from distributary.fanout.batch_chunks import BatchChunks, CarriedChunks, SpooledChunks
 from distributary.fanout.chunks import CHUNK_DDL, Writer
 from distributary.fanout.decode import Decoded, fit, incoming_schema
 from distributary.fanout.demux import EnvelopeReader
@@ -86,13 +85,13 @@ class Fanout:
         delivered.seconds = {"cut": cut - started, "deliver": time.monotonic() - cut}
         return delivered
 
-    def cut(self, rows: DataFrame | BatchFiles, refused: Refusals) -> Chunks:
+    def cut(self, rows: DataFrame | BatchFiles, refused: Refusals) -> BatchChunks:
         """Demultiplex the source rows; looks up the envelope schemas that a batch brings for the first time."""
         reader = self.envelopes.batch()
         while True:
             chunks = self._cut(rows, reader)
             try:
-                unknown = {int(json.loads(c["groups"])) for c in chunks.meta if c["kind"] == "unknown"}
+                unknown = chunks.unknown_ids()
                 if not unknown:
                     return chunks
                 newly = self.envelopes.learn(unknown, refused)
@@ -102,19 +101,14 @@ class Fanout:
             chunks.release()
             reader = replace(reader, schemas=self.envelopes.known(), refused={**reader.refused, **newly})
 
-    def _cut(self, rows: DataFrame | BatchFiles, reader: EnvelopeReader) -> Chunks:
+    def _cut(self, rows: DataFrame | BatchFiles, reader: EnvelopeReader) -> BatchChunks:
         spool = new_spool(self._spools) if self.one_machine else None
         if isinstance(rows, BatchFiles):
             numbers = self.spark.range(0, len(rows.tasks), 1, len(rows.tasks))
             cut = numbers.mapInArrow(partial(demux_files_task, files=rows, reader=reader, spool=spool), CHUNK_DDL)
         else:
             cut = rows.mapInArrow(partial(demux_task, reader=reader, spool=spool), CHUNK_DDL)
-        chunks = Chunks(cut.persist(StorageLevel.DISK_ONLY), [], reader.refused, spool)
-        try:
-            return replace(chunks, meta=chunks.frame.drop("blob", "file", "begin").toArrow().to_pylist())
-        except BaseException:
-            chunks.release()
-            raise
+        return CarriedChunks.of(cut, reader.refused) if spool is None else SpooledChunks.of(cut, reader.refused, spool)
 
     def orders(self, stream: str, batch: int, refused: Refusals, parked: Mapping[str, str]) -> Orders:
         return Orders(
@@ -148,7 +142,11 @@ class Fanout:
     # -- deliver -------------------------------------------------------------------------------------------
 
     def _deliver(
-        self, chunks: Chunks, writers: Mapping[str, set[Writer]], orders: Orders, compiled: Mapping[int, CompiledSchema]
+        self,
+        chunks: BatchChunks,
+        writers: Mapping[str, set[Writer]],
+        orders: Orders,
+        compiled: Mapping[int, CompiledSchema],
     ) -> Delivered:
         """Attempt the batch until every table is either written or parked. Each attempt finds what is done already."""
         kind = Attempt if orders.wide is None else WideAttempt

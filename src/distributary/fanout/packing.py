@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 BUCKET_BYTES = 64 * 2**20
-"""Payload bytes that one task holds at most: what bounds a task's memory, whatever a route's size."""
+"""Payload bytes of a route that one task takes, and of a bucket: what bounds a task's memory."""
 TABLE_WEIGHT = 1_500
 """A commit costs about what so many rows cost (measured: 3.5 ms against 2.5 us, two cores, local disk)."""
 SHARE_ROWS = 100_000
@@ -51,17 +51,19 @@ class _Item:
     chunks: list[ChunkRef] = field(default_factory=list)
 
 
-def pack(chunks: Sequence[ChunkRef], slots: int) -> Packing:
-    """Longest first, each to the bucket with the least weight that has room. A route too large for one bucket is cut
+def pack(chunks: Sequence[ChunkRef], slots: int, room: int = BUCKET_BYTES) -> Packing:
+    """Longest first, each to the bucket with the least weight that has room. A route too large for one task is cut
     by chunks. Only a single chunk, or a route that is one chunk, can be larger than a bucket; it then has one alone.
+
+    `room`: bytes of a bucket, `BUCKET_BYTES` at least.
     """
     if not chunks:
         return Packing(0, {}, frozenset())
     total_size = sum(c.size for c in chunks)
     total_weight = sum(c.rows for c in chunks) + TABLE_WEIGHT * len({c.route for c in chunks})
-    count = max(slots, -(-total_size // BUCKET_BYTES))
+    count = max(slots, -(-total_size // room))
     items, shared = _items(chunks, total_weight / count)
-    buckets = _Buckets(min(count, len(items)))
+    buckets = _Buckets(min(count, len(items)), room)
     bucket_of: dict[tuple[int, int], int] = {}
     where: dict[str, set[int]] = {}
     for item in sorted(items, key=lambda i: -i.weight):
@@ -77,7 +79,8 @@ def pack(chunks: Sequence[ChunkRef], slots: int) -> Packing:
 class _Buckets:
     """Buckets by weight; opens another one when an item has room in none."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, room: int) -> None:
+        self.room = room
         self.sizes = [0] * count
         self._lightest = [(0, b) for b in range(count)]
 
@@ -85,7 +88,7 @@ class _Buckets:
         passed: list[tuple[int, int]] = []
         while self._lightest:
             weight, bucket = heapq.heappop(self._lightest)
-            if not self.sizes[bucket] or self.sizes[bucket] + item.size <= BUCKET_BYTES:
+            if not self.sizes[bucket] or self.sizes[bucket] + item.size <= self.room:
                 break
             passed.append((weight, bucket))
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -47,6 +47,16 @@ def demux_files_task(
     """A task's number -> the rows of its files -> chunks."""
     rows = (found for batch in batches for number in batch.column(0).to_pylist() for found in files.read(number))
     yield from demux(rows, reader, _partition(), spool)
+
+
+def listed_task(
+    batches: Iterator[pa.RecordBatch], lists: str, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
+    """A bucket's number -> its chunks, which the file `lists` names -> what `task` makes of them."""
+    with pa.memory_map(lists) as file:
+        found = pa.ipc.open_file(file)
+        numbers = (number for batch in batches for number in batch.column(0).to_pylist())
+        yield from task(found.get_batch(number) for number in numbers)
 
 
 def deliver_task(

@@ -1,0 +1,162 @@
+"""A batch's chunks between its two jobs: what the driver knows of each, where they lie, and how tasks get at them.
+
+In general they lie in Spark's own rows, kept on disk, and Spark's shuffle brings each to its task. Where all tasks
+share one machine they lie in a spool (fanout/spool.py): a task is told where its chunks are, and nothing is moved.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from distributary.fanout.chunks import CHUNK_SCHEMA, Writer
+from distributary.fanout.packing import BUCKET_BYTES, ChunkRef, Packing, pack, refs
+from distributary.fanout.spool import drop_spool
+from distributary.fanout.tasks import listed_task
+from distributary.state.journal import Refusals
+
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What a task does with its chunks (`CHUNK_SCHEMA`)."""
+
+
+MAPPED_BYTES = 4 * BUCKET_BYTES
+"""Bytes of a bucket whose chunks lie in files: its task maps them, and holds one route's rows after the other."""
+
+
+@dataclass(frozen=True)
+class BatchChunks(ABC):
+    """A batch cut by route. `meta`: the chunks without their bytes, as dicts. `refused`: envelope ids, and why.
+    `room`: bytes of chunks that one task takes."""
+
+    room: ClassVar[int] = BUCKET_BYTES
+    spark: SparkSession
+    meta: list[dict[str, Any]]
+    refused: Refusals
+
+    @abstractmethod
+    def hand_out(self, packing: Packing, task: Task, columns: str | StructType) -> DataFrame:
+        """What `task` makes of each bucket's chunks, as `columns`; a bucket is a partition, of its number.
+
+        There must be a bucket.
+        """
+
+    @abstractmethod
+    def release(self) -> None:
+        """The batch is done, or given up."""
+
+    def packed(self, routes: Collection[str] | None = None) -> Packing:
+        """Who takes which chunk; only those of `routes`, where they are named."""
+        names = ("task", "seq", "kind", "route", "rows", "size")
+        found: list[ChunkRef] = refs(tuple(c[n] for n in names) for c in self.meta)
+        wanted = found if routes is None else [r for r in found if r.route in routes]
+        return pack(wanted, self.spark.sparkContext.defaultParallelism, self.room)
+
+    def writers(self) -> dict[str, set[Writer]]:
+        """Route -> who wrote its payloads."""
+        found: dict[str, set[Writer]] = {}
+        for chunk in self.meta:
+            if chunk["kind"] == "rows":
+                found.setdefault(chunk["route"], set()).update((g[0], g[1]) for g in json.loads(chunk["groups"]))
+        return found
+
+    def unknown_ids(self) -> set[int]:
+        """Envelope schemas that the reader was not given."""
+        return {int(json.loads(c["groups"])) for c in self.meta if c["kind"] == "unknown"}
+
+    def tombstones(self) -> dict[str | None, int]:
+        found: Counter[str | None] = Counter()
+        for chunk in self.meta:
+            if chunk["kind"] == "tombstones":
+                found[chunk["route"]] += chunk["rows"]
+        return dict(found)
+
+    def bad(self) -> dict[str | None, dict[str, int]]:
+        """Route (None where it is not known) -> reason -> rows that cannot even be handed to an owner."""
+        found: dict[str | None, Counter[str]] = {}
+        for chunk in self.meta:
+            if chunk["kind"] == "bad":
+                found.setdefault(chunk["route"], Counter()).update(json.loads(chunk["groups"]))
+        return {route: dict(reasons) for route, reasons in found.items()}
+
+    def newest(self) -> dict[str, int]:
+        """Route -> time of its newest record, microseconds."""
+        found: dict[str, int] = {}
+        for chunk in self.meta:
+            if chunk["newest"] is not None:
+                found[chunk["route"]] = max(chunk["newest"], found.get(chunk["route"], 0))
+        return found
+
+
+@dataclass(frozen=True)
+class CarriedChunks(BatchChunks):
+    """Chunks in rows of Spark's (`CHUNK_DDL`), kept until the batch is done."""
+
+    frame: DataFrame
+
+    @classmethod
+    def of(cls, cut: DataFrame, refused: Refusals) -> CarriedChunks:
+        """Run the job that cuts."""
+        frame = cut.persist(StorageLevel.DISK_ONLY)
+        try:
+            meta = frame.drop("blob", "file", "begin").toArrow().to_pylist()
+        except BaseException:
+            frame.unpersist()
+            raise
+        return cls(cut.sparkSession, meta, refused, frame)
+
+    def hand_out(self, packing: Packing, task: Task, columns: str | StructType) -> DataFrame:
+        buckets = F.from_json(F.lit(json.dumps(packing.as_arrays())), "array<array<int>>")
+        # `get`: a chunk that is of no concern here may lie beyond its task's list.
+        bucket = F.get(F.get(buckets, F.col("task")), F.col("seq"))
+        frame = self.frame.withColumn("bucket", bucket).where("bucket >= 0")
+        return frame.repartitionById(packing.buckets, "bucket").mapInArrow(task, columns)
+
+    def release(self) -> None:
+        self.frame.unpersist()
+
+
+@dataclass(frozen=True)
+class SpooledChunks(BatchChunks):
+    """Chunks in files of `folder`, which all tasks see."""
+
+    room: ClassVar[int] = MAPPED_BYTES
+    folder: str
+
+    @classmethod
+    def of(cls, cut: DataFrame, refused: Refusals, folder: str) -> SpooledChunks:
+        """Run the job that cuts."""
+        try:
+            meta = cut.toArrow().to_pylist()
+        except BaseException:
+            drop_spool(folder)
+            raise
+        return cls(cut.sparkSession, meta, refused, folder)
+
+    def hand_out(self, packing: Packing, task: Task, columns: str | StructType) -> DataFrame:
+        lists: list[list[dict[str, Any]]] = [[] for _ in range(packing.buckets)]
+        for chunk in self.meta:
+            bucket = packing.bucket_of.get((chunk["task"], chunk["seq"]))
+            if bucket is not None:
+                lists[bucket].append(chunk)
+        path = str(Path(self.folder) / f"lists-{uuid.uuid4().hex}")
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, CHUNK_SCHEMA) as out:
+            for chunks in lists:
+                out.write_batch(pa.RecordBatch.from_pylist(chunks, schema=CHUNK_SCHEMA))
+        numbers = self.spark.range(0, packing.buckets, 1, packing.buckets)
+        return numbers.mapInArrow(partial(listed_task, lists=path, task=task), columns)
+
+    def release(self) -> None:
+        drop_spool(self.folder)

@@ -361,6 +361,24 @@ def test_datasets_of_a_declarative_pipeline_go_by_the_id_of_its_bronze(lake: Pat
     assert len(kept(clean(made.config))) == 3 + 1, "a bronze of another id proves nothing"
 
 
+def test_flow_checkpoints_of_their_own_place_go_with_their_tables(lake: Path, tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    made = Lake(lake, layout="declarative", checkpoint=str(checkpoints))
+    for name, route in (("bronze", ""), ("silver_ann", "ann_game"), ("mine", None)):
+        about = None if route is None else Owner("games", route).text()
+        write_deltalake(str(lake / name), pa.table({"x": [1]}), description=about)
+        flow = checkpoints / "_checkpoints" / "spark_catalog" / "games" / name / name / "0"
+        flow.mkdir(parents=True)
+        (flow / "metadata").write_text('{"id": "a flow"}')
+    stream = str(DeltaTable(lake / "bronze").metadata().id)
+    made.ledger.record(stream, 0, [Entry(stream, 0, None, table=str(lake / "bronze"))], {})
+    plan = clean(made.config)
+    shutil.rmtree(lake / "silver_ann")  # as a clean-up that died here, or a user, would leave it
+    assert removed(apply(plan)) == removed(plan)
+    flows = {path.name for path in checkpoints.glob("_checkpoints/spark_catalog/games/*")}
+    assert flows == {"mine"}
+
+
 # -- when not, and half-way --------------------------------------------------------------------------------
 
 

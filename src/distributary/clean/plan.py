@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from distributary.bronze.table import hop_1_checkpoint
-from distributary.catalog import CatalogEntry
+from distributary.catalog import CatalogEntry, last_part
 from distributary.clean.books import Books
 from distributary.clean.named import names_of
 from distributary.clean.proof import UNREADABLE, why_keep
@@ -67,7 +67,8 @@ def planned(books: Books, hop_2: bool = False) -> Planned:
     if books.owner is not None and books.owner != Owner(books.config.pipeline, ""):
         return Planned(kept=[Kept(root, f"its ledger belongs to pipeline {books.owner.pipeline}")])
     found = Planned()
-    for path, route in books.tables():
+    tables = books.tables()
+    for path, route in tables:
         if hop_2 and path == books.config.bronze_path:
             found.kept.append(Kept(path, "hop 2 begins anew from it"))
         elif reason := why_keep(books, path, route):
@@ -76,7 +77,9 @@ def planned(books: Books, hop_2: bool = False) -> Planned:
             found.remove.append(Target("table", path, route))
     found.catalog += names_of(books, {target.path for target in found.remove})
     unread = [kept for kept in found.kept if kept.reason.startswith(UNREADABLE)]
-    for target, reason in (*_checkpoints(books, hop_2), *_state(books, hop_2)):
+    stay = {kept.path for kept in found.kept}
+    flows = _flows(books, (last_part(path) for path, _ in tables if path not in stay))
+    for target, reason in (*_checkpoints(books, hop_2), *flows, *_state(books, hop_2)):
         if unread:
             reason = f"it says whose {unread[0].path} is; clean again once that can be read"
         if reason:
@@ -97,6 +100,19 @@ def _checkpoints(books: Books, hop_2: bool) -> Iterator[tuple[Target, str | None
         if own is not None:
             reason = None if own in books.streams else f"it belongs to stream {own}, which this pipeline does not know"
             yield Target("checkpoint", path, entries=_CHECKPOINT_ENTRIES), reason
+
+
+def _flows(books: Books, tables: Iterable[str]) -> Iterator[tuple[Target, str | None]]:
+    """Those of a declarative pipeline's own place. Nothing in them says whose they are: they go with their tables."""
+    if books.config.checkpoint is None or books.config.layout != "declarative":
+        return
+    from distributary.declarative.datasets import Datasets, flow_checkpoints, storage
+
+    place, names = storage(books.config), Datasets.of(books.config)
+    for table in tables:
+        path = flow_checkpoints(place, names, table)
+        if books.names(path):
+            yield Target("checkpoint", path), None
 
 
 def _state(books: Books, hop_2: bool) -> Iterator[tuple[Target, str | None]]:

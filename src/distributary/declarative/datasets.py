@@ -62,3 +62,8 @@ def state_folder(config: Pipeline) -> str:
 def storage(config: Pipeline) -> str:
     """Where Spark keeps the checkpoints of its flows."""
     return config.checkpoint or join(state_folder(config), "storage")
+
+
+def flow_checkpoints(storage: str, names: Datasets, table: str) -> str:
+    """Where Spark keeps the checkpoints of the flows into a table."""
+    return join(storage, "_checkpoints", names.catalog, names.database, table)

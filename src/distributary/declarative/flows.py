@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 from deltalake.exceptions import DeltaError
 
 from distributary.config import Pipeline
-from distributary.declarative.datasets import Datasets, storage
+from distributary.declarative.datasets import Datasets, flow_checkpoints, storage
 from distributary.errors import StoreUnreadable
 from distributary.state.checkpoint import last_committed, read_offsets
 from distributary.tables import append
@@ -59,8 +59,7 @@ class Flows:
 
     def checkpoint(self, name: str) -> str | None:
         """The checkpoint that the flow into table `name` follows now; None for a flow that has never run."""
-        names = self.datasets
-        folder = join(self.storage, "_checkpoints", names.catalog, names.database, name, name)
+        folder = join(flow_checkpoints(self.storage, self.datasets, name), name)
         found = filesystem(folder, self.store).get_file_info(pafs.FileSelector("", allow_not_found=True))
         numbers = [int(f.base_name) for f in found if f.base_name.isdecimal()]
         return join(folder, str(max(numbers))) if numbers else None

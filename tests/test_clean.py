@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,15 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from distributary import hops
 from distributary.bronze.table import hop_1_checkpoint, make_bronze, schema_of
 from distributary.clean import CleanPlan, apply, clean, removal
+from distributary.config import Pipeline
+from distributary.declarative.runner import Options, Runner
 from distributary.errors import AlreadyRunning, BadInput, CleanUnfinished, StoreUnreadable
+from distributary.replays import replay
+from distributary.shares import Division
+from distributary.state.cleaning import begin
 from distributary.state.layout import claim_layout
 from distributary.state.ledger import Entry, Ledger
 from distributary.state.lock import only_run
@@ -24,6 +31,8 @@ from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.wide import KEY, ROUTE
+from distributary.workflow.handover import hand_over
+from distributary.workflow.local import LocalRun, supervise
 from tests.lake import Lake
 
 
@@ -237,6 +246,29 @@ def test_while_a_table_cannot_be_read_what_says_whose_it_is_stays(made: Lake, tm
         claim(made.config, None, made.store)
     log.write_text(text)
     assert removed(apply(clean(made.config))) == [made.table("ann_game"), made.config.state_root]
+
+
+def _supervise(config: Pipeline) -> object:
+    return supervise(LocalRun(Path("games.yaml"), config, None, Path("no logs")))
+
+
+WRITERS: dict[str, Callable[[Pipeline], object]] = {
+    "run": hops.run,
+    "a share": lambda config: hops.run(config.for_share(Division.even(2).shares(1)[0])),
+    "hop 1": lambda config: hops.run(config.model_copy(update={"layout": "two_hop"}), hops=(1,)),
+    "hop 2": lambda config: hops.run(config.model_copy(update={"layout": "two_hop"}), hops=(2,)),
+    "replay": replay,
+    "workflow local": _supervise,
+    "workflow plan --apply": lambda config: hand_over(config, Division.even(2)),
+    "pipeline run": lambda config: Runner(config, Path(), Options(once=True)).go(),
+}
+
+
+@pytest.mark.parametrize("way", WRITERS)
+def test_nothing_writes_between_a_clean_up_that_died_and_its_end(made: Lake, way: str) -> None:
+    begin(made.config, {}, (), made.store)
+    with pytest.raises(CleanUnfinished):
+        WRITERS[way](made.config)
 
 
 def test_the_logs_of_local_streams_are_named_and_stay(made: Lake, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from distributary.names import route_of
 from distributary.pipeline import Progress, Run, RunReport, session_of
 from distributary.pipeline import run as run_stream
 from distributary.shares import Share
+from distributary.state.cleaning import at_work
 from distributary.state.layout import claim_layout
 from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
@@ -129,19 +130,20 @@ def run(
 ) -> RunReport:
     """Run a pipeline of any layout. Of two hops, each has a lock of its own: they may run in two processes.
 
-    Raises BadInput (layout declarative), AlreadyRunning, CheckpointLost, StreamsFailed, and what a run of one stream
-    raises.
+    Raises BadInput (layout declarative), AlreadyRunning, CleanUnfinished, CheckpointLost, StreamsFailed, and
+    what a run of one stream raises.
     """
     if config.layout == "declarative":
         # Never by itself as another layout: that would write every row again.
         raise BadInput(detail=f"pipeline {config.pipeline} has layout declarative: distributary pipeline run FILE")
     if config.layout != "two_hop":
         return run_stream(config, once=once, progress=progress, handle=handle)
+    store = Store.of(config.tables)
     with ExitStack() as held:
         if 1 in hops:
-            held.enter_context(only_run(config.state_root, config.pipeline, HOP_1))
+            held.enter_context(at_work(config, store, HOP_1))
         if 2 in hops:
-            held.enter_context(only_run(config.state_root, config.pipeline))
+            held.enter_context(at_work(config, store))
         running = TwoHop(config, session_of(config), progress, hops)
         handle(running)
         return running.go(once)

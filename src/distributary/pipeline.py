@@ -47,6 +47,7 @@ from distributary.sources.files import file_stream
 from distributary.sources.kafka import kafka_stream
 from distributary.spark.session import build_session
 from distributary.state.checkpoint import check_checkpoint, check_topics
+from distributary.state.cleaning import at_work
 from distributary.state.layout import claim_layout
 from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
@@ -358,10 +359,11 @@ def run(
 ) -> RunReport:
     """Run a pipeline; `handle` gets the Run before it starts, to stop it from a signal handler.
 
-    Raises AlreadyRunning, CheckpointLost, ShapeInvalid, SourceDataLost, QuarantineLimit, and any EnvironmentFault.
+    Raises AlreadyRunning, CleanUnfinished, CheckpointLost, ShapeInvalid, SourceDataLost, QuarantineLimit,
+    and any EnvironmentFault.
     """
     check_shapes(config.tables)
-    with only_run(config.state_root, config.pipeline):
+    with at_work(config, Store.of(config.tables)):
         spark = session_of(config)
         running = Run(config, spark, progress)
         handle(running)

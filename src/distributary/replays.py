@@ -5,7 +5,7 @@ from __future__ import annotations
 from distributary.config import DatastreamSource, Pipeline
 from distributary.pipeline import Run, session_of
 from distributary.replay import ReplayReport
-from distributary.state.lock import only_run
+from distributary.state.cleaning import at_work
 from distributary.state.shares import parts
 from distributary.tables import append
 from distributary.tables.quarantine import quarantine_uri
@@ -13,13 +13,14 @@ from distributary.tables.store import Store
 
 
 def replay(config: Pipeline, route: str | None = None) -> ReplayReport:
-    """Bring back the rows of one route, or of all. Raises AlreadyRunning, StoreDown, RegistryDown."""
+    """Bring back the rows of one route, or of all. Raises AlreadyRunning, CleanUnfinished, StoreDown,
+    RegistryDown."""
     store, total = Store.of(config.tables), ReplayReport()
     for part in parts(config, store):
         kept = append.open_table(quarantine_uri(part.state_root), store) is not None
         if not kept and not isinstance(config.source, DatastreamSource):
             continue
-        with only_run(part.state_root, part.pipeline, "replay"):
+        with at_work(part, store, "replay"):
             found = Run(part, session_of(part), lambda _: None).replay.run(route)
         for name, rows in found.rows.items():
             total.rows[name] = total.rows.get(name, 0) + rows

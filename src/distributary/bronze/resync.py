@@ -41,8 +41,8 @@ from distributary.shape import check_shapes
 from distributary.sources.bronze import bronze_rows, bronze_source
 from distributary.sources.unread import AlreadyRead, Unknown, already_read
 from distributary.state.checkpoint import read_offsets, stream_id
+from distributary.state.cleaning import at_work
 from distributary.state.ledger import RESYNC, Entry, Ledger, is_batch, quarantine_files, totals
-from distributary.state.lock import only_run
 from distributary.state.shares import all_entries, current_parts, parts
 from distributary.tables import append
 from distributary.tables.append import CommitConflict, Mark, Owner
@@ -87,7 +87,8 @@ class _Moment:
 def rebuild(config: Pipeline, route: str) -> Rebuilt:
     """Rebuild the table of `route` from bronze.
 
-    Raises BadInput (no such rows, a table that delta-rs may not write), AlreadyRunning (a replay), Outage.
+    Raises BadInput (no such rows, a table that delta-rs may not write), AlreadyRunning (a replay), CleanUnfinished,
+    Outage.
     """
     check_shapes(config.tables)
     if config.layout != "two_hop":
@@ -100,7 +101,7 @@ def rebuild(config: Pipeline, route: str) -> Rebuilt:
         mine, others = _parts(config, route, store)
         with ExitStack() as held:
             for part in (mine, *others):
-                held.enter_context(only_run(part.state_root, part.pipeline, "replay"))
+                held.enter_context(at_work(part, store, "replay"))
             return _Resync(config, mine, others, route, store).run()
     except (OSError, DeltaError) as e:
         raise StoreDown(path=config.tables.root, detail=append.in_words(e)) from e

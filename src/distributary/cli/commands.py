@@ -241,13 +241,14 @@ def replay(
     if config.source.type == "datastream":
         return replay_files(config, route, as_json)
     from distributary.cli.render import replay_text
-    from distributary.state.lock import only_run
+    from distributary.state.cleaning import at_work
 
     if config.layout == "declarative":
         from distributary.declarative.replay import replay as append_again
         from distributary.pipeline import registry_of
+        from distributary.tables.store import Store
 
-        with only_run(config.state_root, config.pipeline, "replay"):
+        with at_work(config, Store.of(config.tables), "replay"):
             report = append_again(config, registry_of(config), route)
     else:
         from distributary.replays import replay as bring_back

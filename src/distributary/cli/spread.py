@@ -57,11 +57,7 @@ def hops_of(config: Pipeline, hop: int | None) -> tuple[int, ...]:
 
 
 def first_hop(config: Pipeline, conf: Sequence[str] | None) -> Pipeline:
-    """The pipeline for a process that runs hop 1 only. Raises CleanUnfinished, BadInput."""
-    from distributary.state.cleaning import check_not_begun
-    from distributary.tables.store import Store
-
-    check_not_begun(config, Store.of(config.tables))
+    """The pipeline for a process that runs hop 1 only. Raises BadInput."""
     return with_conf(config, settings(conf))
 
 

@@ -153,13 +153,14 @@ def replay_files(config: Pipeline, route: str | None, as_json: bool) -> Exit:
     from distributary.errors import AlreadyRunning
     from distributary.pipeline import Run, run, session_of
     from distributary.replay import ReplayReport
-    from distributary.state.lock import only_run
+    from distributary.state.cleaning import at_work
     from distributary.tables.quarantine import quarantine_uri
     from distributary.tables.store import Store
 
-    kept = Kept(quarantine_uri(config.state_root), Store.of(config.tables))
+    store = Store.of(config.tables)
+    kept = Kept(quarantine_uri(config.state_root), store)
     before = Counter(row.route or "" for row in kept.open_rows() if route in (None, row.route))
-    with only_run(config.state_root, config.pipeline, "replay"):
+    with at_work(config, store, "replay"):
         failed = Run(config, session_of(config), lambda _: None).replay.run(route).failed
     try:
         run(config, once=True)

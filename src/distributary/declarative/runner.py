@@ -33,6 +33,7 @@ from distributary.pipeline import registry_of
 from distributary.registry import Registry
 from distributary.schemas import Schemas
 from distributary.shape import check_shapes
+from distributary.state.cleaning import at_work
 from distributary.state.layout import claim_layout
 from distributary.state.lock import only_run
 from distributary.supervisor.policy import RestartPolicy
@@ -127,14 +128,15 @@ class Runner:
     def go(self) -> RunReport:
         """Run until all is done (`once`), or until `stop`.
 
-        Raises AlreadyRunning, LayoutChanged, BadInput, ConfigError, LintFailed, JavaMissing, SparkNotStarted,
-        QuarantineLimit; UpdateFailed and Outage with `once` at once, else after many in a row.
+        Raises AlreadyRunning, CleanUnfinished, LayoutChanged, BadInput, ConfigError, LintFailed, JavaMissing,
+        SparkNotStarted, QuarantineLimit; UpdateFailed and Outage with `once` at once, else after many in a row.
         """
         check_libraries([*self.libraries, *find_functions(self.config, self.base)])
         check_shapes(self.config.tables)
-        with only_run(self.config.state_root, self.config.pipeline):
+        store = Store.of(self.config.tables)
+        with at_work(self.config, store):
             if not self.options.selection.dry_run:
-                claim_layout(self.config, Store.of(self.config.tables))
+                claim_layout(self.config, store)
             self.books = Books(self.config)
             failures, updates = 0, 0
             while True:

@@ -1,16 +1,18 @@
 """A clean-up that was begun: which tables and streams it takes for the pipeline's own, while the rest goes.
 
-While this is there no run begins: its tables may be gone already, and their rows would be missed for ever.
+While this is there nothing writes (`at_work`): tables may be gone already, and their rows would be missed for ever.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from distributary.config import Pipeline
 from distributary.errors import CleanUnfinished
+from distributary.state.lock import only_run
 from distributary.tables.store import Store
 
 FILE = "clean.json"
@@ -47,6 +49,15 @@ def begin(config: Pipeline, tables: Mapping[str, str | None], streams: Collectio
 
 
 def check_not_begun(config: Pipeline, store: Store) -> None:
-    """Before a run. Raises CleanUnfinished, OSError."""
-    if store.get(config.state_root, FILE) is not None:
+    """Of the whole pipeline, also for one of its streams. Raises CleanUnfinished, OSError."""
+    if store.get(config.whole_state, FILE) is not None:
         raise CleanUnfinished(pipeline=config.pipeline)
+
+
+@contextmanager
+def at_work(config: Pipeline, store: Store, name: str = "run") -> Iterator[None]:
+    """Hold the lock `name`, as whoever writes this pipeline's tables must: a clean-up holds it too, so none begins
+    meanwhile. Raises AlreadyRunning, CleanUnfinished, OSError."""
+    with only_run(config.state_root, config.pipeline, name):
+        check_not_begun(config, store)
+        yield

@@ -29,6 +29,7 @@ from distributary.errors import HandoverFailed
 from distributary.pipeline import Run, run
 from distributary.shares import Division
 from distributary.state.checkpoint import TOPICS_FILE, last_committed, stream_id
+from distributary.state.cleaning import at_work
 from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
 from distributary.state.shares import Current, by_route, current, current_parts, follow, has_run
@@ -41,7 +42,7 @@ _HEADER_LINES = 2
 def hand_over(config: Pipeline, division: Division, say: Callable[[str], None] = lambda _: None) -> Current:
     """Make `division` the current one; `say` hears of each step. Starts Spark only where a stream has something to do.
 
-    Raises AlreadyRunning when a stream or a supervisor is, HandoverFailed, and what a run raises.
+    Raises AlreadyRunning when a stream or a supervisor is, CleanUnfinished, HandoverFailed, and what a run raises.
     """
     store = Store.of(config.tables)
     before = current(config, store)
@@ -49,7 +50,7 @@ def hand_over(config: Pipeline, division: Division, say: Callable[[str], None] =
         return before
     old = current_parts(config, store)
     new = Current(division, (before.generation if before is not None else 0) + 1)
-    with only_run(config.state_root, config.pipeline, "supervisor"), ExitStack() as held:
+    with at_work(config, store, "supervisor"), ExitStack() as held:
         if any(by_route(part, store) for part in old):
             raise HandoverFailed(pipeline=config.pipeline, detail="its hop 2 has a stream per route (hop.shape)")
         if any(has_run(part, store) for part in old):

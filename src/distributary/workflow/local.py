@@ -20,7 +20,7 @@ from distributary.config import Pipeline
 from distributary.errors import BadInput, ClusterMissing, Exit
 from distributary.notices import Notifier
 from distributary.shares import Division
-from distributary.state.lock import only_run
+from distributary.state.cleaning import at_work
 from distributary.state.shares import claim
 from distributary.state.streams import StreamState
 from distributary.supervisor.child import Stream, leashed
@@ -108,12 +108,12 @@ def supervise(
 ) -> Exit:
     """Run all streams until each is over, or the supervisor is stopped (`handle` gets it before it starts).
 
-    Raises AlreadyRunning, ShareConflict, ClusterMissing, OSError.
+    Raises AlreadyRunning, CleanUnfinished, ShareConflict, ClusterMissing, OSError.
     """
     if run.via is not None:
         check_master(run.via)
     config, store = run.config, Store.of(run.config.tables)
-    with only_run(config.state_root, config.pipeline, "supervisor"):
+    with at_work(config, store, "supervisor"):
         claim(config, run.division, store)
         run.logs.mkdir(parents=True, exist_ok=True)
         plan_file = run.logs / "plan.json"

@@ -169,7 +169,7 @@ def test_without_a_catalog_and_a_schema_there_is_nothing_to_grant_on(database: s
 
 def test_the_tables_are_those_of_the_ledger(lake: Path) -> None:
     made = Lake(lake)
-    made.batch(0, {"ann_game": {1: 2}, "bob_game": {1: 1}}, bad={"ghost": 1, None: 1})
+    made.batch(0, {"ann_game": {1: 2}, "bob_game": {1: 1}}, bad={"ghost": 1, None: 1}, parked={"neighbours": 2})
     assert [s.route for s in tables_of(made.config)] == ["ann_game", "bob_game"]
 
 
@@ -180,7 +180,7 @@ def test_of_a_wide_table_only_views_are_given(lake: Path) -> None:
         "grants": [{"principal": "eve", "privileges": ["SELECT", "MODIFY"]}],
     }
     made = Lake(lake, layout="wide", **keys)
-    entries = [Entry(made.stream, 0, r, table=made.config.wide_path, rows_in=1) for r in ("ann_game", "Bob")]
+    entries = [Entry(made.stream, 0, r, table=made.config.wide_path, rows_written=1) for r in ("ann_game", "Bob")]
     made.ledger.record(made.stream, 0, [*entries, Entry(made.stream, 0, None)], {})
     plan = grant_plan(made.config)
     assert {on: r for (_, on), r in rights(plan).items() if not on.startswith(("CATALOG", "SCHEMA"))} == {
@@ -205,7 +205,7 @@ def test_of_change_files_the_log_is_given_only_where_it_is_asked_for(lake: Path,
         }
     )
     entries = [
-        Entry(made.stream, 0, f"{d}.Users", table=f"{lake}/{d}_users_log", merged=f"{lake}/{d}_users", rows_in=1,
+        Entry(made.stream, 0, f"{d}.Users", table=f"{lake}/{d}_users_log", merged=f"{lake}/{d}_users", rows_written=1,
               merge_state="merged", about=json.dumps({"source": ["mysql", d, "", "Users"], "keys": ["id"]}))
         for d in ("shop", "bank")
     ]  # fmt: skip
@@ -225,7 +225,7 @@ def test_of_a_declarative_pipeline_silver_and_gold_of_a_route_are_given(lake: Pa
         "grants": [{"principal": "eve", "tables": ["ann_game"]}],
     }
     made = Lake(lake, layout="declarative", **keys)
-    entries = [Entry("b", 0, r, table=f"{lake}/silver_{r}_events", rows_in=1) for r in ("ann_game", "bob_game")]
+    entries = [Entry("b", 0, r, table=f"{lake}/silver_{r}_events", rows_written=1) for r in ("ann_game", "bob_game")]
     made.ledger.record("b", 0, [*entries, Entry("b", 0, None, table=f"{lake}/bronze")], {})
     plan = grant_plan(made.config)
     assert {on for (_, on) in rights(plan) if on.startswith(("TABLE", "VIEW"))} == {

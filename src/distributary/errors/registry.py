@@ -58,5 +58,5 @@ class RegistryDown(Outage):
     condition = "REGISTRY_DOWN"
     template = (
         "the schema registry {registry} did not answer after {attempts} attempts: {detail}. "
-        "The batch is not written and will be tried again."
+        "Nothing was written. Try again once it answers; a run that goes on does so by itself."
     )

@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 
 from bench.measure import MIB, Meter
-from bench.merges import Work, check_same, events, merge_all, save, spark_merge_all
+from bench.merges import MergedTables, Work, check_same, events, save, spark_merge_all
 from bench.result import Case, Result
 from bench.workload import SPARK_TUNED, Place, say, session
 
@@ -26,11 +26,12 @@ def run(place: Place) -> Result:
     spark = session(heap="4g", **SPARK_TUNED)
     ours, other = str(place.root / "ours"), str(place.root / "other")
     part = min(PART, rows)
+    merged = MergedTables(spark)
     for number in range(rows // part):
         ids = np.arange(number * part, (number + 1) * part)
         path = save(events(ids, number * part, number), place.root / "base.parquet")
-        for uri in (ours, other):
-            merge_all(spark, [Work(uri, path)], number)
+        for kept, uri in ((merged, ours), (MergedTables(spark), other)):
+            kept.merge([Work(uri, path)], number)
     Path(place.root / "base.parquet").unlink()
     seconds: tuple[list[float], list[float]] = ([], [])
     memory = []
@@ -38,7 +39,7 @@ def run(place: Place) -> Result:
         ids = np.random.default_rng(number).choice(rows, changes, replace=False)
         path = save(events(ids, (number + 10) * 10**7, number), place.root / f"changes-{number}.parquet")
         with Meter() as meter:
-            mine = merge_all(spark, [Work(ours, path)], number + 1000)
+            mine = merged.merge([Work(ours, path)], number + 1000)
         theirs = spark_merge_all(spark, [Work(other, path)], 1)
         say(f"ours {mine:.2f} s, other {theirs:.2f} s")
         if number:

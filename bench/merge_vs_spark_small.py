@@ -6,7 +6,7 @@ from statistics import median
 
 import numpy as np
 
-from bench.merges import Work, check_same, events, merge_all, save, spark_merge_all
+from bench.merges import MergedTables, Work, check_same, events, save, spark_merge_all
 from bench.result import Case, Result
 from bench.workload import SPARK_TUNED, Place, say, session
 
@@ -27,15 +27,16 @@ def run(place: Place) -> Result:
     path = save(base, place.root / "base.parquet")
     ours = [str(place.root / "ours" / f"t{n}") for n in range(tables)]
     other = [str(place.root / "other" / f"t{n}") for n in range(tables)]
-    for uris in (ours, other):
-        merge_all(spark, [Work(uri, path) for uri in uris], 0)
+    merged = MergedTables(spark)
+    for kept, uris in ((merged, ours), (MergedTables(spark), other)):
+        kept.merge([Work(uri, path) for uri in uris], 0)
     seconds: tuple[list[float], list[float]] = ([], [])
     for number in range(1, rounds + 2):
         files = []
         for table in range(tables):
             ids = np.random.default_rng(number * tables + table).choice(rows, changes, replace=False)
             files.append(save(events(ids, number * 10**6, table), place.root / "changes" / f"{number}-{table}.parquet"))
-        mine = merge_all(spark, [Work(*pair) for pair in zip(ours, files, strict=True)], number)
+        mine = merged.merge([Work(*pair) for pair in zip(ours, files, strict=True)], number)
         theirs = spark_merge_all(spark, [Work(*pair) for pair in zip(other, files, strict=True)], THREADS)
         say(f"{tables} tables: ours {mine:.2f} s, other {theirs:.2f} s")
         if number > 1:

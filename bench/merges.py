@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,11 +22,13 @@ from distributary.datastream.hashing import row_hash
 from distributary.datastream.model import METADATA, METADATA_TYPE, SOURCE_TYPE
 from distributary.datastream.reduce import reduce_rows
 from distributary.datastream.sequence import OrderSettings, sequence_numbers
+from distributary.fanout.tasks import SAID_DDL, heard, said
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.evolve import Policy
-from distributary.tables.merge import Target, merge_rows
+from distributary.tables.merge import Target, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import MergeRules
+from distributary.tables.merge_tip import MergeTip
 from distributary.tables.store import Store
 
 KEYS = ("id",)
@@ -89,32 +91,47 @@ class Work:
     changes: str
 
 
-def merge_all(spark: SparkSession, work: Sequence[Work], batch: int) -> float:
-    """Seconds of one Spark job in which tasks read, reduce and merge their share of the tables, engine `task`."""
-    began = time.monotonic()
-    tasks = min(CORES, len(work))
-    task = partial(_task, work=work, tasks=tasks, batch=batch)
-    spark.range(0, tasks, 1, tasks).mapInArrow(task, "merged bigint").collect()
-    return time.monotonic() - began
+class MergedTables:
+    """Merged tables as engine `task` writes them, and what its last merges left behind in them, as a stream has it."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._tips: dict[str, MergeTip] = {}
+
+    def merge(self, work: Sequence[Work], batch: int) -> float:
+        """Seconds of one Spark job in which tasks read, reduce and merge their share of the tables."""
+        began = time.monotonic()
+        tasks = min(CORES, len(work))
+        task = partial(_task, work=work, tasks=tasks, batch=batch, tips=self._tips)
+        numbers = self._spark.range(0, tasks, 1, tasks)
+        self._tips = {}
+        for found in heard(numbers.mapInArrow(task, SAID_DDL).toArrow()):
+            self._tips |= found
+        return time.monotonic() - began
 
 
-def _task(batches: Iterator[pa.RecordBatch], work: Sequence[Work], tasks: int, batch: int) -> Iterator[pa.RecordBatch]:
+def _task(
+    batches: Iterator[pa.RecordBatch], work: Sequence[Work], tasks: int, batch: int, tips: Mapping[str, MergeTip]
+) -> Iterator[pa.RecordBatch]:
     for numbers in batches:
         for number in numbers.column(0).to_pylist():
-            for one in work[number::tasks]:
-                merge_one(one, batch)
-    yield pa.RecordBatch.from_pydict({"merged": [batch]})
+            done = {one.uri: merge_one(one, batch, tips.get(one.uri)) for one in work[number::tasks]}
+            yield said({uri: tip for uri, tip in done.items() if tip is not None})
 
 
-def merge_one(work: Work, batch: int) -> None:
-    table = append.open_table(work.uri, Store())
+def merge_one(work: Work, batch: int, tip: MergeTip | None) -> MergeTip | None:
+    """What is known of the table now. `tip`: what was known before."""
+    rules, mark = MergeRules(), Mark("bench", batch)
     owner, policy = Owner("bench", work.uri, KEYS), Policy("add", "widen", can_widen=False)
+    target = Target(work.uri, None, owner, Store(), policy)
     reduced = reduce_rows(pq.read_table(work.changes), KEYS, OrderSettings())
-    merged = merge_rows(
-        Target(work.uri, table, owner, Store(), policy), reduced, KEYS, MergeRules(), Mark("bench", batch)
-    )
+    merged = None if tip is None else merge_on_tip(target, tip, reduced, KEYS, rules, mark)
+    if merged is None:
+        target = replace(target, table=append.open_owned(work.uri, owner, Store()))
+        merged = merge_rows(target, reduced, KEYS, rules, mark)
     if merged.why_spark:
         raise WrongRows(merged.why_spark)
+    return merged.tip
 
 
 def spark_merge_all(spark: SparkSession, work: Sequence[Work], threads: int) -> float:

@@ -17,8 +17,9 @@ from distributary.datastream.sequence import OrderSettings
 from distributary.tables import append
 from distributary.tables.append import CommitConflict, Mark, Owner
 from distributary.tables.evolve import Policy
-from distributary.tables.merge import Merged, Target, merge_rows
+from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import DELETED, DELETED_AT, MergeRules, as_merged
+from distributary.tables.merge_tip import MergeTip
 from distributary.tables.spark_merge import UNSAID, merge_by_spark, newest_by_spark
 from distributary.tables.store import Store
 from tests.events import START_MS, Event, backfilled, deleted, table_of
@@ -29,11 +30,13 @@ POLICY = Policy("add", "widen", can_widen=False)
 
 
 class Table:
-    """A merged table, and the engine that writes it."""
+    """A merged table, and the engine that writes it; `tip`: engine `task`, which knows what it left behind."""
 
     def __init__(self, uri: Path, engine: str, spark: SparkSession | None) -> None:
         self.uri = str(uri)
         self.spark = spark if engine == "spark" else None
+        self.on_tip = engine == "tip"
+        self.tip: MergeTip | None = None
         self.batch = -1
 
     def merge(
@@ -53,8 +56,12 @@ class Table:
         target = Target(self.uri, table, OWNER, Store(), POLICY)
         mark = Mark("stream", self.batch)
         if self.spark is None:
-            merged = merge_rows(target, reduced, keys, rules, mark)
+            # Who takes a batch again knows nothing of the table.
+            tip = self.tip if self.on_tip and not again else None
+            known = None if tip is None else merge_on_tip(target, tip, reduced, keys, rules, mark)
+            merged = known or merge_rows(target, reduced, keys, rules, mark)
             assert merged.why_spark is None
+            self.tip = merged.tip
             return merged
         rows = reduced.rows
         for column, mask in reduced.unsaid.items():
@@ -78,7 +85,7 @@ class Table:
         return [tuple(v for k, v in row.items() if k not in names) for row in self.rows() if not row[DELETED]]
 
 
-@pytest.fixture(params=["task", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.fixture(params=["task", "tip", pytest.param("spark", marks=pytest.mark.spark)])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     spark = request.getfixturevalue("spark") if request.param == "spark" else None
     return Table(tmp_path / "t", request.param, spark)

@@ -51,6 +51,7 @@ def take_merge(outcome: ChangeOutcome, merged: ChangeOutcome) -> None:
     outcome.merge_created = merged.merge_created
     outcome.by_spark = outcome.by_spark or merged.by_spark
     outcome.merge_spark, outcome.merge_files = merged.merge_spark, merged.merge_files
+    outcome.merge_tip = merged.merge_tip or outcome.merge_tip
     outcome.upserts += merged.upserts
     outcome.deletes += merged.deletes
     outcome.stale += merged.stale

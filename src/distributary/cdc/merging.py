@@ -29,7 +29,7 @@ from distributary.errors import DistributaryError, KeysChanged, Reason
 from distributary.tables import append
 from distributary.tables.append import CommitConflict, Mark, Owner
 from distributary.tables.datafile import write_data_file
-from distributary.tables.merge import Merged, Target, merge_rows
+from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
 
 FAULTS = (DistributaryError, DeltaError, OSError, CommitConflict, pa.ArrowException, ValueError)
 """What may go wrong with one table."""
@@ -93,13 +93,46 @@ def merge(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: Ch
 
 
 def _merge(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> None:
+    outcome.late, outcome.resolved = [], []
+    if not _on_tip(source, rows, orders, outcome, mark):
+        _opened(source, rows, orders, outcome, mark)
+
+
+def _on_tip(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> bool:
+    """Without opening the table, where its newest version is known; False where that does not do."""
+    route, named = source.route, orders.named
+    tip = orders.merge_tips.get(route)
+    # Events that wait for another one look for it in the table.
+    if tip is None or orders.waiting.get(route) or named.why_spark(route) is not None:
+        return False
+    if split(rows, outcome.keys)[1].num_rows:
+        return False
+    assert outcome.merged is not None
+    started = time.monotonic()
+    rules = named.rules(route, tip.horizon)
+    reduced = reduce_rows(rows, outcome.keys, rules.order, rules.gaps(absent(rows, outcome.brought)))
+    outcome.seconds["reduce"] = time.monotonic() - started
+    owner = Owner(orders.pipeline, route, outcome.keys)
+    target = Target(outcome.merged, None, owner, orders.store, named.policy(route), named.tables.properties)
+    merged = merge_on_tip(target, tip, _plain(reduced), outcome.keys, rules, mark)
+    if merged is None or merged.why_spark is not None:
+        return False
+    outcome.seconds["merge"] = time.monotonic() - started - outcome.seconds["reduce"]
+    take_merged(outcome, merged, reduced.rows)
+    return True
+
+
+def _plain(reduced: Reduced) -> Reduced:
+    return replace(reduced, rows=reduced.rows.drop_columns([ORIGIN]))
+
+
+def _opened(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> None:
     uri, route, named = outcome.merged, source.route, orders.named
     assert uri is not None
     owner = Owner(orders.pipeline, route, outcome.keys)
     table = append.open_owned(uri, owner, orders.store)
     _check_keys(uri, route, table, outcome.keys)
     rules = named.rules(route, horizon(table))
-    outcome.late, outcome.resolved = [], []
     started = time.monotonic()
     whole = _whole(source, rows, table, orders, outcome)
     reduced = reduce_rows(whole, outcome.keys, rules.order, rules.gaps(absent(whole, outcome.brought)))
@@ -110,8 +143,7 @@ def _merge(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: C
         return
     target = Target(uri, table, owner, orders.store, named.policy(route), named.tables.properties)
     if (why := named.why_spark(route)) is None:
-        plain = replace(reduced, rows=reduced.rows.drop_columns([ORIGIN]))
-        merged = merge_rows(target, plain, outcome.keys, rules, mark)
+        merged = merge_rows(target, _plain(reduced), outcome.keys, rules, mark)
         why = merged.why_spark
     if why is not None:
         _leave_to_spark(reduced, orders, outcome, why)
@@ -124,7 +156,7 @@ def take_merged(outcome: ChangeOutcome, merged: Merged, rows: pa.Table | None = 
     """Enter what a merge of `rows` did. Engine `spark` gives the rows that it could not judge itself."""
     outcome.merge_state, outcome.merge_created = "merged", merged.created
     outcome.upserts, outcome.deletes = merged.counts.inserted + merged.counts.updated, merged.counts.deleted
-    outcome.stale = merged.counts.ignored
+    outcome.stale, outcome.merge_tip = merged.counts.ignored, merged.tip
     _set_aside(outcome, merged.late)
     if merged.unjudged and rows is not None:
         _set_aside(outcome, rows.take(pa.array(merged.unjudged, pa.int64())))
@@ -234,6 +266,7 @@ def _merge_share(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outc
     outcome.merge_state = "rows" if "rows" in (outcome.merge_state, done.merge_state) else done.merge_state
     outcome.merge_spark = outcome.merge_spark or done.merge_spark
     outcome.merge_created = outcome.merge_created or done.merge_created
+    outcome.merge_tip = done.merge_tip
     for name in ("late", "resolved", "merge_files", "upserts", "deletes", "stale"):
         setattr(outcome, name, getattr(outcome, name) + getattr(done, name))
     for name, seconds in done.seconds.items():

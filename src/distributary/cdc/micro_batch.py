@@ -28,6 +28,7 @@ from distributary.datastream.model import Kind, SourceTable
 from distributary.fanout.attempt import Delivered
 from distributary.state.ledger import Entry
 from distributary.tables import append
+from distributary.tables.merge_tip import MergeTip
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, quarantine_uri, write_rejected
 from distributary.tables.store import Store, join
 from distributary.tables.tip import Tip
@@ -78,6 +79,8 @@ class Changes:
         self.by_spark = BySpark(spark, store)
         self.tips: dict[str, Tip] = {}
         """What the last batch's commits left behind in the log tables, by route."""
+        self.merge_tips: dict[str, MergeTip] = {}
+        """And those in the merged tables."""
         self.brought: dict[str, Mapping[str, tuple[str, ...]]] = {}
         """By route, the columns of every schema that has come; only where `dropped_columns` is `keep`."""
         self.behind: dict[str, Behind] = {}
@@ -107,12 +110,17 @@ class Changes:
         if self._last is not None and self._last >= (stream, batch):
             # An earlier attempt may have committed: only an opened table shows its marks.
             self.tips.clear()
+            self.merge_tips.clear()
         files, aside = self._files(rows)
         routes = self._settle(files, stream, batch)
         self._last = (stream, batch)
         # Only this batch's tips: orders travel with every task.
-        tips = {r: self.tips[r] for found in routes.values() for r in found if r in self.tips}
-        orders = replace(self.orders(stream, batch, self._routes(routes, parked)), tips=tips)
+        here = {route for found in routes.values() for route in found}
+        orders = replace(
+            self.orders(stream, batch, self._routes(routes, parked)),
+            tips={route: tip for route, tip in self.tips.items() if route in here},
+            merge_tips={route: tip for route, tip in self.merge_tips.items() if route in here},
+        )
         looked = time.monotonic()
         result = self._attempt(files, routes, orders)
         self.files.learn(files, result.seen)
@@ -189,7 +197,7 @@ class Changes:
             try:
                 return Attempt(self.by_spark, orders, self._slots).run(files, routes)
             except Again as again:
-                orders = replace(orders, routes={**orders.routes, **again.routes}, tips={})
+                orders = replace(orders, routes={**orders.routes, **again.routes}, tips={}, merge_tips={})
 
     # -- after ---------------------------------------------------------------------------------------------
 
@@ -226,6 +234,10 @@ class Changes:
             self.tips[outcome.route] = outcome.tip
         else:
             self.tips.pop(outcome.route, None)
+        if outcome.merge_tip is not None:
+            self.merge_tips[outcome.route] = outcome.merge_tip
+        else:
+            self.merge_tips.pop(outcome.route, None)
         self.by_spark.note(outcome)
         if outcome.keeps:
             # By schema key: names only come in addition.

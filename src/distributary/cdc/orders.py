@@ -14,6 +14,7 @@ from distributary.datastream.model import Reading, SourceTable
 from distributary.fanout.orders import Outcome
 from distributary.tables.append import Mark
 from distributary.tables.datafile import DataFile
+from distributary.tables.merge_tip import MergeTip
 from distributary.tables.store import Store
 from distributary.tables.tip import Tip
 
@@ -70,6 +71,7 @@ class RouteOrder:
 class ChangeOrders:
     """One batch's orders to its tasks. `part` tells two passes over one batch apart; it is a part of the mark.
 
+    `tips`, `merge_tips`: by route, what is known of its log table and its merged table, as the batch before left them.
     `waiting`: by route, events of earlier batches that could not be merged: (id in the quarantine, the row).
     """
 
@@ -84,6 +86,7 @@ class ChangeOrders:
     parts: str
     routes: Mapping[str, RouteOrder] = field(default_factory=dict)
     tips: Mapping[str, Tip] = field(default_factory=dict)
+    merge_tips: Mapping[str, MergeTip] = field(default_factory=dict)
     waiting: Mapping[str, Sequence[tuple[str, bytes]]] = field(default_factory=dict)
     part: str = ""
 
@@ -110,6 +113,7 @@ class ChangeOutcome(Outcome):
     - `late` (`late_rows`): events for the quarantine that are in the log, but could not be merged; `resolved`: ids of
       such ones of earlier batches that could be now.
     - `merge_spark`: why Spark must merge, and `merge_files` in the folder `parts`, whose rows these are.
+    - `merge_tip`: what is known of the merged table now.
     - `seconds`: what took how long in the task: log, reduce, merge.
     - `files_at`: the folder of `files`; `schema`: their columns, as an Arrow IPC message.
     - `changed`: the log holds other rows of this batch than the files do now. `by_spark`: Spark has written one of its
@@ -125,6 +129,7 @@ class ChangeOutcome(Outcome):
     merge_created: bool = False
     merge_spark: str | None = None
     merge_files: list[DataFile] = field(default_factory=list)
+    merge_tip: MergeTip | None = None
     upserts: int = 0
     deletes: int = 0
     stale: int = 0

@@ -13,7 +13,7 @@ from typing import Any
 from distributary import __version__
 from distributary.tables.append import ROWS_KEY, Mark
 from distributary.tables.datafile import DataFile
-from distributary.tables.put_once import exists, put_once
+from distributary.tables.put_once import exists, put_once, read
 from distributary.tables.store import Store
 
 Place = tuple[str, int]
@@ -62,6 +62,11 @@ def put_commit(uri: str, store: Store, version: int, text: bytes) -> bool:
 def has_commit(uri: str, store: Store, version: int) -> bool:
     """Does the log still have the commit `version`? Raises OSError."""
     return exists(uri, store, "_delta_log", f"{version:020d}.json")
+
+
+def read_commit(uri: str, store: Store, version: int) -> bytes | None:
+    """The text of the commit `version`, None where the log does not have it. Raises OSError."""
+    return read(uri, store, "_delta_log", f"{version:020d}.json")
 
 
 def _removed(path: str, size: int, now: int) -> dict[str, Any]:

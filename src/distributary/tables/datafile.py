@@ -27,7 +27,8 @@ from distributary.tables.store import Store
 INDEXED_COLUMNS = 32
 """Leaf columns with statistics per file; the default of `delta.dataSkippingNumIndexedCols`."""
 
-_LONGEST_TEXT = 64
+LONGEST_TEXT = 64
+"""Characters of a text up to which it is a bound."""
 _EXACT = Context(prec=40)
 
 
@@ -191,7 +192,7 @@ def _bound(value: Any, kind: pa.DataType) -> str | None:
         return format(Decimal(value).scaleb(-kind.scale, _EXACT), "f")
     if pa.types.is_string(kind):
         text = value.decode()
-        return json.dumps(text) if len(text) <= _LONGEST_TEXT else None
+        return json.dumps(text) if len(text) <= LONGEST_TEXT else None
     if pa.types.is_date(kind):
         return _moment(timedelta(days=value), lambda at: at.date().isoformat())
     if pa.types.is_timestamp(kind) and kind.unit == "us":

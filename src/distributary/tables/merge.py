@@ -6,7 +6,8 @@ Copy-on-write by our own hand: the MERGE of delta-rs plans a query per table and
 touches, and Spark's is several jobs. Here a file is judged by its key columns alone, and only files with a row that is
 replaced are written anew (`make bench ONLY=merge_vs_spark_small`, `merge_vs_spark_large`).
 
-The commit is version + 1 of the version that all was decided upon, put only if absent: whoever loses starts anew.
+The commit is version + 1 of the version that all was decided upon, put only if absent: whoever loses starts anew. What
+it leaves behind (`MergeTip`) is all that the stream's next merge into the table needs.
 Merging is idempotent by the events' sequence, and each batch leaves its mark, also where it changed nothing.
 """
 
@@ -31,6 +32,7 @@ from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution, Policy, evolve
 from distributary.tables.merge_files import LiveFile, Reader, Unit, Writer, live_files, may_hold, rewrite
 from distributary.tables.merge_rows import Counts, Incoming, MergeRules, Verdict, as_merged, completed
+from distributary.tables.merge_tip import MergeTip
 from distributary.tables.put_once import cannot_put_once
 from distributary.tables.store import Store
 
@@ -48,6 +50,7 @@ class Merged:
 
     `unjudged`: numbers of the events that are older than the tombstones which have been purged; from engine `spark`,
     which does not number them, `late` has their rows. `why_spark`: why nothing was done, and engine `spark` must do it.
+    `tip`: what is known of the table now.
     """
 
     counts: Counts = field(default_factory=Counts)
@@ -57,6 +60,7 @@ class Merged:
     why_spark: str | None = None
     late: pa.Table | None = field(default=None, compare=False)
     version: int | None = field(default=None, compare=False)
+    tip: MergeTip | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -93,12 +97,31 @@ def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: Mer
     files = live_files(table, keys)
     if any(_is_elsewhere(file.path) for file in files):
         return Merged(why_spark="files outside its folder, as in a clone")
-    candidates = may_hold(files, rows, keys)
-    limit = rules.task_rows or TASK_ROWS
-    if (held := sum(_rows(files[n]) for n in candidates)) > limit:
-        return Merged(why_spark=f"{held:,} rows in the files that may hold the batch's keys; a task takes {limit:,}")
-    merge = _Merge(target, table, incoming, unsaid, Reader(target.uri, target.store, evolution.schema))
-    return merge.run(files, candidates, mark, evolved=evolution.changed)
+    merged = _Merge(target, int(table.version()), incoming, unsaid, evolution.schema).run(files, mark)
+    return replace(merged, evolved=evolution.changed)
+
+
+def merge_on_tip(
+    target: Target, tip: MergeTip, reduced: Reduced, keys: Sequence[str], rules: MergeRules, mark: Mark
+) -> Merged | None:
+    """As `merge_rows`, into a table whose newest commit is known and of an earlier batch (`target.table` is not asked
+    for); None when that cannot be done without opening the table.
+
+    Also None where the store refuses or is away: an error does not say that nothing was written, and who opens the
+    table finds out. Raises ValueError, pa.ArrowException.
+    """
+    try:
+        if tip.keys != tuple(keys) or tip.horizon != rules.horizon or not tip.leads(target.uri, target.store):
+            return None
+        rows = as_merged(reduced.rows, keys, rules)
+        evolution = evolve(tip.arrow_schema(), [rows.schema], target.policy)
+        if evolution.changed or evolution.widened:
+            return None
+        rows, unsaid = _fitted(rows, reduced.unsaid, evolution, keys)
+        incoming = Incoming(rows, keys, rules)
+        return _Merge(target, tip.version, incoming, unsaid, evolution.schema).run(tip.files, mark)
+    except (CommitConflict, OSError):
+        return None
 
 
 def _rows(file: LiveFile) -> int:
@@ -173,30 +196,39 @@ def _with_columns(target: Target, table: DeltaTable, evolution: Evolution) -> De
 
 
 class _Merge:
-    """One merge into a table that is there."""
+    """One merge into a table that is there, on top of its `version`."""
 
     def __init__(
-        self, target: Target, table: DeltaTable, incoming: Incoming, unsaid: Mapping[str, pa.Array], reader: Reader
+        self, target: Target, version: int, incoming: Incoming, unsaid: Mapping[str, pa.Array], schema: pa.Schema
     ) -> None:
         self.target = target
-        self.table = table
+        self.version = version
         self.incoming = incoming
         self.unsaid = unsaid
-        self.reader = reader
+        self.reader = Reader(target.uri, target.store, schema)
 
-    def run(self, files: Sequence[LiveFile], candidates: Sequence[int], mark: Mark, *, evolved: bool) -> Merged:
+    def run(self, files: Sequence[LiveFile], mark: Mark) -> Merged:
+        """`files`: all live ones."""
+        candidates = may_hold(files, self.incoming.rows, self.incoming.keys)
+        limit = self.incoming.rules.task_rows or TASK_ROWS
+        if (held := sum(_rows(files[n]) for n in candidates)) > limit:
+            why = f"{held:,} rows in the files that may hold the batch's keys; a task takes {limit:,}"
+            return Merged(why_spark=why)
         met = {number: self._meet(files[number]) for number in candidates}
         verdict = self.incoming.verdict()
         extra = _by_key(self.incoming, verdict)
         units = _arranged(self._units(files, met, verdict), files, grows=bool(extra.num_rows))
         written = {file.path for unit in units for file in unit.files}
         self.reader.forget(file for file in files if file.path not in written)
-        added, _ = rewrite(units, self.reader, Writer(self.target.uri, self.target.store, self.incoming.keys), extra)
+        added, new = rewrite(units, self.reader, Writer(self.target.uri, self.target.store, self.incoming.keys), extra)
         removed = [file for unit in units for file in unit.files]
         counts = verdict.counts()
-        version = self._commit(removed, added, counts, mark)
+        text = self._commit(removed, added, counts, mark)
+        live = [*(file for file in files if file.path not in written), *new]
+        rules, version = self.incoming.rules, self.version + 1
+        tip = MergeTip.after(version, text, self.reader.schema, live, self.incoming.keys, rules.horizon)
         unjudged = tuple(np.flatnonzero(verdict.unjudged).tolist())
-        return Merged(counts, evolved=evolved, unjudged=unjudged, version=version)
+        return Merged(counts, unjudged=unjudged, version=version, tip=tip)
 
     def _meet(self, file: LiveFile) -> tuple[int, Places, Places]:
         """(the file's rows, places in it that an event may replace, those events)."""
@@ -225,14 +257,14 @@ class _Merge:
             units.append(Unit((replace(files[number], rows=rows),), (drop,), (tail,)))
         return units
 
-    def _commit(self, removed: Sequence[LiveFile], added: Sequence[DataFile], counts: Counts, mark: Mark) -> int:
-        version = int(self.table.version()) + 1
+    def _commit(self, removed: Sequence[LiveFile], added: Sequence[DataFile], counts: Counts, mark: Mark) -> bytes:
+        version = self.version + 1
         about = _about(counts, len(added), len(removed))
         text = commit_text(version - 1, mark, added, [(file.path, file.size) for file in removed], about=about)
         if not put_commit(self.target.uri, self.target.store, version, text):
             raise CommitConflict(f"version {version} of {self.target.uri} was written by another writer")
         append.checkpoint_in_turn(self.target.uri, version, self.target.store)
-        return version
+        return text
 
 
 @dataclass(frozen=True, slots=True)

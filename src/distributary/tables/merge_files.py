@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 
 from distributary.datastream.reduce import METADATA, Places
 from distributary.datastream.sequence import Bools
-from distributary.tables.datafile import DataFile, write_data_file
+from distributary.tables.datafile import LONGEST_TEXT, DataFile, write_data_file
 from distributary.tables.files import filesystem
 from distributary.tables.merge_rows import fitted
 from distributary.tables.store import Store, local_path
@@ -89,7 +89,10 @@ def _bounds_of(column: pa.ChunkedArray) -> tuple[Bound, Bound] | None:
         found = pc.min_max(column).as_py()
     except (ValueError, OverflowError):
         return None
-    return None if found["min"] is None else (found["min"], found["max"])
+    bounds = found["min"], found["max"]
+    # A long text is no bound in the log either.
+    long = isinstance(bounds[0], str) and max(map(len, bounds)) > LONGEST_TEXT
+    return None if bounds[0] is None or long else bounds
 
 
 def _logged_bounds(found: pa.Table, key: str) -> list[tuple[Bound, Bound] | None]:

@@ -77,6 +77,24 @@ def exists(uri: str, store: Store, folder: str, name: str) -> bool:
     return True
 
 
+def read(uri: str, store: Store, folder: str, name: str) -> bytes | None:
+    """The object's bytes, None where there is none. Raises OSError."""
+    local = local_path(uri)
+    if local is not None:
+        return store.get(str(local / folder), name)
+    import obstore
+
+    from distributary.tables.object_stores import SettingsRefused, object_store
+
+    try:
+        bucket, key = object_store(uri, store.options)
+        return bytes(obstore.get(bucket, f"{key}/{folder}/{name}").bytes())
+    except FileNotFoundError:
+        return None
+    except (obstore.exceptions.BaseError, SettingsRefused) as e:
+        raise OSError(str(e)) from e
+
+
 def _put_object(uri: str, store: Store, name: str, body: bytes) -> bool:
     # Imported here: a worker that writes local folders never needs it.
     import obstore

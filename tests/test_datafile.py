@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -18,6 +19,7 @@ from deltalake import DeltaTable, QueryBuilder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from distributary.tables import datafile
 from distributary.tables.append import Mark, Owner, commit_append, open_table
 from distributary.tables.datafile import INDEXED_COLUMNS, DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
@@ -312,3 +314,37 @@ def test_pyarrow_filters_find_decimals_beyond_a_float(tmp_path: Path) -> None:
     table = open_table(str(folder), STORE)
     assert table is not None
     assert table.to_pyarrow_table(filters=[("a", "=", NO_FLOAT)]).to_pylist() == [{"a": NO_FLOAT}]
+
+
+def test_only_columns_whose_values_repeat_get_a_dictionary(tmp_path: Path) -> None:
+    count = 10_000
+    rows = pa.table(
+        {
+            "id": pa.array(range(count)),
+            "of_three": pa.array([f"name {n // 3}" for n in range(count)]),
+            "state": pa.array(["new", "paid"] * (count // 2)),
+            "null": pa.nulls(count, pa.string()),
+            "tags": pa.array([[str(n), "x"] for n in range(count)]),
+            "about": pa.array([{"uuid": f"{n:032}", "more": {"place": n, "kind": "a"}} for n in range(count)]),
+        }
+    )
+    [file] = write(tmp_path, rows)
+    found = pq.ParquetFile(tmp_path / file.path)
+    assert found.read().equals(rows)
+    group = found.metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    assert [c.path_in_schema for c in columns if not c.has_dictionary_page] == [
+        "id",
+        "about.uuid",
+        "about.more.place",
+    ]
+
+
+@settings(max_examples=30)
+@given(schemas(names="abc").flatmap(tables))
+def test_columns_of_any_type_are_judged_and_written_as_they_are(rows: pa.Table) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datafile, "SAMPLE", 2)
+        patch.setattr(datafile, "SAMPLED_ROWS", 2)
+        file = write_data_file(folder, rows, STORE)
+        assert pq.read_table(Path(folder) / file.path).to_pylist() == rows.to_pylist()

@@ -9,8 +9,7 @@ from deltalake import DeltaTable
 
 from distributary import __version__
 from distributary.cdc.fitting import Fitted, RouteEvents, fit
-from distributary.cdc.orders import ORIGIN, ChangeOrders, ChangeOutcome, RouteOrder
-from distributary.datastream.model import METADATA
+from distributary.cdc.orders import ChangeOrders, ChangeOutcome, RouteOrder
 from distributary.errors import ReplayMismatch
 from distributary.tables import append
 from distributary.tables.append import Owner
@@ -18,8 +17,6 @@ from distributary.tables.datafile import write_data_file
 from distributary.tables.merge_rows import DELETED, DELETED_AT
 from distributary.tables.tip import Tip, append_on_tip
 
-DISTINCT = (f"{METADATA}.uuid", f"{METADATA}.change_sequence_number", f"{ORIGIN}.row")
-"""Columns whose every value is another: a dictionary of them is built and thrown away."""
 FILE_ROWS = 500_000
 """Rows of one data file at most."""
 
@@ -57,7 +54,7 @@ def write_files(
     outcome.schema = fitted.evolution.schema.serialize().to_pybytes()
     outcome.files_at = uri
     if fitted.table.num_rows:
-        outcome.files = [write_data_file(uri, rows, orders.store, distinct=DISTINCT) for rows in _pieces(fitted.table)]
+        outcome.files = [write_data_file(uri, rows, orders.store) for rows in _pieces(fitted.table)]
     return fitted
 
 
@@ -69,7 +66,7 @@ def _on_tip(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: Change
     fitted = _fit(events, tip.arrow_schema(), orders)
     if fitted.evolution.changed or not fitted.table.num_rows:
         return None
-    files = [write_data_file(uri, rows, orders.store, distinct=DISTINCT) for rows in _pieces(fitted.table)]
+    files = [write_data_file(uri, rows, orders.store) for rows in _pieces(fitted.table)]
     if not append_on_tip(uri, tip, files, orders.mark, orders.store):
         return None
     outcome.state, outcome.rows_written = "written", fitted.table.num_rows
@@ -97,7 +94,7 @@ def _opened(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: Change
         return fitted
     if not rows:
         return fitted
-    files = [write_data_file(uri, piece, orders.store, distinct=DISTINCT) for piece in _pieces(fitted.table)]
+    files = [write_data_file(uri, piece, orders.store) for piece in _pieces(fitted.table)]
     owner = Owner(orders.pipeline, route)
     version = append.commit_append(
         table, uri, fitted.evolution, files, orders.mark, owner, orders.store, orders.named.tables.properties

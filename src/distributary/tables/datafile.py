@@ -10,7 +10,7 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from decimal import Context, Decimal
@@ -26,6 +26,9 @@ from distributary.tables.store import Store
 
 INDEXED_COLUMNS = 32
 """Leaf columns with statistics per file; the default of `delta.dataSkippingNumIndexedCols`."""
+
+SAMPLE, SAMPLED_ROWS = 500, 2000
+"""Rows by which it is judged whether a column's values repeat, and rows of a file from which on that is worth it."""
 
 LONGEST_TEXT = 64
 """Characters of a text up to which it is a bound."""
@@ -64,10 +67,8 @@ class DataFile:
         }
 
 
-def write_data_file(table_uri: str, rows: pa.Table, store: Store, distinct: Collection[str] = ()) -> DataFile:
+def write_data_file(table_uri: str, rows: pa.Table, store: Store) -> DataFile:
     """Write `rows` as one Snappy Parquet file under `table_uri`, under a name never used before.
-
-    `distinct`: leaf columns, by dotted path, whose values hardly repeat: a dictionary of them is wasted work.
 
     Raises OSError when the store refuses it. A file whose commit never comes is an orphan that vacuum removes.
     """
@@ -81,7 +82,7 @@ def write_data_file(table_uri: str, rows: pa.Table, store: Store, distinct: Coll
         metadata_collector=collected,
         store_schema=False,
         write_statistics=_columns_with_bounds(rows),
-        use_dictionary=_columns_with_dictionary(rows.schema, distinct) if distinct else True,
+        use_dictionary=_columns_with_dictionary(rows),
     )
     body = sink.getvalue()
     store.put(table_uri, name, body)
@@ -135,8 +136,27 @@ def _leaves(fields: Iterable[pa.Field], path: tuple[str, ...] = (), repeated: bo
             yield _Leaf(here, kind, repeated)
 
 
-def _columns_with_dictionary(schema: pa.Schema, distinct: Collection[str]) -> list[str]:
-    return [name for name in _parquet_names(schema) if name not in distinct]
+def _columns_with_dictionary(rows: pa.Table) -> bool | list[str]:
+    """True for all; else the Parquet columns whose values repeat. Of the others a dictionary is built for nothing: it
+    takes more room than the values."""
+    if rows.num_rows < SAMPLED_ROWS or not (unlike := _hardly_repeating(rows)):
+        return True
+    return [name for name in _parquet_names(rows.schema) if name not in unlike]
+
+
+def _hardly_repeating(rows: pa.Table) -> set[str]:
+    """Columns that seem, by neighbouring rows in the middle, to have a value for every two rows or more."""
+    values = rows.num_rows / 2
+    sample = rows.slice((rows.num_rows - SAMPLE) // 2, SAMPLE)
+    while any(pa.types.is_struct(one.type) for one in sample.schema):
+        sample = sample.flatten()
+    # So many different ones are among the sample where each is drawn from that many values.
+    least = values * -math.expm1(-SAMPLE / values)
+    return {
+        name
+        for name, column in zip(sample.column_names, sample.columns, strict=True)
+        if not pa.types.is_nested(column.type) and pc.count_distinct(column, mode="all").as_py() >= least
+    }
 
 
 def _parquet_names(fields: Iterable[pa.Field], path: str = "") -> Iterator[str]:

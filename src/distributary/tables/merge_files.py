@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from distributary.datastream.reduce import METADATA, Places
+from distributary.datastream.reduce import Places
 from distributary.datastream.sequence import Bools
 from distributary.tables.datafile import LONGEST_TEXT, DataFile, write_data_file
 from distributary.tables.files import filesystem
@@ -234,7 +234,7 @@ class Writer:
         return written
 
     def _file(self, rows: pa.Table, written: Written) -> None:
-        file = write_data_file(self._uri, rows, self._store, distinct=DISTINCT)
+        file = write_data_file(self._uri, rows, self._store)
         written[0].append(file)
         written[1].append(LiveFile.of(file, rows, self._keys))
 
@@ -242,10 +242,6 @@ class Writer:
 def _rows_per_file(piece: pa.Table, rows: int) -> int:
     whole = max(1, FILE_BYTES * int(piece.num_rows) // max(1, int(piece.nbytes)))
     return whole if rows <= 0 else -(-rows // max(1, round(rows / whole)))
-
-
-DISTINCT = (f"{METADATA}.uuid", f"{METADATA}.change_sequence_number")
-"""Columns whose every value is another: a dictionary of them is built and thrown away."""
 
 
 def rewrite(units: Sequence[Unit], reader: Reader, writer: Writer, extra: pa.Table) -> Written:

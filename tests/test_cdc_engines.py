@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from distributary.maintain import maintain
 from distributary.simulate.changes.unified import INTEGER, STRING
+from distributary.tables.merge import Merged, Target
+from distributary.tables.spark_merge import merge_by_spark
 from tests.shop import Shop, backfilled, change, mysql_table, order
 from tests.sparkless import Sparkless
 
@@ -17,7 +21,16 @@ ORDERS = mysql_table()
 DAY = 86_400
 
 
-def test_a_table_that_grows_over_the_bound_is_merged_by_spark_from_then_on(lake: Path) -> None:
+def test_a_table_that_grows_over_the_bound_is_merged_by_spark_from_then_on(
+    lake: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adaptive, really = [], merge_by_spark
+
+    def noted(session: SparkSession, target: Target, rows: DataFrame, *args: Any, **more: Any) -> Merged:
+        adaptive.append([s.conf.get("spark.sql.adaptive.enabled") for s in (session, rows.sparkSession, spark)])
+        return really(session, target, rows, *args, **more)
+
+    monkeypatch.setattr("distributary.cdc.by_spark.merge_by_spark", noted)
     shop = Shop(lake, tables={"merge_engine_rows": 3})
     shop.send(*(change(ORDERS, "INSERT", order(n, "new"), 100 * n) for n in (1, 2, 3)))
     shop.run()
@@ -29,6 +42,7 @@ def test_a_table_that_grows_over_the_bound_is_merged_by_spark_from_then_on(lake:
     shop.send(change(ORDERS, "DELETE", order(1, "new"), 800, sec=141))
     shop.run()
     assert shop.entry("shop.orders").engine == "spark"
+    assert adaptive == [["true", "true", "false"]]
     assert shop.living("shop_orders") == [(2, "paid"), (3, "paid"), (9, "new")]
     assert len(shop.log("shop_orders_log")) == 7
     assert not list(Path(shop.config.state_root, "parts").glob("*.parquet"))

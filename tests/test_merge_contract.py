@@ -20,7 +20,7 @@ from distributary.tables.evolve import Policy
 from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import DELETED, DELETED_AT, MergeRules, as_merged
 from distributary.tables.merge_tip import MergeTip
-from distributary.tables.spark_merge import UNSAID, merge_by_spark, newest_by_spark
+from distributary.tables.spark_merge import UNSAID, merge_by_spark, merge_session, newest_by_spark
 from distributary.tables.store import Store
 from tests.events import START_MS, Event, backfilled, deleted, table_of
 
@@ -336,6 +336,30 @@ def test_a_key_column_of_another_type_is_refused_with_the_way_out(task: Table) -
     other = {"id": pa.string(), "value": pa.string()}
     with pytest.raises(ValueError, match=r"key column 'id' has another type.*resync"):
         task.merge(Event({"id": "x", "value": "b"}, 2), columns=other)
+
+
+@pytest.mark.spark
+def test_a_merge_by_spark_plans_itself_and_leaves_the_settings_of_others_as_they_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    ours = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "7", "fs.s3a.access.key": "later"}
+    set_before = spark.conf.getAll
+    for name, value in ours.items():
+        spark.conf.set(name, value)
+    try:
+        own = merge_session(spark)
+        assert [own.conf.get(name) for name in ours] == ["true", "7", "later"]
+        table = Table(tmp_path / "t", "spark", own)
+        table.merge(*(Event(row(n, "a"), n) for n in range(1, 50)))
+        table.merge(*(Event(row(n, "b"), 100 + n) for n in range(1, 50)))
+        assert len(DeltaTable(table.uri).file_uris()) == 1, "not a file for each of seven partitions"
+        assert [spark.conf.get(name) for name in ours] == list(ours.values())
+    finally:
+        for name in ours:
+            if name in set_before:
+                spark.conf.set(name, set_before[name])
+            else:
+                spark.conf.unset(name)
 
 
 @pytest.mark.spark

@@ -59,7 +59,8 @@ RESTARTS = 10
 FIRST_REST_SEC = 1.0
 LONGEST_REST_SEC = 60.0
 
-# A stream of foreachBatch jobs knows its own plan: adaptive execution only adds time to each of them.
+# A stream of foreachBatch jobs knows its own plan: adaptive execution only adds time to each of them. Merges by Spark
+# have a session of their own (`tables.spark_merge.merge_session`).
 RUN_CONF = {"spark.sql.adaptive.enabled": "false", "spark.sql.execution.arrow.maxRecordsPerBatch": "65536"}
 
 log = logging.getLogger("distributary")

@@ -17,7 +17,7 @@ from distributary.tables.append import Owner
 from distributary.tables.evolve import Evolution
 from distributary.tables.merge import Target
 from distributary.tables.spark_engine import SparkEngine, SparkEngineError, spark_schema
-from distributary.tables.spark_merge import merge_by_spark, newest_by_spark
+from distributary.tables.spark_merge import merge_by_spark, merge_session, newest_by_spark
 from distributary.tables.store import Store, join, local_path
 
 
@@ -26,6 +26,7 @@ class BySpark:
         self.spark = spark
         self.engine = SparkEngine(spark, store)
         self.store = store
+        self._merging: SparkSession | None = None
         self.routes: set[str] = set()
         """Routes of which a table was written by Spark last, as far as known."""
 
@@ -38,7 +39,7 @@ class BySpark:
             schema = self.engine.prepare(
                 outcome.table, [evolution.schema], policy, owner, orders.named.tables.properties
             )
-            rows = self._read([join(outcome.files_at, f.path) for f in outcome.files])
+            rows = _read(self.spark, [join(outcome.files_at, f.path) for f in outcome.files])
             names = set(rows.columns)
             known = spark_schema(schema)
             rows = rows.select(*(rows[quoted(f.name)].cast(f.dataType).alias(f.name) for f in known if f.name in names))
@@ -56,12 +57,13 @@ class BySpark:
             table = append.open_owned(uri, owner, orders.store)
             policy, properties = named.policy(merged.route), named.tables.properties
             target = Target(uri, table, owner, orders.store, policy, properties)
-            rows = self._read([join(orders.parts, f.path) for f in merged.merge_files])
+            session = self._merge_session()
+            rows = _read(session, [join(orders.parts, f.path) for f in merged.merge_files])
             rules = named.rules(merged.route, horizon(table))
             if len(merged.merge_files) > 1:
                 # Shares of the keys; but a delete by ROWID has found its key only after they were made.
                 rows = newest_by_spark(rows, merged.keys, rules.order)
-            done = merge_by_spark(self.spark, target, rows, merged.keys, rules, orders.mark, aside=(ORIGIN,))
+            done = merge_by_spark(session, target, rows, merged.keys, rules, orders.mark, aside=(ORIGIN,))
             take_merged(merged, done)
         except (*FAULTS, SparkEngineError) as e:
             merged.merge_state, merged.merge_error = "parked", append.in_words(e)
@@ -71,8 +73,10 @@ class BySpark:
         merged.merge_spark = None
         return merged
 
-    def _read(self, paths: Sequence[str]) -> DataFrame:
-        return self.spark.read.option("mergeSchema", "true").parquet(*[_hadoop(p) for p in paths])
+    def _merge_session(self) -> SparkSession:
+        if self._merging is None:
+            self._merging = merge_session(self.spark)
+        return self._merging
 
     def note(self, outcome: ChangeOutcome) -> None:
         """Keep in mind who wrote a route's tables. A batch that only wrote the log says nothing of the merge."""
@@ -86,6 +90,10 @@ class BySpark:
         if outcome.files_at == orders.parts:
             for file in outcome.files:
                 self.store.delete(orders.parts, file.path)
+
+
+def _read(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    return spark.read.option("mergeSchema", "true").parquet(*[_hadoop(p) for p in paths])
 
 
 def _hadoop(path: str) -> str:

@@ -30,6 +30,25 @@ UNSAID = "_unsaid_"
 """Begins the names of columns that say which rows do not speak of a column."""
 
 
+MERGE_CONF = {"spark.sql.adaptive.enabled": "true", "spark.sql.adaptive.coalescePartitions.enabled": "true"}
+"""What a MERGE needs, unlike the batches of a stream: how many rows meet is known only as it runs. Without it, a merge
+of a few rows is hundreds of tasks, and a file from each of them."""
+
+
+def merge_session(spark: SparkSession) -> SparkSession:
+    """A session for merges, with the settings that `spark` has now, else with `MERGE_CONF`.
+
+    A session of its own, because settings are a session's, and the batches and other threads use `spark` meanwhile.
+    """
+    own = spark.newSession()
+    known = own.conf.getAll
+    for name, value in {**spark.conf.getAll, **MERGE_CONF}.items():
+        # What was set when the application began is there already, and may not be set again.
+        if known.get(name) != value:
+            own.conf.set(name, value)
+    return own
+
+
 def merge_by_spark(
     spark: SparkSession,
     target: Target,
@@ -41,8 +60,9 @@ def merge_by_spark(
 ) -> Merged:
     """Merge reduced rows (payload columns, `datastream_metadata`, `_unsaid_<column>` masks).
 
-    `aside`: columns that do not go into the table, but come back with the rows that could not be judged
-    (`Merged.late`). A tombstone counts as updated, unlike with engine `task`: Delta's metrics do not tell them apart.
+    `spark`: the session of `rows`, best a `merge_session`. `aside`: columns that do not go into the table, but come
+    back with the rows that could not be judged (`Merged.late`). A tombstone counts as updated, unlike with engine
+    `task`: Delta's metrics do not tell them apart.
 
     Raises SparkEngineError, DeltaError, OSError.
     """

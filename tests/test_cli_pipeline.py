@@ -44,6 +44,15 @@ def test_a_missing_file_and_another_layout_are_refused(
     assert "needs layout: declarative" in refused(capsys, "pipeline", verb, pipeline(tmp_path, "fanout"), *more)
 
 
+def test_bronze_as_a_view_is_refused_in_one_line_that_says_what_would_be_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, "pipeline", "run", pipeline(tmp_path, more="declarative: {bronze_as: view}\n"))
+    assert "declarative.bronze_as" in said
+    assert "would be lost" in said
+    assert len(said.splitlines()) == 1
+
+
 @pytest.mark.parametrize("verb", ["run", "plan", "workflow plan --clusters 2", "workflow local --clusters 2"])
 def test_verbs_of_the_other_layouts_name_the_right_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str

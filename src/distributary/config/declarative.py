@@ -16,6 +16,9 @@ class Declarative(Model):
         default="bronze",
         description="Name of the bronze table, partitioned by route: every record with its bytes, set aside or not.",
     )
+    bronze_as: Literal["table"] = Field(
+        default="table", description="Always `table`: see docs/declarative.md for what is lost and doubled by a view."
+    )
     silver: Text = Field(
         default="silver_{route}_events", description="Name of a route's silver table; must hold {route} once."
     )
@@ -44,6 +47,16 @@ class Declarative(Model):
         description="Your own definitions beside these: files (`.py`, `.sql`), or folders as `folder/**`. Relative "
         "paths count from the pipeline file's folder.",
     )
+
+    @field_validator("bronze_as", mode="before")
+    @classmethod
+    def _check_bronze_as(cls, kind: object) -> object:
+        if kind == "view":
+            raise ValueError(
+                "allowed: table. Over a view each table would read the source for itself, and rows whose schema is "
+                "registered meanwhile would be lost, or be in silver and in quarantine (docs/declarative.md)"
+            )
+        return kind
 
     @field_validator("silver", "gold")
     @classmethod

@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkValueError
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from distributary.cli.signals import Stopper
 from distributary.declarative import runner
 from distributary.declarative.definitions import Defined
 from distributary.declarative.known import Known
+from distributary.declarative.lines import line
 from distributary.declarative.runner import Options, Runner
 from distributary.declarative.update import Selection, Update
-from distributary.errors import BadInput, LayoutChanged, QuarantineLimit, StoreDown, UpdateFailed
+from distributary.errors import BadInput, Exit, LayoutChanged, QuarantineLimit, StoreDown, UpdateFailed
 from distributary.hops import run as run_fanout
 from distributary.replay import ReplayReport
 from distributary.state.layout import claim_layout
@@ -33,6 +35,7 @@ class Spark:
         self.updates = list(updates)
         self.selections: list[Selection] = []
         self.starts = 0
+        self.alive = True
         spark = self
 
         class Server:
@@ -49,7 +52,7 @@ class Spark:
             def __exit__(self, *_: object) -> None: ...
 
             def is_alive(self) -> bool:
-                return True
+                return spark.alive
 
         @contextmanager
         def client(remote: str, *, impatient: bool = False) -> Iterator[None]:
@@ -94,6 +97,30 @@ def test_ctrl_c_and_sigterm_end_a_run_after_its_update_although_spark_took_ctrl_
     one = Runner(Rest(tmp_path).config, tmp_path, Options(every_sec=60), started=lambda: stopper.attach(one))
     assert one.go().updates == 1
     assert (stopper.received, spark.updates) == (number, [])
+
+
+@pytest.mark.usefixtures("old_signals")
+@pytest.mark.parametrize("raises", [True, False])
+def test_sigterm_to_all_processes_at_once_ends_a_run_well_and_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raises: bool
+) -> None:
+    """As service managers stop a service: the server goes while a call to it is under way."""
+
+    def cut_off() -> Update:
+        signal.raise_signal(signal.SIGTERM)
+        assert one._stopping.wait(5)
+        spark.alive = False
+        if raises:
+            raise SparkConnectGrpcException("<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = 14")
+        return failed()
+
+    spark = Spark(monkeypatch, cut_off)
+    stopper, told = Stopper(), list[dict[str, Any]]()
+    one = Runner(Rest(tmp_path).config, tmp_path, Options(), told.append, started=lambda: stopper.attach(one))
+    report = one.go()
+    assert (report.ok, report.updates, stopper.exit_code(Exit.OK)) == (True, 0, Exit.OK)
+    assert [said["kind"] for said in told] == ["stopped", "run"]
+    assert "the next run goes on from there" in str(line(told[0]))
 
 
 def test_what_failed_is_tried_again_three_times_and_then_given_up(

@@ -17,6 +17,8 @@ def line(said: Mapping[str, Any]) -> str | None:
         return f"{rows:,} rows whose schema was not known come back: {', '.join(sorted(said['rows']))}"
     if kind == "error":
         return f"error: {said['text']}"
+    if kind == "stopped":
+        return str(said["text"])
     return _run(said) if kind == "run" else None
 
 

@@ -26,7 +26,7 @@ from distributary.declarative.events import Event
 from distributary.declarative.libraries import Library, find_functions, find_libraries, forget_modules
 from distributary.declarative.lint import check_libraries
 from distributary.declarative.replay import is_there, replay
-from distributary.declarative.server import Server, client, server_conf
+from distributary.declarative.server import END_SEC, Server, client, server_conf
 from distributary.declarative.update import Selection, Update, prepare_database, run_update
 from distributary.errors import AlreadyRunning, DistributaryError, Reason, ServerGone, UpdateFailed, without_stack
 from distributary.pipeline import registry_of
@@ -46,6 +46,9 @@ ATTEMPTS_ONCE = 3
 """Updates in which a run with `once` tries a dataset before it gives it up."""
 FAILURES_IN_A_ROW = 10
 """Updates that may fail as a whole before a run ends."""
+CUT_OFF = (
+    "stopped in the middle of an update: Spark was told to end too. Nothing is lost, the next run goes on from there"
+)
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -124,6 +127,7 @@ class Runner:
         self._tried: set[tuple[str, int]] = set()
         self._envelopes: frozenset[int] = frozenset()
         self._events = local_path(state_folder(config))
+        self._is_alive: Callable[[], bool] | None = None
 
     def go(self) -> RunReport:
         """Run until all is done (`once`), or until `stop`.
@@ -172,6 +176,7 @@ class Runner:
 
     def _loop(self, remote: str, is_alive: Callable[[], bool] | None) -> None:
         """`is_alive`: of a server of our own."""
+        self._is_alive = is_alive
         selection = self.options.selection
         while not self._stopping.is_set():
             began = time.monotonic()
@@ -179,8 +184,11 @@ class Runner:
                 with client(remote, impatient=is_alive is not None) as spark:
                     update = self._update(spark, selection)
             except Exception as e:
+                if self._is_cut_off():
+                    self._tell({"kind": "stopped", "text": CUT_OFF})
+                    return
                 if is_alive is not None and not is_alive():
-                    raise ServerGone(detail=f"{type(e).__name__}: {str(e)[:200]}") from e
+                    raise ServerGone(detail=f"{type(e).__name__}: {' '.join(str(e).split())[:200]}") from e
                 if isinstance(e, PySparkException):
                     raise UpdateFailed(detail=without_stack(e)) from e
                 raise
@@ -191,6 +199,15 @@ class Runner:
             selection = replace(selection, refresh=again, full_refresh=(), full_refresh_all=False)
             if not self.options.once:
                 self._stopping.wait(max(0.0, began + self.options.every_sec - time.monotonic()))
+
+    def _is_cut_off(self) -> bool:
+        """Did whoever stops this run end its JVM too? A service manager signals all processes of a service at once."""
+        if self._is_alive is None or not self._stopping.is_set():
+            return False
+        until = time.monotonic() + END_SEC
+        while self._is_alive() and time.monotonic() < until:
+            time.sleep(0.05)
+        return not self._is_alive()
 
     def _is_done(self, update: Update) -> bool:
         """With `once`: is there nothing left to do that another update might?"""
@@ -219,6 +236,8 @@ class Runner:
             self.schemas,
             without,
         )
+        if (update.error is not None or update.failed) and self._is_cut_off():
+            raise ServerGone(detail="in the middle of an update")
         self.report.updates = number
         self._note_envelopes(update)
         counts = {} if selection.dry_run else self.books.settle(update.states, update.reasons)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import subprocess
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -145,6 +146,8 @@ def client(remote: str, *, impatient: bool = False) -> Iterator[SparkSession]:
     try:
         session: Any = ConnectSession.builder.remote(remote).create()
         if impatient:
+            # The error that follows says it.
+            warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]")
             session.client.set_retry_policies([DefaultPolicy(max_retries=4, max_backoff=1000)])
         try:
             yield session

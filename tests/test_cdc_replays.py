@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -64,4 +65,22 @@ def test_an_upload_that_went_on_before_its_batch_was_taken_again_costs_and_doubl
     report = shop.run()
     assert (report.rows_in, report.rows_written, report.rows_quarantined) == (5, 5, 0)
     assert len(shop.log("shop_orders_log")) == len(shop.living("shop_orders")) == 5
+    shop.check()
+
+
+def test_of_a_file_that_is_rewritten_with_other_events_the_log_takes_those_whose_numbers_are_new(lake: Path) -> None:
+    """Datastream never does that; the log knows an event by its file and its number there."""
+    shop = Sparkless(lake)
+    table = mysql_table()
+    [path] = shop.send(*(change(table, "INSERT", {"id": n, "status": "new"}, n) for n in (1, 2)), format="jsonl")
+    shop.run()
+    first = path.read_bytes()
+    shop.send(*(change(table, "INSERT", {"id": n, "status": "new"}, n) for n in (7, 8, 9)), format="jsonl")
+    [other] = [file for file in shop.files.rglob("*.jsonl") if file.read_bytes() != first]
+    path.write_bytes(other.read_bytes())
+    if other != path:
+        other.unlink()
+    os.utime(path, (2e9, 2e9))
+    shop.run()
+    assert shop.living("shop_orders") == [(1, "new"), (2, "new"), (9, "new")]
     shop.check()

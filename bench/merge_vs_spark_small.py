@@ -11,8 +11,9 @@ from bench.result import Case, Result
 from bench.workload import SPARK_TUNED, Place, say, session
 
 NOTE = (
-    "Seconds to merge a batch of changes into each of the tables, median; tables exist, workers and JVM have merged "
-    "before. Ours: one Spark job whose tasks read the changes from Parquet, reduce them to one per key and merge. "
+    "Seconds to merge a batch of changes into each of the tables, median; tables exist, workers are there and the JVM "
+    "has merged before. Ours: one Spark job whose tasks read the changes from Parquet, reduce them to one per key and "
+    "merge, and know what they left behind in the batch before. "
     "Other: Spark's MERGE, guarded by the same sequence, a job per table in 8 threads, from the same Parquet files, "
     "which hold one change per key already. At the end both sides' tables are compared."
 )

@@ -100,14 +100,17 @@ class MergedTables:
 
     def merge(self, work: Sequence[Work], batch: int) -> float:
         """Seconds of one Spark job in which tasks read, reduce and merge their share of the tables."""
+        # Spark ends Python workers that were idle for a minute, as ours are while the other side runs.
+        self._job([], batch)
         began = time.monotonic()
-        tasks = min(CORES, len(work))
+        self._tips = self._job(work, batch)
+        return time.monotonic() - began
+
+    def _job(self, work: Sequence[Work], batch: int) -> dict[str, MergeTip]:
+        tasks = min(CORES, len(work)) or CORES
         task = partial(_task, work=work, tasks=tasks, batch=batch, tips=self._tips)
         numbers = self._spark.range(0, tasks, 1, tasks)
-        self._tips = {}
-        for found in heard(numbers.mapInArrow(task, SAID_DDL).toArrow()):
-            self._tips |= found
-        return time.monotonic() - began
+        return {uri: tip for found in heard(numbers.mapInArrow(task, SAID_DDL).toArrow()) for uri, tip in found.items()}
 
 
 def _task(
@@ -124,7 +127,7 @@ def merge_one(work: Work, batch: int, tip: MergeTip | None) -> MergeTip | None:
     rules, mark = MergeRules(), Mark("bench", batch)
     owner, policy = Owner("bench", work.uri, KEYS), Policy("add", "widen", can_widen=False)
     target = Target(work.uri, None, owner, Store(), policy)
-    reduced = reduce_rows(pq.read_table(work.changes), KEYS, OrderSettings())
+    reduced = reduce_rows(pq.ParquetFile(work.changes).read(use_threads=False), KEYS, OrderSettings())
     merged = None if tip is None else merge_on_tip(target, tip, reduced, KEYS, rules, mark)
     if merged is None:
         target = replace(target, table=append.open_owned(work.uri, owner, Store()))

@@ -91,6 +91,7 @@ def test_routes_change_hands_though_every_stream_is_somewhere_else(spark: object
     made.send()
     run(config, once=True)
     hand_over(config, Division.even(2))
+    made.check()
     made.send()
     made.run([0])
     made.send(2)

@@ -25,7 +25,7 @@ from distributary.config import KafkaSource, Pipeline
 from distributary.errors import Exit, StoreUnreadable
 from distributary.names import table_name
 from distributary.recount import Count, Kept, count_quarantine, count_rows
-from distributary.state.checkpoint import stream_id
+from distributary.state.checkpoint import is_handed_over, stream_id
 from distributary.state.ledger import LOSS, Entry, Ledger, is_batch, read_entries, replay_stream, totals
 from distributary.state.shares import parts
 from distributary.tables import append
@@ -149,6 +149,7 @@ class _Finished:
     newest: Mapping[str, int]
     apps: Sequence[str]
     quarantine: DeltaTable | None
+    handed_over: bool
 
     @classmethod
     def read(cls, config: Pipeline, store: Store) -> _Finished:
@@ -159,7 +160,7 @@ class _Finished:
         found = {e.stream for e in entries if is_batch(e.stream)} | {stream_id(config.checkpoint_path, store)}
         quarantine = append.open_table(quarantine_uri(config.state_root), store)
         apps = sorted(s for s in found if s)
-        return cls(config.state_root, entries, marks, newest, apps, quarantine)
+        return cls(config.state_root, entries, marks, newest, apps, quarantine, is_handed_over(config, store))
 
     def is_finished(self, stream: str, batch: int) -> bool:
         """Old entries are added up and lose their stream; the ledger's marks keep it."""
@@ -309,7 +310,7 @@ def _sum_up(
         problems.append(f"{lost} rows without a route are missing from the quarantine")
     if doubled:
         problems.append(f"{doubled} rows are in the quarantine without an entry in the ledger")
-    unkept = (one.root for one in done.each if one.marks is None and one.apps)
+    unkept = (one.root for one in done.each if one.marks is None and one.apps and not one.handed_over)
     problems += [f"{root}: there is a checkpoint, but no ledger" for root in unkept]
     return Verification(
         pipeline=config.pipeline,

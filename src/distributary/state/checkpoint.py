@@ -18,6 +18,8 @@ from distributary.tables.files import names_in
 from distributary.tables.store import Store, join
 
 TOPICS_FILE = "topics.json"
+HANDED_OVER = "handed_over"
+"""In the state folder of a share whose checkpoint was made by a hand-over, not by a run."""
 
 
 def stream_id(checkpoint: str, store: Store) -> str | None:
@@ -39,6 +41,11 @@ def last_committed(checkpoint: str, store: Store) -> int | None:
     """The newest batch whose offsets are committed; None for none. Raises OSError."""
     found = names_in(join(checkpoint, "commits"), store)
     return max((int(name) for name in found if name.isdecimal()), default=None)
+
+
+def is_handed_over(config: Pipeline, store: Store) -> bool:
+    """Has the stream only what a hand-over gave it: a position, and no batch of its own? Raises OSError."""
+    return store.get(config.state_root, HANDED_OVER) is not None and last_committed(config.checkpoint_path, store) == 0
 
 
 def check_checkpoint(config: Pipeline, ledger: Ledger) -> None:

@@ -28,7 +28,7 @@ from distributary.config import Pipeline
 from distributary.errors import HandoverFailed
 from distributary.pipeline import Run, run
 from distributary.shares import Division
-from distributary.state.checkpoint import TOPICS_FILE, last_committed, stream_id
+from distributary.state.checkpoint import HANDED_OVER, TOPICS_FILE, last_committed, stream_id
 from distributary.state.cleaning import at_work
 from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
@@ -176,6 +176,7 @@ def _seed(part: Pipeline, end: _Place, old: Pipeline, store: Store) -> None:
     if (topics := store.get(old.state_root, TOPICS_FILE)) is not None:
         store.put_whole(part.state_root, TOPICS_FILE, topics)
     root = part.checkpoint_path
+    store.put_whole(part.state_root, HANDED_OVER, b"")
     store.put_whole(join(root, "offsets"), "0", end.entry)
     store.put_whole(join(root, "commits"), "0", b'v1\n{"nextBatchWatermarkMs":0}')
     store.put_whole(root, "metadata", json.dumps({"id": str(uuid.uuid4())}).encode())

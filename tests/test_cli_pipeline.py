@@ -44,6 +44,16 @@ def test_a_missing_file_and_another_layout_are_refused(
     assert "needs layout: declarative" in refused(capsys, "pipeline", verb, pipeline(tmp_path, "fanout"), *more)
 
 
+def test_check_reads_the_files_of_the_user_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = pipeline(tmp_path, more="declarative: {libraries: [own.py]}\n")
+    assert "own.py" in refused(capsys, "check", file)
+    own = tmp_path / "own.py"
+    own.write_text('@dp.table(name="t")\ndef t():\n    return spark.readStream.table("s").drop("x")\n')
+    assert "own.py:3" in refused(capsys, "check", file)
+    own.write_text('@dp.table(name="t")\ndef t():\n    return spark.readStream.table("s").select("x")\n')
+    assert execute(["check", file]) == Exit.OK
+
+
 def test_bronze_as_a_view_is_refused_in_one_line_that_says_what_would_be_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

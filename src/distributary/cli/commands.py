@@ -87,7 +87,8 @@ def check(
 ) -> None:
     """Check a pipeline file; start nothing.
 
-    Every fault is one line: file, key, line number, what is allowed. Takes no Spark and no network.
+    Every fault is one line: file, key, line number, what is allowed. Takes no Spark and no network. The files of
+    declarative.libraries are linted too.
     """
     if from_env == (file is not None):
         raise BadInput(detail="check: give a pipeline file, or --from-env")
@@ -102,6 +103,12 @@ def check(
         from distributary.shape import check_shapes
 
         check_shapes(config.tables)
+    if config.layout == "declarative":
+        from distributary.declarative.libraries import find_functions, find_libraries
+        from distributary.declarative.lint import check_libraries
+
+        base = file.resolve().parent
+        check_libraries([*find_libraries(config, base), *find_functions(config, base)])
     say(f"{file} is valid: pipeline {config.pipeline}, source {config.source.type}, tables below {config.tables.root}")
 
 

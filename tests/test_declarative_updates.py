@@ -19,7 +19,7 @@ from distributary.declarative.replay import replay
 from distributary.declarative.server import client
 from distributary.declarative.status import status
 from distributary.declarative.verify import verify
-from distributary.errors import AlreadyRunning, BadInput
+from distributary.errors import AlreadyRunning, BadInput, SourceMissing
 from distributary.simulate.games.records import Faults, Plan
 from distributary.state.lock import only_run
 from tests.declarative import World, connect_server
@@ -143,6 +143,12 @@ def test_run_after_run_gives_what_was_sent_whatever_comes_fails_or_is_refreshed(
     world.check()
     assert replay(world.config, world.registry).rows == {}
     check_books(world)
+
+
+def test_a_source_that_is_not_there_is_bad_input_and_not_a_broken_definition(tmp_path: Path, remote: str) -> None:
+    """Over Spark Connect nothing is looked at before it is asked for."""
+    with pytest.raises(SourceMissing, match=r"Check source\.path"):
+        World(tmp_path, remote).run()
 
 
 def check_books(world: World) -> None:

@@ -50,16 +50,17 @@ def delta_stream(spark: SparkSession, source: DeltaSource, envelope: Envelope, s
     """
     try:
         rows = spark.readStream.format("delta").options(**reader_options(source)).load(source.path)
+        found = rows.columns  # over Spark Connect, nothing is looked at before this
     except AnalysisException as e:
         if e.getCondition() not in NO_TABLE:
             raise
         raise SourceMissing(source=source.path, what="Delta table. Check source.path, or write to it first.") from e
     needed = needed_columns(source, envelope)
     for name in needed:
-        if name not in rows.columns:
-            has = ", ".join(rows.columns)
+        if name not in found:
+            has = ", ".join(found)
             raise SourceMissing(source=f"the Delta table {source.path}", what=f"column {name!r}; it has: {has}")
-    origin = [c for c in ORIGIN_COLUMNS if c in rows.columns and c not in needed]
+    origin = [c for c in ORIGIN_COLUMNS if c in found and c not in needed]
     # try_cast: a value that is no id or name is one bad row, not a failed batch
     if share is not None and envelope.format == "columns":
         rows = rows.where(share.condition(f"try_cast({quoted(envelope.route)} AS string)"))

@@ -78,25 +78,25 @@ def test_run_after_run_gives_what_was_sent_whatever_comes_fails_or_is_refreshed(
     monkeypatch.setattr(runner, "ATTEMPTS_ONCE", 2)
     monkeypatch.setattr(runner, "FIRST_REST_SEC", 0.1)
     (tmp_path / "own.py").write_text(OWN)
-    plan = Plan(games=3, versions=3, records=20, faults=FAULTS)
+    plan = Plan(games=2, versions=3, records=20, faults=FAULTS)
     world = World(tmp_path, remote, plan, declarative={"libraries": ["own.py"]})
-    first, second, third = world.games.names
+    first, second = world.games.names
     silver = {game: world.datasets.silver(game) for game in world.games.names}
 
     # A game that no subject names: the first update sets its rows aside, the second one has them.
-    world.send(1, [first, second])
-    elsewhere = world.registry.register("elsewhere", world.text(third, 1)).schema.id
-    world.send_as(third, 1, elsewhere)
+    world.send(1, [first])
+    elsewhere = world.registry.register("elsewhere", world.text(second, 1)).schema.id
+    world.send_as(second, 1, elsewhere)
     with only_run(world.config.state_root, world.config.pipeline), pytest.raises(AlreadyRunning):
         world.run()
     report = world.run()
-    assert (report.ok, report.updates, report.replayed) == (True, 2, len(world.good(third)))
+    assert (report.ok, report.updates, report.replayed) == (True, 2, len(world.good(second)))
     world.check()
 
     # New versions, one with a struct that grows, beside a reader of gold, and a flow of the user's that fails.
     (tmp_path / "broken").touch()
     before = len([r for r in world.sent if r.fault is None])
-    world.send(2, [first, second])
+    world.send(2, [first])
     world.send(3, [first])
     at_first: list[int] = []
     reader = Reader(world)

@@ -15,9 +15,10 @@ from distributary.datastream.sequence import OrderSettings
 from distributary.tables import append
 from distributary.tables.append import CommitConflict, Mark, Owner
 from distributary.tables.evolve import Policy
-from distributary.tables.merge import Target, merge_rows
+from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import MergeRules
-from distributary.tables.put_once import cannot_put_once, put_once
+from distributary.tables.merge_tip import MergeTip
+from distributary.tables.put_once import cannot_put_once, put_once, read
 from distributary.tables.store import Store
 from tests.events import Event, deleted, table_of
 
@@ -38,7 +39,8 @@ def test_the_second_writer_of_an_object_is_told_so(place: tuple[str, Store]) -> 
     uri, store = place
     assert put_once(uri, store, "_delta_log", "0.json", b"first")
     assert not put_once(uri, store, "_delta_log", "0.json", b"second")
-    assert store.get(f"{uri}/_delta_log", "0.json") == b"first"
+    assert store.get(f"{uri}/_delta_log", "0.json") == read(uri, store, "_delta_log", "0.json") == b"first"
+    assert read(uri, store, "_delta_log", "1.json") is None
 
 
 def test_of_many_writers_at_once_one_wins(place: tuple[str, Store]) -> None:
@@ -58,10 +60,16 @@ def test_of_many_writers_at_once_one_wins(place: tuple[str, Store]) -> None:
 def test_a_merge_replaces_files_and_loses_to_a_commit_in_between(place: tuple[str, Store]) -> None:
     uri, store = place
 
-    def merge(batch: int, *events: Event, table: DeltaTable | None) -> None:
+    def merge(
+        batch: int, *events: Event, table: DeltaTable | None = None, tip: MergeTip | None = None
+    ) -> Merged | None:
         reduced = reduce_rows(table_of(events, COLUMNS), ["id"], OrderSettings())
         target = Target(uri, table, Owner("shop", "orders", ("id",)), store, Policy(can_widen=False))
-        assert merge_rows(target, reduced, ["id"], MergeRules(), Mark("s", batch)).why_spark is None
+        if tip is not None:
+            return merge_on_tip(target, tip, reduced, ["id"], MergeRules(), Mark("s", batch))
+        merged = merge_rows(target, reduced, ["id"], MergeRules(), Mark("s", batch))
+        assert merged.why_spark is None
+        return merged
 
     def row(key: int, value: str) -> dict[str, object]:
         return {"id": key, "value": value}
@@ -71,12 +79,15 @@ def test_a_merge_replaces_files_and_loses_to_a_commit_in_between(place: tuple[st
     merge(1, Event(row(1, "aa"), 3), deleted(row(2, "b"), 4), table=opened)
     with pytest.raises(CommitConflict):
         merge(2, Event(row(3, "lost"), 5), table=opened)
-    merge(2, Event(row(3, "c"), 5), table=append.open_table(uri, store))
+    merged = merge(2, Event(row(3, "c"), 5), table=append.open_table(uri, store))
+    assert merged is not None and merged.tip is not None
+    assert merge(3, Event(row(3, "cc"), 6), tip=merged.tip) is not None
+    assert merge(4, Event(row(3, "lost"), 7), tip=merged.tip) is None
     table = append.open_table(uri, store)
     assert table is not None
     assert len(table.file_uris()) == 2
     rows = table.to_pyarrow_table(columns=["id", "value", "_deleted"]).sort_by("id").to_pylist()
-    assert [tuple(r.values()) for r in rows] == [(1, "aa", False), (2, None, True), (3, "c", False)]
+    assert [tuple(r.values()) for r in rows] == [(1, "aa", False), (2, None, True), (3, "cc", False)]
 
 
 def test_a_store_without_conditional_puts_is_left_to_spark() -> None:

@@ -7,16 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
+from distributary import hops
 from distributary.bronze import resync as module
 from distributary.bronze.resync import rebuild
 from distributary.errors import BadInput
+from distributary.pipeline import session_of
 from distributary.replay import Replay
+from distributary.shares import Division
 from distributary.simulate.games.schemas import WRAPPER_TEXT
 from distributary.tables.append import CommitConflict
 from distributary.tables.exchange import exchange
 from distributary.verify import verify
-from tests.layouts import FANOUT, PER_ROUTE, TWO_HOP, Laid, Shape
+from distributary.workflow.handover import hand_over
+from tests.layouts import FANOUT, PER_ROUTE, SHARES, TWO_HOP, Laid, Shape
 from tests.scenarios import dying, message
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -47,7 +52,7 @@ class Kept(Laid):
 
     def lose_rows(self, name: str) -> None:
         """Somebody deletes a data file of the table."""
-        next(self.path(name).glob("*.parquet")).unlink()
+        Path(self.table(name).file_uris()[0]).unlink()
         assert not verify(self.config).ok
 
     def check_all(self, batches: int) -> None:
@@ -55,7 +60,7 @@ class Kept(Laid):
         assert verify(self.config).ok, verify(self.config).problems
 
 
-@pytest.mark.parametrize("shape", [TWO_HOP, PER_ROUTE], ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", [TWO_HOP, SHARES, PER_ROUTE], ids=lambda shape: shape.name)
 def test_a_damaged_table_is_rebuilt_while_all_streams_run_on(lake: Path, shape: Shape) -> None:
     kept = Kept(lake, shape, trigger={"every": 0.1})
     kept.put("a", "b")
@@ -103,8 +108,84 @@ def test_a_table_that_is_gone_comes_back_whole(lake: Path) -> None:
     kept.put("a", "b")
     kept.run()
     shutil.rmtree(kept.path("a"))
-    assert rebuild(kept.config, "a").rows == 2
+    kept.learn()
+    found = rebuild(kept.config, "a")
+    assert (found.rows, found.returned) == (3, 1)
     kept.check_all(batches=1)
+
+
+def test_after_a_hand_over_a_table_has_the_rows_of_both_streams(lake: Path) -> None:
+    kept = Kept(lake)
+    kept.put("a", "b")
+    kept.run()
+    hand_over(kept.config, Division.even(2))
+    kept.learn()
+    assert rebuild(kept.config, "a").rows == 3, "the new stream has done nothing yet"
+    kept.check_all(batches=1)
+    kept.shape = SHARES
+    kept.put("a", "b")
+    kept.run()
+    kept.lose_rows("a")
+    assert rebuild(kept.config, "a").rows == 6
+    kept.check_all(batches=2)
+
+
+def test_rows_of_bronze_before_the_first_run_of_hop_2_stay_out(lake: Path) -> None:
+    kept = Kept(lake)
+    for _ in range(3):
+        kept.put("a")
+        hops.run(kept.config, hops=(1,), once=True)
+    begin = {"bronze": {"starting_version": DeltaTable(kept.config.bronze_path).version()}}
+    kept.configure(**TWO_HOP.keys, **begin)
+    kept.run()
+    kept.put("a")
+    kept.run()
+    kept.configure(**TWO_HOP.keys)
+    with pytest.raises(BadInput, match=r"8 rows of it that hop 2 has never taken.*starting_version"):
+        rebuild(kept.config, "a")
+    kept.configure(**TWO_HOP.keys, bronze={"starting_timestamp": "2026-01-31 12:00:00"})
+    with pytest.raises(BadInput, match="give the version of that time"):
+        rebuild(kept.config, "a")
+    kept.configure(**TWO_HOP.keys, **begin)
+    found = rebuild(kept.config, "a")
+    assert (found.rows, found.quarantined, found.returned, found.newly_bad) == (4, 4, 0, 0)
+    assert kept.values("a", "score") == [1, 2, 1, 2]
+
+
+def test_a_table_that_spark_writes_is_rebuilt_too(lake: Path) -> None:
+    kept = Kept(lake, tables={"engine": "spark"})
+    kept.put("a")
+    kept.run()
+    kept.lose_rows("a")
+    kept.learn()
+    assert (rebuild(kept.config, "a").rows, kept.values("a", "score")) == (3, [1, 2, 3])
+    kept.put("a")
+    kept.run()
+    kept.check_all(batches=2)
+
+
+def test_a_table_with_a_feature_that_only_spark_knows_is_made_anew(lake: Path) -> None:
+    policy = {"evolution": {"type_change": "widen"}, "properties": {"delta.enableDeletionVectors": "true"}}
+    kept = Kept(lake, tables=policy)
+    kept.put("a", "b")
+    kept.run()
+    kept.learn()
+    wide = kept.schema("a-value", EVENT.replace("int32", "int64"))
+    kept.send(kept.event("a", wide, message(EVENT, "event", user="a", score=7)))
+    kept.run()
+    session_of(kept.config).sql(f"DELETE FROM delta.`{kept.path('b')}` WHERE score = 1")
+    with pytest.raises(BadInput, match=r"only Spark may write .*typeWidening.* delete the table's folder"):
+        rebuild(kept.config, "a")
+    with pytest.raises(BadInput, match="deletion vectors; take them out by Spark first: REORG TABLE"):
+        rebuild(kept.config, "b")
+    shutil.rmtree(kept.path("a"))
+    assert rebuild(kept.config, "a").rows == 4
+    assert kept.columns("a")["score"] == "int64"
+    session_of(kept.config).sql(f"REORG TABLE delta.`{kept.path('b')}` APPLY (PURGE)")
+    assert rebuild(kept.config, "b").rows == 3
+    kept.put("a", "b")
+    kept.run()
+    kept.check_all(batches=2)
 
 
 @pytest.mark.parametrize(
@@ -170,9 +251,6 @@ def test_what_cannot_be_rebuilt_says_why_and_stays(lake: Path) -> None:
     kept.run()
     with pytest.raises(BadInput, match="no rows of route 'nobody'"):
         rebuild(kept.config, "nobody")
-    kept.configure(**TWO_HOP.keys, tables={"engine": "spark"})
-    with pytest.raises(BadInput, match="Spark's own writer"):
-        rebuild(kept.config, "a")
     kept.configure(**FANOUT.keys)
     with pytest.raises(BadInput, match="keeps no bronze table"):
         rebuild(kept.config, "a")

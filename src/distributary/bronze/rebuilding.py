@@ -106,8 +106,9 @@ def add_returned(built: Built, replay: Replay, route: str, table: DeltaTable | N
     if fitted.rows != rows.num_rows:
         lost = rows.num_rows - fitted.rows
         raise BadInput(detail=f"{route}: {lost} rows that a replay had brought into its table do not decode any more")
+    widened = built.evolution.widened if built.evolution is not None else ()
     changed = fitted.evolution.changed or (built.evolution is not None and built.evolution.changed)
-    built.evolution = Evolution(fitted.evolution.schema, changed, (), ())
+    built.evolution = Evolution(fitted.evolution.schema, changed, (*widened, *fitted.evolution.widened), ())
     built.files.append(orders.write(route, fitted.table))
     built.rows_in += fitted.rows
     built.rows += fitted.rows

@@ -40,7 +40,7 @@ from distributary.schemas import Schemas
 from distributary.shape import check_shapes
 from distributary.sources.bronze import bronze_rows, bronze_source
 from distributary.sources.unread import AlreadyRead, Unknown, already_read
-from distributary.state.checkpoint import read_offsets, stream_id
+from distributary.state.checkpoint import last_committed, read_offsets, stream_id
 from distributary.state.cleaning import at_work
 from distributary.state.ledger import RESYNC, Entry, Ledger, is_batch, quarantine_files, totals
 from distributary.state.shares import all_entries, current_parts, parts
@@ -55,6 +55,7 @@ from distributary.tables.store import Store, engine_uri, join
 FOLDER = "resync"
 """In the state folder: what a rebuild that has begun its commit still has to do, by route key."""
 ATTEMPTS = 5
+_ANEW = "stop hop 2, delete the table's folder, and rebuild it: it is made anew"
 _SAME = ("topic", "partition", "offset", "timestamp", "value")
 """What tells rows kept aside apart."""
 
@@ -157,6 +158,7 @@ class _Resync:
         built = build(self.fanout, rows, self.route, table, orders)
         for replay in (self.replay, *self.former):
             add_returned(built, replay, self.route, table, orders)
+        self._check(now, built, table)
         good, bad = self._compare(now, built)
         mark, count = (orders.mark, built.rows) if good is None else self.replay.claim(self.route, good)
         returned, newly_bad = (0 if found is None else found.num_rows for found in (good, bad))
@@ -181,7 +183,11 @@ class _Resync:
                 if entry.stream == own and entry.batch == finished[own]:
                     details = json.loads(entry.details or "{}")
         if own not in finished:
-            raise BadInput(detail=f"{self.route}: hop 2 has finished no batch of it yet; there is nothing to rebuild")
+            # After a hand-over its checkpoint says where the streams before it ended.
+            begun = last_committed(self.mine.checkpoint_path, self.store)
+            if begun is None:
+                raise BadInput(detail=f"{self.route}: hop 2 has finished no batch of it yet; nothing is to be rebuilt")
+            finished[own] = begun
         before = totals(entries).get(self.route, Entry("", 0, self.route))
         return _Moment(before, finished, own, finished[own], details)
 
@@ -196,21 +202,39 @@ class _Resync:
         except Unknown as e:
             raise BadInput(detail=f"{self.route}: it cannot be told which rows its table holds: {e}") from e
 
+    def _check(self, now: _Moment, built: Built, table: DeltaTable | None) -> None:
+        """Raises BadInput for rows that the stream has never taken (it began later in bronze), and for types that only
+        Spark can change."""
+        if table is not None and built.evolution is not None and built.evolution.widened:
+            columns = ", ".join(path for path, _ in built.evolution.widened)
+            raise BadInput(detail=f"only Spark may write {self.uri} (widening {columns}); {_ANEW}")
+        if (more := built.rows_in - now.before.rows_in) > 0:
+            detail = f"bronze has {more:,} rows of it that hop 2 has never taken"
+            raise BadInput(detail=f"{self.route}: {detail}; give bronze.starting_version as it was at its first run")
+
     def _settled(self, now: _Moment) -> DeltaTable | None:
         """The table without what is not finished; None where there is none. Raises BadInput, TableCollision."""
         orders = self.fanout.orders("", 0, {}, {})
         table = open_own(self.route, orders)
         if table is None:
             return None
-        why = append.why_spark(table, self.config.tables, self.route)
-        if why is None and "deletionVectors" in (table.protocol().reader_features or []):
-            why = "deletion vectors" if pa.table(table.deletion_vectors()).num_rows else None
-        if why is not None:
-            raise BadInput(detail=f"{self.uri} needs Spark's own writer ({why}), which a rebuild does not use")
+        self._check_writable(table)
         while any(append.committed_batch(table, stream) > done for stream, done in now.finished.items()):
             options = dict(self.store.options) or None
             table = DeltaTable(engine_uri(self.uri), version=table.version() - 1, storage_options=options)
         return table
+
+    def _check_writable(self, table: DeltaTable) -> None:
+        """A rebuild commits by itself, also to a table of engine `spark`. Raises BadInput where it must not."""
+        if (why := append.spark_needed(table)) is not None:
+            raise BadInput(detail=f"only Spark may write {self.uri} ({why}); {_ANEW}")
+        if self.config.tables.for_route(self.route)[0] == "spark" and engine_uri(self.uri).startswith("s3://"):
+            why = "tables.engine is spark, and on S3 a table must keep to one kind of writer"
+            raise BadInput(detail=f"only Spark may write {self.uri} ({why}); {_ANEW}")
+        features = table.protocol().reader_features or []
+        if "deletionVectors" in features and pa.table(table.deletion_vectors()).num_rows:
+            purge = f"REORG TABLE delta.`{self.uri}` APPLY (PURGE)"
+            raise BadInput(detail=f"{self.uri} has deletion vectors; take them out by Spark first: {purge}")
 
     # -- rows kept aside -----------------------------------------------------------------------------------
 
@@ -273,7 +297,9 @@ class _Resync:
         if table is None:
             if built.files and evolution is not None:
                 owner, properties = Owner(self.config.pipeline, self.route), self.config.tables.properties
-                append.commit_append(None, self.uri, evolution, built.files, mark, owner, self.store, properties)
+                about = {append.ROWS_KEY: str(rows)}
+                files = built.files
+                append.commit_append(None, self.uri, evolution, files, mark, owner, self.store, properties, about=about)
             return
         old = active(table)
         if evolution is not None and evolution.changed:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from distributary.config import DeltaSource
 from distributary.tables.store import Store, engine_uri, join
@@ -63,13 +65,46 @@ def already_read(
     version, index = int(read["reservoirVersion"]), int(read["index"])
     if read.get("isStartingVersion"):
         raise Unknown("the stream is still in the rows that were there when it began")
+    whole = _between(source, version - 1, store, partition)
     if index < 0:
-        return AlreadyRead(version - 1 if version else None)
+        return whole
     adds = [action["add"] for action in _changes(source, version, store) if "add" in action][: index + 1]
     adds = [add for add in adds if _key(add, partition[0]) == partition[1]]
     if any(add.get("deletionVector") for add in adds):
         raise Unknown(f"version {version} of {source.path} has deletion vectors")
-    return AlreadyRead(version - 1 if version else None, tuple(unquote(add["path"]) for add in adds))
+    return replace(whole, paths=(*whole.paths, *(unquote(add["path"]) for add in adds)))
+
+
+def _between(source: DeltaSource, last: int, store: Store, partition: tuple[str, str]) -> AlreadyRead:
+    """What the table held at version `last` of what came since the stream's beginning. Raises Unknown."""
+    if source.starting_timestamp is not None:
+        raise Unknown("it began at bronze.starting_timestamp: give the version of that time, bronze.starting_version")
+    first = source.starting_version or 0
+    if last < first:
+        return AlreadyRead(None)
+    if not (before := _held(source, first - 1, store, partition)):
+        return AlreadyRead(last)
+    now = _held(source, last, store, partition)
+    if not before <= now:
+        raise Unknown(f"files of {source.path} were rewritten since its version {first} (bronze.starting_version)")
+    return AlreadyRead(None, tuple(sorted(now - before)))
+
+
+def _held(source: DeltaSource, version: int, store: Store, partition: tuple[str, str]) -> set[str]:
+    """The files of a partition at a version. Raises Unknown."""
+    if version < 0:
+        return set()
+    name, value = partition
+    try:
+        options = dict(store.options) or None
+        table = DeltaTable(engine_uri(source.path), version=version, storage_options=options)
+        files = pa.table(table.get_add_actions(flatten=True))
+        deleted = pa.table(table.deletion_vectors()).num_rows
+    except DeltaError as e:
+        raise Unknown(f"version {version} of {source.path} cannot be read: {e}") from e
+    if deleted:
+        raise Unknown(f"version {version} of {source.path} has deletion vectors")
+    return set(files.filter(pc.equal(files.column(f"partition.{name}"), value)).column("path").to_pylist())
 
 
 def _sum(files: Iterable[tuple[str | None, int]]) -> Counter[str | None]:

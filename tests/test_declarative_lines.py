@@ -29,6 +29,16 @@ def test_an_update_says_which_tables_got_rows_and_what_was_set_aside() -> None:
     assert line(update({}, set_aside=-5)) == "update 3: 1.2 s; no new rows", "rows that came back"
 
 
+def test_of_a_failed_flow_the_cause_is_said_and_not_that_spark_gives_it_up() -> None:
+    why = (
+        "Flow 'c.d.t' has FAILED more than 0 times and will not be restarted.\nError: [STREAM_FAILED] Query [id = 8]\n"
+        "=== Streaming Query ===\nIdentifier: c.d.t\nCurrent State: ACTIVE\n\n[USER_RAISED_EXCEPTION] 'x' is not true!"
+    )
+    assert (line(update({}, failed={"t": why})) or "").splitlines()[1] == (
+        "  failed: t: [USER_RAISED_EXCEPTION] 'x' is not true!"
+    )
+
+
 def test_an_update_says_what_failed_in_one_line_each() -> None:
     text = line(update({}, failed={"silver_a": "no room\nat java"}, error="all of it", problems=["b: no gold"]))
     assert text is not None

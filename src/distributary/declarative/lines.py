@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -48,7 +49,7 @@ def _update(said: Mapping[str, Any]) -> str:
     rows = ", ".join(f"{name} {count:,}" for name, count in filled.items()) or "no new rows"
     aside = f"; {said['set_aside']:,} set aside" if said["set_aside"] > 0 else ""
     lines = [f"update {said['update']}: {said['seconds']:.1f} s; {rows}{aside}"]
-    lines += [f"  failed: {name}: {str(why).splitlines()[0][:300]}" for name, why in said["failed"].items()]
+    lines += [f"  failed: {name}: {_cause(str(why))}" for name, why in said["failed"].items()]
     if said["error"] and not said["failed"]:
         lines.append(f"  failed: {said['error'].splitlines()[0][:300]}")
     lines += [f"  note: {problem}" for problem in said["problems"]]
@@ -65,6 +66,15 @@ def demo_lines(
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines += ["", f"as the producer sent it: {found:,} of {sent:,} good rows in the silver tables", *differences]
     return "\n".join(lines)
+
+
+_TELLING = re.compile(r"\[[A-Z][A-Z0-9_.]+\] |[\w.]*(?:Error|Exception|Broken): ")
+
+
+def _cause(why: str) -> str:
+    """The line that says why: of what Spark says of a flow, the last one that names a condition or an exception."""
+    lines = why.splitlines()
+    return next((one for one in reversed(lines) if _TELLING.match(one)), lines[0] if lines else "")[:300]
 
 
 def _cell(value: Any) -> str:

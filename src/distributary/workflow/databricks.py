@@ -1,13 +1,13 @@
 """The edge to a Databricks workspace: create or update a pipeline's job, start it, repair its last run.
 
-The only module that uses databricks-sdk, and it only sends what `bundle` has made. For teams that deploy bundles with
-their own tools none of this is needed.
+The only module that uses databricks-sdk, and it only sends what `bundle` and `pipeline_bundle` have made. For teams
+that deploy bundles with their own tools none of this is needed.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,10 @@ def connect(profile: str | None = None) -> WorkspaceClient:
 
 
 class Workspace:
-    """One pipeline's job in a workspace. Every method raises WorkspaceFailed when the workspace refuses."""
+    """One pipeline's job in a workspace, and its Lakeflow pipeline where it has one.
+
+    Every method raises WorkspaceFailed when the workspace refuses.
+    """
 
     def __init__(self, client: WorkspaceClient, config: Pipeline, say: Callable[[str], None] = lambda _: None) -> None:
         self._client = client
@@ -60,26 +63,53 @@ class Workspace:
 
         Raises BadInput when a job of this name is not ours.
         """
+        files = bundle(self._config, file_name, file_text, spread, wheel_name)
+        sources = {p.removeprefix("src/"): t.encode() for p, t in files.texts.items() if p.startswith("src/")}
+        root = self.upload({**sources, wheel_name: wheel})
+        needed = libraries(wheel_name, files=root, dist=root)
+        return self.put_job(job_settings(self._config, spread, f"{root}/{file_name}", f"{root}/plan.json", needed))
+
+    def upload(self, files: Mapping[str, bytes]) -> str:
+        """Put files into this pipeline's folder in the workspace; the folder."""
+        with _translated("uploading the files"):
+            root = f"/Workspace/Users/{self._client.current_user.me().user_name}/distributary/{self._config.pipeline}"
+            for path, body in files.items():
+                self._upload(f"{root}/{path}", body)
+            return root
+
+    def put_job(self, settings: Mapping[str, Any]) -> int:
+        """Create the job, or bring the one that there is up to date; its id. Raises BadInput: it is not ours."""
         from databricks.sdk.service.jobs import JobSettings
 
-        files = bundle(self._config, file_name, file_text, spread, wheel_name)
         with _translated("creating the job"):
-            root = f"/Workspace/Users/{self._client.current_user.me().user_name}/distributary/{self._config.pipeline}"
-            for path, text in files.texts.items():
-                if path.startswith("src/"):
-                    self._upload(f"{root}/{path.removeprefix('src/')}", text.encode())
-            self._upload(f"{root}/{wheel_name}", wheel)
-            needed = libraries(wheel_name, files=root, dist=root)
-            job = job_settings(self._config, spread, f"{root}/{file_name}", f"{root}/plan.json", needed)
-            settings = JobSettings.from_dict(job)
+            wanted = JobSettings.from_dict(dict(settings))
             found = self._find()
             if found is not None:
-                self._client.jobs.reset(found, settings)
+                self._client.jobs.reset(found, wanted)
                 self._say(f"job {found} is up to date")
                 return found
-            created = self._client.jobs.create(**settings.as_shallow_dict()).job_id
+            created = self._client.jobs.create(**wanted.as_shallow_dict()).job_id
             assert created is not None  # the API always gives one
             self._say(f"job {created} is created")
+            return created
+
+    def put_pipeline(self, settings: Mapping[str, Any]) -> str:
+        """Create the Lakeflow pipeline, or bring the one that there is up to date; its id.
+
+        Raises BadInput when one of this name is not ours.
+        """
+        from databricks.sdk.service.pipelines import PipelineSpec
+
+        with _translated("creating the pipeline"):
+            wanted = PipelineSpec.from_dict(dict(settings))
+            found = self._find_pipeline()
+            if found is not None:
+                self._client.pipelines.update(found, **wanted.as_shallow_dict())
+                self._say(f"pipeline {found} is up to date")
+                return found
+            created = self._client.pipelines.create(**wanted.as_shallow_dict()).pipeline_id
+            assert created is not None  # the API always gives one
+            self._say(f"pipeline {created} is created")
             return created
 
     def run(self) -> Started:
@@ -124,12 +154,25 @@ class Workspace:
             job for job in self._client.jobs.list(name=self.name) if job.settings and job.settings.name == self.name
         ]
         ours = [job for job in found if _tags(job.settings).get(TAG) == self._config.pipeline]
-        if len(found) > len(ours) or len(ours) > 1:
-            ids = ", ".join(str(job.job_id) for job in found)
-            raise BadInput(
-                detail=f"job {self.name!r} ({ids}) is there already and not this pipeline's alone. Rename or delete it"
-            )
+        self._check_ours("job", [job.job_id for job in found], [job.job_id for job in ours])
         return ours[0].job_id if ours else None
+
+    def _find_pipeline(self) -> str | None:
+        """The id of our pipeline. Raises BadInput when one of this name is another's, or there are several."""
+        api = self._client.pipelines
+        named = [p for p in api.list_pipelines(filter=f"name LIKE '{self.name}'") if p.name == self.name]
+        found = [p.pipeline_id for p in named if p.pipeline_id is not None]
+        ours = [i for i in found if _tags(api.get(i).spec).get(TAG) == self._config.pipeline]
+        self._check_ours("pipeline", found, ours)
+        return ours[0] if ours else None
+
+    def _check_ours(self, what: str, found: Sequence[object], ours: Sequence[object]) -> None:
+        if len(found) > len(ours) or len(ours) > 1:
+            ids = ", ".join(map(str, found))
+            raise BadInput(
+                detail=f"{what} {self.name!r} ({ids}) is there already and not this pipeline's alone. Rename or "
+                "delete it"
+            )
 
     def _ours(self) -> int:
         found = self._find()
@@ -139,7 +182,7 @@ class Workspace:
 
 
 def _tags(settings: Any) -> Mapping[str, str]:
-    return settings.tags or {}
+    return (settings and settings.tags) or {}
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def prepare(
     that is one stream. Raises BadInput, ShareInvalid."""
     if plan_file is not None and per_route:
         raise BadInput(detail="--per-route makes its own plan: leave out --plan-file")
-    found = _wheel(wheel)
+    found = find_wheel(wheel)
     if isinstance(config.source, DatastreamSource):
         spread = Spread.whole()
     elif isinstance(plan, Division):
@@ -63,7 +63,8 @@ def write(prepared: Prepared, out: Path) -> None:
     (out / "dist" / prepared.wheel_name).write_bytes(prepared.wheel)
 
 
-def _wheel(given: Path | None) -> Path:
+def find_wheel(given: Path | None) -> Path:
+    """The wheel that was named, else the newest in `dist/`. Raises BadInput: there is none."""
     if given is not None:
         return given
     found = sorted(Path("dist").glob("distributary-*.whl"))

@@ -13,7 +13,7 @@ from tests.killing import check_by_command, run_and_kill
 from tests.layouts import TWO_HOP, WIDE, Laid, Shape
 from tests.processes import SMALL_SPARK
 
-KILLS = 3
+KILLS = 2
 ROWS = 12
 PLAN = Plan(games=3, versions=KILLS + 1, records=60, seed=6, faults=Faults(corrupt=15, unknown_id=10, tombstones=8))
 

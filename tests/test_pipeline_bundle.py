@@ -239,6 +239,14 @@ def test_a_pipeline_of_this_name_that_is_not_ours_stays_as_it_is(
     assert api.pipelines == {"p-9": theirs} and api.jobs == {}
 
 
+def test_where_the_job_is_not_ours_no_pipeline_is_made_and_no_file_is_uploaded(tmp_path: Path, api: Api) -> None:
+    api.jobs[5] = {"name": "distributary games"}
+    found = made(tmp_path)
+    with pytest.raises(BadInput, match="not this pipeline's"):
+        found.install(workspace(api, found))
+    assert not api.pipelines and not api.files
+
+
 # -- the command ---------------------------------------------------------------------------------------------
 
 

@@ -69,6 +69,12 @@ class Workspace:
         needed = libraries(wheel_name, files=root, dist=root)
         return self.put_job(job_settings(self._config, spread, f"{root}/{file_name}", f"{root}/plan.json", needed))
 
+    def check_names(self) -> None:
+        """Raises BadInput when a job or a pipeline of our name is not ours."""
+        with _translated("looking at what is there"):
+            self._find()
+            self._find_pipeline()
+
     def upload(self, files: Mapping[str, bytes]) -> str:
         """Put files into this pipeline's folder in the workspace; the folder."""
         with _translated("uploading the files"):

@@ -116,6 +116,7 @@ class PipelineBundle:
 
         Raises BadInput (a pipeline or job of this name is not ours), WorkspaceFailed.
         """
+        workspace.check_names()
         place = workspace.upload({**self.sources, self.wheel_name: self.wheel})
         workspace.put_job(self.job(workspace.put_pipeline(self.pipeline(place, place))))
 

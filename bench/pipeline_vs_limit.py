@@ -26,7 +26,7 @@ from distributary.formats.framing import split_frames
 from distributary.sources.delta import ORIGIN_COLUMNS
 
 NOTE = (
-    "Rows per second of a warm batch of 1,000,000 rows for 10 games, median. Ours: a running stream over a Delta "
+    "Rows per second of a warm batch for 10 games, median. Ours: a running stream over a Delta "
     "source, from the trigger through envelope, shuffle, decoding, commits and ledger. Other, in turns with it: the "
     "bare payloads of the same rows, in memory and sorted by game beforehand, decoded by ptars and appended by "
     "deltalake in as many plain Python processes as there are cores; no envelope, no origin column, no checks. Our "
@@ -43,21 +43,24 @@ WIDE, NARROW = 12, 1
 
 
 def run(place: Place) -> Result:
-    wide = _case(place.part("wide"), WIDE, "16 columns", goal=0.6)
     if place.quick:
-        return Result("pipeline_vs_limit", NOTE, (wide,))
-    return Result("pipeline_vs_limit", NOTE, (wide, _case(place.part("narrow"), NARROW, "5 columns", goal=None)))
+        return Result("pipeline_vs_limit", NOTE, (_case(place, WIDE, "16 columns", 300, 1, 1),))
+    wide = _case(place.part("wide"), WIDE, "16 columns", 100_000, WARM_ROUNDS, 3, goal=0.6)
+    large = _case(place.part("large"), WIDE, "16 columns", 400_000, WARM_ROUNDS // 4, 3)
+    narrow = _case(place.part("narrow"), NARROW, "5 columns", 100_000, WARM_ROUNDS, 3)
+    return Result("pipeline_vs_limit", NOTE, (wide, large, narrow))
 
 
-def _case(place: Place, version: int, columns: str, goal: float | None) -> Case:
-    rows, rounds = place.size(100_000, 300), place.size(3, 1)
-    warm = place.size(WARM_ROUNDS, 1)
+def _case(
+    place: Place, version: int, columns: str, rows: int, warm: int, rounds: int, goal: float | None = None
+) -> Case:
+    """Batches of `rows` rows of each game: `warm` that do not count, then `rounds`."""
     work = Workload(place.root, GAMES)
     spark = session()
     config = work.config("ours", work.delta_source())
     work.feed_delta(rows, version=version)
     limit = Limit(work, rows, version)
-    ours, other, splits, cores = [], [], [], []
+    ours, other, splits, usages = [], [], [], []
     with HeldStream(spark, config) as stream, limit:
         for number in range(warm + rounds):
             feed = partial(work.feed_delta, rows, version=version, start=(number + 1) * rows)
@@ -67,7 +70,7 @@ def _case(place: Place, version: int, columns: str, goal: float | None) -> Case:
             if number >= warm:
                 ours.append(timed.wall_sec)
                 other.append(bare)
-                cores.append(timed.usage.cpu_sec / timed.usage.wall_sec)
+                usages.append(timed.usage)
                 splits.append({**timed.report.seconds, "wall": timed.wall_sec})
     handover = hand_over(spark, config, warm + rounds + 1, rows * GAMES)
     check_games(config, rows * (warm + rounds + 1), work.names)
@@ -76,7 +79,12 @@ def _case(place: Place, version: int, columns: str, goal: float | None) -> Case:
     split["ledger, offsets, trigger"] = median(s["wall"] - s["cut"] - s["deliver"] for s in splits)
     split["hand-over alone"] = handover
     total = rows * GAMES
-    details = {"seconds of ours": split, "cores busy": median(cores)}
+    details = {
+        "seconds of ours": split,
+        "CPU seconds of ours": {kind: median(u.cpu_by_kind[kind] for u in usages) for kind in usages[0].cpu_by_kind},
+        "CPU seconds of other": median(other) * CORES,
+        "cores busy": median(u.cpu_sec / u.wall_sec for u in usages),
+    }
     return Case(
         f"{GAMES} games x {rows:,} rows of {columns}", "rows/s", total / median(ours), total / median(other),
         less_is_better=False, goal=goal, details=details,

@@ -94,7 +94,8 @@ class Workload:
         return compile_schema(self.games.register(version, [game])[game].schema, self.registry)
 
 
-SPARK_TUNED = {"spark.sql.shuffle.partitions": str(2 * CORES), "spark.sql.adaptive.enabled": "true"}
+SHUFFLE = "spark.sql.shuffle.partitions"
+SPARK_TUNED = {SHUFFLE: str(2 * CORES), "spark.sql.adaptive.enabled": "true"}
 """Settings with which Spark's own MERGE is fast at these sizes: 200 partitions would be a handicap (measured)."""
 
 

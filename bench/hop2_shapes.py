@@ -30,6 +30,8 @@ NOTE = (
     "than with fewer."
 )
 KNEE = 1.25
+ALL_FILES = 100_000
+"""So that a round is one batch: bronze has a file per route and round, and Delta's own limit is 1,000 files a batch."""
 MANY = 1000
 """Routes from which on a round is long, and alike enough, for two of them."""
 
@@ -73,7 +75,8 @@ def measure(place: Place, shape: str, routes: int, rows: int, rounds: int) -> di
     """One shape at one size, in this process."""
     work = Workload(place.root, routes)
     spark = session()
-    config = work.config("ours", work.delta_source(), layout="two_hop", hop={"shape": shape, "look_every": 3600.0})
+    keys = {"hop": {"shape": shape, "look_every": 3600.0}, "bronze": {"max_files_per_batch": ALL_FILES}}
+    config = work.config("ours", work.delta_source(), layout="two_hop", **keys)
     bronze = _Bronze(work, config, rows)
     bronze.feed()
     held = HeldStream(spark, config) if shape == "fanout" else _HeldQueries(spark, config, routes)

@@ -45,7 +45,7 @@ class Bronze(Model):
     max_files_per_batch: int | None = Field(
         default=None,
         ge=1,
-        description="The most bronze files in one batch of hop 2; hop 1 adds one per route and batch.",
+        description="The most bronze files in one batch of hop 2; hop 1 adds one per route and batch. Spark's: 1,000.",
     )
     max_bytes_per_batch: Size | None = Field(
         default=None, description="About the most bytes of bronze files in one batch of hop 2."

@@ -105,7 +105,9 @@ class DeltaSource(Model):
     starting_timestamp: CommitTime | None = Field(
         default=None, description="The first run begins with the commits since: `2026-01-31` or `2026-01-31 12:00:00`."
     )
-    max_files_per_batch: int | None = Field(default=None, ge=1, description="The most data files in one batch.")
+    max_files_per_batch: int | None = Field(
+        default=None, ge=1, description="The most data files in one batch. Spark's own: 1,000."
+    )
     max_bytes_per_batch: Size | None = Field(
         default=None, description="About the most bytes of data files in one batch: `64 MB`, or a number of bytes."
     )

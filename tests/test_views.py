@@ -86,7 +86,7 @@ def test_a_view_can_be_read_at_any_moment_while_it_is_made_again(wide: Laid, spa
     reader = threading.Thread(target=look)
     reader.start()
     made = 0
-    while not failures and (made < 20 or len(seen) < 5):
+    while not failures and (made < 40 or len(seen) < 5):
         refresh(spark, wide.config, ledger, anew=True)
         made += 1
     over.set()

@@ -27,7 +27,7 @@ def register_tables(spark: SparkSession, config: Pipeline, ledger: Ledger, creat
         if (view := view_of(config, ledger.newest.get(route))) is not None:
             name, merged = view
             # Made anew whenever columns may have come: a view keeps the columns that it was made with.
-            spark.sql(f"CREATE OR REPLACE VIEW {schema}.{quoted(name)} AS {living_rows(schema, merged)}")
+            put_view(spark, f"{schema}.{quoted(name)}", living_rows(schema, merged))
 
 
 def register(spark: SparkSession, database: str, locations: Iterable[str]) -> str:
@@ -38,6 +38,15 @@ def register(spark: SparkSession, database: str, locations: Iterable[str]) -> st
         path = location.replace("'", "\\'")
         spark.sql(f"CREATE TABLE IF NOT EXISTS {schema}.{quoted(last_part(location))} USING DELTA LOCATION '{path}'")
     return schema
+
+
+def put_view(spark: SparkSession, name: str, text: str) -> None:
+    """Make the view `name` (quoted), or let the one that is there say `text`; a reader sees the old one or the new one.
+
+    Spark 4.2 drops a view that is to be replaced, and then creates it: a reader in between misses it.
+    """
+    do = "ALTER" if spark.catalog.tableExists(name) else "CREATE OR REPLACE"
+    spark.sql(f"{do} VIEW {name} AS {text}")
 
 
 def _locations(config: Pipeline, ledger: Ledger, route: str) -> list[str]:

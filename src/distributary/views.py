@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
-from distributary.catalog import register
+from distributary.catalog import put_view, register
 from distributary.config import Pipeline
 from distributary.errors import BadInput, StoreDown
 from distributary.fanout.orders import ORIGIN
@@ -85,7 +85,7 @@ def refresh(
             register(spark, config.tables.database, [config.wide_path])
         for view in stale:
             if config.tables.database is not None:
-                spark.sql(f"CREATE OR REPLACE VIEW {_in_catalog(config.tables.database, view)} AS {view.text}")
+                put_view(spark, _in_catalog(config.tables.database, view), view.text)
             store.put_whole(join(config.state_root, FOLDER), f"{view.name}.sql", view.text.encode())
     except (DeltaError, OSError) as e:
         raise StoreDown(path=config.wide_path, detail=append.in_words(e)) from e

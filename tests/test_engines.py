@@ -120,6 +120,20 @@ def test_a_column_is_widened_in_the_batch_that_brings_the_wider_type(scenario: S
     scenario.check()
 
 
+def test_a_payload_without_a_header_is_kept_aside_once_also_where_the_table_moves_to_spark(scenario: Scenario) -> None:
+    """Its route is known, but it is no row that could be decoded: neither engine may be handed it as one."""
+    headless = scenario.envelope("a", b"no header", wrapped_id=1)
+    scenario.send(event(scenario, "v1", user="x", score=1), headless)
+    scenario.run()
+    scenario.send(event(scenario, "long", user="y", score=5_000_000_000), headless)
+    scenario.run()
+    scenario.send(event(scenario, "v1", user="z", score=3), headless)
+    scenario.run()
+    assert scenario.values("a", "score") == [1, 5_000_000_000, 3]
+    assert scenario.reasons() == {"BAD_MAGIC": 3}
+    scenario.check()
+
+
 def test_a_conflicting_type_gets_a_second_column(scenario: Scenario) -> None:
     """Case E3: a number that is used again for another type stops nothing."""
     scenario.send(event(scenario, "v1", user="x", score=1))

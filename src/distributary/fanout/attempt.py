@@ -96,7 +96,7 @@ class Attempt:
             for route in late:
                 del done.outcomes[route]
             self._write_by_spark(late)
-            self._pass(chunks.packed(late), done, "late")
+            self._pass(chunks.records_of(late), done, "late")
         for route, (state, created, evolved) in self.spark_did.items():
             if (outcome := done.outcomes.get(route)) is not None and outcome.state == "counted":
                 outcome.state, outcome.created, outcome.evolved = state, created, evolved
@@ -212,7 +212,7 @@ class Attempt:
             task = partial(
                 spark_rows_task, orders=replace(orders, special={route: special}), schemas=self.compiled, route=route
             )
-            rows = self.chunks.hand_out(self.chunks.packed({route}), task, spark_schema(schema))
+            rows = self.chunks.hand_out(self.chunks.records_of({route}), task, spark_schema(schema))
             wrote = engine.append(rows, uri, orders.mark)
         except (DistributaryError, DeltaError, OSError, SparkEngineError) as e:
             raise self._fault(route, e) from e

@@ -10,7 +10,7 @@ import json
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from distributary.fanout.chunks import CHUNK_SCHEMA, Writer
-from distributary.fanout.packing import BUCKET_BYTES, ChunkRef, Packing, pack, refs
+from distributary.fanout.packing import BUCKET_BYTES, Packing, pack, refs
 from distributary.fanout.spool import drop_spool
 from distributary.fanout.tasks import listed_task
 from distributary.state.journal import Refusals
@@ -57,12 +57,18 @@ class BatchChunks(ABC):
     def release(self) -> None:
         """The batch is done, or given up."""
 
-    def packed(self, routes: Collection[str] | None = None) -> Packing:
-        """Who takes which chunk; only those of `routes`, where they are named."""
+    def packed(self) -> Packing:
+        """Who takes which chunk."""
+        return self._packed(self.meta)
+
+    def records_of(self, routes: Collection[str]) -> Packing:
+        """Who takes which chunk of records of `routes`; rows set aside before they had an owner are not among them."""
+        return self._packed(c for c in self.meta if c["kind"] == "rows" and c["route"] in routes)
+
+    def _packed(self, chunks: Iterable[dict[str, Any]]) -> Packing:
         names = ("task", "seq", "kind", "route", "rows", "size")
-        found: list[ChunkRef] = refs(tuple(c[n] for n in names) for c in self.meta)
-        wanted = found if routes is None else [r for r in found if r.route in routes]
-        return pack(wanted, self.spark.sparkContext.defaultParallelism, self.room)
+        found = refs(tuple(c[n] for n in names) for c in chunks)
+        return pack(found, self.spark.sparkContext.defaultParallelism, self.room)
 
     def writers(self) -> dict[str, set[Writer]]:
         """Route -> who wrote its payloads."""

@@ -60,10 +60,8 @@ def resources(found: PipelineBundle, folder: Path) -> tuple[dict[str, Any], dict
 
 @pytest.fixture
 def api() -> Iterator[Api]:
-    found = Api()
-    yield found
-    found.server.shutdown()
-    found.server.server_close()
+    with Api() as found:
+        yield found
 
 
 def workspace(api: Api, found: PipelineBundle) -> Workspace:

@@ -230,10 +230,8 @@ def test_the_requirements_leave_out_what_the_runtime_has() -> None:
 
 @pytest.fixture
 def api() -> Iterator[Api]:
-    made = Api()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with Api() as made:
+        yield made
 
 
 def workspace(api: Api, made: Pipeline | None = None) -> Workspace:

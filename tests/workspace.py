@@ -8,7 +8,7 @@ import threading
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 WHEEL = "distributary-0.1.0-py3-none-any.whl"
@@ -61,6 +61,13 @@ class Api:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         route, query = urlsplit(path).path, parse_qs(urlsplit(path).query)

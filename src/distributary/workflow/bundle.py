@@ -28,6 +28,8 @@ from distributary.workflow.plan import WorkflowPlan
 
 PACKAGE = "distributary"
 ENTRY_POINT = "distributary-job"
+TAG = "distributary"
+"""The tag by which a job, a pipeline or a cluster says which pipeline's it is."""
 FILES = "${workspace.file_path}/src"
 HOP_1 = ("--hop", "1")
 HOP_2 = ("--hop", "2")
@@ -90,13 +92,29 @@ class Bundle:
     texts: Mapping[str, str] = field(repr=False)
 
 
+def title(config: Pipeline) -> str:
+    """The name of what a pipeline has in a workspace: its job, its Lakeflow pipeline."""
+    return f"distributary {config.pipeline}"
+
+
+def tags(config: Pipeline) -> dict[str, str]:
+    """Those of the pipeline file, and `TAG`."""
+    return {**config.databricks.tags, TAG: config.pipeline}
+
+
+def bundle_name(config: Pipeline) -> tuple[str, str]:
+    """A bundle's name, and the key of its resources: `${resources.jobs.<key>.id}`."""
+    name = f"distributary-{config.pipeline}"
+    return name, name.replace("-", "_")
+
+
 def bundle(config: Pipeline, file_name: str, file_text: str, spread: Spread, wheel: str) -> Bundle:
     """The bundle of a pipeline. `wheel`: the file name of the wheel in `dist/`."""
-    name = f"distributary-{config.pipeline}"
+    name, key = bundle_name(config)
     job = job_settings(config, spread, f"{FILES}/{file_name}", f"{FILES}/plan.json", libraries(wheel))
     texts = {
         "databricks.yml": as_yaml(root(name)),
-        f"resources/{name}.job.yml": as_yaml({"resources": {"jobs": {name.replace("-", "_"): job}}}),
+        f"resources/{name}.job.yml": as_yaml({"resources": {"jobs": {key: job}}}),
         f"src/{file_name}": file_text,
         "src/requirements.txt": "\n".join(requirements()) + "\n",
     }
@@ -131,14 +149,13 @@ def job_settings(
     config: Pipeline, spread: Spread, file: str, plan_file: str, libraries: Sequence[Mapping[str, str]]
 ) -> dict[str, Any]:
     """Settings of the job, as the Jobs API takes them. `file`, `plan_file`: where the tasks find them."""
-    keys = config.databricks
     clusters = list(dict.fromkeys(unit.job_cluster for unit in spread.units))
     two_hop = config.layout == "two_hop"
     job: dict[str, Any] = {
-        "name": f"distributary {config.pipeline}",
+        "name": title(config),
         "description": f"Pipeline {config.pipeline}: {_count(spread.units, 'share')} on {_count(clusters, 'cluster')}",
         "max_concurrent_runs": 1,
-        "tags": {**keys.tags, "distributary": config.pipeline},
+        "tags": tags(config),
         "job_clusters": [
             {"job_cluster_key": name, "new_cluster": machine(config)}
             for name in (["bronze"] if two_hop else []) + clusters
@@ -203,17 +220,17 @@ def machine(config: Pipeline) -> dict[str, Any]:
     cluster: dict[str, Any] = {"spark_version": keys.spark_version, "num_workers": keys.workers}
     given = {"node_type_id": keys.node_type, "instance_pool_id": keys.pool, "policy_id": keys.policy}
     cluster |= {key: value for key, value in given.items() if value is not None}
-    conf, tags = dict(keys.spark_conf), {**keys.tags, "distributary": config.pipeline}
+    conf, own = dict(keys.spark_conf), tags(config)
     if keys.workers == 0:
         conf = {"spark.databricks.cluster.profile": "singleNode", "spark.master": "local[*, 4]", **conf}
-        tags["ResourceClass"] = "SingleNode"
+        own["ResourceClass"] = "SingleNode"
     if keys.policy is not None:
         cluster["apply_policy_default_values"] = True
     if conf:
         cluster["spark_conf"] = conf
     if keys.secrets:
         cluster["spark_env_vars"] = {n: "{{secrets/" + place + "}}" for n, place in keys.secrets.items()}
-    return {**cluster, "custom_tags": tags, "data_security_mode": "SINGLE_USER"}
+    return {**cluster, "custom_tags": own, "data_security_mode": "SINGLE_USER"}
 
 
 def notifications(config: Pipeline, events: Sequence[str]) -> dict[str, Any]:

@@ -10,19 +10,21 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from distributary.config import Pipeline
 from distributary.errors import BadInput, WorkspaceFailed
-from distributary.workflow.bundle import Spread, bundle, job_settings, libraries
+from distributary.workflow.bundle import TAG, Spread, bundle, job_settings, libraries, title
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
     from databricks.sdk.service.jobs import BaseRun
 
-TAG = "distributary"
 _INSTALL = "Install it: pip install 'distributary[databricks]'"
 _CONFIGURE = "Set DATABRICKS_HOST and DATABRICKS_TOKEN, or name a profile of ~/.databrickscfg with --profile"
+
+
+Id = TypeVar("Id", int, str)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Workspace:
         self._client = client
         self._config = config
         self._say = say
-        self.name = f"distributary {config.pipeline}"
+        self.name = title(config)
 
     def create(self, file_name: str, file_text: str, spread: Spread, wheel_name: str, wheel: bytes) -> int:
         """Upload what the job needs and create it, or bring the one that there is up to date; its id.
@@ -87,17 +89,14 @@ class Workspace:
         """Create the job, or bring the one that there is up to date; its id. Raises BadInput: it is not ours."""
         from databricks.sdk.service.jobs import JobSettings
 
+        api, wanted = self._client.jobs, JobSettings.from_dict(dict(settings))
         with _translated("creating the job"):
-            wanted = JobSettings.from_dict(dict(settings))
-            found = self._find()
-            if found is not None:
-                self._client.jobs.reset(found, wanted)
-                self._say(f"job {found} is up to date")
-                return found
-            created = self._client.jobs.create(**wanted.as_shallow_dict()).job_id
-            assert created is not None  # the API always gives one
-            self._say(f"job {created} is created")
-            return created
+            return self._put(
+                "job",
+                self._find(),
+                lambda found: api.reset(found, wanted),
+                lambda: api.create(**wanted.as_shallow_dict()).job_id,
+            )
 
     def put_pipeline(self, settings: Mapping[str, Any]) -> str:
         """Create the Lakeflow pipeline, or bring the one that there is up to date; its id.
@@ -106,17 +105,24 @@ class Workspace:
         """
         from databricks.sdk.service.pipelines import PipelineSpec
 
+        api, wanted = self._client.pipelines, PipelineSpec.from_dict(dict(settings)).as_shallow_dict()
         with _translated("creating the pipeline"):
-            wanted = PipelineSpec.from_dict(dict(settings))
-            found = self._find_pipeline()
-            if found is not None:
-                self._client.pipelines.update(found, **wanted.as_shallow_dict())
-                self._say(f"pipeline {found} is up to date")
-                return found
-            created = self._client.pipelines.create(**wanted.as_shallow_dict()).pipeline_id
-            assert created is not None  # the API always gives one
-            self._say(f"pipeline {created} is created")
-            return created
+            return self._put(
+                "pipeline",
+                self._find_pipeline(),
+                lambda found: api.update(found, **wanted),
+                lambda: api.create(**wanted).pipeline_id,
+            )
+
+    def _put(self, what: str, found: Id | None, update: Callable[[Id], None], create: Callable[[], Id | None]) -> Id:
+        if found is not None:
+            update(found)
+            self._say(f"{what} {found} is up to date")
+            return found
+        created = create()
+        assert created is not None  # the API always gives one
+        self._say(f"{what} {created} is created")
+        return created
 
     def run(self) -> Started:
         """Start the job now. Raises BadInput when there is none."""

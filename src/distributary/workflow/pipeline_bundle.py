@@ -20,7 +20,18 @@ from distributary.config import Pipeline
 from distributary.declarative.datasets import CATALOG, Datasets
 from distributary.declarative.project import includes, sources
 from distributary.errors import BadInput
-from distributary.workflow.bundle import as_yaml, machine, notifications, requirements, retries, root, trigger
+from distributary.workflow.bundle import (
+    as_yaml,
+    bundle_name,
+    machine,
+    notifications,
+    requirements,
+    retries,
+    root,
+    tags,
+    title,
+    trigger,
+)
 from distributary.workflow.databricks import Workspace
 from distributary.workflow.deploy import find_wheel
 from distributary.workflow.wheel import without_requirements
@@ -61,14 +72,14 @@ class PipelineBundle:
         keys = self.config.databricks
         datasets = Datasets.of(self.config)
         found: dict[str, Any] = {
-            "name": f"distributary {self.config.pipeline}",
+            "name": title(self.config),
             "catalog": datasets.catalog,
             "schema": datasets.database,
             "continuous": False,
             "root_path": src,
             "libraries": [{"glob": {"include": f"{src}/{name}"}} for name in self.includes],
             "environment": {"dependencies": [*requirements(), f"{dist}/{self.wheel_name}"]},
-            "tags": self._tags(),
+            "tags": tags(self.config),
             **_machines(self.config),
         }
         if keys.email:
@@ -79,10 +90,10 @@ class PipelineBundle:
         """Settings of the job, as the Jobs API takes them. No health rules: a pipeline task has no measure of its
         backlog ("Pipeline task for jobs")."""
         return {
-            "name": f"distributary {self.config.pipeline}",
+            "name": title(self.config),
             "description": f"Pipeline {self.config.pipeline}: each run is one update of {self.place}",
             "max_concurrent_runs": 1,
-            "tags": self._tags(),
+            "tags": tags(self.config),
             "tasks": [
                 {"task_key": "update", "pipeline_task": {"pipeline_id": pipeline_id}, **retries(self.config)},
             ],
@@ -92,8 +103,7 @@ class PipelineBundle:
 
     def files(self) -> dict[str, bytes]:
         """The files of the bundle by their path in it."""
-        name = f"distributary-{self.config.pipeline}"
-        key = name.replace("-", "_")
+        name, key = bundle_name(self.config)
         resources = {
             "pipeline": {"pipelines": {key: self.pipeline()}},
             "job": {"jobs": {key: self.job("${resources.pipelines." + key + ".id}")}},
@@ -119,9 +129,6 @@ class PipelineBundle:
         workspace.check_names()
         place = workspace.upload({**self.sources, self.wheel_name: self.wheel})
         workspace.put_job(self.job(workspace.put_pipeline(self.pipeline(place, place))))
-
-    def _tags(self) -> dict[str, Any]:
-        return {**self.config.databricks.tags, "distributary": self.config.pipeline}
 
 
 def pipeline_bundle(config: Pipeline, file: Path, wheel: Path | None) -> PipelineBundle:

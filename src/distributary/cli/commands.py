@@ -104,11 +104,9 @@ def check(
 
         check_shapes(config.tables)
     if config.layout == "declarative":
-        from distributary.declarative.libraries import find_functions, find_libraries
-        from distributary.declarative.lint import check_libraries
+        from distributary.declarative.lint import own_files
 
-        base = file.resolve().parent
-        check_libraries([*find_libraries(config, base), *find_functions(config, base)])
+        own_files(config, file.resolve().parent)
     say(f"{file} is valid: pipeline {config.pipeline}, source {config.source.type}, tables below {config.tables.root}")
 
 

@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from distributary.declarative.libraries import Library
+from distributary.config import Pipeline
+from distributary.declarative.libraries import Library, find_functions, find_libraries
 from distributary.errors import LintFailed
 
 ALLOW = "distributary: allow"
@@ -78,6 +79,16 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.detail}"
+
+
+def own_files(config: Pipeline, base: Path) -> list[Library]:
+    """The user's own files, linted: libraries, and those of `tables.function`. `base`: the folder of the pipeline file.
+
+    Raises ConfigError (a file or a function that is not there), LintFailed.
+    """
+    files = [*find_libraries(config, base), *find_functions(config, base)]
+    check_libraries(files)
+    return files
 
 
 def check_libraries(libraries: Sequence[Library]) -> None:

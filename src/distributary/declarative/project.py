@@ -12,8 +12,8 @@ import yaml
 
 from distributary.config import DeltaSource, Pipeline
 from distributary.declarative.datasets import Datasets, storage
-from distributary.declarative.libraries import Library, find_functions, find_libraries
-from distributary.declarative.lint import check_libraries
+from distributary.declarative.libraries import Library, find_libraries
+from distributary.declarative.lint import own_files
 from distributary.declarative.server import server_conf
 from distributary.errors import BadInput
 from distributary.spark.session import EXTENSION, PACKAGES, SHIPPED_BY_SPARK, START_CONF
@@ -64,11 +64,8 @@ def sources(file: Path, config: Pipeline) -> dict[str, bytes]:
         raise BadInput(
             detail=f"{file}: {', '.join(relative)}: a relative path means another place in a project; make it absolute"
         )
-    base = file.resolve().parent
-    own = [*find_libraries(config, base), *find_functions(config, base)]
-    check_libraries(own)
     found = {FILE: file.read_bytes(), DEFINITIONS: _DEFINITIONS.encode()}
-    for library in own:
+    for library in own_files(config, file.resolve().parent):
         name = _inside(library).as_posix()
         if name in (FILE, DEFINITIONS):
             raise BadInput(detail=f"{library.path}: a file of this name is in the project already; rename yours")

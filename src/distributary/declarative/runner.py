@@ -23,8 +23,8 @@ from distributary.declarative.books import Books
 from distributary.declarative.bronze import ENVELOPE
 from distributary.declarative.datasets import Datasets, state_folder
 from distributary.declarative.events import Event
-from distributary.declarative.libraries import Library, find_functions, find_libraries, forget_modules
-from distributary.declarative.lint import check_libraries
+from distributary.declarative.libraries import Library, find_libraries, forget_modules
+from distributary.declarative.lint import own_files
 from distributary.declarative.replay import is_there, replay
 from distributary.declarative.server import END_SEC, Server, client, server_conf
 from distributary.declarative.update import Selection, Update, prepare_database, run_update
@@ -135,7 +135,7 @@ class Runner:
         Raises AlreadyRunning, CleanUnfinished, LayoutChanged, BadInput, ConfigError, LintFailed, JavaMissing,
         SparkNotStarted, QuarantineLimit; UpdateFailed and Outage with `once` at once, else after many in a row.
         """
-        check_libraries([*self.libraries, *find_functions(self.config, self.base)])
+        own_files(self.config, self.base)
         check_shapes(self.config.tables)
         store = Store.of(self.config.tables)
         with at_work(self.config, store):

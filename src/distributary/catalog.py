@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from distributary.config import DatastreamSource, Pipeline
-from distributary.names import pattern_name, quoted, quoted_parts, table_name
+from distributary.names import literal, pattern_name, quoted, quoted_parts, table_name
 from distributary.state.ledger import Entry, Ledger
 from distributary.tables.store import join
 
@@ -35,8 +35,8 @@ def register(spark: SparkSession, database: str, locations: Iterable[str]) -> st
     schema = quoted_parts(database)
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {schema}")
     for location in locations:
-        path = location.replace("'", "\\'")
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {schema}.{quoted(last_part(location))} USING DELTA LOCATION '{path}'")
+        name = f"{schema}.{quoted(last_part(location))}"
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING DELTA LOCATION {literal(location)}")
     return schema
 
 

@@ -31,6 +31,7 @@ from distributary.declarative.libraries import Library, load_library
 from distributary.declarative.server import Server, client, server_conf
 from distributary.declarative.views import keep_current
 from distributary.errors import BadInput, without_stack
+from distributary.names import literal
 from distributary.schemas import Schemas
 from distributary.state.lock import only_run
 from distributary.tables.store import Store, local_path
@@ -103,7 +104,7 @@ def prepare_database(spark: SparkSession, datasets: Datasets) -> None:
     """Make the pipeline's database, whose folder is `tables.root`, where it is not there."""
     # Asked first: a CREATE IF NOT EXISTS that has nothing to do leaves an error of Hive's in the log.
     if not spark.catalog.databaseExists(datasets.place):
-        spark.sql(f"CREATE DATABASE IF NOT EXISTS {datasets.place} LOCATION '{_url(datasets.root)}'")
+        spark.sql(f"CREATE DATABASE IF NOT EXISTS {datasets.place} LOCATION {literal(_url(datasets.root))}")
 
 
 def make_database(config: Pipeline) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
-from obstore.exceptions import BaseError, UnknownConfigurationKeyError
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurationKeyError
 from obstore.store import AzureStore, GCSStore, S3Store, from_url
 
 from distributary.tables.store import engine_uri
@@ -41,6 +43,44 @@ def object_store(uri: str, options: Mapping[str, str]) -> tuple[ObjectStore, str
     scheme, _, rest = engine_uri(uri).partition("://")
     bucket, _, key = rest.partition("/")
     return _client(f"{scheme}://{bucket}", json.dumps(dict(options), sort_keys=True)), key.rstrip("/")
+
+
+def create_object(uri: str, options: Mapping[str, str], name: str, body: bytes) -> bool:
+    """Put `<uri>/<name>`; False where it is there already. Raises OSError."""
+    with _bucket(uri, options) as (client, key):
+        try:
+            obstore.put(client, f"{key}/{name}", body, mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            return False
+    return True
+
+
+def has_object(uri: str, options: Mapping[str, str], name: str) -> bool:
+    """Is `<uri>/<name>` there? Raises OSError."""
+    with _bucket(uri, options) as (client, key):
+        try:
+            obstore.head(client, f"{key}/{name}")
+        except FileNotFoundError:
+            return False
+    return True
+
+
+def read_object(uri: str, options: Mapping[str, str], name: str) -> bytes | None:
+    """The bytes of `<uri>/<name>`, None where there is none. Raises OSError."""
+    with _bucket(uri, options) as (client, key):
+        try:
+            return bytes(obstore.get(client, f"{key}/{name}").bytes())
+        except FileNotFoundError:
+            return None
+
+
+@contextmanager
+def _bucket(uri: str, options: Mapping[str, str]) -> Iterator[tuple[ObjectStore, str]]:
+    """As `object_store`; what the client refuses within is an OSError."""
+    try:
+        yield object_store(uri, options)
+    except (BaseError, SettingsRefused) as e:
+        raise OSError(str(e)) from e
 
 
 @lru_cache(maxsize=64)

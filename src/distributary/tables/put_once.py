@@ -11,7 +11,7 @@ import contextlib
 import os
 import uuid
 
-from distributary.tables.store import Store, local_path
+from distributary.tables.store import Store, join, local_path
 
 SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 
@@ -40,7 +40,10 @@ def put_once(uri: str, store: Store, folder: str, name: str, body: bytes) -> boo
     """
     local = local_path(uri)
     if local is None:
-        return _put_object(uri, store, f"{folder}/{name}", body)
+        # Imported here and below: a worker that writes local folders never needs it.
+        from distributary.tables.object_stores import create_object
+
+        return create_object(uri, store.options, f"{folder}/{name}", body)
     place = local / folder
     draft = place / f".{uuid.uuid4().hex}.tmp"
     try:
@@ -63,50 +66,15 @@ def exists(uri: str, store: Store, folder: str, name: str) -> bool:
     local = local_path(uri)
     if local is not None:
         return (local / folder / name).exists()
-    import obstore
+    from distributary.tables.object_stores import has_object
 
-    from distributary.tables.object_stores import SettingsRefused, object_store
-
-    try:
-        bucket, key = object_store(uri, store.options)
-        obstore.head(bucket, f"{key}/{folder}/{name}")
-    except FileNotFoundError:
-        return False
-    except (obstore.exceptions.BaseError, SettingsRefused) as e:
-        raise OSError(str(e)) from e
-    return True
+    return has_object(uri, store.options, f"{folder}/{name}")
 
 
 def read(uri: str, store: Store, folder: str, name: str) -> bytes | None:
-    """The object's bytes, None where there is none. Raises OSError."""
-    local = local_path(uri)
-    if local is not None:
-        return store.get(str(local / folder), name)
-    import obstore
+    """The object's bytes, None where there is none; by the client that `put_once` has open. Raises OSError."""
+    if local_path(uri) is not None:
+        return store.get(join(uri, folder), name)
+    from distributary.tables.object_stores import read_object
 
-    from distributary.tables.object_stores import SettingsRefused, object_store
-
-    try:
-        bucket, key = object_store(uri, store.options)
-        return bytes(obstore.get(bucket, f"{key}/{folder}/{name}").bytes())
-    except FileNotFoundError:
-        return None
-    except (obstore.exceptions.BaseError, SettingsRefused) as e:
-        raise OSError(str(e)) from e
-
-
-def _put_object(uri: str, store: Store, name: str, body: bytes) -> bool:
-    # Imported here: a worker that writes local folders never needs it.
-    import obstore
-    from obstore.exceptions import AlreadyExistsError, BaseError
-
-    from distributary.tables.object_stores import SettingsRefused, object_store
-
-    try:
-        bucket, key = object_store(uri, store.options)
-        obstore.put(bucket, f"{key}/{name}", body, mode="create", use_multipart=False)
-    except AlreadyExistsError:
-        return False
-    except (BaseError, SettingsRefused) as e:
-        raise OSError(str(e)) from e
-    return True
+    return read_object(uri, store.options, f"{folder}/{name}")

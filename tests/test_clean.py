@@ -18,6 +18,7 @@ from distributary.clean import CleanPlan, apply, clean, removal
 from distributary.config import Pipeline
 from distributary.declarative.runner import Options, Runner
 from distributary.errors import AlreadyRunning, BadInput, CleanUnfinished, StoreUnreadable
+from distributary.maintain import maintain
 from distributary.replays import replay
 from distributary.shares import Division
 from distributary.state.cleaning import begin
@@ -260,6 +261,7 @@ WRITERS: dict[str, Callable[[Pipeline], object]] = {
     "replay": replay,
     "workflow local": _supervise,
     "workflow plan --apply": lambda config: hand_over(config, Division.even(2)),
+    "maintain": lambda config: list(maintain(config)),
     "pipeline run": lambda config: Runner(config, Path(), Options(once=True)).go(),
 }
 

@@ -9,6 +9,8 @@ import pytest
 
 from distributary.cli.entry import execute
 from distributary.errors import Exit
+from distributary.state.cleaning import FILE, begin
+from distributary.tables.store import Store
 from tests.shop import backfilled, change, mysql_table, order
 from tests.sparkless import Sparkless
 
@@ -30,6 +32,11 @@ def test_reconcile_deletes_only_when_it_is_told_to(lake: Path, capsys: pytest.Ca
     assert "  id 2" in said.splitlines()
     assert "the same command with --apply" in said
     assert len(shop.living("shop_orders")) == 3
+    begin(shop.config, {}, (), Store())
+    assert execute([*command, "--apply"]) == execute(["resync", *command[1:]]) == Exit.BAD_INPUT
+    assert capsys.readouterr().err.count("was begun and not finished") == 2
+    assert len(shop.living("shop_orders")) == 3
+    Path(shop.config.state_root, FILE).unlink()
     assert execute([*command, "--apply", "--json"]) == Exit.OK
     found = json.loads(capsys.readouterr().out)
     assert (found["vanished"], found["done"], found["keys"]) == (1, True, [{"id": 2}])

@@ -25,6 +25,7 @@ from distributary.config import DatastreamSource, Pipeline
 from distributary.datastream.model import METADATA
 from distributary.errors import DistributaryError, StoreUnreadable
 from distributary.sources.file_ledger import tidy
+from distributary.state.cleaning import check_not_begun
 from distributary.state.ledger import Entry, read_entries, totals
 from distributary.tables import append
 from distributary.tables.append import Owner
@@ -60,10 +61,12 @@ Oldest = Callable[[], int | None]
 def maintain(config: Pipeline) -> Iterator[Maintained]:
     """Look after every table of the pipeline, one after the other. Safe beside a run.
 
-    Raises StoreUnreadable when the ledger cannot be read; a table that cannot be is `skipped`, with the reason.
+    Raises CleanUnfinished, and StoreUnreadable when the ledger cannot be read; a table that cannot be is `skipped`,
+    with the reason.
     """
     store = Store.of(config.tables)
     try:
+        check_not_begun(config, store)
         sums = totals(read_entries(config.state_root, store))
     except (OSError, DeltaError) as e:
         raise StoreUnreadable(path=config.state_root, detail=append.in_words(e)) from e

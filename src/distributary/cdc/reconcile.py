@@ -27,6 +27,7 @@ from distributary.config import Pipeline
 from distributary.datastream.model import METADATA, SourceTable
 from distributary.datastream.sequence import REPAIR_MARGIN_MS
 from distributary.errors import BadInput, StoreDown
+from distributary.state.cleaning import check_not_begun
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import write_data_file
@@ -98,11 +99,12 @@ class Reconcile:
         return self.report
 
     def apply(self) -> Reconciled:
-        """Write the deletes of `plan` to the log; the caller merges them."""
+        """Write the deletes of `plan` to the log; the caller merges them. Raises CleanUnfinished too."""
         gone = self._gone
         if gone is None or not gone.num_rows:
             return self.report
         try:
+            check_not_begun(self.config, self.store)
             log = append.open_owned(self.log_uri, self.owner, self.store)
             assert log is not None
             rows = _deletes(gone, self.keys, append.arrow_schema(log), self.report.since)

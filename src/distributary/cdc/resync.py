@@ -26,6 +26,7 @@ from distributary.cdc.swap import replace_rows
 from distributary.config import Pipeline
 from distributary.datastream.reduce import reduce_rows
 from distributary.errors import BadInput, StoreDown, StoreUnreadable
+from distributary.state.cleaning import check_not_begun
 from distributary.state.ledger import RESYNC, Entry, Ledger, read_entries, totals
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
@@ -77,10 +78,11 @@ def known_route(config: Pipeline, route: str) -> Behind:
 def rebuild(config: Pipeline, route: str, known: Behind) -> Rebuilt:
     """Rebuild the merged table of `route` from its log, by the keys of `known`; enters it into the ledger.
 
-    Raises BadInput (no log, or a table that Spark must write), StoreDown.
+    Raises BadInput (no log, or a table that Spark must write), CleanUnfinished, StoreDown.
     """
     store, named = Store.of(config.tables), Named.of(config)
     try:
+        check_not_begun(config, store)
         ledger = Ledger(config.state_root, config.pipeline, store)
         done = _Rebuild(config, ledger, route, known).run()
         # In the ledger it is one entry of its own: a table that was parked, for its keys, is not any more.

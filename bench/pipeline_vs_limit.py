@@ -37,7 +37,7 @@ GAMES = 10
 
 
 WARM_ROUNDS = 16
-"""So many, for the JVM's compiler takes a fifth of both cores in the first ten batches (measured, by thread)."""
+"""So many, for the JVM's compiler takes a part of both cores while a stream is young."""
 WIDE, NARROW = 12, 1
 """Versions of the games' event: 16 columns and 184 bytes a row, 5 columns and 56 bytes."""
 

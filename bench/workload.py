@@ -96,7 +96,7 @@ class Workload:
 
 SHUFFLE = "spark.sql.shuffle.partitions"
 SPARK_TUNED = {SHUFFLE: str(2 * CORES), "spark.sql.adaptive.enabled": "true"}
-"""Settings with which Spark's own MERGE is fast at these sizes: 200 partitions would be a handicap (measured)."""
+"""Settings with which Spark's own MERGE is fast at these sizes."""
 
 
 def session(heap: str = "2g", **conf: str) -> SparkSession:

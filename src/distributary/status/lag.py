@@ -134,7 +134,7 @@ def _together(lags: Sequence[SourceLag], of: Callable[[list[int]], int]) -> Sour
     sizes = [lag.bytes for lag in lags if lag.bytes is not None]
     notes = list(dict.fromkeys(lag.note for lag in lags if lag.note))
     return SourceLag(
-        of(rows) if len(rows) == len(lags) else None,
+        of(rows) if rows and len(rows) == len(lags) else None,
         "; ".join(notes) or None,
         of(files) if files else None,
         of(sizes) if sizes else None,

@@ -169,7 +169,11 @@ def _merge(uri: str, rows: pa.Table) -> None:
 
 def _streams(files: Path, lake: Path, events: int) -> float:
     spark = build_session(
-        "bench", master=f"local[{CORES}]", conf={**RUN_CONF, "spark.driver.memory": "3g"}, packages=[AVRO]
+        "bench",
+        master=f"local[{CORES}]",
+        conf={**RUN_CONF, "spark.driver.memory": "3g"},
+        packages=[AVRO],
+        local_state=True,
     )
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     folders = sorted(files.iterdir())

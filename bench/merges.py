@@ -23,6 +23,7 @@ from distributary.datastream.model import METADATA, METADATA_TYPE, SOURCE_TYPE
 from distributary.datastream.reduce import reduce_rows
 from distributary.datastream.sequence import OrderSettings, sequence_numbers
 from distributary.fanout.tasks import SAID_DDL, heard, said
+from distributary.fanout.workers import in_worker
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.evolve import Policy
@@ -113,6 +114,7 @@ class MergedTables:
         return {uri: tip for found in heard(numbers.mapInArrow(task, SAID_DDL).toArrow()) for uri, tip in found.items()}
 
 
+@in_worker
 def _task(
     batches: Iterator[pa.RecordBatch], work: Sequence[Work], tasks: int, batch: int, tips: Mapping[str, MergeTip]
 ) -> Iterator[pa.RecordBatch]:

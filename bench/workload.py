@@ -102,7 +102,10 @@ SPARK_TUNED = {SHUFFLE: str(2 * CORES), "spark.sql.adaptive.enabled": "true"}
 def session(heap: str = "2g", **conf: str) -> SparkSession:
     """A session with the settings of a pipeline's run."""
     return build_session(
-        "distributary bench", master=f"local[{CORES}]", conf={**RUN_CONF, "spark.driver.memory": heap, **conf}
+        "distributary bench",
+        master=f"local[{CORES}]",
+        conf={**RUN_CONF, "spark.driver.memory": heap, **conf},
+        local_state=True,
     )
 
 

@@ -115,7 +115,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.extraJavaOptions": f"{SPARK_JAVA} {SERIAL} -Dderby.system.home={folder}",
     }
     try:
-        session = build_session("distributary-tests", master="local[2]", conf=conf)
+        session = build_session("distributary-tests", master="local[2]", conf=conf, local_state=True)
     except JavaMissing as exc:
         if REQUIRED:
             pytest.fail(str(exc), pytrace=False)

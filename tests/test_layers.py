@@ -25,7 +25,7 @@ LAYERS = [
     "state.cleaning",
     "state.checkpoint state.shares catalog recount schemas",
     "bronze.table state.layout",
-    "fanout.spool fanout.orders fanout.packing",
+    "fanout.spool fanout.orders fanout.packing fanout.workers",
     "cdc",
     "fanout.chunks",
     "fanout.decode fanout.owned fanout.wide",

@@ -58,8 +58,13 @@ def test_a_callers_log_setting_is_the_only_one() -> None:
 
 
 def test_a_cluster_gets_no_settings_of_one_machine() -> None:
-    settings = session._settings("app", "yarn", {})
-    assert not session.LOCAL_CONF.keys() & settings.keys()
+    settings = session._settings("app", "yarn", {}, local_state=True)
+    assert not (session.LOCAL_CONF | session.LOCAL_STATE_CONF).keys() & settings.keys()
+
+
+def test_checkpoints_are_renamed_without_hadoops_processes_only_where_they_lie_on_this_machine() -> None:
+    assert session.LOCAL_STATE_CONF.items() <= session._settings("app", "local", {}, local_state=True).items()
+    assert not session.LOCAL_STATE_CONF.keys() & session._settings("app", "local", {}).keys()
 
 
 # -- jars --------------------------------------------------------------------------------------------------

@@ -119,7 +119,10 @@ class RunReport:
 def session_of(config: Pipeline) -> SparkSession:
     """The Spark session of a pipeline. Raises JavaMissing, EnvironmentFault."""
     return build_session(
-        f"distributary {config.pipeline}", master=config.spark.master, conf={**RUN_CONF, **config.spark.conf}
+        f"distributary {config.pipeline}",
+        master=config.spark.master,
+        conf={**RUN_CONF, **config.spark.conf},
+        local_state=local_path(config.checkpoint_path) is not None,
     )
 
 

@@ -12,6 +12,7 @@ from distributary.bronze.rows import routed, tombstones, unrouted
 from distributary.errors import Reason
 from distributary.fanout.chunks import Cut, one_array
 from distributary.fanout.demux import EnvelopeReader, rejected_envelopes, row_origin, split_values
+from distributary.fanout.workers import in_worker
 
 _UNKNOWN = "distributary: unknown envelope schemas"
 
@@ -60,6 +61,7 @@ class _Rows(Cut):
             self.found.append(routed(route, wrapped_id, payload, origin, self.schema))
 
 
+@in_worker
 def unwrap_task(
     batches: Iterator[pa.RecordBatch], reader: EnvelopeReader, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:

@@ -13,6 +13,7 @@ from distributary.cdc.deliver import Work, deliver
 from distributary.cdc.merging import MergeWork, merge_files
 from distributary.cdc.orders import ChangeOrders
 from distributary.fanout.tasks import SAID_DDL, heard, said
+from distributary.fanout.workers import in_worker
 
 
 def run_deliver(spark: SparkSession, buckets: Sequence[Sequence[Work]], orders: ChangeOrders, name: str) -> list[Any]:
@@ -32,6 +33,7 @@ def _run(spark: SparkSession, tasks: int, function: Any) -> list[Any]:
     return [value for values in heard(numbers.mapInArrow(function, SAID_DDL).toArrow()) for value in values]
 
 
+@in_worker
 def deliver_task(
     batches: Iterator[pa.RecordBatch], buckets: Sequence[Sequence[Work]], orders: ChangeOrders, name: str
 ) -> Iterator[pa.RecordBatch]:
@@ -39,6 +41,7 @@ def deliver_task(
         yield said(list(deliver(buckets[number], orders, f"{name}{number}")))
 
 
+@in_worker
 def merge_task(
     batches: Iterator[pa.RecordBatch], work: Sequence[MergeWork], orders: ChangeOrders
 ) -> Iterator[pa.RecordBatch]:

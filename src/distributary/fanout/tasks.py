@@ -16,6 +16,7 @@ from distributary.fanout.deliver import deliver
 from distributary.fanout.demux import EnvelopeReader, demux
 from distributary.fanout.orders import Orders
 from distributary.fanout.spool import SpoolReader
+from distributary.fanout.workers import in_worker
 from distributary.registry.compile import CompiledSchema
 from distributary.sources.data_files import BatchFiles
 
@@ -34,6 +35,7 @@ def heard(rows: pa.Table) -> Iterator[Any]:
         yield pickle.loads(body.as_py())
 
 
+@in_worker
 def demux_task(
     batches: Iterator[pa.RecordBatch], reader: EnvelopeReader, spool: str | None
 ) -> Iterator[pa.RecordBatch]:
@@ -41,6 +43,7 @@ def demux_task(
     yield from demux(batches, reader, _partition(), spool)
 
 
+@in_worker
 def demux_files_task(
     batches: Iterator[pa.RecordBatch], files: BatchFiles, reader: EnvelopeReader, spool: str | None
 ) -> Iterator[pa.RecordBatch]:
@@ -49,6 +52,7 @@ def demux_files_task(
     yield from demux(rows, reader, _partition(), spool)
 
 
+@in_worker
 def listed_task(
     batches: Iterator[pa.RecordBatch], lists: str, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 ) -> Iterator[pa.RecordBatch]:
@@ -59,6 +63,7 @@ def listed_task(
         yield from task(found.get_batch(number) for number in numbers)
 
 
+@in_worker
 def deliver_task(
     batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema], name: str
 ) -> Iterator[pa.RecordBatch]:
@@ -66,6 +71,7 @@ def deliver_task(
     yield said(list(deliver(chunk_rows(batches), orders, schemas, part=f"{name}{_partition()}")))
 
 
+@in_worker
 def spark_rows_task(
     batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema], route: str
 ) -> Iterator[pa.RecordBatch]:

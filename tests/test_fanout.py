@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 
 from distributary.batch import BatchWriter
 from distributary.errors import Reason, StoreDown
-from distributary.fanout import micro_batch, packing
+from distributary.fanout import packing
 from distributary.fanout.attempt import Attempt, RouteFault, _merge
 from distributary.fanout.micro_batch import Fanout
 from distributary.fanout.orders import Outcome, Special
-from distributary.fanout.spool import new_spool
+from distributary.fanout.spool import Spool
 from distributary.names import route_of, table_name
 from distributary.simulate.games.records import Plan
 from distributary.state.ledger import Ledger
@@ -373,18 +373,20 @@ def test_a_crash_between_any_two_steps_loses_and_doubles_nothing(
 def test_chunks_pass_through_files_on_one_machine_and_through_spark_elsewhere(
     lake: Path, tmp_path: Path, one_machine: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    spool = Spool(str(tmp_path)) if one_machine else None
     made: list[str] = []
+    opened = Spool.open
 
-    def spool(parent: str | None) -> str:
-        made.append(new_spool(str(tmp_path)))
+    def open_(self: Spool) -> str:
+        made.append(opened(self))
         return made[-1]
 
-    monkeypatch.setattr(micro_batch, "new_spool", spool)
+    monkeypatch.setattr(Spool, "open", open_)
     plain = Fanout.__init__
 
     def init(self: Fanout, *args: Any) -> None:
         plain(self, *args)
-        self.one_machine = one_machine
+        self.spool = spool
 
     monkeypatch.setattr(Fanout, "__init__", init)
     scenario = Scenario(lake)

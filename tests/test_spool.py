@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from distributary.fanout import spool as spool_module
 from distributary.fanout.chunks import CHUNK_SCHEMA, Cut, read_records, read_rejected
-from distributary.fanout.spool import ALIGNMENT, SpoolReader, drop_spool, new_spool, write_spool
+from distributary.fanout.spool import ALIGNMENT, Spool, SpoolReader, write_spool
 from distributary.fanout.tasks import chunk_rows
 from distributary.tables.quarantine import ORIGIN_FIELDS, REJECTED_SCHEMA
 
@@ -27,13 +29,74 @@ def test_two_attempts_at_a_task_write_two_files(tmp_path: Path) -> None:
     assert first != second
 
 
-def test_a_dropped_spool_leaves_nothing_and_what_was_mapped_stays_good(tmp_path: Path) -> None:
-    folder = new_spool(str(tmp_path))
-    path, _ = write_spool(folder, [pa.py_buffer(b"kept")])
+def read(path: str, size: int) -> bytes:
+    return bytes(SpoolReader().read(path, 0, size))
+
+
+def test_a_batch_that_was_given_up_leaves_nothing_and_what_was_mapped_stays_good(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    path, _ = write_spool(folder := spool.open(), [pa.py_buffer(b"kept")])
     body = SpoolReader().read(path, 0, 4)
-    drop_spool(folder)
-    assert list(tmp_path.iterdir()) == []
+    spool.close(folder, reuse=False)
+    write_spool(spool.open(), [pa.py_buffer(b"next")])
     assert body.to_pybytes() == b"kept"
+    assert not Path(folder).exists()
+
+
+def test_the_next_batch_writes_over_the_files_of_the_one_before(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    folder = spool.open()
+    before = [write_spool(folder, [pa.py_buffer(body)])[0] for body in (b"a long one", b"another")]
+    files = {Path(path).stat().st_ino for path in before}
+    spool.close(folder, reuse=True)
+    folder = spool.open()
+    now = [write_spool(folder, [pa.py_buffer(body)])[0] for body in (b"new", b"a new one that is longer", b"third")]
+    assert {Path(path).stat().st_ino for path in now} > files
+    assert [read(path, 3) for path in now] == [b"new", b"a n", b"thi"]
+    assert not set(before) & set(now)
+
+
+def test_spare_files_grow_no_more_in_number_than_a_batch_has(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    for _ in range(5):
+        folder = spool.open()
+        for _ in range(3):
+            write_spool(folder, [pa.py_buffer(b"x")])
+        (Path(folder) / "lists-of-a-job").write_bytes(b"which task has which chunks")
+        spool.close(folder, reuse=True)
+    assert len([path for path in spool.folder.rglob("*") if path.is_file()]) == 3
+
+
+def test_no_more_is_kept_than_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_module, "KEPT_BYTES", 2 * ALIGNMENT)
+    spool = Spool(str(tmp_path))
+    for _ in range(2):
+        folder = spool.open()
+        for _ in range(3):
+            write_spool(folder, [pa.py_buffer(b"x" * ALIGNMENT)])
+        spool.close(folder, reuse=True)
+        assert len([path for path in spool.folder.rglob("*") if path.is_file()]) == 2
+
+
+def test_a_spool_goes_with_its_stream(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    write_spool(spool.open(), [pa.py_buffer(b"a")])
+    del spool
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_left_goes_and_what_a_living_one_has_stays(tmp_path: Path) -> None:
+    living, dead, young = (
+        Spool(str(tmp_path)),
+        tmp_path / "distributary-chunks-dead",
+        tmp_path / "distributary-chunks-new",
+    )
+    (dead / "spare").mkdir(parents=True)
+    for folder in (living.folder, dead):
+        os.utime(folder, (0, 0))
+    young.mkdir()
+    next_ = Spool(str(tmp_path))
+    assert set(tmp_path.iterdir()) == {living.folder, next_.folder, young}
 
 
 def test_a_file_that_is_gone_is_an_error_with_its_name(tmp_path: Path) -> None:

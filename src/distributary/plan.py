@@ -217,8 +217,7 @@ class DryRun:
 
     def _take(self, rows: DataFrame, stream: str, batch: int) -> None:
         earlier = self.fanout.journal.read(stream, batch)
-        chunks = self.fanout.cut(rows, earlier or {})
-        try:
+        with self.fanout.cut(rows, earlier or {}) as chunks:
             writers = chunks.writers()
             compiled, refused = self.fanout.schemas.resolve(
                 {i for found in writers.values() for i, _ in found}, earlier
@@ -226,8 +225,6 @@ class DryRun:
             orders = self.fanout.orders(stream, batch, refused, {})
             special = {route: self._special(route, found, compiled, orders) for route, found in writers.items()}
             self._count(chunks, replace(orders, special=special), compiled)
-        finally:
-            chunks.release()
 
     # -- one table -----------------------------------------------------------------------------------------
 

@@ -63,18 +63,16 @@ def build(fanout: Fanout, rows: DataFrame | None, route: str, table: DeltaTable 
     strict kind), Outage."""
     if rows is None:
         return Built()
-    chunks = fanout.cut(rows, {})
     try:
-        writers = chunks.writers()
-        compiled, refused = fanout.schemas.resolve({i for found in writers.values() for i, _ in found})
-        orders = replace(orders, refused={**orders.refused, **refused})
-        attempt = _Rebuilding(fanout.spark, fanout.store, fanout.by_spark, set(), chunks, writers, orders, compiled)
-        attempt.table = table
-        done = attempt.run()
+        with fanout.cut(rows, {}) as chunks:
+            writers = chunks.writers()
+            compiled, refused = fanout.schemas.resolve({i for found in writers.values() for i, _ in found})
+            orders = replace(orders, refused={**orders.refused, **refused})
+            attempt = _Rebuilding(fanout.spark, fanout.store, fanout.by_spark, set(), chunks, writers, orders, compiled)
+            attempt.table = table
+            done = attempt.run()
     except RouteFault as e:
         raise BadInput(detail=f"{route} cannot be rebuilt: {e.why}") from e
-    finally:
-        chunks.release()
     return _built(route, done, attempt.evolution)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 from pyspark import StorageLevel
@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from distributary.fanout.chunks import CHUNK_SCHEMA, Writer
 from distributary.fanout.packing import BUCKET_BYTES, Packing, pack, refs
-from distributary.fanout.spool import drop_spool
+from distributary.fanout.spool import Spool
 from distributary.fanout.tasks import listed_task
 from distributary.state.journal import Refusals
 
@@ -38,13 +38,19 @@ MAPPED_BYTES = 4 * BUCKET_BYTES
 
 @dataclass(frozen=True)
 class BatchChunks(ABC):
-    """A batch cut by route. `meta`: the chunks without their bytes, as dicts. `refused`: envelope ids, and why.
-    `room`: bytes of chunks that one task takes."""
+    """A batch cut by route, released at the end of a `with`. `meta`: the chunks without their bytes, as dicts.
+    `refused`: envelope ids, and why. `room`: bytes of chunks that one task takes."""
 
     room: ClassVar[int] = BUCKET_BYTES
     spark: SparkSession
     meta: list[dict[str, Any]]
     refused: Refusals
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.release(done=kind is None)
 
     @abstractmethod
     def hand_out(self, packing: Packing, task: Task, columns: str | StructType) -> DataFrame:
@@ -54,8 +60,8 @@ class BatchChunks(ABC):
         """
 
     @abstractmethod
-    def release(self) -> None:
-        """The batch is done, or given up."""
+    def release(self, *, done: bool) -> None:
+        """The chunks are no longer needed. `done`: all that was asked of tasks is answered, so none is at work."""
 
     def packed(self) -> Packing:
         """Who takes which chunk."""
@@ -130,26 +136,27 @@ class CarriedChunks(BatchChunks):
         frame = self.frame.withColumn("bucket", bucket).where("bucket >= 0")
         return frame.repartitionById(packing.buckets, "bucket").mapInArrow(task, columns)
 
-    def release(self) -> None:
+    def release(self, *, done: bool) -> None:
         self.frame.unpersist()
 
 
 @dataclass(frozen=True)
 class SpooledChunks(BatchChunks):
-    """Chunks in files of `folder`, which all tasks see."""
+    """Chunks in files of `folder` of the spool, which all tasks see."""
 
     room: ClassVar[int] = MAPPED_BYTES
+    spool: Spool
     folder: str
 
     @classmethod
-    def of(cls, cut: DataFrame, refused: Refusals, folder: str) -> SpooledChunks:
+    def of(cls, cut: DataFrame, refused: Refusals, spool: Spool, folder: str) -> SpooledChunks:
         """Run the job that cuts."""
         try:
             meta = cut.toArrow().to_pylist()
         except BaseException:
-            drop_spool(folder)
+            spool.close(folder, reuse=False)
             raise
-        return cls(cut.sparkSession, meta, refused, folder)
+        return cls(cut.sparkSession, meta, refused, spool, folder)
 
     def hand_out(self, packing: Packing, task: Task, columns: str | StructType) -> DataFrame:
         lists: list[list[dict[str, Any]]] = [[] for _ in range(packing.buckets)]
@@ -164,5 +171,5 @@ class SpooledChunks(BatchChunks):
         numbers = self.spark.range(0, packing.buckets, 1, packing.buckets)
         return numbers.mapInArrow(partial(listed_task, lists=path, task=task), columns)
 
-    def release(self) -> None:
-        drop_spool(self.folder)
+    def release(self, *, done: bool) -> None:
+        self.spool.close(self.folder, reuse=done)

@@ -23,7 +23,7 @@ from distributary.fanout.decode import Decoded, fit, incoming_schema
 from distributary.fanout.demux import EnvelopeReader
 from distributary.fanout.envelopes import Envelopes
 from distributary.fanout.orders import Orders, Outcome, Special
-from distributary.fanout.spool import new_spool
+from distributary.fanout.spool import Spool
 from distributary.fanout.tasks import demux_files_task, demux_task
 from distributary.fanout.wide_attempt import WideAttempt
 from distributary.registry.compile import CompiledSchema
@@ -49,9 +49,11 @@ class Fanout:
         self.journal = Journal(config.state_root, store)
         self.quarantine = quarantine_uri(config.state_root)
         self.by_spark = SparkEngine(spark, store)
-        self.one_machine = (spark.conf.get("spark.master", None) or "").startswith("local")
-        """Whether all tasks see the same local files: a chunk's bytes need not pass through Spark then."""
-        self._spools = spark.conf.get("spark.local.dir", None)
+        one_machine = (spark.conf.get("spark.master", None) or "").startswith("local")
+        # Of several, Spark's shuffle uses all; ours is small.
+        folder = (spark.conf.get("spark.local.dir", None) or "").split(",")[0]
+        self.spool = Spool(folder or None) if one_machine else None
+        """Where all tasks see the same local files, a chunk's bytes need not pass through Spark."""
         self.on_spark: set[str] = set()
         """Routes whose table needs engine `spark`, as far as known."""
         self.tips: dict[str, Tip] = {}
@@ -69,9 +71,8 @@ class Fanout:
         if earlier is not None:
             # An earlier attempt may have committed to some tables: only an opened table shows its marks.
             self.tips.clear()
-        chunks = self.cut(self.files(batch) or rows, earlier or {})
-        cut = time.monotonic()
-        try:
+        with self.cut(self.files(batch) or rows, earlier or {}) as chunks:
+            cut = time.monotonic()
             writers = chunks.writers()
             compiled, refused = self.schemas.resolve({i for found in writers.values() for i, _ in found}, earlier)
             if earlier is None:
@@ -80,8 +81,6 @@ class Fanout:
             tips = {route: self.tips[route] for route in writers if route in self.tips}
             orders = replace(self.orders(stream, batch, refused, parked), tips=tips)
             delivered = self._deliver(chunks, writers, orders, compiled)
-        finally:
-            chunks.release()
         delivered.seconds = {"cut": cut - started, "deliver": time.monotonic() - cut}
         return delivered
 
@@ -96,19 +95,22 @@ class Fanout:
                     return chunks
                 newly = self.envelopes.learn(unknown, refused)
             except BaseException:
-                chunks.release()
+                chunks.release(done=False)
                 raise
-            chunks.release()
+            chunks.release(done=True)
             reader = replace(reader, schemas=self.envelopes.known(), refused={**reader.refused, **newly})
 
     def _cut(self, rows: DataFrame | BatchFiles, reader: EnvelopeReader) -> BatchChunks:
-        spool = new_spool(self._spools) if self.one_machine else None
+        spool = self.spool
+        folder = None if spool is None else spool.open()
         if isinstance(rows, BatchFiles):
             numbers = self.spark.range(0, len(rows.tasks), 1, len(rows.tasks))
-            cut = numbers.mapInArrow(partial(demux_files_task, files=rows, reader=reader, spool=spool), CHUNK_DDL)
+            cut = numbers.mapInArrow(partial(demux_files_task, files=rows, reader=reader, spool=folder), CHUNK_DDL)
         else:
-            cut = rows.mapInArrow(partial(demux_task, reader=reader, spool=spool), CHUNK_DDL)
-        return CarriedChunks.of(cut, reader.refused) if spool is None else SpooledChunks.of(cut, reader.refused, spool)
+            cut = rows.mapInArrow(partial(demux_task, reader=reader, spool=folder), CHUNK_DDL)
+        if spool is None or folder is None:
+            return CarriedChunks.of(cut, reader.refused)
+        return SpooledChunks.of(cut, reader.refused, spool, folder)
 
     def orders(self, stream: str, batch: int, refused: Refusals, parked: Mapping[str, str]) -> Orders:
         return Orders(

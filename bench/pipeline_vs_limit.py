@@ -9,6 +9,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
+from typing import Self
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
@@ -29,12 +30,14 @@ NOTE = (
     "Rows per second of a warm batch for 10 games, median. Ours: a running stream over a Delta "
     "source, from the trigger through envelope, shuffle, decoding, commits and ledger. Other, in turns with it: the "
     "bare payloads of the same rows, in memory and sorted by game beforehand, decoded by ptars and appended by "
-    "deltalake in as many plain Python processes as there are cores; no envelope, no origin column, no checks. Our "
-    "tasks read the source's files themselves. The hand-over is what that spares: a batch of a stream over the same "
-    "source that only hands its rows to Python functions that count them."
+    "deltalake in as many plain Python processes as there are cores; no envelope, no origin column, no checks. The "
+    "source is written by another Spark process, as bronze tables are. Our tasks read its files themselves. The "
+    "hand-over is what that spares: a batch of a stream over the same source that only hands its rows to Python "
+    "functions that count them."
 )
 GAMES = 10
-
+FILES = 10
+"""Files of a batch in the source."""
 
 WARM_ROUNDS = 16
 """So many, for the JVM's compiler takes a part of both cores while a stream is young."""
@@ -58,12 +61,13 @@ def _case(
     work = Workload(place.root, GAMES)
     spark = session()
     config = work.config("ours", work.delta_source())
-    work.feed_delta(rows, version=version)
+    source = SparkWriter(work, rows, version)
+    source.feed(0)
     limit = Limit(work, rows, version)
     ours, other, splits, usages = [], [], [], []
-    with HeldStream(spark, config) as stream, limit:
+    with source, HeldStream(spark, config) as stream, limit:
         for number in range(warm + rounds):
-            feed = partial(work.feed_delta, rows, version=version, start=(number + 1) * rows)
+            feed = partial(source.feed, number + 1)
             timed = written(stream.batch(feed, Meter(every=LONGEST_BATCH_SEC)), rows * GAMES)
             bare = limit.round()
             say(f"{columns}: ours {timed.wall_sec:.2f} s {dict(timed.report.seconds)}, bare {bare:.2f} s")
@@ -114,6 +118,32 @@ def hand_over(spark: SparkSession, config: Pipeline, batches: int, rows: int) ->
 def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """In a task: only how many rows there are."""
     yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
+
+
+class SparkWriter:
+    """Feeds the source from a Spark of its own, so that each version has the checksum file that Spark writes."""
+
+    def __init__(self, work: Workload, rows: int, version: int) -> None:
+        self._folder = str(work.root / "source")
+        self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+        self._given = work.root, rows, version, self._folder
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def feed(self, number: int) -> None:
+        """Append envelopes, the same number of rows of every game, in `FILES` files."""
+        self._pool.submit(append_by_spark, *self._given, number).result()
+
+
+def append_by_spark(root: Path, rows: int, version: int, folder: str, number: int) -> None:
+    """In a process of its own: one append to the source."""
+    table = Workload(root, GAMES).games.envelopes_table(version, rows, start=number * rows)
+    frame = session("3g").createDataFrame(table).repartition(FILES)
+    frame.write.format("delta").mode("append").save(folder)
 
 
 class Limit:

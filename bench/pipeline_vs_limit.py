@@ -61,11 +61,9 @@ def _case(
     work = Workload(place.root, GAMES)
     spark = session()
     config = work.config("ours", work.delta_source())
-    source = SparkWriter(work, rows, version)
-    source.feed(0)
     limit = Limit(work, rows, version)
     ours, other, splits, usages = [], [], [], []
-    with source, HeldStream(spark, config) as stream, limit:
+    with SparkWriter(work, rows, version) as source, HeldStream(spark, config) as stream, limit:
         for number in range(warm + rounds):
             feed = partial(source.feed, number + 1)
             timed = written(stream.batch(feed, Meter(every=LONGEST_BATCH_SEC)), rows * GAMES)
@@ -121,14 +119,17 @@ def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class SparkWriter:
-    """Feeds the source from a Spark of its own, so that each version has the checksum file that Spark writes."""
+    """Feeds the source from a Spark of its own, so that each version has the checksum file that Spark writes.
+
+    Within its `with` the source has the rows of one batch from the beginning.
+    """
 
     def __init__(self, work: Workload, rows: int, version: int) -> None:
-        self._folder = str(work.root / "source")
         self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
-        self._given = work.root, rows, version, self._folder
+        self._given = work.root, rows, version
 
     def __enter__(self) -> Self:
+        self.feed(0)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -139,11 +140,11 @@ class SparkWriter:
         self._pool.submit(append_by_spark, *self._given, number).result()
 
 
-def append_by_spark(root: Path, rows: int, version: int, folder: str, number: int) -> None:
+def append_by_spark(root: Path, rows: int, version: int, number: int) -> None:
     """In a process of its own: one append to the source."""
     table = Workload(root, GAMES).games.envelopes_table(version, rows, start=number * rows)
     frame = session("3g").createDataFrame(table).repartition(FILES)
-    frame.write.format("delta").mode("append").save(folder)
+    frame.write.format("delta").mode("append").save(str(root / "source"))
 
 
 class Limit:

@@ -10,7 +10,7 @@ import pytest
 
 from distributary.fanout import spool as spool_module
 from distributary.fanout.chunks import CHUNK_SCHEMA, Cut, read_records, read_rejected
-from distributary.fanout.spool import ALIGNMENT, Spool, SpoolReader, write_spool
+from distributary.fanout.spool import ALIGNMENT, Spool, SpoolReader, close_spool, write_spool
 from distributary.fanout.tasks import chunk_rows
 from distributary.tables.quarantine import ORIGIN_FIELDS, REJECTED_SCHEMA
 
@@ -37,7 +37,7 @@ def test_a_batch_that_was_given_up_leaves_nothing_and_what_was_mapped_stays_good
     spool = Spool(str(tmp_path))
     path, _ = write_spool(folder := spool.open(), [pa.py_buffer(b"kept")])
     body = SpoolReader().read(path, 0, 4)
-    spool.close(folder, reuse=False)
+    close_spool(folder, reuse=False)
     write_spool(spool.open(), [pa.py_buffer(b"next")])
     assert body.to_pybytes() == b"kept"
     assert not Path(folder).exists()
@@ -48,7 +48,7 @@ def test_the_next_batch_writes_over_the_files_of_the_one_before(tmp_path: Path) 
     folder = spool.open()
     before = [write_spool(folder, [pa.py_buffer(body)])[0] for body in (b"a long one", b"another")]
     files = {Path(path).stat().st_ino for path in before}
-    spool.close(folder, reuse=True)
+    close_spool(folder, reuse=True)
     folder = spool.open()
     now = [write_spool(folder, [pa.py_buffer(body)])[0] for body in (b"new", b"a new one that is longer", b"third")]
     assert {Path(path).stat().st_ino for path in now} > files
@@ -63,7 +63,7 @@ def test_spare_files_grow_no_more_in_number_than_a_batch_has(tmp_path: Path) -> 
         for _ in range(3):
             write_spool(folder, [pa.py_buffer(b"x")])
         (Path(folder) / "lists-of-a-job").write_bytes(b"which task has which chunks")
-        spool.close(folder, reuse=True)
+        close_spool(folder, reuse=True)
     assert len([path for path in spool.folder.rglob("*") if path.is_file()]) == 3
 
 
@@ -74,7 +74,7 @@ def test_no_more_is_kept_than_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
         folder = spool.open()
         for _ in range(3):
             write_spool(folder, [pa.py_buffer(b"x" * ALIGNMENT)])
-        spool.close(folder, reuse=True)
+        close_spool(folder, reuse=True)
         assert len([path for path in spool.folder.rglob("*") if path.is_file()]) == 2
 
 
@@ -86,11 +86,8 @@ def test_a_spool_goes_with_its_stream(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_goes_and_what_a_living_one_has_stays(tmp_path: Path) -> None:
-    living, dead, young = (
-        Spool(str(tmp_path)),
-        tmp_path / "distributary-chunks-dead",
-        tmp_path / "distributary-chunks-new",
-    )
+    living = Spool(str(tmp_path))
+    dead, young = tmp_path / "distributary-chunks-dead", tmp_path / "distributary-chunks-young"
     (dead / "spare").mkdir(parents=True)
     for folder in (living.folder, dead):
         os.utime(folder, (0, 0))

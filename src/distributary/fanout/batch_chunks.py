@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from distributary.fanout.chunks import CHUNK_SCHEMA, Writer
 from distributary.fanout.packing import BUCKET_BYTES, Packing, pack, refs
-from distributary.fanout.spool import Spool
+from distributary.fanout.spool import close_spool
 from distributary.fanout.tasks import listed_task
 from distributary.state.journal import Refusals
 
@@ -61,7 +61,8 @@ class BatchChunks(ABC):
 
     @abstractmethod
     def release(self, *, done: bool) -> None:
-        """The chunks are no longer needed. `done`: all that was asked of tasks is answered, so none is at work."""
+        """The chunks are no longer needed. `done`: all went well, so no task writes any or will be believed that reads
+        them."""
 
     def packed(self) -> Packing:
         """Who takes which chunk."""
@@ -142,21 +143,20 @@ class CarriedChunks(BatchChunks):
 
 @dataclass(frozen=True)
 class SpooledChunks(BatchChunks):
-    """Chunks in files of `folder` of the spool, which all tasks see."""
+    """Chunks in files of `folder`, of a spool, which all tasks see."""
 
     room: ClassVar[int] = MAPPED_BYTES
-    spool: Spool
     folder: str
 
     @classmethod
-    def of(cls, cut: DataFrame, refused: Refusals, spool: Spool, folder: str) -> SpooledChunks:
+    def of(cls, cut: DataFrame, refused: Refusals, folder: str) -> SpooledChunks:
         """Run the job that cuts."""
         try:
             meta = cut.toArrow().to_pylist()
         except BaseException:
-            spool.close(folder, reuse=False)
+            close_spool(folder, reuse=False)
             raise
-        return cls(cut.sparkSession, meta, refused, spool, folder)
+        return cls(cut.sparkSession, meta, refused, folder)
 
     def hand_out(self, packing: Packing, task: Task, columns: str | StructType) -> DataFrame:
         lists: list[list[dict[str, Any]]] = [[] for _ in range(packing.buckets)]
@@ -172,4 +172,4 @@ class SpooledChunks(BatchChunks):
         return numbers.mapInArrow(partial(listed_task, lists=path, task=task), columns)
 
     def release(self, *, done: bool) -> None:
-        self.spool.close(self.folder, reuse=done)
+        close_spool(self.folder, reuse=done)

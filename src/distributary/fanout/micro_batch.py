@@ -50,9 +50,8 @@ class Fanout:
         self.quarantine = quarantine_uri(config.state_root)
         self.by_spark = SparkEngine(spark, store)
         one_machine = (spark.conf.get("spark.master", None) or "").startswith("local")
-        # Of several, Spark's shuffle uses all; ours is small.
-        folder = (spark.conf.get("spark.local.dir", None) or "").split(",")[0]
-        self.spool = Spool(folder or None) if one_machine else None
+        first, *_ = (spark.conf.get("spark.local.dir", None) or "").split(",")
+        self.spool = Spool(first or None) if one_machine else None
         """Where all tasks see the same local files, a chunk's bytes need not pass through Spark."""
         self.on_spark: set[str] = set()
         """Routes whose table needs engine `spark`, as far as known."""
@@ -101,16 +100,13 @@ class Fanout:
             reader = replace(reader, schemas=self.envelopes.known(), refused={**reader.refused, **newly})
 
     def _cut(self, rows: DataFrame | BatchFiles, reader: EnvelopeReader) -> BatchChunks:
-        spool = self.spool
-        folder = None if spool is None else spool.open()
+        spool = None if self.spool is None else self.spool.open()
         if isinstance(rows, BatchFiles):
             numbers = self.spark.range(0, len(rows.tasks), 1, len(rows.tasks))
-            cut = numbers.mapInArrow(partial(demux_files_task, files=rows, reader=reader, spool=folder), CHUNK_DDL)
+            cut = numbers.mapInArrow(partial(demux_files_task, files=rows, reader=reader, spool=spool), CHUNK_DDL)
         else:
-            cut = rows.mapInArrow(partial(demux_task, reader=reader, spool=folder), CHUNK_DDL)
-        if spool is None or folder is None:
-            return CarriedChunks.of(cut, reader.refused)
-        return SpooledChunks.of(cut, reader.refused, spool, folder)
+            cut = rows.mapInArrow(partial(demux_task, reader=reader, spool=spool), CHUNK_DDL)
+        return CarriedChunks.of(cut, reader.refused) if spool is None else SpooledChunks.of(cut, reader.refused, spool)
 
     def orders(self, stream: str, batch: int, refused: Refusals, parked: Mapping[str, str]) -> Orders:
         return Orders(

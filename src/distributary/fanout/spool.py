@@ -45,26 +45,12 @@ class Spool:
         self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         lock = os.open(self.folder, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        self._spare = self.folder / _SPARE
-        self._spare.mkdir()
+        (self.folder / _SPARE).mkdir()
         weakref.finalize(self, _remove, self.folder, lock)
 
     def open(self) -> str:
-        """A folder for one batch's chunks."""
+        """A folder for one batch's chunks; `close_spool` takes it."""
         return tempfile.mkdtemp(dir=self.folder)
-
-    def close(self, folder: str, *, reuse: bool) -> None:
-        """Remove a folder that `open` made; maps of its files stay good.
-
-        `reuse`: no task of the batch is still at work, so the files may be written over.
-        """
-        if reuse:
-            kept = sum(file.stat().st_size for file in self._spare.iterdir())
-            for file in Path(folder).glob(f"*{_CHUNKS}"):
-                kept += file.stat().st_size
-                if kept <= KEPT_BYTES:
-                    file.rename(self._spare / file.name)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove(folder: Path, lock: int) -> None:
@@ -83,6 +69,21 @@ def _sweep(parent: str) -> None:
                     shutil.rmtree(left, ignore_errors=True)
             finally:
                 os.close(lock)
+
+
+def close_spool(folder: str, *, reuse: bool) -> None:
+    """Remove a folder that `Spool.open` made; maps of its files stay good.
+
+    `reuse`: nobody writes or needs these chunks any more, so the next batch may write over the files.
+    """
+    if reuse:
+        spare = Path(folder).parent / _SPARE
+        kept = sum(file.stat().st_size for file in spare.iterdir())
+        for file in Path(folder).glob(f"*{_CHUNKS}"):
+            kept += file.stat().st_size
+            if kept <= KEPT_BYTES:
+                file.rename(spare / file.name)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_spool(folder: str, bodies: Sequence[pa.Buffer]) -> tuple[str, list[int]]:

@@ -16,8 +16,8 @@ from distributary.tables.datafile import DataFile
 from distributary.tables.put_once import exists, put_once, read
 from distributary.tables.store import Store
 
-Place = tuple[str, int]
-"""A file as a commit removes it: its path as the log has it, and its size in bytes."""
+Place = tuple[str, int] | tuple[str, int, Mapping[str, str]]
+"""A file as a commit removes it: its path as the log has it, its size in bytes, the values of its partition if any."""
 
 APPEND = {"operation": "WRITE", "operationParameters": {"mode": "Append", "partitionBy": "[]"}, "isBlindAppend": True}
 OVERWRITE = {
@@ -29,27 +29,31 @@ OVERWRITE = {
 
 def commit_text(
     read_version: int,
-    mark: Mark,
+    mark: Mark | None,
     added: Sequence[DataFile],
     removed: Iterable[Place] = (),
     *,
+    moved: Sequence[DataFile] | None = None,
     rows: int | None = None,
     about: Mapping[str, Any],
     metadata: Mapping[str, Any] | None = None,
 ) -> bytes:
     """A commit on top of `read_version`.
 
+    `moved`: files that hold the rows of all removed ones and nothing else: a reader of changes need not look at either.
     `rows`: how many were written under the mark. `about`: more of its commitInfo. `metadata`: the table's new metaData.
     """
     now = int(time.time() * 1000)
     info = {"timestamp": now, **about, "readVersion": read_version, "engineInfo": f"distributary/{__version__}"}
     if rows is not None:
         info[ROWS_KEY] = str(rows)
-    actions: list[Mapping[str, Any]] = [{"commitInfo": {**info, **mark.about()}}]
+    actions: list[Mapping[str, Any]] = [{"commitInfo": {**info, **(mark.about() if mark is not None else {})}}]
     if metadata is not None:
         actions.append({"metaData": metadata})
-    actions.append({"txn": {"appId": mark.app, "version": mark.batch, "lastUpdated": now}})
-    actions += [{"remove": _removed(path, size, now)} for path, size in removed]
+    if mark is not None:
+        actions.append({"txn": {"appId": mark.app, "version": mark.batch, "lastUpdated": now}})
+    actions += [{"remove": {**_removed(now, *place), "dataChange": moved is None}} for place in removed]
+    actions += [{"add": {**file.as_log(), "dataChange": False}} for file in moved or ()]
     actions += [{"add": file.as_log()} for file in added]
     return "".join(json.dumps(action) + "\n" for action in actions).encode()
 
@@ -69,12 +73,11 @@ def read_commit(uri: str, store: Store, version: int) -> bytes | None:
     return read(uri, store, "_delta_log", f"{version:020d}.json")
 
 
-def _removed(path: str, size: int, now: int) -> dict[str, Any]:
+def _removed(now: int, path: str, size: int, partition: Mapping[str, str] | None = None) -> dict[str, Any]:
     return {
         "path": path,
         "deletionTimestamp": now,
-        "dataChange": True,
         "extendedFileMetadata": True,
-        "partitionValues": {},
+        "partitionValues": dict(partition or {}),
         "size": size,
     }

@@ -146,6 +146,11 @@ class Reader:
             there = [path for path in _leaf_paths(wanted) if path in set(_columns(found))]
             return fitted(found.read(columns=there, use_threads=False), wanted)
 
+    def columns(self, file: LiveFile) -> pa.Schema:
+        """The columns that the file has, in its own types. Raises as `part`."""
+        with self._opened(file) as opened:
+            return self._parquet(opened).schema_arrow
+
     def pieces(self, file: LiveFile) -> Iterator[pa.Table]:
         """All columns, some rows at a time. Raises as `part`."""
         if (held := self._held.pop(file.path, None)) is not None:

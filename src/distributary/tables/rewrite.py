@@ -1,0 +1,201 @@
+"""A table's columns made wider by writing its files anew: every reader can open it, as no table feature is needed.
+
+    live files that hold a narrower column -> the same rows in the wider type, in new files
+    -> ONE COMMIT: metaData (the wider schema) + remove + add [+ a batch's own files and its transaction mark]
+
+Delta protocol: a commit is the first writer of `<version>.json` and may do all of that at once ("Actions"); files that
+only hold the removed rows anew are added, and the old ones removed, with `dataChange` false ("Add File").
+
+Files come first, then the commit: who dies before it leaves files that belong to nothing, which vacuum removes. Whoever
+else commits meanwhile is never overwritten: what they left is read, their files written anew too, and the commit put on
+top of theirs. An append that was decided upon the old columns fails in its turn, by the new metaData.
+Memory: one output file (`merge_files.FILE_BYTES`, decoded) and a piece of an input file at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from distributary.tables import append
+from distributary.tables.append import CommitConflict, Mark, arrow_schema, committed_batch, open_table
+from distributary.tables.commits import commit_text, put_commit, read_commit
+from distributary.tables.datafile import DataFile
+from distributary.tables.merge_files import LiveFile, Reader, Writer
+from distributary.tables.store import Store
+
+PUTS = 50
+"""How often a commit gives way to somebody else's before it gives up. Each round writes only what is new to it."""
+SMALL_BYTES = 4 << 20
+"""Files smaller than that are written together."""
+
+Partition = Mapping[str, str]
+
+
+def rewrite_wider(
+    uri: str,
+    before: pa.Schema,
+    after: pa.Schema,
+    store: Store,
+    *,
+    mark: Mark | None = None,
+    added: Sequence[DataFile] = (),
+    about: Mapping[str, Any] | None = None,
+    within: Callable[[Partition], bool] | None = None,
+) -> int:
+    """Give the table at `uri` the columns `after`: those of `before`, in the same order, some of a wider type.
+
+    `added`: a batch's rows in the columns `after`, taken in by the same commit under `mark`. `about`: more to say in
+    the commit. `within`: the partitions that can hold a column which changes. Returns the commit's version.
+
+    Raises CommitConflict (decide anew: the table is gone, has other columns than `before`, or has taken the batch),
+    pa.ArrowInvalid for a value that the wider type does not hold, DeltaError, OSError.
+    """
+    work = _Work(uri, before, after, store, within or (lambda _: True))
+    for _ in range(PUTS):
+        table = open_table(uri, store)
+        if table is None:
+            raise CommitConflict(f"{uri} is not there any more")
+        if mark is not None and committed_batch(table, mark.app) >= mark.batch:
+            raise CommitConflict(f"batch {mark.batch} of {mark.app} is in the table already")
+        if not arrow_schema(table).equals(before):
+            raise CommitConflict(f"{uri} has got other columns")
+        version = int(table.version()) + 1
+        text = work.commit(table, mark, added, about or {})
+        if _put(uri, store, version, text):
+            append.checkpoint_in_turn(uri, version, store)
+            return version
+    raise CommitConflict(f"{uri}: somebody else was first {PUTS} times")
+
+
+def _put(uri: str, store: Store, version: int, text: bytes) -> bool:
+    """`put_commit`; an error does not say that nothing was written, so then the log is asked. Raises OSError."""
+    try:
+        return put_commit(uri, store, version, text)
+    except OSError:
+        if read_commit(uri, store, version) == text:
+            return True
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    file: LiveFile
+    partition: Partition
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """Files of the table (`old`) and those that hold their rows in the wider columns."""
+
+    old: tuple[_Live, ...]
+    new: tuple[DataFile, ...]
+
+
+class _Work:
+    """The rewriting of one table, kept over lost races: a round writes only what the ones before have not."""
+
+    def __init__(
+        self, uri: str, before: pa.Schema, after: pa.Schema, store: Store, within: Callable[[Partition], bool]
+    ) -> None:
+        self._uri, self._store, self._within = uri, store, within
+        self._after = after
+        self._changed = [new for old, new in zip(before, after, strict=True) if old.type != new.type]
+        self._done: list[_Done] = []
+        self._wide: set[str] = set()
+
+    def commit(
+        self, table: DeltaTable, mark: Mark | None, added: Sequence[DataFile], about: Mapping[str, Any]
+    ) -> bytes:
+        """The commit that makes `table`, as it is open, a table of the wider columns."""
+        partitioned_by = table.metadata().partition_columns
+        live = {found.file.path: found for found in _live(table)}
+        self._done = [done for done in self._done if all(old.file.path in live for old in done.old)]
+        settled = self._wide | {old.file.path for done in self._done for old in done.old}
+        reader = Reader(self._uri, self._store, _without(self._after, partitioned_by))
+        narrow = [one for path, one in live.items() if path not in settled and self._is_narrow(one, reader)]
+        for together in _grouped(narrow):
+            self._done.append(_Done(together, tuple(self._written(together, reader))))
+        removed = [(old.file.path, old.file.size, old.partition) for done in self._done for old in done.old]
+        return commit_text(
+            int(table.version()),
+            mark,
+            added,
+            removed,
+            moved=[new for done in self._done for new in done.new],
+            rows=None if mark is None else sum(file.rows for file in added),
+            about={"operation": "CHANGE COLUMNS", "operationParameters": self._said(), "isBlindAppend": False, **about},
+            metadata=metadata_action(table, self._after),
+        )
+
+    def _said(self) -> dict[str, str]:
+        return {field.name: str(field.type) for field in self._changed}
+
+    def _is_narrow(self, live: _Live, reader: Reader) -> bool:
+        """Does the file hold a column that changes, in its old type? Files from before it was added do not."""
+        if self._within(live.partition):
+            found = reader.columns(live.file)
+            if any(_differs(found.field(new.name).type, new.type) for new in self._changed if new.name in found.names):
+                return True
+        self._wide.add(live.file.path)
+        return False
+
+    def _written(self, together: Sequence[_Live], reader: Reader) -> Iterable[DataFile]:
+        rows = [live.file.rows for live in together]
+        pieces = (piece for live in together for piece in reader.pieces(live.file))
+        files, _ = Writer(self._uri, self._store, ()).write(pieces, 0 if min(rows) < 0 else sum(rows))
+        return (replace(file, partition=together[0].partition) for file in files)
+
+
+def metadata_action(table: DeltaTable, schema: pa.Schema) -> dict[str, Any]:
+    """The `metaData` action that gives the table other columns and leaves all else as it is."""
+    meta = table.metadata()
+    return {
+        "id": meta.id,
+        "name": meta.name,
+        "description": meta.description,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": append.delta_schema(schema).to_json(),
+        "partitionColumns": list(meta.partition_columns),
+        "configuration": dict(meta.configuration),
+        "createdTime": meta.created_time,
+    }
+
+
+def _live(table: DeltaTable) -> Iterator[_Live]:
+    names = table.metadata().partition_columns
+    for row in pa.table(table.get_add_actions()).to_pylist():
+        rows = row.get("num_records")
+        partition = {name: row["partition"][name] for name in names}
+        yield _Live(LiveFile(row["path"], int(row["size_bytes"]), -1 if rows is None else int(rows), ()), partition)
+
+
+def _grouped(files: Sequence[_Live]) -> Iterator[tuple[_Live, ...]]:
+    """Small files of a partition together, in the order of the log; each large one alone."""
+    small: dict[tuple[tuple[str, str], ...], list[_Live]] = {}
+    for live in files:
+        if live.file.size < SMALL_BYTES:
+            small.setdefault(tuple(sorted(live.partition.items())), []).append(live)
+        else:
+            yield (live,)
+    yield from map(tuple, small.values())
+
+
+def _without(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name not in names])
+
+
+def _differs(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Is some leaf that the file has of another type? Fields of a struct that it lacks do not count."""
+    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+        there = {field.name: field.type for field in found}
+        return any(_differs(there[field.name], field.type) for field in wanted if field.name in there)
+    if pa.types.is_list(found) and pa.types.is_list(wanted):
+        return _differs(found.value_type, wanted.value_type)
+    if pa.types.is_map(found) and pa.types.is_map(wanted):
+        return _differs(found.key_type, wanted.key_type) or _differs(found.item_type, wanted.item_type)
+    return bool(found != wanted)

@@ -7,8 +7,9 @@ A merged table gets the same rows, reduced, without `_origin`. So what may enter
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,8 @@ import pyarrow.compute as pc
 
 from distributary.cdc.orders import ORIGIN, ORIGIN_TYPE
 from distributary.cdc.rejected import as_text, rejected_events
+from distributary.datastream.events import spelled_in
+from distributary.datastream.key_text import key_texts
 from distributary.datastream.model import METADATA, Events, Kind, SourceTable
 from distributary.errors import Reason
 from distributary.tables.conform import conform
@@ -71,13 +74,24 @@ class Fitted:
     brought: dict[str, tuple[str, ...]]
 
 
-def fit(events: RouteEvents, schema: pa.Schema | None, policy: Policy, batch: int, *, flat: bool) -> Fitted:
+def fit(
+    events: RouteEvents,
+    schema: pa.Schema | None,
+    policy: Policy,
+    batch: int,
+    *,
+    flat: bool,
+    keys: Sequence[str] | None = None,
+) -> Fitted:
     """Unify the events with a table's schema (None: no table yet); keep aside what may not enter. `flat`: also write
-    metadata as columns of their own."""
-    rows = [_rows(part, batch, flat) for part in events.parts]
+    metadata as columns of their own. `keys`: the key columns by the settings; None: those that the events name."""
+    rows = [_rows(part, batch, flat, keys) for part in events.parts]
     # One way in per schema, in the order of the files: the result does not hang on how many files share one.
     schemas = list(dict.fromkeys(r.schema for r in rows))
-    evolution = evolve(schema, schemas, policy)
+    grown = None if schema is None else with_origin(schema)
+    evolution = evolve(grown, schemas, policy)
+    if grown != schema:
+        evolution = replace(evolution, changed=True)
     slots = dict(zip(schemas, evolution.slots, strict=True))
     good: list[pa.Table] = []
     rejected: list[pa.Table] = []
@@ -95,6 +109,17 @@ def fit(events: RouteEvents, schema: pa.Schema | None, policy: Policy, batch: in
     return Fitted(table, evolution, rejected, _brought(events, rows, slots))
 
 
+def with_origin(schema: pa.Schema) -> pa.Schema:
+    """A log's columns as this version writes them: fields of our own are no matter of the policy for
+    new columns."""
+    at = schema.get_field_index(ORIGIN)
+    if at < 0:
+        return schema
+    known = schema.field(at)
+    new = [f for f in ORIGIN_TYPE if known.type.get_field_index(f.name) < 0]
+    return schema.set(at, known.with_type(pa.struct([*known.type, *new]))) if new else schema
+
+
 def _brought(
     events: RouteEvents, rows: Sequence[pa.Table], slots: Mapping[pa.Schema, Sequence[Slot]]
 ) -> dict[str, tuple[str, ...]]:
@@ -105,7 +130,7 @@ def _brought(
     return {key: tuple(sorted(names)) for key, names in found.items()}
 
 
-def _rows(part: Part, batch: int, flat: bool) -> pa.Table:
+def _rows(part: Part, batch: int, flat: bool, keys: Sequence[str] | None = None) -> pa.Table:
     """The rows of one part with all the columns that they bring."""
     events = part.events
     rows = events.rows
@@ -117,7 +142,23 @@ def _rows(part: Part, batch: int, flat: bool) -> pa.Table:
     count = rows.num_rows
     numbers = events.numbers.combine_chunks() if isinstance(events.numbers, pa.ChunkedArray) else events.numbers
     origin = [pa.repeat(part.path, count), numbers, pa.repeat(pa.scalar(batch, pa.int64()), count)]
+    origin += _key(events, events.keys if keys is None else keys)
     return rows.append_column(ORIGIN, pa.StructArray.from_arrays(origin, fields=list(ORIGIN_TYPE)))
+
+
+def _key(events: Events, keys: Sequence[str]) -> list[pa.Array]:
+    """Each event's key and the names of its columns, as `ORIGIN_TYPE` has them."""
+    count = events.rows.num_rows
+    if not keys:
+        return [pa.nulls(count, pa.string()), pa.nulls(count, pa.string())]
+    there = events.rows.column_names[:-1]
+    columns = [events.rows.column(name) if (name := spelled_in(there, key)) else pa.nulls(count) for key in keys]
+    return [key_texts(columns), pa.repeat(key_names(keys), count)]
+
+
+def key_names(keys: Sequence[str]) -> str:
+    """The names of key columns, as a log has them (`ORIGIN_TYPE`)."""
+    return json.dumps(list(keys), ensure_ascii=False, separators=(",", ":"))
 
 
 def column_name(name: str, *, flat: bool = False) -> str:

@@ -127,8 +127,9 @@ def _open(events: RouteEvents, uri: str, orders: ChangeOrders) -> DeltaTable | N
 
 
 def _fit(events: RouteEvents, schema: pa.Schema | None, orders: ChangeOrders) -> Fitted:
-    policy = orders.named.policy(events.source.route)
-    return fit(events, schema, policy, orders.batch, flat=orders.named.tables.metadata_columns)
+    named, route = orders.named, events.source.route
+    flat, keys = named.tables.metadata_columns, named.own(route).keys
+    return fit(events, schema, named.policy(route), orders.batch, flat=flat, keys=keys)
 
 
 def widening(fitted: Fitted) -> str | None:

@@ -19,8 +19,18 @@ from distributary.tables.store import Store
 from distributary.tables.tip import Tip
 
 ORIGIN = "_origin"
-ORIGIN_TYPE = pa.struct([("file", pa.string()), ("row", pa.int64()), ("batch", pa.int64())])
-"""Where an event in a log table came from: the file, its number in it (from 0), the batch that brought it."""
+ORIGIN_TYPE = pa.struct(
+    [
+        ("file", pa.string()),
+        ("row", pa.int64()),
+        ("batch", pa.int64()),
+        ("key", pa.string()),
+        ("key_columns", pa.string()),
+    ]
+)
+"""Where an event in a log table came from: the file, its number in it (from 0), the batch that brought it; and its key
+as it came, whatever becomes of its columns: a JSON array of the values (`datastream.key_text`), and one of the columns'
+names, in the same order. Null for an event without a key, and in logs of versions before 0.2."""
 
 STRAY = "+2"
 """The part of a batch's mark under which events are written that were found in files of other tables."""

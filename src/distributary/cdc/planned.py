@@ -115,7 +115,8 @@ def _add(config: Pipeline, store: Store, events: RouteEvents, found: FilesPlan) 
         except (DistributaryError, DeltaError, OSError) as e:
             plan.parked = append.in_words(e)
         plan.after = plan.before
-    fitted = fit(events, plan.after, named.policy(route), 0, flat=config.tables.metadata_columns)
+    flat, given = config.tables.metadata_columns, named.own(route).keys
+    fitted = fit(events, plan.after, named.policy(route), 0, flat=flat, keys=given)
     if plan.before is not None:
         plan.why_spark = plan.why_spark or widening(fitted)
     plan.after = fitted.evolution.schema

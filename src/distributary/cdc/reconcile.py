@@ -8,7 +8,7 @@ and so does a rebuild from the log come to the same. The merged table gets its t
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -18,12 +18,14 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from distributary.cdc.fitting import key_names, with_origin
 from distributary.cdc.fold import comparable
 from distributary.cdc.gather import by_share, shares_of
 from distributary.cdc.logs import RECONCILED, bytes_of
 from distributary.cdc.names import Named
-from distributary.cdc.orders import ORIGIN, ORIGIN_TYPE
+from distributary.cdc.orders import ORIGIN
 from distributary.config import Pipeline
+from distributary.datastream.key_text import key_texts
 from distributary.datastream.model import METADATA, SourceTable
 from distributary.datastream.sequence import REPAIR_MARGIN_MS
 from distributary.errors import BadInput, StoreDown
@@ -107,8 +109,9 @@ class Reconcile:
             check_not_begun(self.config, self.store)
             log = append.open_owned(self.log_uri, self.owner, self.store)
             assert log is not None
-            rows = _deletes(gone, self.keys, append.arrow_schema(log), self.report.since)
-            evolution = evolve(append.arrow_schema(log), [rows.schema], Policy())
+            schema = append.arrow_schema(log)
+            rows = _deletes(gone, self.keys, with_origin(schema), self.report.since)
+            evolution = evolve(schema, [rows.schema], Policy())
             files = [write_data_file(self.log_uri, rows, self.store)]
             mark = Mark(f"reconcile-{uuid.uuid4()}", 0)
             append.commit_append(log, self.log_uri, evolution, files, mark, self.owner, self.store)
@@ -183,18 +186,26 @@ def _deletes(gone: pa.Table, keys: Sequence[str], schema: pa.Schema, since: str)
         "is_backfill": pa.repeat(False, count),
         "read_method": pa.repeat("reconcile", count),
     }
-    fields = [given[f.name].cast(f.type) if f.name in given else pa.nulls(count, f.type) for f in kind]
-    metadata = pa.StructArray.from_arrays(fields, fields=list(kind))
-    origin = [pa.repeat(f"{RECONCILED}{since}", count), pa.array(range(count), pa.int64()), pa.nulls(count, pa.int64())]
+    origin: dict[str, Any] = {
+        "file": pa.repeat(f"{RECONCILED}{since}", count),
+        "row": pa.array(range(count), pa.int64()),
+        "key": key_texts([gone.column(key) for key in keys]),
+        "key_columns": pa.repeat(key_names(keys), count),
+    }
     columns: dict[str, Any] = {
-        METADATA: metadata,
-        ORIGIN: pa.StructArray.from_arrays(origin, fields=list(ORIGIN_TYPE)),
+        METADATA: _struct(given, kind, count),
+        ORIGIN: _struct(origin, schema.field(ORIGIN).type, count),
         **{key: gone.column(key).combine_chunks() for key in keys},
     }
     return pa.table(
         [(columns[f.name] if f.name in columns else pa.nulls(count, f.type)) for f in schema],
         schema=schema,
     )
+
+
+def _struct(given: Mapping[str, pa.Array], kind: pa.StructType, count: int) -> pa.StructArray:
+    fields = [given[f.name].cast(f.type) if f.name in given else pa.nulls(count, f.type) for f in kind]
+    return pa.StructArray.from_arrays(fields, fields=list(kind))
 
 
 def _next(number: str) -> str:

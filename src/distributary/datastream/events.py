@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -159,6 +159,13 @@ def _groups(
         yield ((metadata.source_table(first, kind), schema_key), tuple(filter(None, keys.split(BETWEEN)))), places
 
 
+def spelled_in(names: Sequence[str], name: str) -> str | None:
+    """The one of `names` that is meant by `name`: spelled just so, else the first that differs in case only."""
+    if name in names:
+        return name
+    return next((known for known in names if known.lower() == name.lower()), None)
+
+
 def match_keys(
     names: tuple[str, ...], payload: dict[str, pa.Array], kind: Kind, metadata: dict[str, pa.Array], count: int
 ) -> tuple[tuple[str, ...], list[tuple[int, Reason, str]]]:
@@ -169,8 +176,7 @@ def match_keys(
     """
     if not names:
         return (), []
-    lower = {name.lower(): name for name in reversed(list(payload))}
-    keys = tuple(name if name in payload else lower.get(name.lower(), "") for name in names)
+    keys = tuple(spelled_in(list(payload), name) or "" for name in names)
     missing = [name for name, key in zip(names, keys, strict=True) if not key]
     known = pa.repeat(False, count)
     for key in keys:

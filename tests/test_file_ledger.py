@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from distributary.sources import file_ledger
 from distributary.sources.file_ledger import FILES_SCHEMA, FileLedger, Waiting, parcels, read_version, tidy, waiting
 from distributary.sources.known import FileRef
 from distributary.tables import append
-from distributary.tables.append import CHECKPOINT_COMMITS, CommitConflict
+from distributary.tables.append import CHECKPOINT_COMMITS, CommitConflict, checkpoint_due
 from distributary.tables.store import Store
 from tests.services.stores import S3
 
@@ -348,11 +349,17 @@ def test_what_waits_is_what_came_after_the_version_that_was_read(state: str) -> 
 # -- upkeep ------------------------------------------------------------------------------------------------
 
 
-def test_the_log_is_checkpointed_so_that_opening_does_not_read_all_of_it(state: str) -> None:
+@pytest.mark.parametrize("turn", [0, 7, CHECKPOINT_COMMITS - 1])
+def test_the_log_is_checkpointed_so_that_opening_does_not_read_all_of_it(tmp_path: Path, turn: int) -> None:
+    """Whichever turn the ledger's address gives it among the tables."""
+    names = (str(tmp_path / f"state-{n}") for n in itertools.count())
+    state = next(name for name in names if checkpoint_due(f"{name}/files", turn))
     ledger = opened(state)
     for n in range(2 * CHECKPOINT_COMMITS):
         add(ledger, refs(n))
-    assert len(list(Path(state, "files/_delta_log").glob("*.checkpoint.parquet"))) == 2
+    made = sorted(int(p.name[:20]) for p in Path(state, "files/_delta_log").glob("*.checkpoint.parquet"))
+    newest = DeltaTable(f"{state}/files").version()
+    assert made == [v for v in range(1, newest + 1) if (v - turn) % CHECKPOINT_COMMITS == 0]
     assert len(rows(state)) == 2 * CHECKPOINT_COMMITS
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import subprocess
@@ -13,7 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.config import DeltaSource, KafkaSource, Pipeline, load
+from distributary.config import DeltaSource, KafkaSource, Pipeline, load, text_files
 from distributary.config.quantities import seconds, size_bytes
 from distributary.errors import ConfigError, ConfigFileMissing, DistributaryError, Exit, NotYet, SecretMissing
 
@@ -397,7 +398,15 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ("tables: {routes: {0: {}, '0': {}}}\n", "tables.routes.0", "given twice"),
         ("a: &a [*a]\n", "a[0]", "contains itself"),
         ("? [a, b]\n: c\n", "line 1, column 3", "is not text"),
+        ("a: " + "[" * 50_000, "line 1, column 53", "more than 50 levels"),
+        ("a:\n" + "- " * 60 + "\n", "line 2, column 99", "more than 50 levels"),
+        ("a: !!int many\n", "file", "not what its tag says"),
+        ("a: !!timestamp soon\n", "file", "not what its tag says"),
+        ("a: !!bool soon\n", "file", "not what its tag says"),
+        ("a: " + "1" * 5000 + "\n", "file", "not what its tag says"),
+        ("a: " + "x" * 2**22 + "\n", "file", "longer than 4 MB"),
     ],
+    ids=lambda value: str(value)[:40],
 )
 def test_a_file_that_is_not_a_plain_mapping_is_refused(tmp_path: Path, text: str, key: str, detail: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -405,6 +414,62 @@ def test_a_file_that_is_not_a_plain_mapping_is_refused(tmp_path: Path, text: str
     parameters = parameters_of(caught.value)
     assert parameters["key"] == key
     assert detail in parameters["detail"]
+
+
+@pytest.mark.parametrize("levels", [9, 40])
+def test_aliases_that_stand_for_more_than_fits_into_memory_are_refused(tmp_path: Path, levels: int) -> None:
+    """A few lines of ten aliases each, of the line before: ten to the power of the lines."""
+    lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, levels))]
+    with pytest.raises(ConfigError) as caught:
+        load_text(tmp_path, "\n".join(lines))
+    assert "more than 200,000 values" in parameters_of(caught.value)["detail"]
+
+
+def test_aliases_one_in_the_other_are_refused_as_levels(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 3000))]
+    with pytest.raises(ConfigError) as caught:
+        load_text(tmp_path, "\n".join(lines))
+    assert "more than 50 levels" in parameters_of(caught.value)["detail"]
+
+
+def test_an_alias_that_is_used_a_few_times_is_allowed(tmp_path: Path) -> None:
+    text = yaml.safe_dump(document()) + "  routes: {a: &one {engine: spark}, b: *one, c: *one}\n"
+    assert load_text(tmp_path, text).tables.for_route("c")[0] == "spark"
+
+
+def test_a_pipe_is_read_to_its_end_and_one_that_nobody_writes_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_files, "PIPE_WAIT_SEC", 0.2)
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError) as caught:
+        load(pipe)
+    assert "no end of it" in parameters_of(caught.value)["detail"]
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(pipe, os.O_WRONLY)
+    os.write(writer, yaml.safe_dump(document()).encode())
+    with pytest.raises(ConfigError) as caught:  # its other end stays open
+        load(pipe)
+    assert "no end of it" in parameters_of(caught.value)["detail"]
+    os.write(writer, yaml.safe_dump(document()).encode())
+    os.close(writer)
+    assert load(pipe).pipeline == "games"
+    os.close(reader)
+
+
+def test_a_device_without_an_end_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("/dev/zero")
+    assert "longer than 4 MB" in parameters_of(caught.value)["detail"]
+
+
+@given(st.text(alphabet="ab:-[]{},&*!?|>'\"#% \n\t\x00\x1b0.9~", max_size=60))
+def test_any_text_loads_or_is_one_of_our_errors(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    try:
+        load_text(tmp_path_factory.mktemp("any"), text)
+    except DistributaryError as error:
+        assert error.exit_code == Exit.BAD_INPUT
 
 
 def test_a_folder_and_a_binary_file_are_refused(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def read_plan(text: str, *, what: str) -> Division:
     """The division in the text of a plan file. Raises ShareInvalid."""
     try:
         return Division.from_json(json.loads(text), what=what)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise ShareInvalid(what=what, detail=f"not JSON: {e}") from e
 
 

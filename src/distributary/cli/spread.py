@@ -90,12 +90,14 @@ def taken_share(share: str | None, plan_file: Path | None, cluster: str | None) 
 
 def division_in(plan_file: Path) -> Division:
     """The division in a plan file. Raises ShareInvalid, BadInput."""
+    from distributary.config.text_files import read_text
     from distributary.shares import read_plan
 
     try:
-        text = plan_file.read_text(encoding="utf-8")
-    except OSError as e:
-        raise BadInput(detail=f"--plan-file {plan_file} cannot be read: {e.strerror}") from e
+        text = read_text(plan_file)
+    except (OSError, ValueError) as e:
+        why = e.strerror if isinstance(e, OSError) else e
+        raise BadInput(detail=f"--plan-file {plan_file} cannot be read: {why}") from e
     return read_plan(text, what=str(plan_file))
 
 

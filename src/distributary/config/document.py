@@ -1,7 +1,10 @@
-"""A YAML text to plain data, with the line of every key. Stricter than YAML 1.1 where that has traps."""
+"""A YAML text to plain data, with the line of every key. Stricter than YAML 1.1 where that has traps, and bounded: a
+few lines of it can stand for more values than fit into memory, and deep ones for more calls than Python has.
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -9,13 +12,31 @@ from typing import Any
 import yaml
 
 from distributary.config.secrets import KeyPath, dotted
+from distributary.config.text_files import TooLarge, read_text
 from distributary.errors import ConfigError, ConfigFileMissing
+
+MAX_DEPTH = 50
+"""Keys below keys; no pipeline file needs more than ten."""
+MAX_VALUES = 200_000
+"""Keys and values, those of an alias counted at each place where it stands."""
 
 
 class _Loader(yaml.SafeLoader):
     """Scalars of YAML 1.2: `no` and `on` are text, `010` is text, dates are text, `12:30` is text (not base 60)."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own form)
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """As PyYAML's own, which calls itself for each level, but with a limit to them."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem=f"more than {MAX_DEPTH} levels, one in another", problem_mark=mark)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
 
 
 for _tag, _pattern, _first in (
@@ -36,15 +57,18 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
 
     Raises:
         ConfigFileMissing: there is no such file.
-        ConfigError: it cannot be read, is not YAML, repeats a key, or is not a mapping of text keys.
+        ConfigError: it cannot be read, is not YAML, repeats a key, is too large or too deep, or is not a mapping of
+            text keys.
     """
     file = str(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError:
         raise ConfigFileMissing(file=file) from None
     except OSError as error:
         raise ConfigError(file=file, key="file", detail=f"cannot be read: {error.strerror}") from error
+    except TooLarge as error:
+        raise ConfigError(file=file, key="file", detail=f"{error}: no pipeline file") from error
     except UnicodeDecodeError as error:
         raise ConfigError(file=file, key="file", detail=f"is not UTF-8 text (byte {error.start})") from error
     try:
@@ -60,6 +84,10 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     except yaml.YAMLError as error:
         detail = f"not YAML: {str(error).splitlines()[0]}"
         raise ConfigError(file=file, key="file", detail=detail) from error
+    except (ArithmeticError, LookupError, AttributeError, TypeError, ValueError) as error:
+        # PyYAML's constructors of `!!int`, `!!timestamp` and the like take for granted what they are given.
+        detail = f"a value is not what its tag says: {str(error).splitlines()[0][:200]}"
+        raise ConfigError(file=file, key="file", detail=detail) from error
 
 
 def _place(mark: yaml.Mark | None) -> str:
@@ -69,8 +97,14 @@ def _place(mark: yaml.Mark | None) -> str:
 def _key_lines(root: yaml.Node, file: str) -> dict[KeyPath, int]:
     """The line of every key below `root`, whose keys become text; refuses what construction would pass over."""
     lines: dict[KeyPath, int] = {}
+    visited = itertools.count(1)
 
     def walk(node: yaml.Node, path: KeyPath, above: tuple[yaml.Node, ...]) -> None:
+        if next(visited) > MAX_VALUES:
+            detail = f"more than {MAX_VALUES:,} values, those of aliases counted wherever they stand"
+            raise ConfigError(file=file, key="file", detail=detail)
+        if len(path) > MAX_DEPTH:
+            raise ConfigError(file=file, key="file", detail=f"more than {MAX_DEPTH} levels, by its aliases")
         if any(node is ancestor for ancestor in above):
             raise ConfigError(file=file, key=dotted(path), detail="the alias contains itself")
         above = (*above, node)

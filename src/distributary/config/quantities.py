@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeAlias
 
@@ -29,7 +30,7 @@ def seconds(value: object) -> float:
     Raises:
         ValueError: not a duration; the message says what is allowed and does not hold the value.
     """
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max:
         return float(value)
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     unit = match[2].lower() if match else ""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from distributary.config.environment import environment
+from distributary.config.text_files import TooLarge, read_text
 from distributary.errors import ConfigError, SecretMissing
 
 KeyPath = tuple[str | int, ...]
@@ -74,9 +74,11 @@ def _from_env(name: str) -> tuple[str | None, str]:
 
 def _from_file(name: str) -> tuple[str | None, str]:
     try:
-        return Path(name).read_text(encoding="utf-8").rstrip("\r\n"), f"The file {name} is empty."
-    except (OSError, UnicodeDecodeError) as error:
-        why = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else (error.strerror or "cannot be read")
+        return read_text(name).rstrip("\r\n"), f"The file {name} is empty."
+    except (OSError, UnicodeDecodeError, TooLarge) as error:
+        why = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+        if isinstance(error, OSError):
+            why = error.strerror or "cannot be read"
         return None, f"Write the value to the file {name} ({why})."
 
 

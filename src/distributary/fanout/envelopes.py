@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from distributary.config import KafkaSource, Pipeline
+from distributary.config.text_files import read_text
 from distributary.errors import ConfigError, SchemaBroken
 from distributary.fanout.demux import EnvelopeReader
 from distributary.registry.compile import CompiledSchema, compile_schema, compile_text
@@ -66,6 +67,6 @@ class Envelopes:
                 raise ConfigError(file="the pipeline", key="envelope.proto", detail="give proto or subject")
             return compile_schema(self.schemas.registry.latest(subject).schema, self.schemas.registry)
         try:
-            return compile_text(Path(proto).read_text(encoding="utf-8"), file=Path(proto).name)
-        except (OSError, UnicodeDecodeError, SchemaBroken) as e:
+            return compile_text(read_text(proto), file=Path(proto).name)
+        except (OSError, ValueError, SchemaBroken) as e:
             raise ConfigError(file=proto, key="envelope.proto", detail=str(e)) from e

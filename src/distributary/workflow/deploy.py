@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distributary.config import DatastreamSource, Pipeline
+from distributary.config.text_files import read_text
 from distributary.errors import BadInput
 from distributary.shares import Division, read_plan
 from distributary.workflow.bundle import Spread, bundle
@@ -46,7 +47,7 @@ def prepare(
     elif plan is not None:
         spread = Spread.per_route(plan) if per_route else Spread.per_cluster(plan.division)
     elif plan_file is not None:
-        spread = Spread.per_cluster(read_plan(plan_file.read_text(encoding="utf-8"), what=str(plan_file)))
+        spread = Spread.per_cluster(read_plan(read_text(plan_file), what=str(plan_file)))
     else:
         raise BadInput(detail="a plan is needed: give --clusters N, --streams-per-cluster K or --plan-file PLAN")
     text = file.read_text(encoding="utf-8")

@@ -14,7 +14,8 @@ MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob(
 # A module imports from the lines above its own only. Modules of one package may import each other.
 LAYERS = [
     "__init__",
-    "errors names",
+    "names",
+    "errors",
     "shares",
     "config spark.java spark.launcher",
     "registry spark.session datastream shape",

@@ -242,6 +242,17 @@ def test_refused_credentials_fail_at_once_and_are_not_repeated(
     assert (len(stub.seen), sleeps) == (1, [])
 
 
+@pytest.mark.parametrize("status", [401, 500])
+def test_credentials_that_the_server_repeats_as_the_header_has_them_are_masked(
+    stub: Stub, connect: Any, status: int
+) -> None:
+    encoded = base64.b64encode(b"reader:s3cret>>").decode()
+    stub.answers = [_error(status, status, f"Authorization: Basic {encoded} is not known")]
+    with pytest.raises((RegistryDenied, RegistryDown)) as caught:
+        connect(username="reader", password="s3cret>>").get(1)
+    assert encoded not in "".join(traceback.format_exception(caught.value)) + repr(vars(caught.value))
+
+
 def test_a_secret_that_the_server_repeats_is_masked(stub: Stub, connect: Any) -> None:
     stub.answers = [_error(500, 500, "token s3cret is odd")]
     registry = connect(token="s3cret")

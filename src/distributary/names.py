@@ -1,4 +1,6 @@
-"""Route -> table name: injective and reversible, safe on every store and catalog.
+"""Names of things: those of tables, made of routes; names in SQL; and names as a person sees them (`shown`).
+
+Route -> table name is injective and reversible, safe on every store and catalog.
 
 A name has only `a-z`, `0-9` and `_`, so no two names differ by case alone (file systems and metastores that fold case
 cannot mix two tables up), and it never begins with `_` (Hadoop and Spark treat such folders as hidden; no table can be
@@ -78,6 +80,29 @@ def route_of(name: str, template: str = PLACEHOLDER) -> str | None:
     if not route or table_name(route, template) != name:
         raise ValueError(f"{name!r} is not the name of any route")
     return route
+
+
+MAX_SHOWN_CHARS = 200
+"""Characters of a name that a person is shown; of a longer one, its beginning and its length."""
+
+
+def shown(name: object, limit: int = MAX_SHOWN_CHARS) -> str:
+    """A name or an error from outside (route, column, key, file) as part of one line on a terminal or in a log.
+
+    Whoever writes a record chooses its route: what does not print, moves the cursor or begins another line is spelled
+    out, as `\\x1b`, `\\n` or `\\u202e`.
+    """
+    text = str(name)
+    if len(text) > limit:
+        return f"{printable(text[:limit])}... ({len(text):,} characters)"
+    return printable(text)
+
+
+def printable(text: str, keep: str = "") -> str:
+    """`text` with all that does not print spelled out, but for the characters of `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
 
 
 def quoted(identifier: str) -> str:

@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from distributary.config import Email, Notices
+from distributary.names import printable, shown
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ class Notifier:
         if event not in self._config.on or not self._senders:
             return
         at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        line = " ".join(detail.split())[:1000]
+        line = printable(" ".join(detail.split())[:1000])
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="notices", daemon=True)
             self._thread.start()
@@ -197,7 +198,7 @@ def _webhook(address: str) -> Sender:
 def _email(config: Email) -> Sender:
     def send(notice: Notice) -> None:
         message = EmailMessage()
-        message["Subject"] = notice.text[:120]
+        message["Subject"] = printable(notice.text[:120])
         message["From"] = config.sender
         message["To"] = ", ".join(config.to)
         lines = [
@@ -250,4 +251,4 @@ def _insist(send: Callable[[], None], receiver: str) -> None:
 def _names(routes: Iterable[str]) -> str:
     found = sorted(routes)
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return ", ".join(found[:_SHOWN]) + more
+    return ", ".join(map(shown, found[:_SHOWN])) + more

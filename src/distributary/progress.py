@@ -18,6 +18,7 @@ from distributary.batch import BatchReport
 from distributary.bronze.ingest import STREAM as BRONZE
 from distributary.fanout.orders import ORIGIN
 from distributary.hops import TwoHop
+from distributary.names import shown
 from distributary.pipeline import PipelinePlan, Run, RunReport
 from distributary.state.ledger import Entry, Ledger, totals
 from distributary.tables import append
@@ -71,17 +72,17 @@ def summary(report: RunReport, file: str) -> str:
         lines.append(f"once the cause is fixed, bring them in: distributary replay {file}")
     if report.parked:
         lines.append(
-            f"parked: {names(report.parked, shown=10)}. Their rows are kept; the next runs try again by themselves. "
+            f"parked: {names(report.parked, at_most=10)}. Their rows are kept; the next runs try again by themselves. "
             f"Why: distributary status {file}"
         )
     return "\n".join(lines)
 
 
-def names(found: Iterable[str], shown: int = SHOWN_NAMES) -> str:
+def names(found: Iterable[str], at_most: int = SHOWN_NAMES) -> str:
     """`a, b, c and 9 more`."""
     every = sorted(found)
-    rest = len(every) - shown
-    return ", ".join(every[:shown]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(every) - at_most
+    return ", ".join(map(shown, every[:at_most])) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:
@@ -222,7 +223,7 @@ def routes_table(
         count = Text(str(columns.get(route, "")), style="green" if route in fresh else "")
         bad = Text(f"{entry.rows_quarantined:,}", style="yellow" if entry.rows_quarantined else "dim")
         state = Text(_state(entry), style="bold red" if entry.state == "parked" else "")
-        table.add_row(route, f"{entry.rows_written:,}", count, str(len(entry.schema_ids)), bad, state)
+        table.add_row(shown(route), f"{entry.rows_written:,}", count, str(len(entry.schema_ids)), bad, state)
     return table
 
 

@@ -23,7 +23,7 @@ from deltalake.exceptions import DeltaError
 
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import Exit, StoreUnreadable
-from distributary.names import table_name
+from distributary.names import shown, table_name
 from distributary.recount import Count, Kept, count_quarantine, count_rows
 from distributary.state.checkpoint import is_handed_over, stream_id
 from distributary.state.ledger import LOSS, Entry, Ledger, is_batch, read_entries, replay_stream, totals
@@ -305,7 +305,7 @@ def _sum_up(
     # What is left of the entry without a route, once bad rows with a known route are counted there.
     nameless = own.rows_quarantined - (sum(t.rows_in for t in tables) + own.rows_in - rows_in)
     lost, doubled = max(0, nameless - kept.rows[None]), max(0, kept.rows[None] - nameless)
-    problems = [f"{t.table or t.route}: {text}" for t in tables for text in t.problems]
+    problems = [f"{shown(t.table or t.route)}: {text}" for t in tables for text in t.problems]
     if lost:
         problems.append(f"{lost} rows without a route are missing from the quarantine")
     if doubled:

@@ -36,6 +36,7 @@ from distributary.cdc.tally import Tally
 from distributary.config import Pipeline
 from distributary.datastream.model import METADATA
 from distributary.errors import DistributaryError, StoreUnreadable
+from distributary.names import shown
 from distributary.sources.bodies import open_body
 from distributary.state.ledger import Entry, Ledger, read_entries, totals
 from distributary.tables import append
@@ -337,7 +338,7 @@ def _sum_up(
 ) -> Verification:
     own = sums.get(None, Entry("", 0, None))
     nameless = books.aside.get(None, Counter())
-    problems = [f"{t.route}: {text}" for t in tables for text in t.problems]
+    problems = [f"{shown(t.route)}: {text}" for t in tables for text in t.problems]
     quarantined = sum(t.rows_quarantined for t in tables) + sum(nameless.values())
     said = sum(e.rows_quarantined for e in sums.values())
     lost, doubled = max(0, said - quarantined), max(0, quarantined - said)

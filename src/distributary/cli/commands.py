@@ -16,7 +16,7 @@ from distributary import __version__
 from distributary.cli.demo import play_changes
 from distributary.cli.grants import grants
 from distributary.cli.options import GROUP, File, Json, Yes
-from distributary.cli.output import console, note, say, say_batch, say_json, say_run, show
+from distributary.cli.output import LogLines, console, note, say, say_batch, say_json, say_run, show
 from distributary.cli.output import watch as show_again
 from distributary.cli.pipeline import not_declarative, pipeline, play_declarative
 from distributary.cli.signals import Stopper
@@ -64,7 +64,9 @@ def _common(
     Exit codes: 0 fine; 1 done, but something needs attention (a parked table, rows lost, a limit that stopped the run);
     2 bad input; 3 the environment (Java, broker, registry, store); 130 interrupted.
     """
-    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogLines())
+    logging.basicConfig(handlers=[handler])
     logging.getLogger("distributary").setLevel(logging.DEBUG if debug else logging.INFO)
     # An error in a batch comes to us as it is; py4j logs its traceback on the way.
     logging.getLogger("py4j").setLevel(logging.WARNING if debug else logging.CRITICAL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,6 +11,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from distributary.names import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -22,18 +25,30 @@ PIPE_WIDTH = 160
 WATCH_SEC = 2.0
 
 
+class LogLines(logging.Formatter):
+    """A message is one line, whoever chose the names in it; a traceback has its lines, and no control character."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(record.getMessage())
+
+    def formatException(self, ei: Any) -> str:
+        return printable(super().formatException(ei), keep="\n")
+
+
 def say(text: str) -> None:
-    """A line of the result."""
-    typer.echo(text)
+    """A line of the result, or some."""
+    typer.echo(printable(text, keep="\n"))
 
 
 def note(text: str) -> None:
     """A line about the work, which is no part of the result."""
-    typer.echo(text, err=True)
+    typer.echo(printable(text, keep="\n"), err=True)
 
 
 def say_json(value: Any) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False, default=str))
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    # JSON escapes less than what a terminal obeys, and cannot be written at all with half a character in it.
+    typer.echo(text if text.isprintable() else json.dumps(value, default=str))
 
 
 def say_batch(report: BatchReport) -> None:
@@ -46,10 +61,10 @@ def say_run(report: RunReport) -> None:
 
 def console() -> Console:
     """A console on stdout: as wide as the terminal, and wide enough for tables where there is none."""
-    from rich.console import Console
+    from distributary.cli.terminal import PlainConsole
 
-    found = Console(highlight=False, soft_wrap=False)
-    return found if found.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+    found = PlainConsole()
+    return found if found.is_terminal else PlainConsole(width=PIPE_WIDTH)
 
 
 def show(what: RenderableType) -> None:

@@ -10,6 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from distributary.names import shown
+
 if TYPE_CHECKING:
     from distributary.clean import CleanPlan
     from distributary.demo.answers import Comparison, Query
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from distributary.simulate.games.clean import Step
     from distributary.verify import Verification
 
+ERROR_CHARS = 1000
+"""Of an error's text in a listing."""
 MAX_TABLES = 50
 """Tables that a listing spells out; of the others it gives the number."""
 
@@ -40,7 +44,7 @@ def _counts(title: str, counts: Mapping[str, int]) -> RenderableType:
     grid.add_column()
     grid.add_column(justify="right")
     for name, count in sorted(counts.items(), key=lambda found: -found[1]):
-        grid.add_row(name, f"{count:,}")
+        grid.add_row(shown(name), f"{count:,}")
     return Group(Text(title), Padding(grid, (0, 0, 0, 2), expand=False))
 
 
@@ -49,7 +53,7 @@ def _counts(title: str, counts: Mapping[str, int]) -> RenderableType:
 
 def plan_text(plan: Plan) -> RenderableType:
     begin = "the beginning of the source" if plan.after_batch is None else f"after batch {plan.after_batch}"
-    head = f"pipeline {plan.pipeline}: {plan.source}, {begin}"
+    head = f"pipeline {shown(plan.pipeline)}: {shown(plan.source, ERROR_CHARS)}, {begin}"
     if not plan.rows_in and not plan.tombstones:
         return Text(f"{head}\nnothing is waiting: a run would write nothing", no_wrap=False)
     new = sum(t.new for t in plan.tables)
@@ -74,7 +78,7 @@ def _plan_tables(tables: list[TablePlan]) -> Table:
     grid = _grid("route", "rows", "quarantined", "engine", "change", right=("rows", "quarantined"))
     for table in tables[:MAX_TABLES]:
         grid.add_row(
-            table.route, f"{table.rows_written:,}", f"{table.rows_quarantined:,}", table.engine, _change(table)
+            shown(table.route), f"{table.rows_written:,}", f"{table.rows_quarantined:,}", table.engine, _change(table)
         )
     if len(tables) > MAX_TABLES:
         grid.add_row(f"and {len(tables) - MAX_TABLES} more (all of them: --json)", "", "", "", "")
@@ -84,14 +88,14 @@ def _plan_tables(tables: list[TablePlan]) -> Table:
 def _change(table: TablePlan) -> Text:
     lines = []
     if table.parked:
-        lines.append(f"PARKED: {table.parked}")
+        lines.append(f"PARKED: {shown(table.parked, ERROR_CHARS)}")
     if table.new:
         lines.append(f"new table, {number_of(len(table.new_columns), 'column')}")
     else:
-        lines += [f"new column {name} {kind}" for name, kind in table.new_columns.items()]
-    lines += [f"{name}: {old} becomes {new}" for name, (old, new) in table.type_changes.items()]
+        lines += [f"new column {shown(name)} {shown(kind)}" for name, kind in table.new_columns.items()]
+    lines += [f"{shown(name)}: {shown(old)} becomes {shown(new)}" for name, (old, new) in table.type_changes.items()]
     if table.why_spark:
-        lines.append(f"engine spark: {table.why_spark}")
+        lines.append(f"engine spark: {shown(table.why_spark)}")
     return Text("\n".join(lines) or "none", style="bold red" if table.parked else "")
 
 
@@ -110,8 +114,8 @@ def verification_text(found: Verification) -> RenderableType:
         lines = [f"verified: {counted}; nothing is lost, nothing is doubled"]
     else:
         lines = [f"NOT verified: {found.rows_lost:,} rows lost, {found.rows_duplicated:,} rows doubled; {counted}"]
-        lines += [f"  {problem}" for problem in found.problems]
-    lines += [f"lost at the source, with your consent: {loss}" for loss in found.source_losses]
+        lines += [f"  {shown(problem, ERROR_CHARS)}" for problem in found.problems]
+    lines += [f"lost at the source, with your consent: {shown(loss, ERROR_CHARS)}" for loss in found.source_losses]
     return Text("\n".join(lines), style="" if found.ok else "red")
 
 
@@ -121,12 +125,12 @@ def verification_text(found: Verification) -> RenderableType:
 def replay_text(report: ReplayReport) -> RenderableType:
     if not (report.rows or report.left or report.failed):
         return Text("nothing is in the quarantine that could be replayed")
-    lines = [f"{route}: {number_of(rows, 'row')} replayed" for route, rows in sorted(report.rows.items())]
+    lines = [f"{shown(route)}: {number_of(rows, 'row')} replayed" for route, rows in sorted(report.rows.items())]
     lines += [
-        f"{route or 'without a route'}: {number_of(rows, 'row')} kept aside, still not readable"
+        f"{shown(route or 'without a route')}: {number_of(rows, 'row')} kept aside, still not readable"
         for route, rows in sorted(report.left.items())
     ]
-    lines += [f"{route}: not written: {why}" for route, why in sorted(report.failed.items())]
+    lines += [f"{shown(route)}: not written: {shown(why, ERROR_CHARS)}" for route, why in sorted(report.failed.items())]
     return Text("\n".join(lines))
 
 
@@ -135,9 +139,11 @@ def replay_text(report: ReplayReport) -> RenderableType:
 
 def steps_text(steps: Iterable[Step], *, done: bool) -> RenderableType:
     words = {"delete": "deleted" if done else "would delete", "keep": "kept", "gone": "already gone"}
-    lines = [f"{words[s.action]}: {s.what} {s.name} ({s.where})" + (f": {s.why}" if s.why else "") for s in steps] or [
-        "nothing was made by this list"
-    ]
+    lines = [
+        f"{words[s.action]}: {s.what} {shown(s.name)} ({shown(s.where, ERROR_CHARS)})"
+        + (f": {shown(s.why)}" if s.why else "")
+        for s in steps
+    ] or ["nothing was made by this list"]
     if not done and any(s.action == "delete" for s in steps):
         lines.append("to delete them: the same command with --yes")
     return Text("\n".join(lines))
@@ -148,11 +154,13 @@ def steps_text(steps: Iterable[Step], *, done: bool) -> RenderableType:
 
 def clean_text(plan: CleanPlan, *, done: bool) -> RenderableType:
     word = "removed" if done else "would remove"
-    lines = [f"{word} {t.kind} {t.path}" + (f": {', '.join(t.entries)}" if t.entries else "") for t in plan.remove] or [
-        f"nothing of pipeline {plan.pipeline} is there"
-    ]
-    lines += [f"{'dropped' if done else 'would drop'} the name {entry.name}" for entry in plan.catalog]
-    lines += [f"stays: {kept.path}: {kept.reason}" for kept in plan.kept]
+    lines = [
+        f"{word} {t.kind} {shown(t.path, ERROR_CHARS)}"
+        + (f": {shown(', '.join(t.entries), ERROR_CHARS)}" if t.entries else "")
+        for t in plan.remove
+    ] or [f"nothing of pipeline {shown(plan.pipeline)} is there"]
+    lines += [f"{'dropped' if done else 'would drop'} the name {shown(entry.name)}" for entry in plan.catalog]
+    lines += [f"stays: {shown(kept.path, ERROR_CHARS)}: {shown(kept.reason, ERROR_CHARS)}" for kept in plan.kept]
     if plan.remove and not done:
         lines.append("nothing was removed yet; to remove it for good: the same command with --yes")
     return Text("\n".join(lines))
@@ -207,9 +215,10 @@ def changes_text(result: ChangesResult, file: str) -> RenderableType:
         table.add_column(name, justify="right")
     table.add_column("")
     for one in result.proofs:
-        verdict = Text("equal", style="green") if not one.differences else Text("; ".join(one.differences), style="red")
+        differences = Text("; ".join(map(shown, one.differences)), style="red")
+        verdict = differences if one.differences else Text("equal", style="green")
         counts = (one.events, one.rows, one.found, one.values, one.stale)
-        table.add_row(one.route, one.kind, *(f"{n:,}" for n in counts), verdict)
+        table.add_row(shown(one.route), one.kind, *(f"{n:,}" for n in counts), verdict)
     tried = {
         "status": "per table: events, how fresh it is, what waits",
         "verify": "read all files again, recount the logs, fold them anew",
@@ -245,11 +254,11 @@ def _comparison(found: Comparison) -> Text:
             f"{found.quarantined_found} of {found.quarantined_sent} bad records kept aside",
             style="green",
         )
-    return Text("\n".join(["DIFFERENT from what the producer sent:", *found.differences]), style="bold red")
+    return Text("\n".join(["DIFFERENT from what the producer sent:", *map(shown, found.differences)]), style="bold red")
 
 
 def _answer(query: Query) -> Table:
     grid = _grid(*query.columns, right=query.columns)
     for row in query.rows:
-        grid.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row))
+        grid.add_row(*(f"{value:,}" if isinstance(value, int) else shown(value) for value in row))
     return grid

@@ -9,6 +9,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from distributary.cli.output import console, say, say_json
+from distributary.names import shown
 
 if TYPE_CHECKING:
     from distributary.supervisor.supervise import Change, Supervisor
@@ -46,7 +47,7 @@ class Shown:
             from distributary.progress import batch_line
 
             known = {field.name for field in fields(BatchReport)}
-            say(f"{stream}: {batch_line(BatchReport(**{k: v for k, v in report.items() if k in known}))}")
+            say(f"{shown(stream)}: {batch_line(BatchReport(**{k: v for k, v in report.items() if k in known}))}")
 
 
 class LiveShown(Shown):

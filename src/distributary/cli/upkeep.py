@@ -12,6 +12,7 @@ import typer
 from distributary.cli.options import File, Json
 from distributary.cli.output import note, say, say_json, show
 from distributary.errors import BadInput, Exit
+from distributary.names import shown
 
 if TYPE_CHECKING:
     from distributary.cdc.micro_batch import Behind
@@ -38,7 +39,7 @@ def maintain(file: File, as_json: Json = False) -> Exit:
         state = done.skipped or ("busy, left for next time" if done.busy else "")
         what = f"{done.files_before} files, now {done.files_after}; {done.purged} tombstones purged; "
         held = f" (older ones stay: {done.held})" if done.held else ""
-        say(f"{done.table}: {state or what + f'{done.vacuumed} old files removed{held}'}")
+        say(f"{shown(done.table, 1000)}: {shown(state or what + f'{done.vacuumed} old files removed{held}', 1000)}")
     return Exit.ATTENTION if skipped else Exit.OK
 
 
@@ -60,7 +61,8 @@ def resync(file: File, route: Route, as_json: Json = False) -> None:
     if as_json:
         say_json(asdict(done))
         return
-    say(f"{done.table}: {done.rows:,} rows from {done.events:,} events of its log, by {', '.join(known.keys)}")
+    keys = ", ".join(map(shown, known.keys))
+    say(f"{done.table}: {done.rows:,} rows from {done.events:,} events of its log, by {keys}")
 
 
 def _resync_from_bronze(config: Pipeline, route: str, as_json: bool) -> None:
@@ -98,7 +100,7 @@ def views(file: File, as_json: Json = False) -> None:
             say_json({**asdict(view), "database": config.tables.database})
         return
     for view in made:
-        say(f"{view.route}: view {config.tables.database or 'without a catalog'}.{view.name}")
+        say(f"{shown(view.route)}: view {config.tables.database or 'without a catalog'}.{view.name}")
     if config.tables.database is None:
         say(f"tables.database is not set: no catalog has them; their text is in {config.state_root}/{FOLDER}")
     elif not made:
@@ -141,7 +143,7 @@ def reconcile(
     verb = "deleted" if found.done else "would be deleted"
     say(f"{found.table}: the backfill since {found.since} showed {found.shown:,} keys; {found.vanished:,} rows {verb}")
     for key in found.keys:
-        say("  " + ", ".join(f"{name} {value}" for name, value in key.items()))
+        say("  " + ", ".join(f"{shown(name)} {shown(value)}" for name, value in key.items()))
     if found.vanished and not found.done:
         say("to delete them: the same command with --apply")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distributary.errors.roots import BadInput
+from distributary.errors.roots import BadInput, for_people
 
 
 class ConfigError(BadInput):
@@ -17,7 +17,7 @@ class ConfigError(BadInput):
     def __init__(self, **parameters: Any) -> None:
         super().__init__(**parameters)
         problems = parameters.get("problems") or [parameters]
-        self.args = ("\n".join(self.template.format(**{**parameters, **problem}) for problem in problems),)
+        self.args = ("\n".join(self.template.format(**for_people({**parameters, **problem})) for problem in problems),)
 
 
 class ConfigFileMissing(BadInput):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from pathlib import PurePath
 from typing import Any, ClassVar
+
+from distributary.names import printable
 
 
 class Exit(IntEnum):
@@ -26,10 +30,21 @@ class DistributaryError(Exception):
 
     def __init__(self, **parameters: Any) -> None:
         self.parameters = parameters
-        super().__init__(self.template.format(**parameters))
+        super().__init__(self.template.format(**for_people(parameters)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.parameters)
+
+
+def for_people(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters as a message has them: names on one line, `detail` on some, and nothing that does not print."""
+    return {key: _for_people(key, value) for key, value in parameters.items()}
+
+
+def _for_people(key: str, value: Any) -> Any:
+    if not isinstance(value, str | BaseException | PurePath):
+        return value
+    return printable(str(value), keep="\n") if key == "detail" else printable(str(value))
 
 
 def _rebuild(cls: type[DistributaryError], parameters: dict[str, Any]) -> DistributaryError:

@@ -19,10 +19,11 @@ import random
 import ssl
 import time
 import weakref
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from confluent_kafka.schema_registry import Schema as ClientSchema
 from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClient
@@ -267,10 +268,18 @@ def _client_options(config: RegistryConfig) -> dict[str, Any]:
 
 def _secrets(config: RegistryConfig) -> list[str]:
     values = [secret.get_secret_value() for secret in (config.password, config.token) if secret is not None]
+    users = {config.username or ""}
     for url in (config.url or "").split(","):
-        if password := urlsplit(url.strip()).password:
-            values += [password, unquote(password)]
-    return [value for value in values if value]
+        parts = urlsplit(url.strip())
+        if parts.password:
+            values += [parts.password, unquote(parts.password)]
+            users |= {parts.username or "", unquote(parts.username or "")}
+    # As the header of a request says it, which a server may repeat.
+    pairs = [f"{user}:{value}".encode() for user in users for value in values if value]
+    values += [encoded(pair).decode() for pair in pairs for encoded in (b64encode, urlsafe_b64encode)]
+    values += [quote(value, safe="") for value in values]
+    # The longest first: one may be a part of another.
+    return sorted({value for value in values if value}, key=len, reverse=True)
 
 
 def _without_userinfo(url: str) -> str:

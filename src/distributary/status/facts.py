@@ -13,6 +13,7 @@ from deltalake.exceptions import DeltaError
 
 from distributary.config import Pipeline
 from distributary.errors import Exit, Reason, StoreUnreadable
+from distributary.names import shown
 from distributary.recount import Kept, count_quarantine
 from distributary.state.ledger import Entry, Ledger, is_batch, read_entries, totals
 from distributary.state.shares import current_parts, parts
@@ -215,7 +216,7 @@ def _table(route: str, said: Entry, last: Entry | None, kept: Kept, now: float) 
 
 def _append_only(tables: Sequence[TableStatus]) -> list[str]:
     return [
-        f"{t.route} has no key: its events are only appended, to {t.table}"
+        f"{shown(t.route)} has no key: its events are only appended, to {t.table}"
         for t in tables
         if t.merge_state == "append_only"
     ]
@@ -225,8 +226,8 @@ def _attention(
     tables: Sequence[TableStatus], entries: Sequence[Entry], kept: Kept, running: bool | None, lag: SourceLag
 ) -> list[str]:
     found = [
-        f"the table of {t.route} is parked after {t.failures} failed attempt{'' if t.failures == 1 else 's'}, "
-        f"{t.lag_rows} rows wait for it, tried again after the first batch from {t.retry_at} on: {t.error}"
+        f"the table of {shown(t.route)} is parked after {t.failures} failed attempt{'' if t.failures == 1 else 's'}, "
+        f"{t.lag_rows} rows wait for it, tried again after the first batch from {t.retry_at} on: {shown(t.error, 1000)}"
         for t in tables
         if t.state == "parked"
     ]

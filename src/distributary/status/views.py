@@ -10,9 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from distributary.names import printable, shown
 from distributary.status.facts import Status, TableStatus
 from distributary.supervisor.views import streams_table
 
+ERROR_CHARS = 1000
 _COLUMNS = ("route", "state", "rows", "last batch", "last write", "age", "waiting", "quarantined", "engine")
 _NUMBERS = frozenset({"rows", "last batch", "age", "waiting", "quarantined"})
 
@@ -28,8 +30,8 @@ def render(status: Status) -> RenderableType:
     parts: list[RenderableType] = [Text(_headline(status), style="bold"), table]
     if status.streams:
         parts += [Text(""), streams_table(status.streams, time.time()), Text("")]
-    parts += [Text(f"! {line}", style="red") for line in status.attention]
-    parts += [Text(f"note: {line}", style="dim") for line in status.notes]
+    parts += [Text(f"! {printable(line)}", style="red") for line in status.attention]
+    parts += [Text(f"note: {printable(line)}", style="dim") for line in status.notes]
     return Group(*parts)
 
 
@@ -38,7 +40,7 @@ def html(status: Status) -> str:
     head = "".join(f'<th class="{_align(name)}">{escape(name)}</th>' for name in _COLUMNS)
     rows = "".join(_html_row(one) for one in status.tables)
     return _PAGE.format(
-        title=escape(f"{status.pipeline} - distributary"),
+        title=escape(f"{shown(status.pipeline)} - distributary"),
         headline=escape(_headline(status)),
         at=escape(status.at),
         attention=_html_list("attention", status.attention),
@@ -55,14 +57,14 @@ def _headline(status: Status) -> str:
     if status.files_waiting is not None:
         waiting = f"{status.files_waiting:,} file{'' if status.files_waiting == 1 else 's'}"
     return (
-        f"{status.pipeline}: {state}, {batch}; {len(status.tables):,} tables, {status.rows:,} rows, "
+        f"{shown(status.pipeline)}: {state}, {batch}; {len(status.tables):,} tables, {status.rows:,} rows, "
         f"{status.quarantined:,} quarantined, waiting at the source: {waiting}"
     )
 
 
 def _cells(one: TableStatus) -> list[str]:
     return [
-        one.route,
+        shown(one.route),
         _state(one),
         f"{one.rows:,}",
         "-" if one.last_batch is None else str(one.last_batch),
@@ -91,7 +93,7 @@ def _age(sec: float) -> str:
 
 def _html_row(one: TableStatus) -> str:
     kind = "parked" if one.state == "parked" else "bad" if one.quarantined else "fine"
-    hint = escape(one.error or one.table or "")
+    hint = escape(shown(one.error or one.table or "", ERROR_CHARS))
     cells = zip(_COLUMNS, _cells(one), strict=True)
     inner = "".join(f'<td class="{_align(name)}">{escape(cell)}</td>' for name, cell in cells)
     return f'<tr class="{kind}" title="{hint}">{inner}</tr>\n'
@@ -100,7 +102,7 @@ def _html_row(one: TableStatus) -> str:
 def _html_list(kind: str, lines: Sequence[str]) -> str:
     if not lines:
         return ""
-    return f'<ul class="{kind}">' + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>\n"
+    return f'<ul class="{kind}">' + "".join(f"<li>{escape(printable(line))}</li>" for line in lines) + "</ul>\n"
 
 
 def _align(name: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from distributary.names import shown
 from distributary.state.streams import StreamRecord, StreamState
 
 _COLUMNS = ("stream", "state", "for", "pid", "restarts", "batch", "rows in", "rows/s", "quarantined", "what is wrong")
@@ -28,13 +29,13 @@ def streams_table(records: Sequence[StreamRecord], now: float) -> Table:
 
 def change_line(before: StreamRecord, after: StreamRecord) -> str:
     """What happened to a stream, on one line."""
-    line = f"{after.name}: {before.state} -> {after.state}"
+    line = f"{shown(after.name)}: {before.state} -> {after.state}"
     if after.state == StreamState.RUNNING:
         return f"{line} (process {after.pid}{f', restart {after.restarts}' if after.restarts else ''})"
     if after.state == StreamState.RESTING and after.next_try is not None:
         rest = f", starts again in {after.next_try - after.since:.0f} s (failure {after.failures})"
-        return f"{line}{rest}: {after.error}"
-    return f"{line}: {after.error}" if after.error else line
+        return f"{line}{rest}: {_why(after)}"
+    return f"{line}: {_why(after)}" if after.error else line
 
 
 def ending_text(records: Sequence[StreamRecord], file: str) -> str:
@@ -43,7 +44,7 @@ def ending_text(records: Sequence[StreamRecord], file: str) -> str:
     rows = sum(record.rows_in for record in records)
     lines = [f"{', '.join(f'{n} {state}' for state, n in counts.items())}; {rows:,} rows in"]
     lines += [line for record in records if (line := attention_line(record)) is not None]
-    lines += [f"stream {r.name}: parked tables: {', '.join(r.parked_tables)}" for r in records if r.parked_tables]
+    lines += [f"stream {shown(r.name)}: parked tables: {_tables(r.parked_tables)}" for r in records if r.parked_tables]
     if len(lines) > 1:
         lines.append(f"more of it: distributary status {file}; where to look: {', '.join(_logs(records))}")
     return "\n".join(lines)
@@ -56,19 +57,27 @@ def _logs(records: Sequence[StreamRecord]) -> list[str]:
 def attention_line(record: StreamRecord) -> str | None:
     """Why somebody should look at a stream; None where nobody need."""
     if record.state == StreamState.PARKED:
-        return f"stream {record.name} is parked after {record.failures} failures in a row: {record.error}"
+        return f"stream {shown(record.name)} is parked after {record.failures} failures in a row: {_why(record)}"
     if record.state == StreamState.RESTING:
-        return f"stream {record.name} failed {record.failures} times in a row and rests: {record.error}"
+        return f"stream {shown(record.name)} failed {record.failures} times in a row and rests: {_why(record)}"
     if record.state == StreamState.STOPPED and record.error:
-        return f"stream {record.name} is stopped: {record.error}"
+        return f"stream {shown(record.name)} is stopped: {_why(record)}"
     return None
+
+
+def _why(record: StreamRecord) -> str:
+    return shown(record.error, 1000)
+
+
+def _tables(names: Sequence[str]) -> str:
+    return ", ".join(map(shown, names))
 
 
 def _cells(record: StreamRecord, now: float) -> list[str]:
     rate = record.rows_in and record.batch_at is not None and record.batch_sec
-    parked = f"parked tables: {', '.join(record.parked_tables[:3])}" if record.parked_tables else ""
+    parked = f"parked tables: {_tables(record.parked_tables[:3])}" if record.parked_tables else ""
     return [
-        record.name,
+        shown(record.name),
         record.state.value if not record.failures else f"{record.state.value} ({record.failures} failed)",
         f"{max(0.0, now - record.since):.0f} s" if record.since else "-",
         str(record.pid or "-"),
@@ -77,5 +86,5 @@ def _cells(record: StreamRecord, now: float) -> list[str]:
         f"{record.rows_in:,}",
         f"{record.last_rows / record.batch_sec:,.0f}" if rate else "-",
         f"{record.quarantined:,}",
-        (record.error or parked).splitlines()[0][:120] if record.error or parked else "",
+        shown((record.error or parked).splitlines()[0], 120) if record.error or parked else "",
     ]

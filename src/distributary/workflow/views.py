@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from distributary.names import shown
 from distributary.workflow.plan import Move, WorkflowPlan
 
 _SHOWN_ROUTES = 4
@@ -17,9 +18,8 @@ _SHOWN_MOVES = 20
 def plan_text(plan: WorkflowPlan, where: str, *, applied: bool) -> RenderableType:
     """What each cluster will carry, and what moves. `where`: where the routes were found."""
     routes = sum(len(c.routes) for c in plan.clusters)
-    head = (
-        f"pipeline {plan.pipeline}: {_number(routes, 'route')} from {where} on {_number(len(plan.clusters), 'cluster')}"
-    )
+    head = f"pipeline {shown(plan.pipeline)}: {_number(routes, 'route')} from {shown(where, 1000)} on "
+    head += _number(len(plan.clusters), "cluster")
     if plan.unmeasured == routes:
         head += "; their load is not measured yet: all count alike"
     elif plan.unmeasured:
@@ -28,7 +28,7 @@ def plan_text(plan: WorkflowPlan, where: str, *, applied: bool) -> RenderableTyp
     for name in ("cluster", "routes", "load", "rows/s", "new routes", "which"):
         table.add_column(name, justify="right" if name in ("routes", "load", "rows/s") else "left", overflow="fold")
     for one in plan.clusters:
-        cells = (one.name, str(len(one.routes)), f"{one.share:.0%}", f"{one.rows_per_sec:,.0f}")
+        cells = (shown(one.name), str(len(one.routes)), f"{one.share:.0%}", f"{one.rows_per_sec:,.0f}")
         table.add_row(*cells, "yes" if one.takes_new_routes else "no", Text(_names(one.routes)))
     parts: list[RenderableType] = [Text(head), Text(""), table, Text(""), Text(_summary(plan))]
     parts += [Text(f"  {_move(move)}") for move in plan.moves[:_SHOWN_MOVES]]
@@ -51,9 +51,9 @@ def _number(count: int, one: str) -> str:
 
 
 def _move(move: Move) -> str:
-    return f"{move.route}: {move.before} -> {move.after}"
+    return f"{shown(move.route)}: {shown(move.before)} -> {shown(move.after)}"
 
 
 def _names(routes: Sequence[str]) -> str:
     more = f" and {len(routes) - _SHOWN_ROUTES} more" if len(routes) > _SHOWN_ROUTES else ""
-    return ", ".join(routes[:_SHOWN_ROUTES]) + more
+    return ", ".join(map(shown, routes[:_SHOWN_ROUTES])) + more

@@ -18,10 +18,10 @@ from distributary.batch import BatchWriter
 from distributary.config import Pipeline, RegistryConfig
 from distributary.fanout.micro_batch import Fanout
 from distributary.names import table_name
-from distributary.pipeline import RUN_CONF, registry_of
+from distributary.pipeline import RUN_CONF
 from distributary.registry import Registry, open_registry
 from distributary.registry.compile import CompiledSchema, compile_schema
-from distributary.schemas import Schemas
+from distributary.schemas import Schemas, registry_of
 from distributary.simulate.games.records import Plan
 from distributary.simulate.games.sinks import write_delta
 from distributary.simulate.games.stream import Games

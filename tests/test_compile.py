@@ -200,7 +200,8 @@ def test_no_files_are_left_behind(
 
 def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SchemaBroken):
-        compile_text(P3 + 'import "gone.proto";')
+        compile_text(P3 + 'import "gone.proto"; message A { Gone g = 1; }')
+    compile_text("message without_a_syntax_line {}")
     compile_text(P3 + 'import "google/protobuf/any.proto"; message A {}')
     assert capfd.readouterr() == ("", "")
 

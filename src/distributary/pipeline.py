@@ -35,9 +35,8 @@ from distributary.errors import (
 )
 from distributary.fanout.micro_batch import Fanout
 from distributary.maintain import maintain
-from distributary.registry import Registry, open_registry
 from distributary.replay import Replay
-from distributary.schemas import Schemas
+from distributary.schemas import schemas_of
 from distributary.shape import check_shapes
 from distributary.sources.bronze import bronze_stream
 from distributary.sources.data_files import BatchFiles
@@ -139,17 +138,6 @@ def source_stream(spark: SparkSession, config: Pipeline, hop: int = 2) -> DataFr
     return delta_stream(spark, source, config.envelope, config.share if hop == 2 else None)
 
 
-def registry_of(config: Pipeline) -> Registry:
-    """The pipeline's registry; a served one with a disk cache, below the state folder unless the file names another:
-    one for all streams of the pipeline, for a cache may be shared by processes."""
-    registry = config.registry
-    assert registry is not None  # the config's own rule
-    state = local_path(config.whole_state)
-    if registry.url is not None and registry.cache is None and state is not None:
-        registry = registry.model_copy(update={"cache": str(state / "schemas")})
-    return open_registry(registry)
-
-
 def triggered(writer: DataStreamWriter, config: Pipeline, once: bool) -> DataStreamWriter:
     """The stream with the file's trigger; `once`: it takes what is there, then ends."""
     if once or config.trigger.mode == "once":
@@ -196,7 +184,7 @@ class Run:
         self._maintained = time.monotonic()
 
     def _take_messages(self) -> None:
-        fanout = Fanout(self.spark, self.config, Schemas(registry_of(self.config)), self.store)
+        fanout = Fanout(self.spark, self.config, schemas_of(self.config), self.store)
         fanout.on_spark |= self._on_spark()
         fanout.files = self._files
         self.writer = BatchWriter(self.config, fanout, self.ledger)

@@ -35,9 +35,9 @@ from distributary.fanout.deliver import deliver_route, open_own, why_spark
 from distributary.fanout.micro_batch import Fanout
 from distributary.fanout.orders import Orders, Outcome, Special
 from distributary.fanout.tasks import SAID_DDL, chunk_rows, heard, said
-from distributary.pipeline import build, registry_of, session_of, source_stream, translated
+from distributary.pipeline import build, session_of, source_stream, translated
 from distributary.registry.compile import CompiledSchema
-from distributary.schemas import Schemas
+from distributary.schemas import schemas_of
 from distributary.sources.kafka import describe_topics
 from distributary.state.checkpoint import check_checkpoint, stream_id
 from distributary.state.ledger import Ledger
@@ -177,7 +177,7 @@ class DryRun:
         store = Store.of(config.tables)
         self.store = store
         self.ledger = Ledger(config.state_root, config.pipeline, store)
-        self.fanout = Fanout(spark, config, Schemas(registry_of(config)), store)
+        self.fanout = Fanout(spark, config, schemas_of(config), store)
         self.plan = plan
         self._checkpoint = ""
         self._tables = tables

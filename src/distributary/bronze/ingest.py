@@ -29,8 +29,8 @@ from distributary.bronze.unwrap import unknown_in, unwrap_task
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import DistributaryError, StoreDown
 from distributary.fanout.envelopes import Envelopes
-from distributary.pipeline import RESTARTS, registry_of, rest_sec, source_stream, translated, triggered
-from distributary.schemas import Schemas
+from distributary.pipeline import RESTARTS, rest_sec, source_stream, translated, triggered
+from distributary.schemas import schemas_of
 from distributary.sources.kafka import describe_topics
 from distributary.state.checkpoint import lost_offsets, read_offsets, stream_id
 from distributary.state.journal import Refusals
@@ -56,7 +56,7 @@ class Ingest:
         self.spark = spark
         self.progress = progress
         self.store = Store.of(config.tables)
-        self.envelopes = Envelopes(config, Schemas(registry_of(config)))
+        self.envelopes = Envelopes(config, schemas_of(config))
         self.refused: Refusals = {}
         self.query: StreamingQuery | None = None
         self._known: set[int] = set()

@@ -34,9 +34,9 @@ from distributary.errors import BadInput, StoreDown
 from distributary.fanout.deliver import open_own
 from distributary.fanout.micro_batch import Fanout
 from distributary.names import table_name
-from distributary.pipeline import registry_of, session_of
+from distributary.pipeline import session_of
 from distributary.replay import Replay
-from distributary.schemas import Schemas
+from distributary.schemas import schemas_of
 from distributary.shape import check_shapes
 from distributary.sources.bronze import bronze_rows, bronze_source
 from distributary.sources.unread import AlreadyRead, Unknown, already_read
@@ -126,7 +126,7 @@ class _Resync:
         self.fanout = self.replay.fanout
 
     def _replay(self, part: Pipeline) -> Replay:
-        fanout = Fanout(self.spark, part, Schemas(registry_of(part)), self.store)
+        fanout = Fanout(self.spark, part, schemas_of(part), self.store)
         return Replay(part, Ledger(part.state_root, part.pipeline, self.store), fanout)
 
     def run(self) -> Rebuilt:

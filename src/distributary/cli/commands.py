@@ -90,7 +90,7 @@ def check(
     """Check a pipeline file; start nothing.
 
     Every fault is one line: file, key, line number, what is allowed. Takes no Spark and no network. The files of
-    declarative.libraries are linted too.
+    declarative.libraries and registry.texts are linted too.
     """
     if from_env == (file is not None):
         raise BadInput(detail="check: give a pipeline file, or --from-env")
@@ -105,6 +105,10 @@ def check(
         from distributary.shape import check_shapes
 
         check_shapes(config.tables)
+    if config.registry is not None and config.registry.texts:
+        from distributary.registry.by_hand import check_texts
+
+        check_texts(config.registry)
     if config.layout == "declarative":
         from distributary.declarative.lint import own_files
 
@@ -252,7 +256,7 @@ def replay(
 
     if config.layout == "declarative":
         from distributary.declarative.replay import replay as append_again
-        from distributary.pipeline import registry_of
+        from distributary.schemas import registry_of
         from distributary.tables.store import Store
 
         with at_work(config, Store.of(config.tables), "replay"):

@@ -186,6 +186,9 @@ class DatastreamSource(Model):
 Source: TypeAlias = Annotated[KafkaSource | DeltaSource | DatastreamSource, Field(discriminator="type")]
 
 
+SchemaId: TypeAlias = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
 class RegistryConfig(Model):
     url: Text | None = Field(
         default=None, description="Address of a registry with Confluent's REST API. Either url or path."
@@ -205,6 +208,23 @@ class RegistryConfig(Model):
         default=None,
         description="Folder of the disk cache: schema ids in it need no registry, also while it is down. Default: "
         "`<state>/schemas` where the state is on this machine.",
+    )
+    texts: dict[SchemaId, Text] = Field(
+        default={},
+        description="Schema ids whose text is a .proto file of this machine in place of the registry's: "
+        "`{7: fixed.proto}`. Its imports are looked for in the file's folder. The registry is not asked about them.",
+    )
+    compile_sec: float = Field(
+        default=10.0, ge=1, description="The most seconds of CPU time that one schema may take to compile."
+    )
+    compile_memory: Size = Field(
+        default=2**30,
+        ge=2**28,
+        description="The most memory that one schema may take to compile. A schema that needs more of either, or that "
+        "crashes the compiler, is broken: its rows are quarantined as `BROKEN_SCHEMA`.",
+    )
+    max_schema_size: Size = Field(
+        default=8 * 2**20, description="The largest text of one schema, with all its imports."
     )
 
     @model_validator(mode="after")

@@ -34,8 +34,8 @@ from distributary.declarative.views import Columns, View, apart, keep_current, m
 from distributary.errors import TableCollision
 from distributary.fanout.orders import ORIGIN
 from distributary.names import quoted
-from distributary.pipeline import registry_of, source_stream
-from distributary.schemas import Schemas
+from distributary.pipeline import source_stream
+from distributary.schemas import Schemas, schemas_of
 from distributary.shape import check_shapes
 from distributary.tables.append import Owner
 from distributary.tables.spark_engine import ddl
@@ -73,7 +73,7 @@ def register(
     Raises ShapeInvalid, TableCollision, RegistryDown, RegistryDenied, SourceMissing, StoreUnreadable.
     """
     check_shapes(config.tables)
-    known = discover(config, schemas or Schemas(registry_of(config)))
+    known = discover(config, schemas or schemas_of(config))
     return _Definitions(config, spark, known, base).register(dry)
 
 

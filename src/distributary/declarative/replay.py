@@ -23,7 +23,7 @@ from distributary.errors import Reason, SchemaNotFound, StoreDown
 from distributary.fanout.chunks import Writer, one_array
 from distributary.registry import Registry
 from distributary.replay import ReplayReport
-from distributary.schemas import Schemas
+from distributary.schemas import Schemas, schemas_of
 from distributary.tables.store import Store
 
 PASSES = 3
@@ -61,7 +61,7 @@ def _judge_again(config: Pipeline, registry: Registry, rows: pa.Table) -> tuple[
     """A verdict for each row, with all the writers that the registry knows by now, and those that no subject names."""
     more: dict[str, set[Writer]] = {}
     asked: set[tuple[str, Writer]] = set()
-    schemas = Schemas(registry)
+    schemas = Schemas(registry, schemas_of(config).compiler)
     for _ in range(PASSES):
         verdicts = _judge(rows, discover(config, schemas, more))
         missing = _missing(verdicts) - asked

@@ -29,9 +29,8 @@ from distributary.declarative.replay import is_there, replay
 from distributary.declarative.server import END_SEC, Server, client, server_conf
 from distributary.declarative.update import Selection, Update, prepare_database, run_update
 from distributary.errors import AlreadyRunning, DistributaryError, Reason, ServerGone, UpdateFailed, without_stack
-from distributary.pipeline import registry_of
 from distributary.registry import Registry
-from distributary.schemas import Schemas
+from distributary.schemas import schemas_of
 from distributary.shape import check_shapes
 from distributary.state.cleaning import at_work
 from distributary.state.layout import claim_layout
@@ -117,8 +116,8 @@ class Runner:
         self.libraries: list[Library] = find_libraries(config, base)
         self.base = base
         self.report = RunReport(config.pipeline)
-        self.registry: Registry = registry_of(config)
-        self.schemas = Schemas(self.registry)
+        self.schemas = schemas_of(config)
+        self.registry: Registry = self.schemas.registry
         self._tell_user = tell
         self._after = after
         self._started = started

@@ -23,7 +23,7 @@ from distributary.declarative.verify import verify
 from distributary.demo.answers import by_version
 from distributary.demo.games import Folder
 from distributary.fanout.orders import ORIGIN
-from distributary.pipeline import registry_of
+from distributary.schemas import registry_of
 from distributary.simulate.games.records import Faults, Plan
 from distributary.simulate.games.sinks import write_delta
 from distributary.simulate.games.stream import Games

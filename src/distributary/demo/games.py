@@ -25,8 +25,9 @@ from distributary.config import Pipeline, load
 from distributary.demo.answers import Comparison, Query, ask, compare
 from distributary.errors import DemoFolderTaken
 from distributary.hops import TwoHop, run
-from distributary.pipeline import Run, RunReport, registry_of, session_of
+from distributary.pipeline import Run, RunReport, session_of
 from distributary.progress import Display, Tally
+from distributary.schemas import registry_of
 from distributary.simulate.games.records import VALUE_SCHEMA, Faults, Plan
 from distributary.simulate.games.sinks import write_delta
 from distributary.simulate.games.stream import Games

@@ -22,6 +22,7 @@ from distributary.errors.configuration import (
 )
 from distributary.errors.reasons import Reason
 from distributary.errors.registry import (
+    CompilerDown,
     RegistryDenied,
     RegistryDown,
     RegistryRefused,
@@ -86,6 +87,7 @@ __all__ = [
     "CheckpointLost",
     "CleanUnfinished",
     "ClusterMissing",
+    "CompilerDown",
     "ConfigError",
     "ConfigFileMissing",
     "DemoFolderTaken",

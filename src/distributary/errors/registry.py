@@ -60,3 +60,14 @@ class RegistryDown(Outage):
         "the schema registry {registry} did not answer after {attempts} attempts: {detail}. "
         "Nothing was written. Try again once it answers; a run that goes on does so by itself."
     )
+
+
+class CompilerDown(Outage):
+    """The process that compiles schemas can't be had: nothing is known about any schema."""
+
+    condition = "COMPILER_DOWN"
+    template = (
+        "the schema compiler, a process that this one starts, gave no answer: {detail}. "
+        "Nothing was written. Check the machine's memory, its number of processes and its temporary folder; "
+        "a run that goes on tries again by itself."
+    )

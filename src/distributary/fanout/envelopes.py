@@ -65,7 +65,9 @@ class Envelopes:
         if proto is None:
             if subject is None:
                 raise ConfigError(file="the pipeline", key="envelope.proto", detail="give proto or subject")
-            return compile_schema(self.schemas.registry.latest(subject).schema, self.schemas.registry)
+            return compile_schema(
+                self.schemas.registry.latest(subject).schema, self.schemas.registry, self.schemas.compiler
+            )
         try:
             return compile_text(read_text(proto), file=Path(proto).name)
         except (OSError, ValueError, SchemaBroken) as e:

@@ -145,12 +145,15 @@ class Registry(Protocol):
 def open_registry(config: RegistryConfig) -> Registry:
     """The registry that a pipeline file names, behind the disk cache where `config.cache` is set.
 
-    Nothing is asked of the registry yet. Raises `RegistryTlsFailed` for certificate files that cannot be read.
+    Nothing is asked of the registry yet. Raises `RegistryTlsFailed` for certificate files that cannot be read,
+    `ConfigError` for a file of `config.texts`.
     """
     # Imported here: the adapters import this module for its types.
+    from distributary.registry.by_hand import TextsByHand
     from distributary.registry.cache import CachedRegistry
     from distributary.registry.confluent import ConfluentRegistry
     from distributary.registry.embedded import EmbeddedRegistry
 
     registry: Registry = EmbeddedRegistry(Path(config.path)) if config.path is not None else ConfluentRegistry(config)
-    return registry if config.cache is None else CachedRegistry(registry, Path(config.cache))
+    registry = registry if config.cache is None else CachedRegistry(registry, Path(config.cache))
+    return TextsByHand(registry, config.texts) if config.texts else registry

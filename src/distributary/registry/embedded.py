@@ -168,7 +168,7 @@ class EmbeddedRegistry:
             self._collect(found, imports)
             imports[ref.name] = found.text
         try:
-            return compile_text(text, imports).descriptor_set
+            return compile_text(text, imports, strict=True).descriptor_set
         except SchemaBroken as exc:
             raise SchemaBroken(what=what, detail=exc.parameters["detail"]) from exc
 

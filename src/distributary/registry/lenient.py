@@ -1,0 +1,257 @@
+"""A schema reduced to what the wire needs, for schemas that do not compile as they stand.
+
+Registries hold texts that protoc refuses although every byte of their payloads can be read: options that a registry's
+own formatter wrote wrongly, imports that only options use and nobody registered, fields whose JSON names clash. So
+options, services, extensions of options and JSON names go, and imports that cannot be had; what decides about bytes
+or columns stays: `packed`, `default`, `allow_alias`, `message_set_wire_format` and the features of editions.
+
+Lines stay where they are, so that messages about what is still wrong name the right line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FieldDescriptorProto
+from google.protobuf.descriptor_pb2 import FileDescriptorProto as File
+
+_TOKEN: Final = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|\s+|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[A-Za-z0-9_.]+|.""", re.DOTALL
+)
+_STATEMENTS: Final = ("allow_alias", "message_set_wire_format")
+_IN_BRACKETS: Final = ("packed", "default")
+_LABELS: Final = ("optional", "required", "repeated")
+_NO_JSON: Final = " option deprecated_legacy_json_field_conflicts = true;"
+"""Lets protoc take fields and enum values whose JSON names clash."""
+_OPENING, _CLOSING = frozenset("{[("), frozenset("}])")
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    start: int
+    end: int
+    by: str = ""
+
+
+def wire_text(text: str, absent: Collection[str] = ()) -> str:
+    """A .proto text without what the wire does not need. `absent`: import paths that cannot be had."""
+    tokens = [
+        _Token(found[0], found.start(), found.end())
+        for found in _TOKEN.finditer(text)
+        if not found[0].isspace() and not found[0].startswith(("//", "/*"))
+    ]
+    return _apply(text, _changes(tokens, absent))
+
+
+def _changes(tokens: list[_Token], absent: Collection[str]) -> Iterator[_Change]:
+    at, begin = 0, 0
+    while at < len(tokens):
+        word, first = tokens[at].text, at == begin
+        end = at + 1
+        if first and word == "option":
+            end = _end_of_statement(tokens, at)
+            yield from _statement(tokens[at:end])
+        elif first and word == "import":
+            end = _end_of_statement(tokens, at)
+            if _imported(tokens[at:end]) in absent:
+                yield _cut(tokens[at:end])
+        elif first and (word == "service" or (word == "extend" and _is_of_options(tokens, at))):
+            end = _end_of_block(tokens, at)
+            yield _cut(tokens[at:end])
+        elif first and word in ("message", "enum") and [t.text for t in tokens[at + 2 : at + 3]] == ["{"]:
+            end = at + 3
+            yield _Change(tokens[at + 2].end, tokens[at + 2].end, _NO_JSON)
+        elif word == "[":
+            end = _close(tokens, at)
+            yield _bracket(tokens[begin:at], tokens[at:end])
+        last = tokens[end - 1].text
+        if end > at + 1 or last in ("{", "}", ";"):
+            begin = end if last in ("{", "}", ";") else begin
+        at = end
+
+
+def _apply(text: str, changes: Iterable[_Change]) -> str:
+    parts, at = [], 0
+    for change in changes:
+        lines = "\n" * text.count("\n", change.start, change.end)
+        parts += [text[at : change.start], change.by, lines]
+        at = change.end
+    return "".join([*parts, text[at:]])
+
+
+def _cut(tokens: list[_Token], by: str = "") -> _Change:
+    return _Change(tokens[0].start, tokens[-1].end, by)
+
+
+def _close(tokens: list[_Token], at: int) -> int:
+    """The place behind the bracket that closes the one at `at`; the end of the text where none does."""
+    depth = 0
+    for place in range(at, len(tokens)):
+        depth += (tokens[place].text in _OPENING) - (tokens[place].text in _CLOSING)
+        if depth == 0:
+            return place + 1
+    return len(tokens)
+
+
+def _end_of_statement(tokens: list[_Token], at: int) -> int:
+    depth = 0
+    for place in range(at, len(tokens)):
+        depth += (tokens[place].text in _OPENING) - (tokens[place].text in _CLOSING)
+        if depth == 0 and tokens[place].text == ";":
+            return place + 1
+    return len(tokens)
+
+
+def _end_of_block(tokens: list[_Token], at: int) -> int:
+    for place in range(at, len(tokens)):
+        if tokens[place].text == "{":
+            return _close(tokens, place)
+        if tokens[place].text == ";":
+            return place + 1
+    return len(tokens)
+
+
+def _imported(statement: list[_Token]) -> str:
+    return "".join(token.text[1:-1] for token in statement if token.text[0] in "\"'")
+
+
+def _is_of_options(tokens: list[_Token], at: int) -> bool:
+    return bool(
+        re.fullmatch(r"\.?(google\.protobuf\.)?\w+Options", tokens[at + 1].text if at + 1 < len(tokens) else "")
+    )
+
+
+def _statement(tokens: list[_Token]) -> Iterator[_Change]:
+    name, value = _named([token.text for token in tokens[1:-1]])
+    if name in _STATEMENTS or _is_feature(name):
+        yield _cut(tokens, f"option {name} = {_unquoted(value)};")
+    else:
+        yield _cut(tokens)
+
+
+def _bracket(statement: list[_Token], tokens: list[_Token]) -> _Change:
+    """The options of a field: those that stay, each with its value as protoc wants it."""
+    words = [token.text for token in statement if token.text not in _LABELS]
+    is_text = words[:1] in (["string"], ["bytes"])
+    kept = []
+    for option in _split([token.text for token in tokens[1:-1]]):
+        name, value = _named(option)
+        if name in _IN_BRACKETS or _is_feature(name):
+            kept.append(f"{name} = {value if name == 'default' and is_text else _unquoted(value)}")
+    return _cut(tokens, f"[{', '.join(kept)}]" if kept else "")
+
+
+def _split(words: list[str]) -> Iterator[list[str]]:
+    part: list[str] = []
+    depth = 0
+    for word in words:
+        depth += (word in _OPENING) - (word in _CLOSING)
+        if word == "," and depth == 0:
+            yield part
+            part = []
+        else:
+            part.append(word)
+    yield part
+
+
+def _named(words: list[str]) -> tuple[str, str]:
+    """Name and value of an option."""
+    at = words.index("=") if "=" in words else len(words)
+    return "".join(words[:at]), " ".join(words[at + 1 :]).replace("- ", "-")
+
+
+def _is_feature(name: str) -> bool:
+    """A feature of protobuf itself; those in parentheses belong to a language."""
+    return (name == "features" or name.startswith("features.")) and "(" not in name
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] in "\"'" else value
+
+
+# -- descriptors -------------------------------------------------------------------------------------------
+
+
+def wire_file(file: File, absent: Collection[str] = ()) -> File:
+    """The same for a file that came as a descriptor. `absent`: dependencies that cannot be had."""
+    out = File()
+    out.CopyFrom(file)
+    for name in ("service", "source_code_info", "dependency", "public_dependency", "weak_dependency"):
+        out.ClearField(name)
+    public = {file.dependency[at] for at in file.public_dependency if at < len(file.dependency)}
+    for name in file.dependency:
+        if name not in absent:
+            if name in public:
+                out.public_dependency.append(len(out.dependency))
+            out.dependency.append(name)
+    _keep(out, "features")
+    _strip_extensions(out)
+    for enum in out.enum_type:
+        _strip_enum(enum)
+    messages = list(out.message_type)
+    while messages:
+        message = messages.pop()
+        _strip_message(message)
+        messages += message.nested_type
+    return out
+
+
+def _strip_message(message: DescriptorProto) -> None:
+    _keep(message, "features", "map_entry", "message_set_wire_format")
+    if not message.options.map_entry:
+        message.options.deprecated_legacy_json_field_conflicts = True
+    _strip_extensions(message)
+    for field in message.field:
+        _strip_field(field)
+    for oneof in message.oneof_decl:
+        _keep(oneof, "features")
+    for numbers in message.extension_range:
+        _keep(numbers)
+    for enum in message.enum_type:
+        _strip_enum(enum)
+
+
+def _strip_enum(enum: EnumDescriptorProto) -> None:
+    _keep(enum, "features", "allow_alias")
+    enum.options.deprecated_legacy_json_field_conflicts = True
+    for value in enum.value:
+        _keep(value)
+
+
+def _strip_field(field: FieldDescriptorProto) -> None:
+    _keep(field, "features", "packed")
+    field.ClearField("json_name")
+
+
+def _strip_extensions(scope: File | DescriptorProto) -> None:
+    kept = [e for e in scope.extension if not re.fullmatch(r"\.google\.protobuf\.\w+Options", e.extendee)]
+    del scope.extension[:]
+    scope.extension.extend(kept)
+    for field in scope.extension:
+        _strip_field(field)
+
+
+def _keep(scope: Any, *names: str) -> None:
+    """Of the options of something only those named, and none that is an extension."""
+    before = type(scope.options)()
+    before.CopyFrom(scope.options)
+    scope.ClearField("options")
+    for name in names:
+        if before.HasField(name):
+            value = getattr(before, name)
+            if name == "features":
+                for feature, setting in value.ListFields():
+                    if not feature.is_extension:
+                        setattr(scope.options.features, feature.name, setting)
+            else:
+                setattr(scope.options, name, value)

@@ -5,6 +5,7 @@ An update costs seconds, so two stories hold many assertions each.
 
 from __future__ import annotations
 
+import shutil
 import threading
 import uuid
 from collections.abc import Iterator
@@ -232,3 +233,19 @@ def test_rules_columns_a_function_and_materialized_gold_are_exact_on_the_second_
     assert world.query("SELECT sum(events) FROM {unified_gold}") == [(len(stable) + 20,)]
     assert world.rows(world.datasets.unified) == []
     assert status(world.config).parked == ()
+
+
+def test_a_table_that_the_catalog_does_not_know_is_taken_up_as_it_is(remote: str, tmp_path: Path) -> None:
+    """As after a kill between a table's first commit and its entry in the catalog."""
+    world = World(tmp_path, remote, Plan(games=1, versions=2, records=5))
+    world.send(1)
+    world.run()
+    bronze = Path(world.datasets.uri(world.datasets.bronze))
+    shutil.copytree(bronze, tmp_path / "kept")
+    with client(remote) as spark:
+        spark.sql(f"DROP TABLE {world.datasets.sql(world.datasets.bronze)}")
+    shutil.rmtree(bronze, ignore_errors=True)
+    (tmp_path / "kept").rename(bronze)
+    world.send(2, start=5)
+    assert world.run().ok
+    world.check()

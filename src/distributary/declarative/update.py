@@ -29,11 +29,13 @@ from distributary.declarative.flows import Flows
 from distributary.declarative.history import version_of, written_since
 from distributary.declarative.libraries import Library, load_library
 from distributary.declarative.server import Server, client, server_conf
-from distributary.declarative.views import keep_current
+from distributary.declarative.views import keep_current, tables_of
 from distributary.errors import BadInput, without_stack
 from distributary.names import literal
 from distributary.schemas import Schemas
 from distributary.state.lock import only_run
+from distributary.tables import append
+from distributary.tables.append import Owner
 from distributary.tables.store import Store, local_path
 
 Listener = Callable[[Event], None]
@@ -156,6 +158,8 @@ def run_update(
     full = {name for name in with_readers(full, registry.reads) if name in tables}
     chosen = _chosen(selection, tables, without, full)
     before = {name: version_of(datasets.uri(name), store) for name in tables}
+    if not selection.dry_run:
+        _adopt(spark, config, {name for name, version in before.items() if version >= 0})
     if chosen is None:
         update.completed = True
     else:
@@ -251,6 +255,22 @@ def _chosen(
     wanted = set(tables) if everything else set(selection.refresh)
     chosen = sorted(wanted - set(without) - set(full))
     return chosen if chosen or full else None
+
+
+def _adopt(spark: SparkSession, config: Pipeline, there: Collection[str]) -> None:
+    """Tell Spark's catalog of those tables `there` that it does not know: a kill came between a table's first commit
+    and its entry in the catalog, or the catalog was lost. Spark refuses to make a table in a folder that has one.
+
+    A table of somebody else is left to that refusal.
+    """
+    datasets, store = Datasets.of(config), Store.of(config.tables)
+    known = tables_of(spark, datasets)
+    for name in sorted(name for name in there if name.lower() not in known):
+        table = append.open_table(datasets.uri(name), store)
+        owner = None if table is None else Owner.of(table)
+        ours = owner is not None and owner.pipeline == config.pipeline
+        if table is not None and (ours or not table.file_uris()):
+            spark.sql(f"CREATE TABLE {datasets.sql(name)} USING DELTA LOCATION {literal(_url(datasets.uri(name)))}")
 
 
 def _blame(update: Update, names: Collection[str]) -> None:

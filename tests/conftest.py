@@ -153,7 +153,7 @@ LONG = [
     "test_bench",
     "test_workflow_local",
     "test_cdc_stores",
-    "test_layout_kill",
+    "test_chaos",
     "test_handover",
     "test_layouts",
     "test_cdc_mariadb",

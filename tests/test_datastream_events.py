@@ -16,7 +16,7 @@ from distributary.datastream.hashing import row_hash
 from distributary.datastream.metadata import infer_kind
 from distributary.datastream.model import METADATA, METADATA_TYPE, Events, FileEvents, Kind, Reading, SourceTable
 from distributary.errors import FileBroken, Reason
-from tests.event_files import MICROS, MYSQL, T0, TOP, avro, event, json_lines, parquet, schema, without
+from tests.event_files import MICROS, MYSQL, T0, TOP, avro, event, json_lines, parquet, record, schema, without
 
 ID = schema([("id", "long")])
 ORACLE: dict[str, Any] = {
@@ -323,7 +323,7 @@ def test_columns_named_as_metadata_are_kept_beside_it() -> None:
     events = only(read(event(0, payload)))
     (row,) = events.rows.to_pylist()
     assert row.pop(METADATA)["uuid"] == event(0)["uuid"]
-    assert row.pop("Datastream_Metadata_") == payload.pop("Datastream_Metadata")
+    assert row.pop("Datastream_Metadata__field") == payload.pop("Datastream_Metadata")
     assert row == payload
 
 
@@ -534,3 +534,108 @@ def test_the_content_says_what_a_file_is_unless_the_setting_does() -> None:
 def test_the_beginning_of_a_file_says_whose_it_is(body: bytes, enough: int) -> None:
     assert peek(body[:enough], "a", Reading()) == SourceTable(Kind.MYSQL, "shop", "", "orders")
     assert peek(body, "a", Reading(kind=Kind.GENERIC)) == SourceTable(Kind.GENERIC, "shop", "", "orders")
+
+
+# -- what a value may do -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("token", "kept"),
+    [
+        (r'"a\ud83db"', "a\ufffdb"),
+        (r'"\udc00"', "\ufffd"),
+        (r'"\ud83d\ude00 and \ud83d"', "\U0001f600 and \ufffd"),
+        (r'"\\ud83d"', r"\ud83d"),
+        (r'"\\\ud83d"', "\\\ufffd"),
+        (r'{"x": "\ud83d"}', r'{"x": "\ufffd"}'),
+    ],
+)
+def test_half_of_a_surrogate_pair_becomes_the_replacement_character_in_its_text_alone(token: str, kept: str) -> None:
+    body = json_lines([event(0, {"id": 0, "v": "@"}), event(1, {"id": 1, "v": "whole"})]).replace(
+        b'"@"', token.encode()
+    )
+    for part in (body, b"[" + b",".join(body.splitlines()) + b"]"):
+        found = read_events(part, "a.jsonl", Reading())
+        assert not found.bad
+        assert found.events[0].rows.column("v").to_pylist() == [kept, "whole"]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("where", ["payload", "source_metadata", None])
+def test_a_line_that_is_nested_too_deep_costs_itself_only(number: int, where: str | None) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    lines = json_lines([event(at, {"id": at}) for at in range(3)]).splitlines()
+    odd = json.loads(lines[number])
+    (odd if where is None else odd[where])["deep"] = "@"
+    lines[number] = json.dumps(odd).replace('"@"', deep).encode()
+    found = read_events(b"\n".join(lines), "a.jsonl", Reading())
+    assert [(bad.row, bad.reason) for bad in found.bad] == [(number, Reason.CORRUPT_EVENT)]
+    assert only(FileEvents(found.events, [])).rows.column("id").to_pylist() == [at for at in range(3) if at != number]
+
+
+def test_a_value_that_is_nested_too_deep_for_its_type_costs_its_own_event_only() -> None:
+    array = {"type": "record", "name": "multidimensionalArray_v", "fields": [
+        {"name": "nestedArray", "type": ["null", {"type": "array", "items": "multidimensionalArray_v"}]},
+        {"name": "elementValue", "type": ["null", "int"]},
+    ]}  # fmt: skip
+    lines = [json.dumps(event(at, {"id": at, "v": "@"})).encode() for at in range(2)]
+    body = b"\n".join([lines[0].replace(b'"@"', b"[" * 700 + b"]" * 700), lines[1].replace(b'"@"', b"[[1],[2]]")])
+    found = read_events(body, "a.jsonl", Reading(), json.dumps(schema([("id", "long"), ("v", array)])))
+    assert found.events[0].rows.column("v").to_pylist()[-1] == [1, 2]
+    assert sum(len(one.rows) for one in found.events) + len(found.bad) == 2
+
+
+FOREIGN = [{"name": f"n{at}", "born": at} for at in range(300)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        json_lines(FOREIGN),
+        avro(record("person", [("name", "string"), ("born", "int")]), FOREIGN),
+        parquet(pa.table({"name": ["a"] * 300, "born": pa.array([2**31 - 1] * 300, pa.int32()).cast(pa.date32())})),
+        b"name,born\n" * 300,
+    ],
+    ids=["json", "avro", "parquet", "text"],
+)
+def test_a_file_that_holds_no_change_events_is_one_fault_and_not_one_a_row(body: bytes) -> None:
+    with pytest.raises(FileBroken) as caught:
+        read_events(body, "people.json", Reading())
+    assert caught.value.parameters["path"] == "people.json"
+
+
+def test_an_event_that_python_has_no_values_for_can_be_set_aside() -> None:
+    """A Parquet file of somebody else, with dates outside of Python's calendar."""
+    far = pa.array([2**31 - 1, -(2**31)], pa.int32()).cast(pa.date32())
+    wild = pa.array([2**62, 5], pa.timestamp("us"))
+    nested = pa.StructArray.from_arrays([far, wild], names=["day", "at"])
+    source = pa.array([{"table": "orders", "primary_keys": ["id"]}] * 2)
+    table = pa.table({"source_metadata": source, "read_timestamp": wild, "extra": far, "change_type": ["x", "y"],
+                      "payload": pa.StructArray.from_arrays([far, nested], names=["id", "n"])})  # fmt: skip
+    found = read_events(parquet(table), "a.parquet", Reading(out_of_range="reject"))
+    assert [bad.row for bad in found.bad] == [0, 1] and not found.events
+    assert "2147483647" in found.bad[0].raw.decode()
+
+
+ODD: list[Any] = [
+    "", "x", "\ud800", 0, -1, 2**70, 1.5, True, None, [], [1], ["a", None], [["a"]], {}, {"a": 1}, "9" * 30, "1e9",
+    "0000-00-00", "infinity", "99999-01-01", 10**16, "\x1f", "a\x00b",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name, _ in (*TOP, *MYSQL)])
+def test_one_odd_metadata_value_costs_its_own_event_at_most(name: str) -> None:
+    for odd in ODD:
+        events = [event(at) for at in range(5)]
+        (events[2] if name in events[2] else events[2]["source_metadata"])[name] = odd
+        body = json_lines(events) if odd != "\ud800" else b"\n".join(json.dumps(one).encode() for one in events)
+        found = read_events(body, "a.jsonl", Reading())
+        whole = [events for events in found.events if events.table.route == "shop.orders"]
+        rows = [n for one in whole for n in one.numbers.to_pylist()]
+        assert {0, 1, 3, 4} <= set(rows), (name, odd)
+        metadata = pa.concat_tables([one.rows.select([METADATA]) for one in whole]).column(METADATA).to_pylist()
+        normal = {row["uuid"]: row for row in metadata}
+        for at in (0, 1, 3, 4):
+            expected = only(read(event(at))).rows.column(METADATA).to_pylist()[0]
+            assert normal[events[at]["uuid"]] == expected, (name, odd)
+        assert sum(len(one.rows) for one in found.events) + len(found.bad) == 5

@@ -76,8 +76,7 @@ def test_a_real_avro_file_is_read_to_its_values(path: Path) -> None:
     fields = types(path)
     late = [name for name in ("update_timestamp_micros",) if name in fields]  # the year 56009: no Python datetime
     for name in late:
-        stored_as = events.rows.column(name).cast(pa.int64()).to_pylist()
-        assert stored_as[:25] == [raw["payload"][name] for raw in stored(path)]
+        assert events.rows.column(name).null_count == len(events.rows) <= found.beyond[f"{events.table.route}.{name}"]
     rows = events.rows.drop_columns(late).to_pylist()
     for raw, row in zip(stored(path), rows, strict=False):
         metadata, source = row.pop(METADATA), raw["source_metadata"]

@@ -489,6 +489,16 @@ def test_a_type_that_is_none_is_refused_with_the_types_there_are() -> None:
         (nested("v", "int"), "[[1,null],[2,3]]", [1, None, 2, 3]),
         (nested("v", {"type": "string", "logicalType": "json"}), '[{"a": 1}, null]', ['{"a": 1}', None]),
         (nested("v", "string"), "[]", []),
+        (nested("v", decimal(12, 3)), "[1234, 5678]", [Decimal(1234), Decimal(5678)]),
+        (nested("v", decimal(9, 3)), '[[12.5], [-0.001, null], ["1e2"]]', [12.5, Decimal("-0.001"), None, 100]),
+        (nested("v", decimal(40, 1)), f"[{'1' * 39}.5]", [f"{'1' * 39}.5"]),
+        (record("r", [("d", decimal(12, 3)), ("t", DAY)]), '{"d": 1234, "t": 0}', {"d": 1234, "t": date(1970, 1, 1)}),
+        (MILLIS, "1000", datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
+        (DAY, '"20211225"', date(2021, 12, 25)),
+        (MICROS, '"20211225"', datetime(2021, 12, 25, tzinfo=UTC)),
+        (DAY, "18000", date(2019, 4, 14)),
+        (DAY, '"0001-01-01"', date(1, 1, 1)),
+        (DAY, '"9999-12-31"', date(9999, 12, 31)),
     ],
 )  # fmt: skip
 def test_a_unified_type_in_json_is_read_by_the_schema_file(kind: Any, token: str, expected: Any) -> None:
@@ -503,6 +513,13 @@ def test_a_unified_type_in_json_is_read_by_the_schema_file(kind: Any, token: str
 @pytest.mark.parametrize(
     ("kind", "token"),
     [
+        (DAY, '"today"'),
+        (MICROS, '"now"'),
+        (MICROS, '"NaT"'),
+        (DAY, '"5874897-13-31"'),
+        (nested("v", decimal(12, 3)), "[1.0005]"),
+        (nested("v", decimal(12, 3)), '["NaN"]'),
+        (nested("v", decimal(12, 3)), "[1e999999999]"),
         ("long", '"x"'),
         ("long", "1.5"),
         ("int", "3000000000"),
@@ -523,6 +540,81 @@ def test_a_json_value_that_its_type_does_not_allow_sets_its_event_aside(kind: An
     found = read_events(lines.replace(b'"@"', token.encode()), "a.jsonl", Reading(), whole)
     assert [len(one.rows) for one in found.events] == [1]
     assert [bad.row for bad in found.bad] == [1]
+
+
+NO_DATES = [
+    *("infinity", "-infinity", "", "0000-00-00", "2024-00-10", "5874897-12-31", "10000-01-01", "-0044-03-15"),
+    *("0044-03-15 BC", "0001-12-31 BC", "0000-12-31", "294276-12-31"),
+]
+NO_TIMES = [
+    *NO_DATES,
+    "0000-00-00 00:00:00",
+    "0044-03-15T00:00:00 BC",
+    "294276-12-31T23:59:59.999999Z",
+    "10000-01-02 00:00:00+01",
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts"),
+    [(DAY, NO_DATES), (MICROS, NO_TIMES), (MILLIS, NO_TIMES), (TIMESTAMP_TZ, NO_TIMES), (DATETIME, NO_TIMES),
+     ({"type": "long", "logicalType": "timestamp-nanos"}, NO_TIMES)],
+)  # fmt: skip
+def test_a_json_date_of_no_calendar_is_null_and_counted_or_sets_its_event_aside(kind: Any, texts: list[str]) -> None:
+    whole = json.dumps(schema([("id", "long"), ("v", kind)]))
+    lines = json_lines([event(at, {"id": at, "v": text}) for at, text in enumerate(texts)])
+    found = read_events(lines, "a.jsonl", Reading(), whole)
+    assert column(found) == [None] * len(texts)
+    assert found.beyond == {"shop.orders.v": len(texts)}
+    rejected = read_events(lines, "a.jsonl", Reading(out_of_range="reject"), whole)
+    assert [(bad.row, bad.reason) for bad in rejected.bad] == [
+        (n, Reason.VALUE_OUT_OF_RANGE) for n in range(len(texts))
+    ]
+
+
+DAY_10000, DAY_0 = 2_932_897, -719_163
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (DAY, [2**31 - 1, -(2**31), DAY_10000, DAY_0]),
+        (MICROS, [2**63 - 1, -(2**63), DAY_10000 * 86_400_000_000, DAY_0 * 86_400_000_000]),
+        (MILLIS, [2**63 - 1, -(2**63), DAY_10000 * 86_400_000, DAY_0 * 86_400_000]),
+        (DATETIME, [{"date": n, "time": t} for n in (2**31 - 1, -(2**31), DAY_10000) for t in (0, 2**63 - 1)]),
+        (TIMESTAMP_TZ, [{"timestamp": n, "offset": 3_600_000} for n in (2**63 - 1, -(2**63))]),
+    ],
+)
+def test_a_time_that_readers_in_python_can_not_hold_is_never_written(kind: Any, values: list[Any]) -> None:
+    """The years 1 to 9999: beyond them nobody can collect a table any more."""
+    assert column(read(kind, values)) == [None] * len(values)
+    assert len(read(kind, values, Reading(out_of_range="reject")).bad) == len(values)
+    assert column(read(nested("v", kind), [leaf(values)])) == [[None] * len(values)]
+
+
+def test_parquet_times_that_readers_in_python_can_not_hold_are_null() -> None:
+    far = [2**31 - 1, -(2**31), DAY_10000]
+    values = {
+        "d": pa.array(far, pa.int32()).cast(pa.date32()),
+        **{unit: pa.array([2**62, -(2**62), 2**62], pa.timestamp(unit, "UTC")) for unit in ("ms", "us")},
+    }
+    source = pa.array(
+        [{"table": "orders", "database": "shop", "primary_keys": [], "log_file": "b.1", "log_position": 1}] * 3
+    )
+    payload = pa.StructArray.from_arrays(list(values.values()), names=list(values))
+    table = pa.table({"source_metadata": source, "payload": payload, "read_method": ["mysql-cdc-binlog"] * 3})
+    found = read_events(parquet(table), "a.parquet", Reading())
+    assert not found.bad
+    assert [found.events[0].rows.column(name).to_pylist() for name in values] == [[None] * 3] * 3
+    assert found.beyond == {f"shop.orders.{name}": 3 for name in values}
+
+
+@pytest.mark.parametrize("wanted", ["date", "timestamp", "timestamp_ntz"])
+def test_a_text_of_no_calendar_is_null_in_a_column_that_is_asked_to_be_a_time(wanted: str) -> None:
+    asked = Reading(columns={"*.v": wanted})
+    zone = "T00:00:00Z" if wanted == "timestamp" else ""
+    values = column(read("string", [f"0000-01-01{zone}", f"2021-12-25{zone}"], asked))
+    assert values[0] is None and values[1] is not None
 
 
 def test_json_without_a_schema_file_loses_nothing() -> None:

@@ -85,28 +85,48 @@ def fit(
 ) -> Fitted:
     """Unify the events with a table's schema (None: no table yet); keep aside what may not enter. `flat`: also write
     metadata as columns of their own. `keys`: the key columns by the settings; None: those that the events name."""
-    rows = [_rows(part, batch, flat, keys) for part in events.parts]
+    rows = every = [_rows(part, batch, flat, keys) for part in events.parts]
     # One way in per schema, in the order of the files: the result does not hang on how many files share one.
     schemas = list(dict.fromkeys(r.schema for r in rows))
     grown = None if schema is None else with_origin(schema)
-    evolution = evolve(grown, schemas, policy)
+    rejected: list[pa.Table] = []
+    while True:
+        evolution = evolve(grown, schemas, policy)
+        slots = dict(zip(schemas, evolution.slots, strict=True))
+        good: list[pa.Table] = []
+        refused: dict[pa.Schema, list[pa.Table]] = {}
+        entered: set[pa.Schema] = set()
+        for one in rows:
+            for part, bad in _conformed(events.source.route, one, slots[one.schema], evolution.schema):
+                refused.setdefault(one.schema, []).extend(bad)
+                good.append(part)
+                entered |= {one.schema} if part.num_rows else set()
+        left = [known for known in schemas if known in entered]
+        if len(left) == len(schemas) or not (left or grown):
+            break
+        # A schema of which no row may enter has no say in the table's columns.
+        rejected += [table for known, tables in refused.items() if known not in entered for table in tables]
+        rows, schemas = [one for one in rows if one.schema in entered], left
+    rejected += [table for tables in refused.values() for table in tables]
     if grown != schema:
         evolution = replace(evolution, changed=True)
-    slots = dict(zip(schemas, evolution.slots, strict=True))
-    good: list[pa.Table] = []
-    rejected: list[pa.Table] = []
-    for one in rows:
-        for chunk in one.combine_chunks().to_batches():
-            conformed = conform(chunk, slots[one.schema], evolution.schema)
-            part = pa.table(conformed.columns, schema=evolution.schema)
-            if conformed.rejected:
-                keep = np.ones(chunk.num_rows, dtype=bool)
-                keep[list(conformed.rejected)] = False
-                part = part.filter(pa.array(keep))
-                rejected += _unfit(events.source.route, chunk, conformed.rejected)
-            good.append(part)
     table = pa.concat_tables(good) if good else evolution.schema.empty_table()
-    return Fitted(table, evolution, rejected, _brought(events, rows, slots))
+    return Fitted(table, evolution, rejected, _brought(events, every, slots))
+
+
+def _conformed(
+    route: str, rows: pa.Table, slots: Sequence[Slot], schema: pa.Schema
+) -> Iterator[tuple[pa.Table, list[pa.Table]]]:
+    """The rows in the columns of `schema`, piece by piece, and those of them that may not enter."""
+    for chunk in rows.combine_chunks().to_batches():
+        conformed = conform(chunk, slots, schema)
+        part = pa.table(conformed.columns, schema=schema)
+        if not conformed.rejected:
+            yield part, []
+            continue
+        keep = np.ones(chunk.num_rows, dtype=bool)
+        keep[list(conformed.rejected)] = False
+        yield part.filter(pa.array(keep)), list(_unfit(route, chunk, conformed.rejected))
 
 
 def with_origin(schema: pa.Schema) -> pa.Schema:
@@ -125,6 +145,8 @@ def _brought(
 ) -> dict[str, tuple[str, ...]]:
     found: dict[str, set[str]] = {}
     for part, one in zip(events.parts, rows, strict=True):
+        if one.schema not in slots:
+            continue
         names = found.setdefault(part.events.schema_key, set())
         names.update(n for slot in slots[one.schema] for n in (slot.source, slot.target) if n is not None)
     return {key: tuple(sorted(names)) for key, names in found.items()}
@@ -164,6 +186,8 @@ def key_names(keys: Sequence[str]) -> str:
 def column_name(name: str, *, flat: bool = False) -> str:
     """The column of a payload field: its own name, unless that is one of ours."""
     folded = name.lower()
+    if folded == f"{METADATA}__field":  # the reader has renamed it
+        return name
     ours = folded in RESERVED or (flat and folded.startswith(f"{METADATA}_"))
     return f"{name}__field" if ours else name
 

@@ -36,11 +36,13 @@ from distributary.tables.tip import Tip
 
 @dataclass
 class ChangesDelivered(Delivered):
-    """`released`: ids of quarantine rows whose events are in a table now."""
+    """`released`: ids of quarantine rows whose events are in a table now. `beyond`: times that are null since no reader
+    can hold them, by `route.column`."""
 
     released: list[str] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)
     unknown_fields: tuple[str, ...] = ()
+    beyond: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,9 @@ class Changes:
         for outcome in result.outcomes.values():
             self._remember(outcome)
         fields = {name for seen in result.seen.values() for name in seen.unknown_fields}
+        beyond: Counter[str] = Counter()
+        for seen in result.seen.values():
+            beyond.update(seen.beyond)
         return ChangesDelivered(
             outcomes=dict(result.outcomes),
             quarantine=result.quarantine,
@@ -227,6 +232,7 @@ class Changes:
             released=[*(row.id for row in released), *(i for o in result.outcomes.values() for i in o.resolved)],
             broken={seen.path: seen.broken for seen in result.seen.values() if seen.broken},
             unknown_fields=tuple(sorted(fields)),
+            beyond=beyond,
         )
 
     def _remember(self, outcome: ChangeOutcome) -> None:

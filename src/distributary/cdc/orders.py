@@ -179,7 +179,7 @@ class Seen:
     """What a task found in one file. `foreign`: events by route that it does not own, and has not written.
 
     `broken`: why nothing can be read. `nameless`: events that were set aside without a route, by reason. `still`: those
-    of `WorkFile.aside` that are no better now.
+    of `WorkFile.aside` that are no better now. `beyond`: times that no reader can hold and that are null, by column.
     """
 
     path: str
@@ -189,6 +189,7 @@ class Seen:
     broken: str | None = None
     gone: bool = False
     unknown_fields: tuple[str, ...] = ()
+    beyond: Mapping[str, int] = field(default_factory=dict)
     nameless: Mapping[str, int] = field(default_factory=dict)
     still: tuple[int, ...] = ()
     seconds: float = 0.0

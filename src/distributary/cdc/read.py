@@ -79,6 +79,7 @@ def _read(file: WorkFile, owned: frozenset[str] | None, orders: ChangeOrders, fo
             foreign=dict(foreign),
             routes=tuple(dict.fromkeys(routes)),
             unknown_fields=tuple(events.unknown_fields),
+            beyond=events.beyond,
             nameless=count_reasons(rejected),
             still=tuple(e.row for e in events.bad if e.row in file.aside),
             seconds=time.monotonic() - started,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.datastream.casts import as_json, shown
 from distributary.datastream.model import BadEvent
 from distributary.errors import Reason
 from distributary.tables.quarantine import EVENT_REJECTED_SCHEMA
@@ -60,10 +60,10 @@ def rejected_events(
 
 
 def as_text(rows: pa.Table) -> pa.Array:
-    """Each row as JSON, for people: what stands in a row that no table took."""
-    return pa.array(
-        [json.dumps(row, ensure_ascii=False, default=str).encode() for row in rows.to_pylist()], pa.binary()
-    )
+    """Each row as JSON, for people: what stands in a row that no table took. It never fails."""
+    arrays = {name: pa.concat_arrays(rows.column(name).chunks or [pa.nulls(0)]) for name in rows.column_names}
+    texts = [as_json({name: shown(array, at) for name, array in arrays.items()}) for at in range(rows.num_rows)]
+    return pa.array(texts, pa.binary())
 
 
 def count_reasons(rejected: Iterable[pa.Table]) -> dict[str, int]:

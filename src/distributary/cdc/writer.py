@@ -51,6 +51,11 @@ class ChangeWriter(BatchWriter):
             log.warning("%s cannot be read and is set aside: %s", path, why)
         if delivered.unknown_fields:
             self._once(f"metadata that this version does not know is left out: {', '.join(delivered.unknown_fields)}")
+        if delivered.beyond:
+            columns = ", ".join(f"{name} ({count:,})" for name, count in sorted(delivered.beyond.items()))
+            log.warning(
+                "times beyond the years 1 to 9999 are null (source.out_of_range: reject keeps them): %s", columns
+            )
 
     def _once(self, text: str) -> None:
         if text not in self._said:

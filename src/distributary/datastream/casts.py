@@ -28,6 +28,11 @@ OVER_38_DIGITS = 10**38 >> 64
 DAY_US = 86_400_000_000
 # how Datastream writes PostgreSQL's infinity and -infinity (DataflowTemplates#2203); all beyond them is taken as such
 LAST_US, FIRST_US = 9_223_372_036_825_200_000, -9_223_372_036_832_400_000
+NO_TIME, NO_DAY = -(2**63), -(2**31)
+"""How JSON readers store a text that stands for no day of a calendar, as `0000-00-00` does."""
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+"""The years 1 to 9999, in days since 1970: what readers in Python can hold. Values outside of it are never written."""
+FIRST_MICRO, LAST_MICRO = FIRST_DAY * DAY_US, (LAST_DAY + 1) * DAY_US - 1
 TIMESTAMP = pa.timestamp("us", "UTC")
 DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 NAMED = {
@@ -138,19 +143,45 @@ def _validity(array: pa.Array) -> pa.Buffer | None:
 
 
 def timestamps(array: pa.Array, unit: str) -> Cast:
-    """Numbers since 1970 as microseconds in UTC. Out of place are the infinities and what microseconds can't hold."""
+    """Numbers since 1970 as microseconds in UTC. Out of place are the infinities and all years but 1 to 9999."""
     count = array.cast(pa.int64())
-    if unit == "us":
-        outside = pc.or_(pc.greater_equal(count, LAST_US), pc.less_equal(count, FIRST_US))
+    if unit == "ns":
+        outside = pc.equal(count, NO_TIME)
+        micros = pc.divide(pc.subtract(count, _below(count, 1000)), 1000)
+    elif unit == "us":
+        outside, micros = _beyond(count, FIRST_MICRO, LAST_MICRO), count
     else:
-        if unit == "ns":
-            return pc.divide(pc.subtract(count, _below(count, 1000)), 1000).cast(TIMESTAMP), None
-        outside = pc.or_(pc.greater(count, LAST_US // 1000), pc.less(count, FIRST_US // 1000))
-        count = pc.multiply(count, 1000)
-    if pc.any(outside).as_py():
-        bad = pc.fill_null(outside, False).to_numpy(zero_copy_only=False)
-        return pc.if_else(outside, pa.scalar(None, pa.int64()), count).cast(TIMESTAMP), bad
-    return count.cast(TIMESTAMP), None
+        outside = _beyond(count, -(-FIRST_MICRO // 1000), LAST_MICRO // 1000)
+        micros = pc.multiply(count, 1000)
+    return _within(micros, outside, TIMESTAMP)
+
+
+def dates(array: pa.Array) -> Cast:
+    """Days since 1970 as dates. Out of place are all years but 1 to 9999."""
+    days = array.cast(pa.int32())
+    return _within(days, _beyond(days, FIRST_DAY, LAST_DAY), pa.date32())
+
+
+def in_calendar(array: pa.Array) -> Cast:
+    """Dates and timestamps; those of years that readers in Python can't hold are out of place."""
+    kind = array.type
+    if pa.types.is_date32(kind):
+        return dates(array.cast(pa.int32()))
+    if pa.types.is_timestamp(kind) and kind.unit == "us":
+        micros = array.cast(pa.int64())
+        return _within(micros, _beyond(micros, FIRST_MICRO, LAST_MICRO), kind)
+    return array, None
+
+
+def _beyond(count: pa.Array, first: int, last: int) -> pa.Array:
+    return pc.or_(pc.less(count, first), pc.greater(count, last))
+
+
+def _within(count: pa.Array, outside: pa.Array, kind: pa.DataType) -> Cast:
+    if not pc.any(outside).as_py():
+        return count.cast(kind), None
+    bad = pc.fill_null(outside, False).to_numpy(zero_copy_only=False)
+    return pc.if_else(outside, pa.scalar(None, count.type), count).cast(kind), bad
 
 
 def parse_times(texts: pa.Array) -> Cast:
@@ -227,13 +258,22 @@ def interval_text(months: pa.Array, hours: pa.Array, micros: pa.Array) -> pa.Arr
 
 def json_text(array: pa.Array) -> pa.Array:
     """Lists and structs as JSON text, bytes as hex."""
-    return pa.array(
-        [
-            None if value is None else json.dumps(value, default=_plain, ensure_ascii=False)
-            for value in array.to_pylist()
-        ],
-        pa.string(),
-    )
+    values = (shown(array, place) for place in range(len(array)))
+    return pa.array([None if value is None else as_json(value).decode() for value in values], pa.string())
+
+
+def shown(array: pa.Array, place: int) -> Any:
+    """A value for people: as Python has it or, where Python has no such value (a date of the year 10000), as Arrow
+    writes it."""
+    try:
+        return array[place].as_py()
+    except (ValueError, OverflowError, ArithmeticError):
+        return " ".join(array.slice(place, 1).to_string().strip("[] \n").split())
+
+
+def as_json(value: Any) -> bytes:
+    """JSON, bytes as hex, all else that JSON lacks as text."""
+    return json.dumps(value, default=_plain, ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
 def _plain(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 from distributary.datastream import types
 from distributary.datastream.contents import first_row, read_rows
 from distributary.datastream.hashing import row_hash
-from distributary.datastream.metadata import BETWEEN, Metadata, Rows, is_constant, unknown_fields
+from distributary.datastream.metadata import BETWEEN, Metadata, Rows, is_constant, names_tables, unknown_fields
 from distributary.datastream.model import (
     METADATA,
     METADATA_TYPE,
@@ -24,17 +25,22 @@ from distributary.datastream.model import (
     SourceTable,
 )
 from distributary.datastream.sequence import sequence_numbers
-from distributary.errors import Reason
+from distributary.errors import FileBroken, Reason
 
 
 def read_events(body: pa.Buffer | bytes, path: str, reading: Reading, schema_text: str | None = None) -> FileEvents:
     """Every event of a file: in `events`, in `bad`, or counted in `skipped`. `schema_text` is the `.schema` file's.
 
     Raises:
-        FileBroken: nothing of the file can be read.
+        FileBroken: nothing of the file can be read, or it is something else than change events.
     """
     parts = _Parts(reading)
     for rows in read_rows(pa.py_buffer(body), path, reading, schema_text, parts.bad):
+        if len(rows.numbers) > 1 and not names_tables(rows):
+            fields = ", ".join([*rows.top, *(name for name, _, _ in rows.payload)][:8])
+            raise FileBroken(
+                path=path, detail=f"it holds no change events: nothing in it names a table; it has {fields}"
+            )
         parts.add(rows)
     return parts.file_events()
 
@@ -67,6 +73,7 @@ class _Parts:
         self.bad: list[BadEvent] = []
         self._unknown: set[str] = set()
         self._skipped = 0
+        self._beyond: Counter[str] = Counter()
 
     def file_events(self) -> FileEvents:
         events = [
@@ -75,7 +82,7 @@ class _Parts:
             for (table, schema_key, keys, _), parts in self._tables.items()
         ]  # fmt: skip
         bad = sorted(self.bad, key=lambda event: event.row)
-        return FileEvents(events, bad, tuple(sorted(self._unknown)), self._skipped)
+        return FileEvents(events, bad, tuple(sorted(self._unknown)), self._skipped, dict(self._beyond))
 
     def add(self, rows: Rows) -> None:
         self._unknown |= unknown_fields(rows)
@@ -110,7 +117,9 @@ class _Parts:
             if not types.has_column(node):
                 continue
             column = types.column(node, stored, self._reading.wanted(table.route, name), self._reading)
-            payload[_own_name(name)] = column.array
+            payload[own_name(name)] = column.array
+            if column.beyond:
+                self._beyond[f"{table.route}.{name}"] += column.beyond
             if column.bad is not None:
                 faults = ((int(place), Reason.VALUE_OUT_OF_RANGE, f"column {name}: {column.detail}")
                           for place in np.flatnonzero(column.bad))  # fmt: skip
@@ -126,6 +135,9 @@ class _Parts:
         result = pa.Table.from_arrays([*payload.values(), struct], names=[*payload, METADATA])
         if not good.all():
             result = result.filter(pa.array(good))
+        # what only bad events had is no column of the table
+        perhaps = [name for name in map(own_name, rows.untyped) if name in payload and name not in keys]
+        result = result.drop_columns([name for name in perhaps if _is_empty(result.column(name))])
         if len(result):
             self._tables.setdefault((table, schema_key, keys, result.schema), []).append((result, rows.numbers[good]))
 
@@ -176,6 +188,7 @@ def match_keys(
     """
     if not names:
         return (), []
+    names = tuple(map(own_name, names))
     keys = tuple(spelled_in(list(payload), name) or "" for name in names)
     missing = [name for name, key in zip(names, keys, strict=True) if not key]
     known = pa.repeat(False, count)
@@ -202,6 +215,10 @@ def _sequence(
     return numbers, bad
 
 
-def _own_name(name: str) -> str:
-    """A payload column's name; one that is ours, in any case, gets a `_` more, since Delta has no two such columns."""
-    return f"{name}_" if name.lower() == METADATA else name
+def _is_empty(column: pa.ChunkedArray) -> bool:
+    return int(column.null_count) == len(column)
+
+
+def own_name(name: str) -> str:
+    """A payload field's column; one that is called as ours, in any case, gets another name: Delta has no two such."""
+    return f"{name}__field" if name.lower() == METADATA else name

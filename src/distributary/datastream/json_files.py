@@ -7,6 +7,7 @@ schema file where there is one, else by what all tokens of the column have in co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,11 @@ Fields = dict[str, msgspec.Raw]
 BODY = ("source_metadata", "payload")
 LINES_AT_ONCE = 2_048  # no more of the parser's small objects live at a time: a great many slow Python down
 NOTHING = msgspec.Raw(b"null")
+_LONE = re.compile(rb"\\u[dD][89a-fA-F]")
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _FIELDS: msgspec.json.Decoder[Fields] = msgspec.json.Decoder(Fields)
 _PERHAPS: msgspec.json.Decoder[Fields | None] = msgspec.json.Decoder(Fields | None)
 _EVENTS: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
@@ -37,13 +43,15 @@ def read_json(body: bytes, path: str, reading: Reading, schema_text: str | None,
     """The events of a file, in groups of one schema and one table; what is no event is added to `bad`.
 
     Raises:
-        FileBroken: the schema file is none.
+        FileBroken: the schema file is none, or no line of several is an object.
     """
     nodes = _payload_nodes(schema_text, path)
     lines = _lines(body)
     batches = [_cut(lines[start : start + LINES_AT_ONCE], start, bad) for start in range(0, len(lines), LINES_AT_ONCE)]
     batches = [batch for batch in batches if batch.rows]
     if not batches:
+        if len(bad) > 1:
+            raise FileBroken(path=path, detail=f"none of its {len(bad)} lines is a JSON object: {bad[0].detail}")
         return
     top = {name: metadata_array(Tokens(array)) for name, array in _joined(batches, "top").items() if name not in BODY}
     source = {name: metadata_array(Tokens(array)) for name, array in _joined(batches, "source").items()}
@@ -78,21 +86,33 @@ def _cut(lines: Sequence[bytes], first: int, bad: list[BadEvent]) -> _Batch:
         try:
             if not line.isascii():
                 line.decode()
-            event = _FIELDS.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            bad.append(BadEvent(row, Reason.CORRUPT_EVENT, f"it is no JSON object: {exc}", line))
+            event = _FIELDS.decode(_with_whole_characters(line))
+        except UNDECODABLE as exc:
+            bad.append(BadEvent(row, Reason.CORRUPT_EVENT, f"it is no JSON object: {_in_words(exc)}", line))
             continue
         try:
             source = _PERHAPS.decode(event.get("source_metadata", NOTHING))
             payload = _PERHAPS.decode(event.get("payload", NOTHING))
-        except msgspec.DecodeError as exc:
-            bad.append(BadEvent(row, Reason.CORRUPT_EVENT, f"payload or source_metadata: {exc}", line))
+        except UNDECODABLE as exc:
+            bad.append(BadEvent(row, Reason.CORRUPT_EVENT, f"payload or source_metadata: {_in_words(exc)}", line))
             continue
         rows.append(row)
         tops.append(event)
         sources.append(source or {})
         payloads.append(payload or {})
     return _Batch(rows, _columns(tops), _columns(sources), _columns(payloads))
+
+
+def _with_whole_characters(line: bytes) -> bytes:
+    """The line with U+FFFD in place of each half of a surrogate pair that has no other half: a text that holds one, as
+    MySQL's or Oracle's may, is no UTF-8, but the rest of it and of its event is worth keeping."""
+    if not _LONE.search(line):
+        return line
+    return _ESCAPE.sub(lambda found: rb"\ufffd" if found[1] else found[0], line)
+
+
+def _in_words(error: Exception) -> str:
+    return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
 
 
 def _joined(batches: Sequence[_Batch], part: str) -> dict[str, pa.Array]:
@@ -117,13 +137,13 @@ def _lines(body: bytes) -> Sequence[bytes]:
         return []
     try:
         if lines[0].lstrip()[:1] == b"[":
-            return [bytes(event) for event in _EVENTS.decode(body)]
-        _FIELDS.decode(lines[0])
-    except msgspec.DecodeError:
+            return [bytes(event) for event in _EVENTS.decode(_with_whole_characters(body))]
+        _FIELDS.decode(_with_whole_characters(lines[0]))
+    except UNDECODABLE:
         try:
-            _FIELDS.decode(body)
+            _FIELDS.decode(_with_whole_characters(body))
             return [body]
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             pass
     return lines
 
@@ -172,4 +192,5 @@ def _with_payload(rows: Rows, payload: dict[str, pa.Array], nodes: dict[str, Nod
         column = by_tokens(tokens, reading) if node is None else by_node(node, tokens, reading)
         columns.append((name, column.node, column.array))
         faults += ((place, Reason.VALUE_OUT_OF_RANGE, f"column {name}: {detail}") for place, detail in column.faults)
-    return Rows(rows.numbers, rows.top, rows.source, columns, tuple(faults))
+    untyped = frozenset(payload.keys() - nodes.keys())
+    return Rows(rows.numbers, rows.top, rows.source, columns, tuple(faults), untyped)

@@ -6,11 +6,9 @@ So one mapping, `types.column`, serves both formats. A token is a value as it st
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -21,18 +19,24 @@ import pyarrow.compute as pc
 from distributary.datastream import casts
 from distributary.datastream.avro_columns import arrow_type, is_nested_list
 from distributary.datastream.avro_schema import NULL, Array, Node, Record, Scalar, solid
+from distributary.datastream.json_times import (
+    TEMPORAL,
+    UNITS,
+    clock,
+    instant,
+    interval,
+    micros_of,
+    per_unit,
+    temporal,
+    unquoted,
+)
 from distributary.datastream.model import Reading
 
 TEXT = Scalar("string")
 QUOTE = ord('"')
 DIGITS = frozenset(b"-0123456789")
-UNITS = {"millis": 1_000, "micros": 1, "nanos": 0}
-CLOCK = re.compile(r"(-?)(\d+):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d(?::?\d\d)?)?$")
-INTERVAL = re.compile(
-    r"(?P<sign>[+-]?)P(?:(?P<years>-?\d+)Y)?(?:(?P<months>-?\d+)M)?(?:(?P<weeks>-?\d+)W)?(?:(?P<days>-?\d+)D)?"
-    r"(?:T(?:(?P<hours>-?\d+)H)?(?:(?P<minutes>-?\d+)M)?(?:(?P<seconds>-?\d+(?:\.\d+)?)S)?)?$"
-)
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LONGEST_DECIMAL = 1_000
+"""Digits; no database has more, and a number such as 1e999999999 must not be written out."""
 _ARRAY: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -74,7 +78,7 @@ class Tokens:
         if QUOTE not in self.first:
             return self.texts
         if pc.any(pc.match_substring(self.texts, "\\")).as_py():
-            return _each(self.texts, pa.string(), _unquoted)[0]
+            return _each(self.texts, pa.string(), unquoted)[0]
         inner = pc.utf8_slice_codeunits(self.texts, 1, -1)
         return inner if self.first == {QUOTE} else pc.if_else(pc.starts_with(self.texts, '"'), inner, self.texts)
 
@@ -109,7 +113,7 @@ def _lists(texts: pa.Array) -> pa.Array:
 
 
 def _items(token: str) -> list[str | None]:
-    return [None if raw == "null" else _unquoted(raw) for raw in (bytes(one).decode() for one in _ARRAY.decode(token))]
+    return [None if raw == "null" else unquoted(raw) for raw in (bytes(one).decode() for one in _ARRAY.decode(token))]
 
 
 def by_tokens(tokens: Tokens, reading: Reading) -> JsonColumn:
@@ -176,9 +180,9 @@ def _stored(node: Node, tokens: Tokens, reading: Reading) -> casts.Cast:
     if node.kind in ("bytes", "fixed"):
         return _each(texts, pa.binary(), _bytes(reading))
     if node.logical.startswith(("timestamp", "local-timestamp")):
-        return _times(tokens.unquoted(), node)
-    if node.logical in ("date", "time-millis", "time-micros", "time-interval-micros"):
-        return _each(tokens.unquoted(), arrow_type(node), _scalar(node, reading))
+        return _times(tokens, node)
+    if node.logical.startswith(TEMPORAL):
+        return _each(texts, arrow_type(node), temporal(node))
     return _fast(tokens.unquoted(), arrow_type(node), int)
 
 
@@ -189,24 +193,21 @@ def _fast(texts: pa.Array, kind: pa.DataType, convert: Callable[[str], Any]) -> 
         return _each(texts, kind, convert)
 
 
-def _times(texts: pa.Array, node: Scalar) -> casts.Cast:
+def _times(tokens: Tokens, node: Scalar) -> casts.Cast:
     divisor = UNITS[node.logical.rpartition("-")[2]]
     try:
-        micros = pc.utf8_rtrim(texts, "Z").cast(pa.timestamp("us")).cast(pa.int64())
+        micros = pc.utf8_rtrim(tokens.unquoted(), "Z").cast(pa.timestamp("us")).cast(pa.int64())
     except pa.ArrowInvalid:
-        return _each(texts, pa.int64(), lambda text: _per_unit(_micros(text), divisor))
+        return _each(tokens.texts, pa.int64(), temporal(node))
     if divisor == 1:
         return micros, None
-    values = micros.fill_null(0).to_numpy(zero_copy_only=False)
-    values = values // divisor if divisor else values * 1000
+    if not divisor:
+        return _each(micros, pa.int64(), lambda value: per_unit(value, divisor))
+    values = micros.fill_null(0).to_numpy(zero_copy_only=False) // divisor
     return pa.array(values, mask=micros.is_null().to_numpy(zero_copy_only=False)), None
 
 
-def _per_unit(micros: int, divisor: int) -> int:
-    return micros // divisor if divisor else micros * 1000
-
-
-def _each(array: pa.Array, kind: pa.DataType, convert: Callable[[str], Any]) -> casts.Cast:
+def _each(array: pa.Array, kind: pa.DataType, convert: Callable[[Any], Any]) -> casts.Cast:
     """Value by value; True in the mask, and null, where `convert` or the type refuses."""
     values: list[Any] = []
     bad = np.zeros(len(array), bool)
@@ -214,7 +215,7 @@ def _each(array: pa.Array, kind: pa.DataType, convert: Callable[[str], Any]) -> 
         try:
             value = None if text is None else convert(text)
             pa.scalar(value, kind)
-        except (ValueError, TypeError, KeyError, OverflowError, ArithmeticError, pa.ArrowInvalid, msgspec.DecodeError):
+        except Exception:  # whatever a value does to its conversion is that value's fault
             value, bad[place] = None, True
         values.append(value)
     return pa.array(values, kind), bad if bad.any() else None
@@ -223,33 +224,38 @@ def _each(array: pa.Array, kind: pa.DataType, convert: Callable[[str], Any]) -> 
 # -- single tokens -------------------------------------------------------------------------------------------
 
 
-def _unquoted(token: str) -> str:
-    return str(json.loads(token)) if token.startswith('"') else token
-
-
 def _boolean(token: str) -> bool:
     return {"true": True, "false": False, "1": True, "0": False, '"true"': True, '"false"': False}[token]
 
 
 def _bytes(reading: Reading) -> Callable[[str], bytes]:
     decode = casts.unbase64 if reading.json_bytes == "base64" else casts.unhex
-    return lambda token: decode(_unquoted(token))
+    return lambda token: decode(unquoted(token))
+
+
+def _unscaled(text: str, node: Scalar) -> bytes:
+    """A decimal as avro stores it. Raises ValueError: no number, or one with digits that the scale has no place for."""
+    number = Decimal(text)
+    sign, digits, exponent = number.as_tuple()
+    if not isinstance(exponent, int) or abs(number.adjusted()) > LONGEST_DECIMAL:
+        raise ValueError(text)
+    size: int = int("".join(map(str, digits)))
+    shift = exponent + node.scale
+    size, left = (size * 10**shift, 0) if shift >= 0 else divmod(size, 10**-shift)
+    if left:
+        raise ValueError(text)
+    size = -size if sign else size
+    return int.to_bytes(size, size.bit_length() // 8 + 1, "big", signed=True)
 
 
 def _scalar(node: Scalar, reading: Reading) -> Callable[[str], Any]:
     """From an unquoted text."""
-    if node.logical == "date":
-        return lambda text: int(text) if _is_number(text) else _days(text)
-    if node.logical.startswith("time-"):
-        divisor = UNITS[node.logical.rpartition("-")[2]]
-        return lambda text: int(text) if _is_number(text) else _clock(text)[0] // divisor
-    if node.logical.startswith(("timestamp", "local-timestamp")):
-        divisor = UNITS[node.logical.rpartition("-")[2]]
-        return lambda text: _per_unit(_micros(text), divisor)
     if node.kind in ("float", "double"):
         return float
     if node.kind == "boolean":
         return _boolean
+    if node.logical == "decimal":
+        return lambda text: _unscaled(text, node)
     if node.kind in ("bytes", "fixed"):
         return casts.unbase64 if reading.json_bytes == "base64" else casts.unhex
     return int if node.kind in ("int", "long") else str
@@ -261,21 +267,21 @@ def _nested(node: Node, reading: Reading) -> Callable[[str], Any]:
         item = _value(node.items, reading)
         return lambda token: [item(bytes(one).decode()) for one in _ARRAY.decode(token)]
     if not isinstance(node, Record):
-        return _unquoted
+        return unquoted
     names = set(node.names)
     if is_nested_list(node):
         item = _value(node.field("elementValue") or NULL, reading)
         return lambda token: [item(one) for one in _leaves(token)]
     if node.name == "varchar" and "value" in names:
-        return lambda token: {"value": _unquoted(token)}
+        return lambda token: {"value": unquoted(token)}
     if names == {"timestamp", "offset"}:
-        return lambda token: dict(zip(("timestamp", "offset"), _instant(_unquoted(token)), strict=True))
+        return lambda token: dict(zip(("timestamp", "offset"), instant(unquoted(token)), strict=True))
     if names == {"date", "time"}:
-        return lambda token: dict(zip(("date", "time"), divmod(_micros(_unquoted(token)), casts.DAY_US), strict=True))
+        return lambda token: dict(zip(("date", "time"), divmod(micros_of(unquoted(token)), casts.DAY_US), strict=True))
     if names == {"time", "offset"}:
-        return lambda token: dict(zip(("time", "offset"), _clock(_unquoted(token)), strict=True))
+        return lambda token: dict(zip(("time", "offset"), clock(unquoted(token)), strict=True))
     if names == {"months", "hours", "micros"}:
-        return lambda token: _interval(_unquoted(token))
+        return lambda token: interval(unquoted(token))
     return _record(node, reading)
 
 
@@ -295,9 +301,11 @@ def _value(node: Node, reading: Reading) -> Callable[[str], Any]:
         convert = _nested(inner, reading)
     elif inner.logical == "json":
         convert = str
+    elif inner.logical.startswith(TEMPORAL):
+        convert = temporal(inner)
     else:
         scalar = _scalar(inner, reading)
-        convert = lambda token: scalar(_unquoted(token))  # noqa: E731  # one of three forms of one thing
+        convert = lambda token: scalar(unquoted(token))  # noqa: E731  # one of three forms of one thing
     return lambda token: None if token == "null" else convert(token)
 
 
@@ -307,62 +315,3 @@ def _leaves(token: str) -> list[str]:
         one = bytes(raw).decode()
         leaves += _leaves(one) if one.startswith("[") else [one]
     return leaves
-
-
-def _is_number(text: str) -> bool:
-    return text.removeprefix("-").isdigit()
-
-
-def _days(text: str) -> int:
-    return _micros(text) // casts.DAY_US
-
-
-def _micros(text: str) -> int:
-    return _instant(text)[0]
-
-
-def _instant(text: str) -> tuple[int, int]:
-    """Microseconds in UTC and the offset in ms; PostgreSQL's infinities as avro has them."""
-    if _is_number(text):
-        return int(text), 0
-    if text in ("infinity", "-infinity"):
-        return (casts.LAST_US if text == "infinity" else casts.FIRST_US), 0
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:  # years that Python does not have
-        return int(np.datetime64(text.strip().removesuffix("Z"), "us").astype(np.int64)), 0
-    offset = moment.utcoffset() or timedelta()
-    micros = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH
-    return micros // timedelta(microseconds=1), offset // timedelta(milliseconds=1)
-
-
-def _clock(text: str) -> tuple[int, int]:
-    """Microseconds and the offset in ms of `07:05:00.25`, `-838:59:59`, `07:05:00+01:00`."""
-    found = CLOCK.fullmatch(text.strip())
-    if found is None:
-        raise ValueError(text)
-    sign, hours, minutes, seconds, fraction, zone = found.groups()
-    micros = (int(hours) * 3600 + int(minutes) * 60 + int(seconds or 0)) * 1_000_000
-    micros += int((fraction or "0")[:6].ljust(6, "0"))
-    offset = 0
-    if zone and zone != "Z":
-        digits = zone[1:].replace(":", "").ljust(4, "0")
-        offset = (int(digits[:2]) * 60 + int(digits[2:])) * 60_000 * (-1 if zone[0] == "-" else 1)
-    return (-micros if sign else micros), offset
-
-
-def _interval(text: str) -> dict[str, int]:
-    found = INTERVAL.fullmatch(text.strip())
-    if found is None:
-        raise ValueError(text)
-    part = {name: value or "0" for name, value in found.groupdict().items() if name != "sign"}
-    sign = -1 if found["sign"] == "-" else 1
-    whole, _, fraction = part["seconds"].lstrip("-").partition(".")
-    micros = int(whole) * 1_000_000 + int(fraction[:6].ljust(6, "0") or 0)
-    micros = -micros if part["seconds"].startswith("-") else micros
-    days = int(part["weeks"]) * 7 + int(part["days"])
-    return {
-        "months": sign * (int(part["years"]) * 12 + int(part["months"])),
-        "hours": sign * (days * 24 + int(part["hours"])),
-        "micros": sign * (int(part["minutes"]) * 60_000_000 + micros),
-    }

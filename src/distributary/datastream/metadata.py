@@ -46,7 +46,8 @@ class Rows:
     """Events that were stored under one schema: each metadata field and each payload column as an array.
 
     `numbers` is each event's number in the file. `payload` holds (name, node, values as stored). `faults` are what
-    reading them found: (place in these rows, reason, detail).
+    reading them found: (place in these rows, reason, detail). `untyped`: columns whose type no schema gives, only their
+    values (JSON).
     """
 
     numbers: npt.NDArray[np.int64]
@@ -54,6 +55,7 @@ class Rows:
     source: dict[str, pa.Array]
     payload: list[tuple[str, Node, pa.Array]]
     faults: tuple[tuple[int, Reason, str], ...] = ()
+    untyped: frozenset[str] = frozenset()
 
     def take(self, places: npt.NDArray[np.int64]) -> Rows:
         at = pa.array(places)
@@ -62,18 +64,20 @@ class Rows:
             {name: array.take(at) for name, array in self.top.items()},
             {name: array.take(at) for name, array in self.source.items()},
             [(name, node, array.take(at)) for name, node, array in self.payload],
+            untyped=self.untyped,
         )
 
     def text(self, place: int) -> bytes:
-        """One event as JSON."""
-        event = {name: array[place].as_py() for name, array in self.top.items()}
-        event["source_metadata"] = {name: array[place].as_py() for name, array in self.source.items()}
-        event["payload"] = {name: array[place].as_py() for name, _, array in self.payload}
-        return json.dumps(event, default=_plain, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        """One event as JSON. It never fails: what cannot be shown as JSON is there as Arrow writes it."""
+        event: dict[str, Any] = {name: casts.shown(array, place) for name, array in self.top.items()}
+        event["source_metadata"] = {name: casts.shown(array, place) for name, array in self.source.items()}
+        event["payload"] = {name: casts.shown(array, place) for name, _, array in self.payload}
+        return casts.as_json(event)
 
 
-def _plain(value: Any) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)
+def names_tables(rows: Rows) -> bool:
+    """Whether there is a field that could say whose the events are. A file without one is something else."""
+    return "object" in rows.top or not {"table", "collection"}.isdisjoint(rows.source)
 
 
 def unknown_fields(rows: Rows) -> set[str]:
@@ -176,7 +180,9 @@ class Metadata:
             return array
         if pa.types.is_nested(array.type):
             return casts.json_text(array)
-        return array.cast(pa.string())
+        result, bad = casts.cast(array, pa.string())
+        self._fault(array, bad, Reason.CORRUPT_EVENT, f"{name} is no text")
+        return result
 
     def _number(self, fields: dict[str, pa.Array], name: str) -> pa.Array:
         array = fields.get(name)
@@ -202,16 +208,22 @@ class Metadata:
         if array is None or pa.types.is_null(array.type):
             return pa.nulls(self._count, pa.int64())
         if pa.types.is_integer(array.type):
-            return array.cast(pa.int64())
-        if pa.types.is_timestamp(array.type):
-            return array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
-        micros, bad = casts.parse_times(array.cast(pa.string()))
+            millis, bad = casts.cast(array, pa.int64())
+        elif pa.types.is_timestamp(array.type):
+            millis, bad = array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64()), None
+        else:
+            micros, bad = casts.parse_times(self._text(self._rows.top, name))
+            millis = micros.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
         self._fault(array, bad, Reason.CORRUPT_EVENT, f"{name} is no time")
-        return micros.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+        _, outside = casts.timestamps(millis, "ms")
+        self._fault(array, outside, Reason.CORRUPT_EVENT, f"{name} is a time beyond all calendars")
+        return millis if outside is None else pc.if_else(pa.array(outside), pa.scalar(None, pa.int64()), millis)
 
     def _sort_keys(self) -> pa.Array:
         array = self._rows.top.get("sort_keys")
         kind = METADATA_TYPE.field("sort_keys").type
+        if array is not None and pa.types.is_string(array.type):  # JSON, in which not all are lists
+            return pa.array([_texts(text) for text in array.to_pylist()], kind)
         if array is None or not pa.types.is_list(array.type):
             return pa.nulls(self._count, kind)
         if pa.types.is_struct(array.type.value_type):  # Parquet, as Spark writes an avro union
@@ -226,7 +238,7 @@ class Metadata:
     def _fault(self, array: pa.Array, bad: Mask | None, reason: Reason, what: str) -> None:
         if bad is not None:
             for place in np.flatnonzero(bad):
-                self.faults.append((int(place), reason, f"{what}: {str(array[int(place)])[:80]!r}"))
+                self.faults.append((int(place), reason, f"{what}: {str(casts.shown(array, int(place)))[:80]!r}"))
 
 
 def infer_kind(source: dict[str, Any], read_method: str) -> Kind:
@@ -282,10 +294,21 @@ def _key_text(array: pa.Array) -> pa.Array:
     return pc.fill_null(names.take(codes.indices), "")
 
 
+def _texts(text: str | None) -> list[str | None] | None:
+    """The items of a JSON list as texts; None for what is none."""
+    if not text or not text.startswith("["):
+        return None
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return [item if item is None or isinstance(item, str) else json.dumps(item) for item in items]
+
+
 def _names(text: str) -> list[str]:
     """Key names written as a text: `["id"]` (DataflowTemplates#1835), or plain names with commas."""
     try:
         names = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         names = [name.strip() for name in text.split(",")]
     return [str(name) for name in (names if isinstance(names, list) else [names]) if name]

@@ -110,12 +110,14 @@ class BadEvent:
 @dataclass(frozen=True)
 class FileEvents:
     """All of a file. `skipped` counts events that say nothing (MongoDB: an update of a document that is gone);
-    `unknown_fields` names metadata that this version does not know."""
+    `unknown_fields` names metadata that this version does not know; `beyond` counts times that are null since no
+    reader can hold them, by `route.column`."""
 
     events: list[Events]
     bad: list[BadEvent]
     unknown_fields: tuple[str, ...] = ()
     skipped: int = 0
+    beyond: Mapping[str, int] = field(default_factory=dict)
 
 
 SOURCE_TYPE = pa.struct(

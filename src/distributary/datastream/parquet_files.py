@@ -80,7 +80,7 @@ def as_stored(array: pa.Array) -> Stored:
     if pa.types.is_time(kind):
         return Scalar("long", "time-micros"), array.cast(pa.time64("us"), safe=False).cast(pa.int64())
     if pa.types.is_date(kind):
-        return Scalar("int", "date"), array.cast(pa.date32()).cast(pa.int32())
+        return Scalar("int", "date"), _days(array)
     if pa.types.is_struct(kind):
         parts = {name: as_stored(child) for name, child in _children(array).items()}
         fields = tuple(Field(name, node) for name, (node, _) in parts.items())
@@ -114,12 +114,21 @@ def _flat(array: pa.Array) -> Stored:
     return Scalar("string"), array  # the mapping gives on as it is what has no logical type
 
 
+def _days(array: pa.Array) -> pa.Array:
+    if pa.types.is_date32(array.type):
+        return array.cast(pa.int32())
+    days = [None if value is None else value // 86_400_000 for value in array.cast(pa.int64()).to_pylist()]
+    return pa.array([n if n is None or abs(n) < -casts.NO_DAY else casts.NO_DAY for n in days], pa.int32())
+
+
 def _micros(array: pa.Array) -> pa.Array:
     try:
         return array.cast(pa.timestamp("us", array.type.tz), safe=array.type.unit != "ns").cast(pa.int64())
-    except pa.ArrowInvalid:
-        cast, _ = casts.each(array.cast(pa.int64()), pa.int64(), lambda value: value * 1000)
-        return cast
+    except pa.ArrowInvalid:  # too large for microseconds, so beyond all calendars too
+        factor = {"s": 1_000_000, "ms": 1000}[array.type.unit]
+        numbers = [None if value is None else value * factor for value in array.cast(pa.int64()).to_pylist()]
+        most = -casts.NO_TIME
+        return pa.array([n if n is None or abs(n) < most else casts.NO_TIME for n in numbers], pa.int64())
 
 
 def _offsets(array: pa.ListArray) -> pa.Array:

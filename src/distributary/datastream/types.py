@@ -46,11 +46,13 @@ PLAIN = Reading()
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as Delta takes it, and the rows whose value it can't hold, with the reason."""
+    """A column as Delta takes it, and the rows whose value it can't hold, with the reason. `beyond`: times that are
+    null in it, since no reader can hold them."""
 
     array: pa.Array
     bad: Mask | None = None
     detail: str = ""
+    beyond: int = 0
 
 
 def has_column(node: Node) -> bool:
@@ -63,9 +65,16 @@ def column(node: Node, stored: pa.Array, wanted: str | None = None, reading: Rea
     """`stored` (type `arrow_type(node)`) as the mapping above says, or as the setting `wanted` asks."""
     if wanted is None:
         array, bad = _mapped(node, stored, reading)
-        return Column(array, bad, "a value that its type can't hold" if bad is not None else "")
-    array, bad = _asked(node, stored, casts.named_type(wanted), reading)
-    return Column(array, bad, f"a value that {wanted} can't hold" if bad is not None else "")
+        said = "a value that its type can't hold"
+    else:
+        array, bad = _asked(node, stored, casts.named_type(wanted), reading)
+        said = f"a value that {wanted} can't hold"
+    beyond = _nulls(array) - _nulls(stored) - (0 if bad is None else int(bad.sum()))
+    return Column(array, bad, said if bad is not None else "", max(0, beyond))
+
+
+def _nulls(array: pa.Array) -> int:
+    return int(_nulls(array.flatten()) if pa.types.is_list(array.type) else array.null_count)
 
 
 def _asked(node: Node, stored: pa.Array, type_: pa.DataType, reading: Reading) -> Cast:
@@ -86,18 +95,24 @@ def _asked(node: Node, stored: pa.Array, type_: pa.DataType, reading: Reading) -
         more = casts.each(array, type_, casts.unhex if reading.text_bytes == "hex" else casts.unbase64)
     else:
         more = casts.cast(array, type_)
-    return more[0], _either(bad, more[1])
+    array, outside = casts.in_calendar(more[0])
+    return array, _either(_either(bad, more[1]), _refused(outside, reading))
+
+
+def _refused(outside: Mask | None, reading: Reading) -> Mask | None:
+    """Of times that no reader can hold those that set their event aside: by the setting all or none."""
+    return outside if reading.out_of_range == "reject" else None
 
 
 def _text(node: Node, stored: pa.Array, reading: Reading) -> Cast:
     """Times as text keep what a timestamp can't: the offset, and PostgreSQL's infinities."""
     if isinstance(node, Record) and node.name == "timestampTz":
         millis = stored.field("offset").cast(pa.int64())
-        local = pc.add(stored.field("timestamp").cast(pa.int64()), pc.multiply(millis, 1000))
-        text = pc.binary_join_element_wise(_time_text(local), casts.offset_text(millis), "")
-        return _only(stored, text), None
+        local, bad = _time_text(stored.field("timestamp").cast(pa.int64()), pc.multiply(millis, 1000), reading)
+        text = pc.binary_join_element_wise(local, casts.offset_text(millis), "")
+        return _only(stored, text), bad
     if isinstance(node, Scalar) and TIMES.get(node.logical) == "us":
-        return _time_text(stored.cast(pa.int64())), None
+        return _time_text(stored.cast(pa.int64()), 0, reading)
     array, bad = _mapped(node, stored, reading)
     if pa.types.is_nested(array.type):
         return casts.json_text(array), bad
@@ -105,11 +120,16 @@ def _text(node: Node, stored: pa.Array, reading: Reading) -> Cast:
     return text, _either(bad, more)
 
 
-def _time_text(micros: pa.Array) -> pa.Array:
+def _time_text(micros: pa.Array, shift: pa.Array | int, reading: Reading) -> Cast:
     high, low = pc.greater_equal(micros, casts.LAST_US), pc.less_equal(micros, casts.FIRST_US)
-    safe = pc.if_else(pc.or_(high, low), 0, micros)
+    safe = pc.if_else(pc.or_(high, low), 0, pc.add(micros, shift))
     text = safe.cast(pa.timestamp("us")).cast(pa.string())
-    return pc.if_else(high, "infinity", pc.if_else(low, "-infinity", text))
+    text = pc.if_else(high, "infinity", pc.if_else(low, "-infinity", text))
+    none = pc.equal(micros, casts.NO_TIME)
+    if not pc.any(none).as_py():
+        return text, None
+    bad = pc.fill_null(none, False).to_numpy(zero_copy_only=False)
+    return pc.if_else(none, pa.scalar(None, pa.string()), text), _refused(bad, reading)
 
 
 def _mapped(node: Node, stored: pa.Array, reading: Reading) -> Cast:
@@ -127,14 +147,15 @@ def _scalar(node: Scalar, stored: pa.Array, reading: Reading) -> Cast:
     if node.logical == "decimal" and node.kind in ("bytes", "fixed"):
         return _decimal(node, stored, reading)
     if node.logical == "date" and node.kind == "int":
-        return stored.cast(pa.date32()), None
+        array, bad = casts.dates(stored)
+        return array, _refused(bad, reading)
     if node.kind in ("int", "long"):
         if node.logical in CLOCKS:
             array, bad = casts.clocks(stored, CLOCKS[node.logical])
-            return array, bad if reading.out_of_range == "reject" else None
+            return array, _refused(bad, reading)
         if node.logical in TIMES:
             array, bad = casts.timestamps(stored, TIMES[node.logical])
-            return array, bad if reading.out_of_range == "reject" else None
+            return array, _refused(bad, reading)
     return stored, None
 
 
@@ -160,10 +181,11 @@ def _record(node: Record, stored: pa.Array, reading: Reading) -> Cast:
         inner, bad = _mapped(node.field("timestamp") or NULL, stored.field("timestamp"), reading)
         return _only(stored, inner), bad
     if names == {"date", "time"}:
-        days = stored.field("date").cast(pa.int64())
-        micros = pc.add(pc.multiply(days, casts.DAY_US), stored.field("time").cast(pa.int64()))
+        days, clock = (stored.field(name).cast(pa.int64()) for name in ("date", "time"))
+        far = pc.greater(pc.abs(days), casts.LAST_DAY + 1)  # its product could wrap round to another date
+        micros = pc.if_else(far, casts.NO_TIME, pc.add(pc.multiply(days, casts.DAY_US), clock))
         array, bad = casts.timestamps(micros, "us")
-        return _only(stored, array), bad if reading.out_of_range == "reject" else None
+        return _only(stored, array), _refused(bad, reading)
     if names == {"time", "offset"}:
         text = pc.binary_join_element_wise(
             casts.clock_text(stored.field("time")), casts.offset_text(stored.field("offset")), ""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from distributary.cdc import read, routing
 from distributary.cdc.fitting import Part, RouteEvents, column_name, fit
+from distributary.cdc.orders import WorkFile
 from distributary.cdc.rejected import as_text
 from distributary.datastream.events import read_events
 from distributary.datastream.model import METADATA, Reading
-from distributary.errors import Reason
+from distributary.errors import FileBroken, Reason
 from distributary.tables.evolve import Policy
 from tests.event_files import event, json_lines
 
@@ -65,3 +69,20 @@ def test_a_row_that_python_has_no_values_for_can_be_shown(tmp_path: Path) -> Non
     shown = as_text(pa.table({"d": far, "b": [b"\xff", None]})).to_pylist()
     assert b"2147483647" in shown[0] and b'"ff"' in shown[0]
     assert b"1970-01-01" in shown[1]
+
+
+def test_a_file_that_takes_more_memory_than_there_is_is_that_files_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise MemoryError
+
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(json_lines([event(0)]))
+    file = WorkFile(str(path), path.stat().st_size, 0)
+    monkeypatch.setattr(read, "read_events", full)
+    monkeypatch.setattr(routing, "peek", full)
+    orders: Any = SimpleNamespace(source_options={}, reading=Reading())
+    with pytest.raises(FileBroken, match="MemoryError"):
+        read.load(file, orders)
+    assert routing.FileRoutes(Reading(), {}).routes([file]) == {str(path): ()}

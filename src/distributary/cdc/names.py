@@ -96,6 +96,7 @@ def reading_of(config: Pipeline) -> Reading:
         json_bytes=source.json_bytes,
         text_bytes=source.text_bytes,
         json_numbers=source.json_numbers,
+        max_unpacked_bytes=source.max_unpacked_bytes,
     )
 
 

@@ -126,9 +126,9 @@ def load(file: WorkFile, orders: ChangeOrders) -> tuple[FileEvents, bool]:
             # It is another file by now, and comes as such: the numbers of its events mean nothing any more.
             return FileEvents([], []), changed
         return events_of(body, path, orders.source_options, orders.reading), changed
-    except (FileNotFoundError, FileBroken, Outage, MemoryError):
+    except (FileNotFoundError, FileBroken, Outage):
         raise
-    except Exception as e:
+    except Exception as e:  # MemoryError too: it is this file that takes more than there is
         # Whatever a file does to its reader, the batch must not fail for it again and again.
         raise FileBroken(path=path, detail=f"{type(e).__name__}: {e}") from e
 

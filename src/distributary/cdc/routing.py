@@ -73,7 +73,7 @@ class FileRoutes:
                 if source is not None:
                     return source
             return self._peek(open_body(file.path, self._options), file.path)
-        except (Outage, MemoryError):
+        except Outage:
             raise
         except Exception:
             return None

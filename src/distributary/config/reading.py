@@ -146,6 +146,11 @@ class DatastreamSource(Model):
     max_bytes_per_batch: Size = Field(
         default=256 * 2**20, description="About the most bytes of files in one batch: a backlog is cut by this."
     )
+    max_unpacked_bytes: Size = Field(
+        default=512 * 2**20,
+        description="The most bytes of one file that is packed (gzip, avro's codecs, Parquet) once it is unpacked. A "
+        "larger one is set aside, lest a small file fill the machine.",
+    )
     columns: dict[str, Text] = Field(
         default={},
         description="Columns that get another type than their file says, by route and column or for all routes: "

@@ -12,6 +12,7 @@ import lzma
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,7 +20,9 @@ from distributary.errors import FileBroken
 
 MAGIC = b"Obj\x01"
 SYNC = 16
-LARGEST = 1 << 31
+MOST_UNPACKED = 512 << 20
+"""Bytes that one file may unpack to, where nobody says another number."""
+STEP = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,8 @@ class _Cut(Exception):
     pass
 
 
-def open_container(body: pa.Buffer, path: str) -> Container:
-    """Reads the header and finds the blocks.
+def open_container(body: pa.Buffer, path: str, most: int = MOST_UNPACKED) -> Container:
+    """Reads the header and finds the blocks, which may unpack to `most` bytes together.
 
     Raises:
         FileBroken: no avro file, or a codec that is not known.
@@ -56,11 +59,11 @@ def open_container(body: pa.Buffer, path: str) -> Container:
     schema, codec, position, sync = _opened(view, path)
     blocks, fault = _blocks(view, position, sync)
     if codec != "null":
-        return _unpacked(view, schema, blocks, fault, CODECS[codec])
+        return _unpacked(view, schema, blocks, fault, CODECS[codec], most)
     return Container(schema, _padded(body, blocks), tuple(blocks), fault)
 
 
-def open_beginning(body: pa.Buffer, path: str) -> Container:
+def open_beginning(body: pa.Buffer, path: str, most: int = MOST_UNPACKED) -> Container:
     """The first block, or as much of it as `body` has; no block where there is none, or where a packed one is cut.
 
     Raises:
@@ -75,7 +78,7 @@ def open_beginning(body: pa.Buffer, path: str) -> Container:
         return Container(schema, pa.py_buffer(bytes(SYNC)), (), "")
     block = Block(0, max(count, 0), start, min(start + max(size, 0), len(view)))
     if codec != "null":
-        return _unpacked(view, schema, [block], "", CODECS[codec])
+        return _unpacked(view, schema, [block], "", CODECS[codec], most)
     return Container(schema, body, (block,), "")
 
 
@@ -119,17 +122,20 @@ def _blocks(view: memoryview, position: int, sync: bytes) -> tuple[list[Block], 
     return blocks, ""
 
 
-def _unpacked(
-    view: memoryview, schema: str, blocks: list[Block], fault: str, unpack: Callable[[bytes], bytes]
-) -> Container:
+class TooLarge(Exception):
+    """What is packed has more bytes than it may."""
+
+
+def _unpacked(view: memoryview, schema: str, blocks: list[Block], fault: str, unpack: Unpack, most: int) -> Container:
     parts: list[bytes] = []
     found: list[Block] = []
     position = 0
     for number, block in enumerate(blocks):
         try:
-            part = unpack(bytes(view[block.start : block.end]))
+            part = unpack(bytes(view[block.start : block.end]), most - position)
         except Exception as exc:  # each codec's library has errors of its own
-            fault = f"block {number} cannot be unpacked: {exc}" + (f"; {fault}" if fault else "")
+            why = _too_large(most) if isinstance(exc, TooLarge) else str(exc)
+            fault = f"block {number} cannot be unpacked: {why}" + (f"; {fault}" if fault else "")
             break
         parts.append(part)
         found.append(Block(block.row, block.count, position, position + len(part)))
@@ -137,12 +143,16 @@ def _unpacked(
     return Container(schema, pa.py_buffer(b"".join([*parts, bytes(SYNC)])), tuple(found), fault)
 
 
+def _too_large(most: int) -> str:
+    return f"the file has more than {most:,} bytes when it is unpacked (source.max_unpacked_bytes)"
+
+
 def _padded(body: pa.Buffer, blocks: list[Block]) -> pa.Buffer:
     """Behind each whole block stands its sync marker, so nothing has to be copied."""
     return body if blocks else pa.py_buffer(bytes(SYNC))
 
 
-def _snappy(block: bytes) -> bytes:
+def _snappy(block: bytes, most: int) -> bytes:
     """Raw snappy, then the CRC-32 of what comes out (avro specification, "snappy")."""
     size = shift = 0
     for byte in block[:5]:
@@ -150,25 +160,47 @@ def _snappy(block: bytes) -> bytes:
         shift += 7
         if byte < 0x80:
             break
-    if size > LARGEST:
-        raise ValueError("an impossible size")
+    if size > most:
+        raise TooLarge
     data: bytes = pa.decompress(block[:-4], decompressed_size=size, codec="snappy", asbytes=True)
     if zlib.crc32(data) != int.from_bytes(block[-4:], "big"):
         raise ValueError("its checksum is wrong")
     return data
 
 
-def _zstandard(block: bytes) -> bytes:
-    data: bytes = pa.CompressedInputStream(pa.BufferReader(block), "zstd").read()
+def _zstandard(block: bytes, most: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
+        while part := stream.read(STEP):
+            size += len(part)
+            if size > most:
+                raise TooLarge
+            parts.append(part)
+    return b"".join(parts)
+
+
+def _deflate(block: bytes, most: int) -> bytes:
+    return _whole(zlib.decompressobj(-15), block, most)
+
+
+def _whole(unpacker: Any, block: bytes, most: int) -> bytes:
+    """All that a block unpacks to. Raises TooLarge: more than `most` bytes; ValueError: it is cut."""
+    data: bytes = unpacker.decompress(block, most + 1)
+    if len(data) > most:
+        raise TooLarge
+    if not unpacker.eof:
+        raise ValueError("it is cut")
     return data
 
 
-CODECS: dict[str, Callable[[bytes], bytes]] = {
-    "deflate": lambda block: zlib.decompress(block, -15),
+Unpack = Callable[[bytes, int], bytes]
+CODECS: dict[str, Unpack] = {
+    "deflate": _deflate,
     "snappy": _snappy,
     "zstandard": _zstandard,
-    "bzip2": bz2.decompress,
-    "xz": lzma.decompress,
+    "bzip2": lambda block, most: _whole(bz2.BZ2Decompressor(), block, most),
+    "xz": lambda block, most: _whole(lzma.LZMADecompressor(), block, most),
 }
 
 

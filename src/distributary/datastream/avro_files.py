@@ -15,12 +15,18 @@ import fastavro
 import pyarrow as pa
 
 from distributary.datastream import avro_schema
-from distributary.datastream.avro_blocks import Block, Container, open_beginning, open_container
+from distributary.datastream.avro_blocks import MOST_UNPACKED, Block, Container, open_beginning, open_container
+from distributary.datastream.avro_bounds import EventWalk, OutOfBounds, check_schema, smallest
 from distributary.datastream.avro_columns import arrow_type, is_nested_list
 from distributary.datastream.avro_lanes import is_laned, read_lanes
 from distributary.datastream.avro_schema import NULL, Array, Map, Node, Record, Scalar, Union, solid
 from distributary.datastream.model import BadEvent
 from distributary.errors import FileBroken, Reason
+
+ROWS_AT_ONCE = 5_000
+"""Events that stand in memory as Python's own values."""
+LONGEST_RAW = 1 << 20
+"""Bytes of an event that cannot be read that the quarantine gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +44,13 @@ class AvroFile:
     bad: list[BadEvent]
 
 
-def read_avro(body: pa.Buffer, path: str, fast: bool = True) -> AvroFile:
-    """All events of an avro file. `fast=False` reads with fastavro only.
+def read_avro(body: pa.Buffer, path: str, fast: bool = True, most: int = MOST_UNPACKED) -> AvroFile:
+    """All events of an avro file. `fast=False` reads with fastavro only. `most`: bytes that its blocks may unpack to.
 
     Raises:
         FileBroken: the header can't be read. Behind a whole header, faults are bad events.
     """
-    container = open_container(body, path)
+    container = open_container(body, path, most)
     schema = _schema(container, path)
     stored: list[Stored] = []
     bad: list[BadEvent] = []
@@ -61,9 +67,9 @@ def read_avro(body: pa.Buffer, path: str, fast: bool = True) -> AvroFile:
     return AvroFile(schema, stored, bad)
 
 
-def first_avro(body: pa.Buffer, path: str) -> AvroFile:
+def first_avro(body: pa.Buffer, path: str, most: int = MOST_UNPACKED) -> AvroFile:
     """The first event alone, of a file of which `body` need be no more than the beginning."""
-    container = open_beginning(body, path)
+    container = open_beginning(body, path, most)
     schema = _schema(container, path)
     stored, bad = _Slow(container, schema).read([Block(0, 1, block.start, block.end) for block in container.blocks])
     return AvroFile(schema, stored, bad)
@@ -71,7 +77,9 @@ def first_avro(body: pa.Buffer, path: str) -> AvroFile:
 
 def _schema(container: Container, path: str) -> Record:
     try:
-        return avro_schema.parse(container.schema)
+        schema = avro_schema.parse(container.schema)
+        check_schema(schema)
+        return schema
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise FileBroken(path=path, detail=f"its avro schema can't be read: {exc}") from exc
 
@@ -82,6 +90,7 @@ class _Slow:
         self._schema = schema
         plain = avro_schema.without_logical_types(json.loads(container.schema))
         self._reader_schema = fastavro.parse_schema(plain)
+        self._smallest = smallest(schema)
 
     def read(self, blocks: list[Block]) -> tuple[list[Stored], list[BadEvent]]:
         stored: list[Stored] = []
@@ -96,14 +105,26 @@ class _Slow:
                     first, rows = block.row + number + 1, []
                 else:
                     rows.append(row)
+                if len(rows) == ROWS_AT_ONCE:
+                    self._store(first, rows, stored, bad)
+                    first, rows = block.row + number + 1, []
             self._store(first, rows, stored, bad)
         return stored, bad
 
     def _rows(self, block: Block) -> Any:
         """Each event of a block; a BadEvent for one that can't be read, the last one for all that follow it."""
-        stream = io.BytesIO(self._data[block.start : block.end])
-        for number in range(block.count):
-            begin = stream.tell()
+        data = self._data[block.start : block.end]
+        stream = io.BytesIO(data)
+        walk = EventWalk(self._schema, data)
+        for number in range(min(block.count, len(data) // self._smallest + 1)):
+            begin, row = stream.tell(), block.row + number
+            try:
+                end = walk.end(begin)
+            except OutOfBounds as exc:
+                lost = block.count - number
+                what = f"{lost:,} events from here to the end of their block can't be read: {exc}"
+                yield BadEvent(row, Reason.CORRUPT_EVENT, what, bytes(data[begin : begin + LONGEST_RAW]))
+                return
             try:
                 yield fastavro.schemaless_reader(stream, self._reader_schema, None)
                 continue
@@ -111,19 +132,16 @@ class _Slow:
                 detail = "a text in it is not UTF-8"
             except Exception as exc:  # fastavro lets the errors of struct, its unions and the stream through
                 detail = str(exc) or type(exc).__name__
-            row = block.row + number
             try:
                 stream.seek(begin)
                 event = fastavro.schemaless_reader(
                     stream, self._reader_schema, None, handle_unicode_errors="backslashreplace"
                 )
+                raw = event_text(event)
             except Exception:
-                raw = bytes(self._data[block.start + begin : block.end])
-                lost = block.count - number
-                what = f"{lost} events from here to the end of their block can't be read: {detail}"
-                yield BadEvent(row, Reason.CORRUPT_EVENT, what, raw)
-                return
-            yield BadEvent(row, Reason.CORRUPT_EVENT, detail, event_text(event))
+                raw = bytes(data[begin : min(end, begin + LONGEST_RAW)])
+            stream.seek(end)
+            yield BadEvent(row, Reason.CORRUPT_EVENT, detail, raw)
 
     def _store(self, row: int, rows: list[Any], stored: list[Stored], bad: list[BadEvent]) -> None:
         """Appends the rows; by halves where one of them does not fit its own schema, as an int of 40 bits."""

@@ -35,6 +35,8 @@ Words = npt.NDArray[np.uint64]
 
 AT_ONCE = 1 << 17  # bytes looked through in one step: they stay in the processor's cache
 LONGEST_LIST = 1_000
+MOST_STEPS = 20_000
+"""Steps of one walk. Lists in lists would multiply; a file that needs more is left to fastavro."""
 ZIGZAG = np.array([(byte >> 1) ^ -(byte & 1) for byte in range(256)], np.int64)
 ODD = np.uint8(1)
 ONE = np.uint64(1)
@@ -58,6 +60,7 @@ class Walker:
         # the eight bytes from any place on, as one number
         self._words: Words = np.ndarray((self._size - 7,), np.dtype("<u8"), buffer=self._bytes.data, strides=(1,))
         self._bad: Mask = np.zeros(0, bool)
+        self._steps = 0
 
     def candidates(self, blocks: Sequence[Block]) -> Longs | None:
         """All places that look as the first row begins: a text of its length, with its punctuation (a uuid's four
@@ -86,12 +89,16 @@ class Walker:
     def walk(self, schema: Record, begins: Longs) -> tuple[Struct, Longs, Mask]:
         """The columns of the rows that begin there, where each row ends, and which rows can't be right."""
         self._bad = np.zeros(len(begins), bool)
+        self._steps = MOST_STEPS
         columns, ends = self._record(schema, begins, None)
         return columns, ends, self._bad
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
     def _node(self, node: Node, at: Longs, present: Mask | None) -> tuple[Column, Longs]:
+        self._steps -= 1
+        if self._steps < 0:
+            raise Unfit
         if isinstance(node, Scalar):
             return self._scalar(node, at, present)
         if isinstance(node, Union):

@@ -5,6 +5,7 @@ The first bytes say what a file is, not its name: somebody's `.json` may be zipp
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Iterator
 
@@ -25,6 +26,8 @@ PARQUET = b"PAR1"
 MARK = b"\xef\xbb\xbf"
 """The byte order mark that some tools put before UTF-8."""
 BODY = ("source_metadata", "payload")
+FIRST_BYTES = 1 << 20
+"""What is unpacked at first to find the first event of a zipped file."""
 
 
 def read_rows(
@@ -35,14 +38,18 @@ def read_rows(
     Raises:
         FileBroken: nothing of it can be read.
     """
-    body, fault = _unzipped(body)
+    packed, most = body, reading.max_unpacked_bytes
+    body, fault = _unzipped(packed, most)
+    if body is not packed and body.size > most:
+        detail = f"it has more than {most:,} bytes when it is unpacked (source.max_unpacked_bytes)"
+        raise FileBroken(path=path, detail=detail)
     format_ = _format(body, path, reading)
     if format_ == "avro":
-        file = read_avro(body, path)
+        file = read_avro(body, path, most=most)
         bad += file.bad
         yield from avro_rows(file)
     elif format_ == "parquet":
-        yield from read_parquet(body, path, bad)
+        yield from read_parquet(body, path, bad, most)
     elif format_ == "json":
         yield from read_json(body.to_pybytes().removeprefix(MARK), path, reading, schema_text, bad)
     if fault:
@@ -52,20 +59,31 @@ def read_rows(
 
 def first_row(body: pa.Buffer, path: str, reading: Reading) -> Rows | None:
     """The first event of a file, of which `body` may be only the beginning (Parquet: the whole). None without one."""
-    body, _ = _unzipped(body)
+    whole = body
+    body, _ = _unzipped(whole, FIRST_BYTES)
+    found = _first(body, path, reading)
+    if found is None and body.size > FIRST_BYTES:
+        body, _ = _unzipped(whole, reading.max_unpacked_bytes)
+        found = _first(body, path, reading)
+    return found
+
+
+def _first(body: pa.Buffer, path: str, reading: Reading) -> Rows | None:
     format_ = _format(body, path, reading)
     bad: list[BadEvent] = []
     if format_ == "avro":
-        return next(avro_rows(first_avro(body, path)), None)
+        return next(avro_rows(first_avro(body, path, reading.max_unpacked_bytes)), None)
     if format_ == "parquet":
-        return next((rows.take(np.zeros(1, np.int64)) for rows in read_parquet(body, path, bad)), None)
+        parts = read_parquet(body, path, bad, reading.max_unpacked_bytes)
+        return next((rows.take(np.zeros(1, np.int64)) for rows in parts), None)
     if format_ != "json":
         return None
     text = body.to_pybytes().removeprefix(MARK)
     line = next((line for line in text.split(b"\n") if line.strip()), b"")
     for part in (line, text):  # the second is for a file that is one object, or a list, over many lines
-        for rows in read_json(part, path, reading, None, bad):
-            return rows.take(np.zeros(1, np.int64))
+        with contextlib.suppress(FileBroken):
+            for rows in read_json(part, path, reading, None, []):
+                return rows.take(np.zeros(1, np.int64))
     return None
 
 
@@ -101,31 +119,37 @@ def _format(body: pa.Buffer, path: str, reading: Reading) -> str:
     raise FileBroken(path=path, detail="it is neither avro, nor JSON lines, nor Parquet, zipped or not")
 
 
-def _unzipped(body: pa.Buffer) -> tuple[pa.Buffer, str]:
-    """The content, and what is wrong with its end: a cut file gives all that can be unpacked."""
+def _unzipped(body: pa.Buffer, most: int) -> tuple[pa.Buffer, str]:
+    """The content, and what is wrong with its end: a cut file gives all that can be unpacked. Of content with more than
+    `most` bytes only its beginning, a byte longer than that."""
     if body.size < 2 or body.slice(0, 2).to_pybytes() != GZIP:
         return body, ""
     parts: list[bytes] = []
     left = body.to_pybytes()
-    while left.startswith(GZIP):
+    room = most + 1
+    while left.startswith(GZIP) and room:
         member = zlib.decompressobj(wbits=31)
         try:
-            parts.append(member.decompress(left))
+            parts.append(member.decompress(left, room))
         except zlib.error as exc:
-            return pa.py_buffer(b"".join([*parts, _until_fault(left)])), f"is garbled ({exc})"
+            return pa.py_buffer(b"".join([*parts, _until_fault(left, room)])), f"is garbled ({exc})"
+        room -= len(parts[-1])
         if not member.eof:
             return pa.py_buffer(b"".join(parts)), "is cut"
         left = member.unused_data
     return pa.py_buffer(b"".join(parts)), "is followed by something else" if left.strip(b"\0") else ""
 
 
-def _until_fault(data: bytes) -> bytes:
+def _until_fault(data: bytes, room: int) -> bytes:
     """What a garbled member gives before its fault: unpacked in small steps."""
     member = zlib.decompressobj(wbits=31)
-    parts = []
+    parts: list[bytes] = []
     for start in range(0, len(data), 4_096):
         try:
-            parts.append(member.decompress(data[start : start + 4_096]))
+            parts.append(member.decompress(member.unconsumed_tail + data[start : start + 4_096], max(1, room)))
         except zlib.error:
+            break
+        room -= len(parts[-1])
+        if room <= 0:
             break
     return b"".join(parts)

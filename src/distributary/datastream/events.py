@@ -13,7 +13,15 @@ import pyarrow.compute as pc
 from distributary.datastream import types
 from distributary.datastream.contents import first_row, read_rows
 from distributary.datastream.hashing import row_hash
-from distributary.datastream.metadata import BETWEEN, Metadata, Rows, is_constant, names_tables, unknown_fields
+from distributary.datastream.metadata import (
+    BETWEEN,
+    Metadata,
+    Rows,
+    is_constant,
+    names_tables,
+    places_by,
+    unknown_fields,
+)
 from distributary.datastream.model import (
     METADATA,
     METADATA_TYPE,
@@ -165,8 +173,8 @@ def _groups(
             code = pc.fill_null(array, "").dictionary_encode()
             number = number * len(code.dictionary) + code.indices.to_numpy(zero_copy_only=False)
             _, number = np.unique(number, return_inverse=True)  # small again: any number of parts fits
-    for first in np.sort(np.unique(number, return_index=True)[1]).tolist():
-        places = np.flatnonzero(number == number[first])
+    for places in places_by(number):
+        first = int(places[0])
         schema_key, keys = (array[first].as_py() or "" for array in parts[3:])
         yield ((metadata.source_table(first, kind), schema_key), tuple(filter(None, keys.split(BETWEEN)))), places
 

@@ -8,7 +8,7 @@ schema file where there is one, else by what all tokens of the column have in co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -20,13 +20,15 @@ import pyarrow.compute as pc
 from distributary.datastream import avro_schema
 from distributary.datastream.avro_schema import NULL, Node, Record, solid
 from distributary.datastream.json_values import Tokens, by_node, by_tokens, metadata_array, token_array
-from distributary.datastream.metadata import Rows, is_constant
+from distributary.datastream.metadata import Rows, is_constant, places_by
 from distributary.datastream.model import BadEvent, Reading
 from distributary.errors import FileBroken, Reason
 
 Fields = dict[str, msgspec.Raw]
 
 BODY = ("source_metadata", "payload")
+CELLS = 10_000_000
+"""Cells of a file's table that cost nothing; more than these must have some bytes in the file."""
 LINES_AT_ONCE = 2_048  # no more of the parser's small objects live at a time: a great many slow Python down
 NOTHING = msgspec.Raw(b"null")
 _LONE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -47,7 +49,9 @@ def read_json(body: bytes, path: str, reading: Reading, schema_text: str | None,
     """
     nodes = _payload_nodes(schema_text, path)
     lines = _lines(body)
-    batches = [_cut(lines[start : start + LINES_AT_ONCE], start, bad) for start in range(0, len(lines), LINES_AT_ONCE)]
+    room = _Room(path, len(lines), 4 * len(body) + CELLS)
+    starts = range(0, len(lines), LINES_AT_ONCE)
+    batches = [_cut(lines[start : start + LINES_AT_ONCE], start, bad, room) for start in starts]
     batches = [batch for batch in batches if batch.rows]
     if not batches:
         if len(bad) > 1:
@@ -76,7 +80,22 @@ class _Batch:
     payload: dict[str, pa.Array]
 
 
-def _cut(lines: Sequence[bytes], first: int, bad: list[BadEvent]) -> _Batch:
+class _Room:
+    """Bounds the table that a file's events make: every name is a column of it, and every event a row."""
+
+    def __init__(self, path: str, rows: int, cells: int) -> None:
+        self._path, self._rows, self._cells = path, rows, cells
+        self._names: set[str] = set()
+
+    def take(self, names: Iterable[str]) -> None:
+        """Raises FileBroken: together with those that were taken before, there are too many names for so many rows."""
+        self._names.update(names)
+        if len(self._names) * self._rows > self._cells:
+            detail = f"its {self._rows:,} events have more than {len(self._names) - 1:,} different fields"
+            raise FileBroken(path=self._path, detail=detail)
+
+
+def _cut(lines: Sequence[bytes], first: int, bad: list[BadEvent], room: _Room) -> _Batch:
     """Cuts lines, of which the first is event `first` of the file; those that are no events are added to `bad`."""
     rows: list[int] = []
     tops: list[Fields] = []
@@ -100,7 +119,7 @@ def _cut(lines: Sequence[bytes], first: int, bad: list[BadEvent]) -> _Batch:
         tops.append(event)
         sources.append(source or {})
         payloads.append(payload or {})
-    return _Batch(rows, _columns(tops), _columns(sources), _columns(payloads))
+    return _Batch(rows, *(_columns(records, room) for records in (tops, sources, payloads)))
 
 
 def _with_whole_characters(line: bytes) -> bytes:
@@ -158,15 +177,17 @@ def _payload_nodes(schema_text: str | None, path: str) -> dict[str, Node]:
     return {field.name: field.node for field in payload.fields} if isinstance(payload, Record) else {}
 
 
-def _columns(records: Sequence[Fields]) -> dict[str, pa.Array]:
+def _columns(records: Sequence[Fields], room: _Room) -> dict[str, pa.Array]:
     """The records' tokens by name; names in the order in which they are met."""
     if not records:
         return {}
     names = list(records[0])
     if all(list(record) == names for record in records):
+        room.take(names)
         values = zip(*(record.values() for record in records), strict=True)
         return {name: token_array(raw) for name, raw in zip(names, values, strict=True)}
     known = dict.fromkeys(name for record in records for name in record)
+    room.take(known)
     return {name: token_array([record.get(name, NOTHING) for record in records]) for name in known}
 
 
@@ -180,8 +201,7 @@ def _groups(top: dict[str, pa.Array], source: dict[str, pa.Array], count: int) -
             codes = pc.fill_null(array.cast(pa.string()), "").dictionary_encode()
             number = number * len(codes.dictionary) + codes.indices.to_numpy(zero_copy_only=False)
             _, number = np.unique(number, return_inverse=True)
-    for first in np.sort(np.unique(number, return_index=True)[1]).tolist():
-        yield np.flatnonzero(number == number[first])
+    yield from places_by(number)
 
 
 def _with_payload(rows: Rows, payload: dict[str, pa.Array], nodes: dict[str, Node], reading: Reading) -> Rows:

@@ -8,7 +8,7 @@ writes times in four ways.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -261,6 +261,13 @@ def infer_kind(source: dict[str, Any], read_method: str) -> Kind:
     if "lsn" in source:  # a backfill row without a position; PostgreSQL does not tell its database
         return Kind.SQLSERVER if source.get("database") else Kind.POSTGRESQL
     return Kind.ORACLE if "row_id" in source else Kind.GENERIC
+
+
+def places_by(number: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+    """The places of each group, ascending; the groups in the order in which they are met."""
+    order = np.argsort(number, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(number[order])) + 1) if len(order) else []
+    yield from sorted(groups, key=lambda places: int(places[0]))
 
 
 def is_constant(array: pa.Array) -> bool:

@@ -54,7 +54,8 @@ class Reading:
     "*.column" for every route. `out_of_range` is what becomes of times that no Delta reader can hold (PostgreSQL's
     infinity): null, or the event is set aside. `json_bytes` is the encoding of BYTES in JSON files, `text_bytes` that
     of binary columns that a source writes as text (MySQL: hex), used where `columns` asks for binary. `json_numbers`
-    is the type of JSON numbers with a fraction where no schema file says better. `order` goes to the sequence as is.
+    is the type of JSON numbers with a fraction where no schema file says better. `max_unpacked_bytes`: what a file may
+    have when it is unpacked. `order` goes to the sequence as is.
 
     Raises:
         ValueError: a column's type, or that of numbers, is none.
@@ -68,6 +69,7 @@ class Reading:
     json_bytes: Literal["base64", "hex"] = "base64"
     text_bytes: Literal["hex", "base64"] = "hex"
     json_numbers: str = "string"
+    max_unpacked_bytes: int = 512 << 20
     order: Any = None
 
     def __post_init__(self) -> None:

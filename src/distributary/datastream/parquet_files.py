@@ -17,19 +17,26 @@ from distributary.datastream.metadata import Rows
 from distributary.datastream.model import BadEvent
 from distributary.errors import FileBroken, Reason
 
+MOST_UNPACKED = 512 << 20
+BYTES_OF_A_COLUMN = 8
 Stored = tuple[Node, pa.Array]
 
 
-def read_parquet(body: pa.Buffer, path: str, bad: list[BadEvent]) -> Iterator[Rows]:
-    """The events of each row group; one that can't be read is added to `bad`.
+def read_parquet(body: pa.Buffer, path: str, bad: list[BadEvent], most: int = MOST_UNPACKED) -> Iterator[Rows]:
+    """The events of each row group; one that can't be read is added to `bad`. The file may unpack to `most` bytes.
 
     Raises:
         FileBroken: the footer can't be read, so nothing can.
     """
+    items = _most_items(body)
     try:
-        file = pq.ParquetFile(pa.BufferReader(body))
+        # A footer that tells of more columns than it has bytes for would have them all made first.
+        file = pq.ParquetFile(
+            pa.BufferReader(body), thrift_string_size_limit=body.size, thrift_container_size_limit=items
+        )
     except (pa.ArrowException, OSError) as exc:
         raise FileBroken(path=path, detail=f"it is no whole Parquet file: {exc}") from exc
+    _check_size(file.metadata, path, most)
     row = 0
     for number in range(file.num_row_groups):
         count = file.metadata.row_group(number).num_rows
@@ -42,6 +49,25 @@ def read_parquet(body: pa.Buffer, path: str, bad: list[BadEvent]) -> Iterator[Ro
             if count:
                 yield _rows(table, row)
         row += count
+
+
+def _most_items(body: pa.Buffer) -> int:
+    """Items that a list in the footer may have: each column takes some bytes of it."""
+    said = int.from_bytes(body.slice(max(0, body.size - 8), 4).to_pybytes(), "little") if body.size >= 8 else 0
+    return 1_000 + min(said, int(body.size)) // BYTES_OF_A_COLUMN
+
+
+def _check_size(footer: pq.FileMetaData, path: str, most: int) -> None:
+    """Raises FileBroken: a file that would be larger than it may, by its footer."""
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    size = sum(max(group.total_byte_size, 0) for group in groups)
+    # A column of one value takes next to no bytes in the file, but some in memory.
+    cells = sum(max(group.num_rows, 0) for group in groups) * footer.num_columns
+    if max(size, cells) > most:
+        detail = (
+            f"its footer tells of {size:,} bytes and {cells:,} values; allowed are {most:,} (source.max_unpacked_bytes)"
+        )
+        raise FileBroken(path=path, detail=detail)
 
 
 def _rows(table: pa.Table, row: int) -> Rows:

@@ -14,10 +14,13 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from distributary.config import RegistryConfig
+from distributary.config import KafkaSource, RegistryConfig
 from distributary.errors import RegistryDenied, RegistryDown, SourceDataLost, SourceDown, SourceMissing
 from distributary.registry import Reference, open_registry
 from distributary.simulate.games.records import Faults, Plan
+from distributary.sources.kafka import describe_topics
+from distributary.status.lag import pipeline_lag
+from distributary.tables.store import Store
 from tests.scenarios import Scenario, message
 from tests.services import free_ports
 from tests.services.kafka import Kafka
@@ -84,6 +87,38 @@ def test_envelopes_of_both_partitions_land_once(scenario: KafkaScenario) -> None
     assert scenario.rows(games.names[0])[0]["_origin"]["topic"] == scenario.topic
     assert scenario.rows(games.names[0])[0]["_origin"]["timestamp"] is not None
     assert all(r["topic"] == scenario.topic for r in scenario.quarantined())
+
+
+def test_records_of_aborted_and_open_transactions_are_in_no_table(scenario: KafkaScenario) -> None:
+    kafka, topic = scenario.kafka, scenario.topic
+    scenario.send(scenario.simple("a", "before"))
+    with kafka.transaction(topic, [scenario.simple("a", "aborted"), scenario.simple("b", "aborted")], commit=False):
+        pass
+    with kafka.transaction(topic, [scenario.simple("a", "committed")]):
+        pass
+    open_one = [scenario.simple("a", "open"), scenario.simple("a", "open too")]
+    with kafka.transaction(topic, open_one, commit=False):
+        scenario.send(scenario.simple("a", "behind it"), partition=1)
+        scenario.run()
+        assert sorted(scenario.values("a", "user")) == ["before", "behind it", "committed"]
+        source = scenario.config.source
+        assert isinstance(source, KafkaSource)
+        (described,) = describe_topics(source)
+        assert described.latest[0] == 6  # before, two aborted with their marker, committed with its own
+        assert pipeline_lag(scenario.config, Store()).rows == 0
+    scenario.run()
+    with kafka.transaction(topic, [scenario.simple("a", "last")]):
+        pass
+    scenario.run()
+    assert sorted(scenario.values("a", "user")) == ["before", "behind it", "committed", "last"]
+    assert not scenario.reasons() and scenario.table_names() == ["a"]
+
+
+def test_a_setting_reads_uncommitted_records_too(scenario: KafkaScenario) -> None:
+    scenario.configure(source={"options": {"isolation.level": "read_uncommitted"}})
+    with scenario.kafka.transaction(scenario.topic, [scenario.simple("a", "aborted")], commit=False):
+        scenario.run()
+    assert scenario.values("a", "user") == ["aborted"]
 
 
 def test_null_empty_and_header_only_values_are_three_things(scenario: KafkaScenario) -> None:

@@ -153,6 +153,20 @@ class Kafka(Server):
         assert producer.flush(30) == 0
         return sent
 
+    @contextmanager
+    def transaction(self, topic: str, values: Iterable[bytes], *, commit: bool = True) -> Iterator[None]:
+        """Produce to partition 0 in a transaction that is open inside of the block, and ends behind it."""
+        producer = Producer(self.client(**{"transactional.id": uuid.uuid4().hex}))
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value, b"key", partition=0)
+        assert producer.flush(30) == 0
+        try:
+            yield
+        finally:
+            (producer.commit_transaction if commit else producer.abort_transaction)(30)
+
     def _admin(self) -> AdminClient:
         # librdkafka tells of a broker that is not up yet on stderr; only the answer matters here.
         return AdminClient({**self.client(), "log_level": "0"})

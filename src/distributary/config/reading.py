@@ -66,7 +66,11 @@ class KafkaSource(Model):
         default=None, description="Encryption and credentials; without it PLAINTEXT."
     )
     options: dict[str, Option] = Field(
-        default={}, repr=False, description="More Kafka client settings, without the `kafka.` prefix."
+        default={},
+        repr=False,
+        description="More Kafka client settings, without the `kafka.` prefix. `isolation.level` is "
+        "`read_committed`: records of aborted transactions are not read, and those of an open one hold up what is "
+        "behind them in their partition; `read_uncommitted` reads all.",
     )
 
     @field_validator("options")

@@ -17,8 +17,13 @@ from distributary.errors import SourceDown, SourceMissing
 
 TIMEOUT_SEC = 10.0
 
-_CLIENT_DEFAULTS = {"default.api.timeout.ms": "30000", "request.timeout.ms": "15000"}
-"""Kafka's own defaults let a broker that is away hang a batch for minutes."""
+ISOLATION = "isolation.level"
+_CLIENT_DEFAULTS = {
+    "default.api.timeout.ms": "30000",
+    "request.timeout.ms": "15000",
+    ISOLATION: "read_committed",
+}
+"""Kafka's own defaults let a broker that is away hang a batch for minutes, and give records of aborted transactions."""
 
 
 def kafka_stream(spark: SparkSession, source: KafkaSource) -> DataFrame:
@@ -105,7 +110,8 @@ def client_security(security: KafkaSecurity | None) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as the broker has it. `id` changes when a topic is deleted and made again. Offsets per partition."""
+    """A topic as the broker has it. `id` changes when a topic is deleted and made again. Offsets per partition;
+    `latest` is where this source's reader ends: by default before the first transaction that is open."""
 
     name: str
     id: str
@@ -137,7 +143,8 @@ def describe_topics(source: KafkaSource) -> list[Topic]:
     for name in names:
         if name not in known:
             raise SourceMissing(source=f"Kafka at {source.bootstrap_servers}", what=f"topic {name!r}")
-    consumer = Consumer({**client, "group.id": "distributary-lookup", "enable.auto.commit": False})
+    isolation = {ISOLATION: source.options.get(ISOLATION, _CLIENT_DEFAULTS[ISOLATION])}
+    consumer = Consumer({**client, **isolation, "group.id": "distributary-lookup", "enable.auto.commit": False})
     try:
         return [_describe(admin, consumer, name, list(known[name].partitions)) for name in names]
     except KafkaException as e:

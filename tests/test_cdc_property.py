@@ -41,7 +41,6 @@ from distributary.sources.file_ledger import FileLedger
 from distributary.state.ledger import Ledger
 from distributary.tables import append
 from tests.naive_fold import is_delete, living, newest
-from tests.scenarios import Killed
 from tests.shop import START_MS
 from tests.sparkless import Sparkless
 
@@ -329,6 +328,10 @@ BORDERS: tuple[tuple[Any, str], ...] = (
 )
 
 
+class Ended(SystemExit):
+    """The end of the process: nothing in the product catches it, wherever it is."""
+
+
 @contextmanager
 def ending_at(number: int | None) -> Iterator[None]:
     """The process ends at the border of this number, counted before and after each step that leaves something behind;
@@ -340,7 +343,7 @@ def ending_at(number: int | None) -> Iterator[None]:
             left[0] -= 1
             if left[0] < 0:
                 left[0] = None
-                raise Killed
+                raise Ended
 
     def bordered(whole: Callable[..., Any]) -> Callable[..., Any]:
         def step(*args: Any, **kwargs: Any) -> Any:
@@ -356,7 +359,7 @@ def ending_at(number: int | None) -> Iterator[None]:
             patch.setattr(target, name, bordered(getattr(target, name)))
         try:
             yield
-        except Killed:
+        except Ended:
             return
 
 

@@ -16,7 +16,7 @@ LAYERS = [
     "__init__",
     "names",
     "errors",
-    "shares",
+    "border shares",
     "config spark.java spark.launcher",
     "registry spark.session datastream shape",
     "formats tables",

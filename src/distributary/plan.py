@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from distributary.border import contained
 from distributary.bronze.table import first_hop, open_bronze, route_keys
 from distributary.cdc.planned import plan_files
 from distributary.config import DatastreamSource, KafkaSource, Pipeline
-from distributary.errors import DistributaryError, Reason
+from distributary.errors import Reason
 from distributary.fanout.batch_chunks import BatchChunks
 from distributary.fanout.chunks import read_records, read_rejected
 from distributary.fanout.decode import decode, incoming_schemas
@@ -236,8 +236,8 @@ class DryRun:
         found = self._tables.setdefault(route, TablePlan(route, uri, new=False))
         try:
             return self._fit(found, incoming_schemas(route, writers, compiled, orders), orders)
-        except (DistributaryError, DeltaError, OSError) as e:
-            found.parked = f"{type(e).__name__}: {e}"
+        except BaseException as e:
+            found.parked = contained(e)
         return Special("parked", why=found.parked)
 
     def _fit(self, found: TablePlan, incoming: Sequence[pa.Schema], orders: Orders) -> Special:

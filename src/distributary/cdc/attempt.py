@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from distributary.border import contained
 from distributary.cdc.by_spark import BySpark
 from distributary.cdc.deliver import Work
 from distributary.cdc.gather import shares_of
 from distributary.cdc.joining import agrees, joined, schema_of, source_of, take_merge
-from distributary.cdc.merging import FAULTS, MergeWork
+from distributary.cdc.merging import MergeWork
 from distributary.cdc.orders import STRAY, ChangeOrders, ChangeOutcome, RouteOrder, Seen, WorkFile
 from distributary.cdc.routing import groups
 from distributary.cdc.tasks import run_deliver, run_merges
@@ -118,7 +119,11 @@ class Attempt:
             if failed is not None:
                 again[route] = self._parked(failed, failed.error or "")
                 continue
-            evolution = self._evolution(None, outcomes, orders)
+            try:
+                evolution = self._evolution(None, outcomes, orders)
+            except BaseException as e:
+                again[route] = self._parked(outcomes[0], contained(e))
+                continue
             if not all(agrees(evolution.schema, schema_of(o)) for o in outcomes):
                 again[route] = replace(orders.order(route), schema=evolution.schema)
         if again:
@@ -135,9 +140,10 @@ class Attempt:
                 continue
             try:
                 self._commit(outcome, orders)
-            except FAULTS as e:
-                outcome.store_fault = append.is_store_fault(e)
-                raise Again({outcome.route: self._parked(outcome, append.in_words(e))}) from e
+            except BaseException as e:
+                why = contained(e)
+                outcome.blame(e)
+                raise Again({outcome.route: self._parked(outcome, why)}) from e
 
     def _commit(self, outcome: ChangeOutcome, orders: ChangeOrders) -> None:
         """One commit for the files of many tasks, or of a table that only Spark may write."""
@@ -199,7 +205,7 @@ class Attempt:
         tried = [o for o in done.outcomes.values() if self.orders.order(o.route).log != "parked"]
         failed = [o for o in tried if o.state == "failed" or (o.merge_state == "parked" and o.merge_error)]
         for outcome in failed:
-            if outcome.store_fault or (len(failed) == len(tried) and len(tried) > 1):
+            if outcome.store_fault or (len(failed) == len(tried) > 1 and all(o.store_doubt for o in failed)):
                 raise StoreDown(path=outcome.table, detail=outcome.error or outcome.merge_error)
 
 

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from distributary.cdc.merging import FAULTS, horizon, take_merged
+from distributary.cdc.merging import horizon, take_merged
 from distributary.cdc.orders import ORIGIN, ChangeOrders, ChangeOutcome
 from distributary.names import quoted
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.evolve import Evolution
 from distributary.tables.merge import Target
-from distributary.tables.spark_engine import SparkEngine, SparkEngineError, spark_schema
+from distributary.tables.spark_engine import SparkEngine, spark_ended, spark_schema
 from distributary.tables.spark_merge import merge_by_spark, merge_session, newest_by_spark
 from distributary.tables.store import Store, join, local_path
 
@@ -31,21 +31,16 @@ class BySpark:
         """Routes of which a table was written by Spark last, as far as known."""
 
     def append(self, outcome: ChangeOutcome, evolution: Evolution, orders: ChangeOrders) -> None:
-        """Append an outcome's files to its log table. Raises OSError for what Spark refuses."""
+        """Append an outcome's files to its log table. Raises SparkEngineError for what Spark refuses."""
         outcome.by_spark = True
         owner = Owner(orders.pipeline, outcome.route)
         policy = orders.named.policy(outcome.route)
-        try:
-            schema = self.engine.prepare(
-                outcome.table, [evolution.schema], policy, owner, orders.named.tables.properties
-            )
-            rows = _read(self.spark, [join(outcome.files_at, f.path) for f in outcome.files])
-            names = set(rows.columns)
-            known = spark_schema(schema)
-            rows = rows.select(*(rows[quoted(f.name)].cast(f.dataType).alias(f.name) for f in known if f.name in names))
-            self.engine.append(rows, outcome.table, orders.mark)
-        except SparkEngineError as e:
-            raise OSError(str(e)) from e
+        schema = self.engine.prepare(outcome.table, [evolution.schema], policy, owner, orders.named.tables.properties)
+        rows = _read(self.spark, [join(outcome.files_at, f.path) for f in outcome.files])
+        names = set(rows.columns)
+        known = spark_schema(schema)
+        rows = rows.select(*(rows[quoted(f.name)].cast(f.dataType).alias(f.name) for f in known if f.name in names))
+        self.engine.append(rows, outcome.table, orders.mark)
 
     def merge(self, merged: ChangeOutcome, orders: ChangeOrders) -> ChangeOutcome:
         """Merge the reduced rows in `merged.merge_files` by Spark. Never raises for a fault of the table."""
@@ -65,9 +60,10 @@ class BySpark:
                 rows = newest_by_spark(rows, merged.keys, rules.order)
             done = merge_by_spark(session, target, rows, merged.keys, rules, orders.mark, aside=(ORIGIN,))
             take_merged(merged, done)
-        except (*FAULTS, SparkEngineError) as e:
-            merged.merge_state, merged.merge_error = "parked", append.in_words(e)
-            merged.store_fault = append.is_store_fault(e)
+        except BaseException as e:
+            if spark_ended(e):
+                raise
+            merged.park_merge(e)
         for file in merged.merge_files:
             self.store.delete(orders.parts, file.path)
         merged.merge_spark = None

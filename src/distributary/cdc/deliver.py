@@ -14,12 +14,11 @@ import pyarrow as pa
 
 from distributary.cdc.fitting import Fitted, RouteEvents, newest_ms, origins
 from distributary.cdc.log import append_events, write_files
-from distributary.cdc.merging import FAULTS, merge_now
+from distributary.cdc.merging import merge_now
 from distributary.cdc.orders import ChangeOrders, ChangeOutcome, Seen, WorkFile
 from distributary.cdc.read import read_files
 from distributary.cdc.rejected import count_reasons, rejected_events, without
 from distributary.errors import Reason
-from distributary.tables import append
 from distributary.tables.datafile import DataFile
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, write_rejected
 
@@ -64,28 +63,21 @@ def deliver_route(events: RouteEvents, orders: ChangeOrders) -> tuple[ChangeOutc
     """Write one route: what was done, and the events to keep aside. Never raises for a fault of this route's tables."""
     source = events.source
     route = source.route
-    log, merged = orders.named.log(source), orders.named.merged(source)
-    keys = [orders.named.keys(source, found) for found in events.key_lists()]
-    outcome = ChangeOutcome(
-        route,
-        log or merged or "",
-        "empty",
-        rows_in=events.rows - events.again,  # those of `again` that are good now come to it below
-        source=source,
-        keys=keys[0],
-        merged=merged,
-        has_log=log is not None or not keys[0],
-        newest_ms=newest_ms(events),
-        keeps=orders.named.keeps,
-    )
+    rows_in = events.rows - events.again  # those of `again` that are good now come to it below
+    outcome = ChangeOutcome(route, "", "empty", rows_in, source=source, keeps=orders.named.keeps)
     try:
+        log, outcome.merged = orders.named.log(source), orders.named.merged(source)
+        outcome.table = log or outcome.merged or ""
+        keys = [orders.named.keys(source, found) for found in events.key_lists()]
+        outcome.keys, outcome.has_log = keys[0], log is not None or not keys[0]
+        outcome.newest_ms = newest_ms(events)
         order = orders.order(route)
         if order.log == "parked":
             raise _Parked(order.why)
         started = time.monotonic()
-        fitted = _log(events, log, merged, orders, outcome)
+        fitted = _log(events, log, outcome.merged, orders, outcome)
         outcome.seconds["log"] = time.monotonic() - started
-    except (_Parked, *FAULTS) as e:
+    except BaseException as e:
         return outcome, _failed(events, orders, outcome, e)
     if events.again:
         outcome.again = _brought_back(events, fitted)
@@ -93,11 +85,10 @@ def deliver_route(events: RouteEvents, orders: ChangeOrders) -> tuple[ChangeOutc
     outcome.brought = fitted.brought
     try:
         merge_now(events, keys, fitted, orders, outcome)
-    except FAULTS as e:
+    except BaseException as e:
         if not outcome.has_log:
             return outcome, _failed(events, orders, outcome, e)
-        outcome.merge_state, outcome.merge_error = "parked", append.in_words(e)
-        outcome.store_fault = append.is_store_fault(e)
+        outcome.park_merge(e)
     return outcome, fitted.rejected
 
 
@@ -115,9 +106,8 @@ def _log(
 
 
 def _failed(events: RouteEvents, orders: ChangeOrders, outcome: ChangeOutcome, error: BaseException) -> list[pa.Table]:
-    parked = isinstance(error, _Parked)
-    outcome.state, outcome.error = "failed", str(error) if parked else append.in_words(error)
-    outcome.store_fault = append.is_store_fault(error)
+    why = outcome.fail(error)
+    outcome.error = str(error) if isinstance(error, _Parked) else why
     outcome.rows_in = events.rows - events.again
     outcome.rows_written, outcome.files, outcome.again = 0, [], {}
     return [rejected_events(events.source.route, origins(events, orders.batch), Reason.TABLE_PARKED, outcome.error)]

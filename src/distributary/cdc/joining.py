@@ -34,7 +34,6 @@ def joined(one: ChangeOutcome | None, other: ChangeOutcome) -> ChangeOutcome:
         one.schema = evolve(schema_of(one), [schema_of(other)], Policy()).schema.serialize().to_pybytes()
     if other.error:
         one.state, one.error = other.state, other.error
-    one.store_fault = one.store_fault or other.store_fault
     merged = one.merge_created
     take_merge(one, other)
     one.merge_created = one.merge_created or merged
@@ -52,6 +51,8 @@ def take_merge(outcome: ChangeOutcome, merged: ChangeOutcome) -> None:
     outcome.by_spark = outcome.by_spark or merged.by_spark
     outcome.merge_spark, outcome.merge_files = merged.merge_spark, merged.merge_files
     outcome.merge_tip = merged.merge_tip or outcome.merge_tip
+    outcome.store_fault = outcome.store_fault or merged.store_fault
+    outcome.store_doubt = outcome.store_doubt or merged.store_doubt
     outcome.upserts += merged.upserts
     outcome.deletes += merged.deletes
     outcome.stale += merged.stale

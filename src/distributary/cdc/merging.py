@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from distributary.cdc.fitting import RESERVED, Fitted, RouteEvents
 from distributary.cdc.gather import Gathered, by_share
@@ -25,14 +24,11 @@ from distributary.cdc.rejected import rejected_events
 from distributary.cdc.unjudged import unjudged
 from distributary.datastream.model import SourceTable
 from distributary.datastream.reduce import Reduced, reduce_rows
-from distributary.errors import DistributaryError, KeysChanged, Reason
+from distributary.errors import KeysChanged, Reason
 from distributary.tables import append
-from distributary.tables.append import CommitConflict, Mark, Owner
+from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import write_data_file
 from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
-
-FAULTS = (DistributaryError, DeltaError, OSError, CommitConflict, pa.ArrowException, ValueError)
-"""What may go wrong with one table."""
 
 
 @dataclass(frozen=True)
@@ -253,9 +249,8 @@ def merge_files(work: MergeWork, orders: ChangeOrders) -> ChangeOutcome:
                 last = number == work.shares - 1 and outcome.merge_spark is None
                 app = orders.app if last else f"{orders.app}+share {number} of {work.shares}"
                 _merge_share(source, rows, orders, outcome, Mark(app, work.upto))
-    except FAULTS as e:
-        outcome.merge_state, outcome.merge_error = "parked", append.in_words(e)
-        outcome.store_fault = append.is_store_fault(e)
+    except BaseException as e:
+        outcome.park_merge(e)
     return outcome
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from distributary.border import contained
 from distributary.cdc.names import Named
 from distributary.datastream.model import Reading, SourceTable
 from distributary.fanout.orders import Outcome
@@ -155,6 +156,11 @@ class ChangeOutcome(Outcome):
     late_rows: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     resolved: list[str] = field(default_factory=list)
+
+    def park_merge(self, error: BaseException) -> None:
+        """Note that the merged table cannot be written. Raises what is no table's fault (`border`)."""
+        self.merge_state, self.merge_error = "parked", contained(error)
+        self.blame(error)
 
     def _about(self) -> str | None:
         if self.source is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
+from distributary.border import contained
 from distributary.cdc.fitting import Part, RouteEvents, fit
 from distributary.cdc.log import payload_schema, widening
 from distributary.cdc.names import Named, reading_of, source_options
@@ -19,7 +20,7 @@ from distributary.cdc.read import events_of
 from distributary.cdc.rejected import count_reasons
 from distributary.config import DatastreamSource, Pipeline
 from distributary.config.quantities import moment
-from distributary.errors import DistributaryError, Outage, Reason, StoreUnreadable
+from distributary.errors import Outage, Reason, StoreUnreadable
 from distributary.sources.bodies import open_body
 from distributary.sources.file_ledger import FileLedger
 from distributary.sources.known import FileRef
@@ -91,7 +92,8 @@ def _events(config: Pipeline, refs: list[FileRef], found: FilesPlan) -> Iterator
             events = events_of(open_body(ref.path, options), ref.path, options, reading)
         except Outage:
             raise
-        except (OSError, DistributaryError):
+        except BaseException as e:
+            contained(e)
             found.reasons[Reason.FILE_BROKEN] += 1
             continue
         found.reasons.update(event.reason.value for event in events.bad)
@@ -112,13 +114,17 @@ def _add(config: Pipeline, store: Store, events: RouteEvents, found: FilesPlan) 
             if table is not None:
                 plan.before = payload_schema(append.arrow_schema(table))
             plan.why_spark = append.why_spark(table, config.tables, route)
-        except (DistributaryError, DeltaError, OSError) as e:
-            plan.parked = append.in_words(e)
+        except BaseException as e:
+            plan.parked = contained(e)
         plan.after = plan.before
+    plan.events += events.rows
     flat, given = config.tables.metadata_columns, named.own(route).keys
-    fitted = fit(events, plan.after, named.policy(route), 0, flat=flat, keys=given)
+    try:
+        fitted = fit(events, plan.after, named.policy(route), 0, flat=flat, keys=given)
+    except BaseException as e:
+        plan.parked = plan.parked or contained(e)
+        return
     if plan.before is not None:
         plan.why_spark = plan.why_spark or widening(fitted)
     plan.after = fitted.evolution.schema
-    plan.events += events.rows
     plan.reasons.update(count_reasons(fitted.rejected))

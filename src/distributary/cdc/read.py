@@ -10,16 +10,18 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.border import contained
 from distributary.cdc.fitting import Part, RouteEvents, select
 from distributary.cdc.logs import files_of
 from distributary.cdc.orders import ORIGIN, ChangeOrders, Seen, WorkFile
 from distributary.cdc.rejected import count_reasons, rejected_bad, rejected_file
 from distributary.datastream.events import read_events
-from distributary.datastream.model import Events, FileEvents, Reading, known_one
-from distributary.errors import FileBroken, Outage, Reason
+from distributary.datastream.model import BadEvent, Events, FileEvents, Reading, known_one
+from distributary.errors import FileBroken, Outage, Reason, StoreDown
 from distributary.sources.bodies import Options, open_body, schema_text
 from distributary.tables import append
 from distributary.tables.files import TableFiles
+from distributary.tables.outage import is_store_fault
 
 JSON_NAMES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 
@@ -57,9 +59,18 @@ def _read(file: WorkFile, owned: frozenset[str] | None, orders: ChangeOrders, fo
         found.again[file.path] = frozenset(file.only)
     foreign: Counter[str] = Counter()
     routes = []
+    bad = [] if again or file.routes is not None else [e for e in events.bad if e.row not in file.aside]
     for one in events.events:
         route = one.table.route
-        part = _wanted(one, file, orders) if file.routes is None or route in file.routes else None
+        if file.routes is not None and route not in file.routes:
+            continue
+        try:
+            part = _wanted(one, file, orders)
+        except BaseException as e:
+            bad += _undecided(one, contained(e))
+            if is_store_fault(e):
+                raise StoreDown(path=file.path, detail=contained(e)) from e
+            continue
         if part is None:
             continue
         routes.append(route)
@@ -69,7 +80,6 @@ def _read(file: WorkFile, owned: frozenset[str] | None, orders: ChangeOrders, fo
         held = found.routes.setdefault(route, RouteEvents(one.table))
         held.source = known_one(held.source, one.table)
         held.parts.append(Part(part, file.path, again, changed))
-    bad = [] if again or file.routes is not None else [e for e in events.bad if e.row not in file.aside]
     rejected = [rejected_bad(file.path, bad)] if bad else []
     found.rejected += rejected
     found.seen.append(
@@ -85,6 +95,12 @@ def _read(file: WorkFile, owned: frozenset[str] | None, orders: ChangeOrders, fo
             seconds=time.monotonic() - started,
         )
     )
+
+
+def _undecided(events: Events, why: str) -> list[BadEvent]:
+    """Events of which nobody can say whether the log has them. The file comes again whole for them (`narrowed`)."""
+    detail = f"the log of {events.table.route}, which may hold this event, cannot be read: {why}"
+    return [BadEvent(row, Reason.FILE_BROKEN, detail, b"") for row in events.numbers.to_pylist()]
 
 
 def _wanted(events: Events, file: WorkFile, orders: ChangeOrders) -> Events | None:
@@ -121,16 +137,21 @@ def load(file: WorkFile, orders: ChangeOrders) -> tuple[FileEvents, bool]:
     path = file.path
     try:
         body = open_body(path, orders.source_options)
-        changed = body.size != file.size
-        if file.only is not None and changed:
-            # It is another file by now, and comes as such: the numbers of its events mean nothing any more.
-            return FileEvents([], []), changed
-        return events_of(body, path, orders.source_options, orders.reading), changed
-    except (FileNotFoundError, FileBroken, Outage):
+    except (FileNotFoundError, Outage):
         raise
-    except Exception as e:  # MemoryError too: it is this file that takes more than there is
+    except BaseException as e:
+        raise FileBroken(path=path, detail=contained(e)) from e
+    changed = body.size != file.size
+    if file.only is not None and changed:
+        # It is another file by now, and comes as such: the numbers of its events mean nothing any more.
+        return FileEvents([], []), changed
+    try:
+        return events_of(body, path, orders.source_options, orders.reading), changed
+    except (FileBroken, Outage):
+        raise
+    except BaseException as e:
         # Whatever a file does to its reader, the batch must not fail for it again and again.
-        raise FileBroken(path=path, detail=f"{type(e).__name__}: {e}") from e
+        raise FileBroken(path=path, detail=contained(e)) from e
 
 
 def events_of(body: pa.Buffer, path: str, options: Options, reading: Reading) -> FileEvents:

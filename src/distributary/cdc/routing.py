@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
+from distributary.border import contained
 from distributary.cdc.orders import Seen, WorkFile
 from distributary.datastream.contents import PARQUET
 from distributary.datastream.events import peek
 from distributary.datastream.model import Reading, SourceTable
-from distributary.errors import FileBroken, Outage
+from distributary.errors import Outage
 from distributary.sources.bodies import open_body, open_head
 from distributary.sources.listing import place
 
@@ -75,13 +76,16 @@ class FileRoutes:
             return self._peek(open_body(file.path, self._options), file.path)
         except Outage:
             raise
-        except Exception:
+        except BaseException as e:
+            contained(e)
             return None
 
     def _peek(self, body: pa.Buffer, path: str) -> SourceTable | None:
+        """None where that is too little of the file, or too much for its reader."""
         try:
             return peek(body, path, self._reading)
-        except FileBroken:
+        except BaseException as e:
+            contained(e)
             return None
 
 

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from distributary.border import contained
 from distributary.cdc.backlog import parcel_done
 from distributary.cdc.fold import PATHS, Fold, merged_state
 from distributary.cdc.gather import MOST_SHARES, by_share
@@ -35,7 +36,7 @@ from distributary.cdc.read import events_of
 from distributary.cdc.tally import Tally
 from distributary.config import Pipeline
 from distributary.datastream.model import METADATA
-from distributary.errors import DistributaryError, StoreUnreadable
+from distributary.errors import StoreUnreadable
 from distributary.names import shown
 from distributary.sources.bodies import open_body
 from distributary.state.ledger import Entry, Ledger, read_entries, totals
@@ -140,7 +141,8 @@ def _count_files(books: _Books) -> tuple[dict[str | None, dict[str, int]], set[s
     def count(path: str) -> tuple[str, Counter[str | None] | None]:
         try:
             found = events_of(open_body(path, options), path, options, reading)
-        except (OSError, DistributaryError):
+        except BaseException as e:
+            contained(e)  # whatever such a file does to its reader
             return path, None
         rows: Counter[str | None] = Counter({None: len(found.bad)})
         for events in found.events:

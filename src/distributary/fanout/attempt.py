@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
-from distributary.errors import DistributaryError, StoreDown
+from distributary.border import contained
+from distributary.errors import StoreDown
 from distributary.fanout.batch_chunks import BatchChunks
 from distributary.fanout.chunks import Writer
 from distributary.fanout.decode import incoming_schemas
@@ -26,10 +26,11 @@ from distributary.fanout.packing import Packing
 from distributary.fanout.tasks import SAID_DDL, deliver_task, heard, spark_rows_task
 from distributary.registry.compile import CompiledSchema
 from distributary.tables import append
-from distributary.tables.append import CommitConflict, Owner
+from distributary.tables.append import Owner
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import evolve
-from distributary.tables.spark_engine import SparkEngine, SparkEngineError, spark_schema
+from distributary.tables.outage import is_store_fault
+from distributary.tables.spark_engine import SparkEngine, spark_ended, spark_schema
 from distributary.tables.store import Store
 
 SPARK_WRITERS = 8
@@ -133,7 +134,7 @@ class Attempt:
                 table = open_own(route, self.orders)
                 schema = None if table is None else append.arrow_schema(table)
                 evolution = evolve(schema, self._incoming(route), self.orders.policy(route))
-            except (DistributaryError, DeltaError, OSError) as e:
+            except BaseException as e:
                 raise self._fault(route, e) from e
             if why_spark(table, evolution, route, self.orders):
                 needs_spark.add(route)
@@ -153,7 +154,7 @@ class Attempt:
             self._none_failed(outcome)
             try:
                 self._commit(route, outcome, special)
-            except (DistributaryError, DeltaError, OSError, CommitConflict) as e:
+            except BaseException as e:
                 raise self._fault(route, e) from e
 
     def _none_failed(self, outcome: Outcome) -> None:
@@ -214,7 +215,7 @@ class Attempt:
             )
             rows = self.chunks.hand_out(self.chunks.records_of({route}), task, spark_schema(schema))
             wrote = engine.append(rows, uri, orders.mark)
-        except (DistributaryError, DeltaError, OSError, SparkEngineError) as e:
+        except BaseException as e:
             raise self._fault(route, e) from e
         evolved = before is not None and before != schema
         return route, special, ("written" if wrote else "replayed", wrote and table is None, wrote and evolved)
@@ -222,16 +223,19 @@ class Attempt:
     # -- faults and counts ---------------------------------------------------------------------------------
 
     def _fault(self, route: str, error: BaseException) -> Exception:
-        if append.is_store_fault(error):
-            return StoreDown(path=self.orders.table(route), detail=str(error))
-        return RouteFault(route, append.in_words(error))
+        why = contained(error)
+        if isinstance(error, Exception) and spark_ended(error):
+            return error
+        if is_store_fault(error):
+            return StoreDown(path=self.orders.table(route), detail=why)
+        return RouteFault(route, why)
 
     def _check(self, done: Delivered) -> None:
         """Raises StoreDown when the store, not a table, is at fault. Asserts that no row is unaccounted for."""
         failed = [o for o in done.outcomes.values() if o.state == "failed" and o.route not in self.orders.special]
         tried = [o for o in done.outcomes.values() if o.route not in self.orders.special]
         for outcome in failed:
-            if outcome.store_fault or (len(failed) == len(tried) and len(tried) > 1):
+            if outcome.store_fault or (len(failed) == len(tried) > 1 and all(o.store_doubt for o in failed)):
                 raise StoreDown(path=outcome.table, detail=outcome.error)
         for outcome in done.outcomes.values():
             kept = sum(outcome.reasons.values())
@@ -257,3 +261,4 @@ def _merge(into: dict[str, Outcome], outcome: Outcome) -> None:
     if outcome.error:
         known.state, known.error = outcome.state, outcome.error
     known.store_fault = known.store_fault or outcome.store_fault
+    known.store_doubt = known.store_doubt or outcome.store_doubt

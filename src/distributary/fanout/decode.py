@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distributary.errors import ExpectationBroken, Reason, SchemaBroken
+from distributary.border import by_halves, contained
+from distributary.errors import DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.fanout.chunks import Groups, Writer
 from distributary.fanout.orders import ORIGIN, ORIGIN_TYPE, Orders, payload_columns
 from distributary.formats.framing import frame_all
@@ -32,8 +33,19 @@ class Decoded:
     rejected: list[pa.Table] = field(default_factory=list)
     decoders: dict[int, str] = field(default_factory=dict)
     warnings: Counter[str] = field(default_factory=Counter)
-    broken: ExpectationBroken | None = None
-    """Why these rows must not be written, where an expectation says so."""
+    broken: DistributaryError | None = None
+    """Why these rows must not be written, where an expectation or the configuration says so."""
+
+    def add(self, other: Decoded) -> None:
+        """Take what was made of other records of the route."""
+        self.rows_in += other.rows_in
+        self.writers += other.writers
+        self.batches += other.batches
+        self.origins += other.origins
+        self.rejected += other.rejected
+        self.decoders |= other.decoders
+        self.warnings.update(other.warnings)
+        self.broken = self.broken or other.broken
 
 
 def decode(
@@ -42,7 +54,10 @@ def decode(
     orders: Orders,
     schemas: Mapping[int, CompiledSchema],
 ) -> Decoded:
-    """Decode each record by its own writer schema (cases E1, E3: never by "latest")."""
+    """Decode each record by its own writer schema (cases E1, E3: never by "latest").
+
+    Whatever a schema or a record does to its decoder, only its own rows are rejected.
+    """
     by_writer: dict[Writer, list[pa.RecordBatch]] = {}
     for groups, records in chunks:
         begin = 0
@@ -52,9 +67,23 @@ def decode(
     decoded = Decoded()
     for writer in sorted(by_writer):
         records = pa.Table.from_batches(by_writer[writer]).combine_chunks().to_batches()[0]
-        decoded.rows_in += records.num_rows
-        _decode_writer(route, writer, records, orders, schemas, decoded)
+        for part in _of_writer(route, writer, records, orders, schemas):
+            decoded.add(part)
     return decoded
+
+
+def _of_writer(
+    route: str, writer: Writer, records: pa.RecordBatch, orders: Orders, schemas: Mapping[int, CompiledSchema]
+) -> Iterator[Decoded]:
+    def work(begin: int, end: int) -> Decoded:
+        return _decode_writer(route, writer, records.slice(begin, end - begin), orders, schemas)
+
+    def alone(begin: int, end: int, why: str) -> Decoded:
+        found = np.arange(begin, end)
+        rows = rejected_rows(route, writer, records, found, Reason.DECODER_FAILED, why, orders)
+        return Decoded(end - begin, rejected=[rows])
+
+    return by_halves(0, records.num_rows, work, alone)
 
 
 def _decode_writer(
@@ -63,9 +92,9 @@ def _decode_writer(
     records: pa.RecordBatch,
     orders: Orders,
     schemas: Mapping[int, CompiledSchema],
-    decoded: Decoded,
-) -> None:
+) -> Decoded:
     schema_id, message = writer
+    decoded = Decoded(records.num_rows)
     every = np.arange(records.num_rows)
 
     def reject(positions: Any, reason: Reason, detail: str) -> None:
@@ -73,26 +102,32 @@ def _decode_writer(
 
     if schema_id in orders.refused:
         reject(every, *orders.refused[schema_id])
-        return
+        return decoded
     try:
         decoder = decoder_for(schemas[schema_id], message, raw_nested_indexes=orders.raw_nested_indexes)
     except BadIndex as e:
         reject(every, Reason.BAD_INDEX, str(e))
-        return
-    except SchemaBroken as e:
-        reject(every, Reason.BROKEN_SCHEMA, str(e))
-        return
+        return decoded
+    except BaseException as e:
+        why = contained(e)
+        reject(every, Reason.BROKEN_SCHEMA, str(e) if isinstance(e, SchemaBroken) else why)
+        return decoded
     split = decoder.decode(records.column("payload"))
     if split.rejected:
         at, reasons, details = zip(*((r.position, r.reason, r.detail) for r in split.rejected), strict=True)
         bad = rejected_rows(route, writer, records, at, reasons, details, orders)
         decoded.rejected.append(bad)
     good = records if split.positions is None else records.take(split.positions)
-    rows, good = _shaped(route, writer, split.rows, good, orders, decoded)
+    try:
+        rows, good = _shaped(route, writer, split.rows, good, orders, decoded)
+    except DistributaryError as e:  # of the configuration: no row is at fault
+        decoded.broken = e
+        rows = split.rows
     decoded.decoders[schema_id] = decoder.engine
     decoded.writers.append(writer)
     decoded.batches.append(rows)
     decoded.origins.append(good)
+    return decoded
 
 
 def _shaped(
@@ -167,7 +202,8 @@ def incoming_schemas(
         if schema_id in schemas:
             try:
                 decoder = decoder_for(schemas[schema_id], message, raw_nested_indexes=orders.raw_nested_indexes)
-            except (BadIndex, SchemaBroken):
+            except BaseException as e:
+                contained(e)  # its rows are rejected, and say why
                 continue
             found.append(incoming_schema(orders.shape(route).columns(decoder.columns), orders))
     return found

@@ -16,17 +16,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from distributary import __version__
-from distributary.errors import DistributaryError, Reason, ReplayMismatch, TableCollision, WideUnfit
+from distributary.errors import Reason, ReplayMismatch, TableCollision, WideUnfit
 from distributary.fanout.chunks import Groups, read_records, read_rejected
 from distributary.fanout.decode import Decoded, Fitted, decode, fit, rejected_rows
 from distributary.fanout.orders import Orders, Outcome
 from distributary.fanout.wide import commit_wide
 from distributary.registry.compile import CompiledSchema
 from distributary.tables import append
-from distributary.tables.append import CommitConflict, Owner
+from distributary.tables.append import Owner
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Evolution
 from distributary.tables.quarantine import write_rejected
@@ -69,10 +68,10 @@ def deliver_route(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcome
     outcome = Outcome(route, uri, "empty", decoded.rows_in, decoders=decoded.decoders, warnings=dict(decoded.warnings))
     try:
         bad = append.retried(lambda: _write(route, decoded, orders, outcome))
-    except (_Parked, DistributaryError, DeltaError, OSError, CommitConflict, pa.ArrowException, ValueError) as e:
-        outcome.state, outcome.error = "failed", str(e) if isinstance(e, _Parked) else append.in_words(e)
-        outcome.store_fault = append.is_store_fault(e)
-        outcome.rows_written, outcome.schema_ids, outcome.warnings = 0, {}, {}
+    except BaseException as e:
+        why = outcome.fail(e)
+        outcome.error = str(e) if isinstance(e, _Parked) else why
+        outcome.rows_written, outcome.files, outcome.schema_ids, outcome.warnings = 0, [], {}, {}
         bad = list(decoded.rejected)
         for writer, origin in zip(decoded.writers, decoded.origins, strict=True):
             every = np.arange(origin.num_rows)

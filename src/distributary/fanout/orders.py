@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from distributary.border import contained
 from distributary.config import Tables
 from distributary.errors import Reason
 from distributary.names import table_name
@@ -16,6 +17,7 @@ from distributary.shape import Shape
 from distributary.tables.append import Mark, Owner, arrow_schema
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy
+from distributary.tables.outage import is_store_fault, may_be_store
 from distributary.tables.quarantine import ORIGIN_FIELDS
 from distributary.tables.store import Store, join
 from distributary.tables.tip import Tip
@@ -129,8 +131,20 @@ class Outcome:
     evolved: bool = False
     error: str | None = None
     store_fault: bool = False
+    store_doubt: bool = False
+    """The error came from below the tables: the store's fault where all tables have one."""
     why_spark: str | None = None
     tip: Tip | None = None
+
+    def fail(self, error: BaseException) -> str:
+        """Note that the table cannot be written; returns why, in words. Raises what is no table's fault (`border`)."""
+        self.state, self.error = "failed", contained(error)
+        self.blame(error)
+        return self.error
+
+    def blame(self, error: BaseException) -> None:
+        """Note whose fault it may be."""
+        self.store_fault, self.store_doubt = is_store_fault(error), may_be_store(error)
 
     def more(self) -> dict[str, Any]:
         """Fields of the ledger's entry that only some kinds of pipelines have."""

@@ -8,7 +8,6 @@ Two racing writers of one mark: one wins, the other gets CommitFailedError (trie
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import random
 import re
@@ -23,10 +22,12 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import create_table_with_add_actions
 
+from distributary.border import in_words as in_words
 from distributary.config import Tables
 from distributary.errors import TableCollision
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution
+from distributary.tables.outage import is_store_fault as is_store_fault
 from distributary.tables.store import Store, engine_uri
 
 TASK_FEATURES = frozenset(
@@ -368,27 +369,3 @@ def _checkpoint(uri: str, store: Store) -> None:
         if table is not None:
             table.create_checkpoint()
             table.cleanup_metadata()
-
-
-_STORE_SIGNS = re.compile(
-    r"No space left|os error (?:5|28|30|122)\b|Read-only file system|Disk quota exceeded"
-    r"|error sending request|Connection re(?:fused|set)|dns error|operation timed out"
-    r"|\b50[0234] (?:Internal|Bad Gateway|Service|Gateway)|SlowDown|ServiceUnavailable"
-    r"|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken"
-)
-"""How the operating system, object_store (Rust) and S3 say that the store is full, read-only, away or locked."""
-
-
-def in_words(error: BaseException) -> str:
-    """An error as one text for ledger and people; delta-rs colours its own for a terminal."""
-    return f"{type(error).__name__}: {_COLOUR.sub('', str(error))}"
-
-
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-
-
-def is_store_fault(error: BaseException) -> bool:
-    """True when an error speaks of the store as a whole (full, read-only, away), not of one table."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
-        return True
-    return _STORE_SIGNS.search(str(error)) is not None

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from delta.tables import DeltaTable as SparkDeltaTable
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
@@ -112,6 +113,26 @@ def _names(fields: Iterable[pa.Field]) -> Iterator[str]:
 def spark_schema(schema: pa.Schema) -> StructType:
     """A table's Arrow schema as Spark spells it."""
     return from_arrow_schema(schema)
+
+
+def spark_ended(error: BaseException) -> bool:
+    """Whether an error says that Spark itself is gone or was told to stop, which is no table's fault."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, Py4JNetworkError):
+            return True
+        if isinstance(found, PySparkException) and _condition(found) == "SPARK_JOB_CANCELLED":
+            return True
+        found = found.__cause__
+    return False
+
+
+def _condition(error: PySparkException) -> str | None:
+    """Spark's own word for the error; it asks the JVM, which may not answer."""
+    try:
+        return error.getCondition()
+    except Exception:
+        return None
 
 
 def first_line(error: BaseException) -> str:

@@ -1,0 +1,83 @@
+"""The border of a route: what goes wrong with one payload, schema, table or file stays with it, whatever it is.
+
+No list of expected exceptions decides that. Code below is native, young or foreign: it raises what nobody has foreseen
+(RecursionError, a panic of Rust, which is a BaseException), and one record of one producer must not stop the others for
+it. Everything is contained but what is meant for the process. Whether an error speaks of the store as a whole, and so
+of all tables, `tables.outage` decides, by its type and status.
+
+    try:
+        ...
+    except BaseException as error:
+        why = contained(error)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+PROCESS: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""Meant for the process, not for what it works at."""
+LONGEST_WORDS: Final = 4_000
+"""Characters of an error's text that are kept with a row. A library may put the whole input in it."""
+
+T = TypeVar("T")
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def contained(error: BaseException) -> str:
+    """The error in words, for the row or table that it stays with. Raises `PROCESS` again."""
+    if isinstance(error, PROCESS):
+        raise error
+    return in_words(error)
+
+
+def in_words(error: BaseException) -> str:
+    """An error as one text for ledger and people. Never raises; delta-rs colours its own for a terminal."""
+    name = type(error).__name__
+    try:
+        text = _COLOUR.sub("", str(error))
+    except Exception as inner:  # a foreign class may fail to say what it means
+        text = f"(no text: {type(inner).__name__})"
+    if len(text) > LONGEST_WORDS:
+        text = f"{text[:LONGEST_WORDS]} ..."
+    return f"{name}: {text}".encode(errors="replace").decode()
+
+
+def by_halves(begin: int, end: int, work: Callable[[int, int], T], alone: Callable[[int, int, str], T]) -> Iterator[T]:
+    """What `work(begin, end)` makes of a range of rows; where it raises, of its halves, down to the single row.
+
+    `alone(begin, end, why)` answers for rows for which it raises: a single one, or all where even no rows are too many.
+    A row that fails among n costs about as much as n rows twice more.
+    """
+    try:
+        yield work(begin, end)
+        return
+    except BaseException as error:
+        why = contained(error)
+    try:
+        if end - begin > 1:
+            work(begin, begin)
+    except BaseException as error:
+        yield alone(begin, end, contained(error))
+        return
+    yield from _halves(begin, end, work, alone, why)
+
+
+def _halves(
+    begin: int, end: int, work: Callable[[int, int], T], alone: Callable[[int, int, str], T], why: str
+) -> Iterator[T]:
+    """The halves of a range for which `work` has raised `why`."""
+    if end - begin <= 1:
+        yield alone(begin, end, why)
+        return
+    middle = (begin + end) // 2
+    for start, stop in ((begin, middle), (middle, end)):
+        try:
+            found = work(start, stop)
+        except BaseException as error:
+            yield from _halves(start, stop, work, alone, contained(error))
+        else:
+            yield found

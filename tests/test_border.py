@@ -1,0 +1,432 @@
+"""One bad record, schema, table or file never stops the others: every type of exception there is, at every step.
+
+A decoder, a table and a file reader raise whatever Python and the libraries below can raise. Nothing may escape, the
+other rows must be written once, and each row must be accounted for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from distributary.border import by_halves, contained, in_words
+from distributary.cdc import deliver as cdc_deliver
+from distributary.cdc import log as cdc_log
+from distributary.cdc import merging, read, routing
+from distributary.cdc.fitting import Part, RouteEvents
+from distributary.cdc.micro_batch import Changes
+from distributary.cdc.orders import ChangeOrders, WorkFile
+from distributary.cdc.rejected import count_reasons
+from distributary.config import Tables
+from distributary.datastream.events import peek, read_events
+from distributary.errors import FileBroken, Outage, Reason, StoreDown
+from distributary.fanout import attempt as attempt_module
+from distributary.fanout import decode as decode_module
+from distributary.fanout import deliver as deliver_module
+from distributary.fanout.attempt import Attempt, RouteFault
+from distributary.fanout.chunks import RECORD_SCHEMA
+from distributary.fanout.decode import decode, fit
+from distributary.fanout.deliver import deliver_route
+from distributary.fanout.orders import Orders, Outcome, Special
+from distributary.formats.protobuf import decoder_for
+from distributary.registry.compile import compile_text
+from distributary.shape import Shape
+from distributary.tables import append
+from distributary.tables.datafile import DataFile
+from distributary.tables.outage import is_store_fault
+from distributary.tables.spark_engine import spark_ended
+from distributary.tables.store import Store
+from tests.exceptions import PROCESS, all_types, instance
+from tests.scenarios import message
+from tests.shop import change, mysql_table
+from tests.sparkless import Here, Sparkless
+
+TEXT = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; }'
+SCHEMAS = {1: compile_text(TEXT, id=1)}
+TYPES = all_types()
+ERRORS: Mapping[str, BaseException] = {f"r{n}": instance(kind) or OSError() for n, kind in enumerate(TYPES)}
+"""A route per type."""
+
+
+def made(route: str) -> BaseException:
+    """The route's error, never raised before."""
+    return instance(type(ERRORS[route])) or OSError()
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Orders:
+    return Orders(
+        pipeline="games",
+        stream="stream-1",
+        batch=0,
+        tables=Tables(root=str(tmp_path / "lake")),
+        store=Store(),
+        quarantine=str(tmp_path / "lake" / "quarantine"),
+        payload_framed=True,
+        raw_nested_indexes=False,
+    )
+
+
+def some(nth: int) -> dict[str, BaseException]:
+    """Every n-th, for the steps before which files are written."""
+    return dict(list(ERRORS.items())[::nth])
+
+
+def records(*users: str) -> list[tuple[list[list[Any]], pa.RecordBatch]]:
+    """One chunk of a route's records, in the order given."""
+    rows = [
+        {"payload": message(TEXT, "event", user=user), "topic": "t", "partition": 0, "offset": at}
+        for at, user in enumerate(users)
+    ]
+    return [([[1, "0", len(users)]], pa.RecordBatch.from_pylist(rows, schema=RECORD_SCHEMA))]
+
+
+def put(orders: Orders, route: str, *users: str) -> tuple[Outcome, list[pa.Table]]:
+    return deliver_route(route, decode(route, records(*users), orders, SCHEMAS), orders)
+
+
+def names_of(errors: Iterable[BaseException]) -> list[str]:
+    return [type(error).__name__ for error in errors]
+
+
+def users_in(orders: Orders, route: str) -> list[str]:
+    found: list[str] = DeltaTable(orders.table(route)).to_pyarrow_table().column("user").to_pylist()
+    return sorted(found)
+
+
+def adds_up(outcome: Outcome, bad: Sequence[pa.Table]) -> bool:
+    kept = sum(rows.num_rows for rows in bad)
+    return bool(outcome.rows_in == outcome.rows_written + kept and kept == sum(outcome.reasons.values()))
+
+
+def raising(find: Callable[..., str | None], whole: Callable[..., Any]) -> Callable[..., Any]:
+    """`whole`, which raises the error of the route that `find` names."""
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        route = find(*args, **kwargs)
+        if route is not None:
+            raise made(route)
+        return whole(*args, **kwargs)
+
+    return step
+
+
+def nowhere(*_: Any, **__: Any) -> None:
+    return None
+
+
+def route_in(*values: Any, **_: Any) -> str | None:
+    """The faulty route that the arguments speak of."""
+    for value in values:
+        if isinstance(value, str) and (found := re.search(r"(?:^|/)(r\d+)(?:$|/|_log$)", value)):
+            return found[1]
+        table = getattr(value, "table_uri", None)
+        if table is not None and (found := re.search(r"/(r\d+)/?$", table)):
+            return found[1]
+    return None
+
+
+# -- the rule ----------------------------------------------------------------------------------------------
+
+
+def test_there_are_many_kinds_of_exceptions_and_panics_are_among_them() -> None:
+    names = {kind.__name__ for kind in TYPES}
+    assert len(TYPES) > 300
+    assert {"RecursionError", "OverflowError", "MemoryError", "PanicException", "ArrowInvalid", "DeltaError"} <= names
+
+
+@pytest.mark.parametrize("kind", PROCESS)
+def test_what_is_meant_for_the_process_passes(kind: type[BaseException]) -> None:
+    with pytest.raises(kind):
+        contained(kind())
+
+
+def test_an_error_that_cannot_say_what_it_means_is_contained_all_the_same() -> None:
+    class Mute(BaseException):
+        def __str__(self) -> str:
+            raise RecursionError
+
+    assert in_words(Mute()).startswith("Mute")
+    assert len(in_words(ValueError("x" * 10_000_000))) < 5_000
+    assert pa.array([in_words(ValueError("\ud800"))], pa.string())
+
+
+def test_halving_finds_exactly_the_rows_that_fail() -> None:
+    def work(begin: int, end: int) -> list[int]:
+        if {3, 700} & set(range(begin, end)):
+            raise OverflowError
+        return list(range(begin, end))
+
+    def alone(begin: int, end: int, _: str) -> list[int]:
+        bad.extend(range(begin, end))
+        return []
+
+    bad: list[int] = []
+    good = [n for part in by_halves(0, 1000, work, alone) for n in part]
+    assert (bad, good) == ([3, 700], [n for n in range(1000) if n not in (3, 700)])
+
+
+def test_what_fails_without_rows_is_not_tried_row_by_row() -> None:
+    tried: list[int] = []
+
+    def work(begin: int, end: int) -> list[int]:
+        tried.append(end - begin)
+        raise MemoryError
+
+    assert list(by_halves(0, 60_000, work, lambda b, e, _: [b, e])) == [[0, 60_000]]
+    assert len(tried) == 2
+
+
+# -- a payload ---------------------------------------------------------------------------------------------
+
+
+class _Poisoned:
+    """A decoder that raises the error which a payload names."""
+
+    def __init__(self, whole: Any) -> None:
+        self.whole, self.columns, self.engine = whole, whole.columns, whole.engine
+
+    def decode(self, payloads: pa.BinaryArray) -> Any:
+        for payload in payloads.to_pylist():
+            if found := re.search(rb"poison (r\d+)", payload):
+                raise made(found[1].decode())
+        return self.whole.decode(payloads)
+
+
+def test_a_payload_that_breaks_its_decoder_is_set_aside_alone(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = decoder_for
+    monkeypatch.setattr(decode_module, "decoder_for", lambda *a, **k: _Poisoned(whole(*a, **k)))
+    poison = [f"poison {route}" for route in ERRORS]
+    users = [user for n, one in enumerate(poison) for user in (f"good {n}", one)]
+    outcome, bad = put(orders, "a", *users)
+    assert adds_up(outcome, bad)
+    assert outcome.reasons == {Reason.DECODER_FAILED: len(poison)}
+    rows = pa.concat_tables(bad).sort_by("offset")
+    assert rows.column("offset").to_pylist() == list(range(1, 2 * len(poison), 2))
+    assert [d.split(":")[0] for d in rows.column("detail").to_pylist()] == names_of(ERRORS.values())
+    assert users_in(orders, "a") == sorted(f"good {n}" for n in range(len(poison)))
+
+
+def test_a_schema_that_breaks_its_decoder_sets_only_its_own_rows_aside(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = decoder_for
+
+    def broken(schema: Any, message: str = "0", **more: Any) -> Any:
+        if schema.id >= 100:
+            raise made(f"r{schema.id - 100}")
+        return whole(schema, message, **more)
+
+    monkeypatch.setattr(decode_module, "decoder_for", broken)
+    schemas = SCHEMAS | {100 + n: replace(SCHEMAS[1], id=100 + n) for n in range(len(TYPES))}
+    [(_, chunk)] = records("good", *ERRORS)
+    decoded = decode("a", [([[1, "0", 1], *([i, "0", 1] for i in sorted(schemas) if i != 1)], chunk)], orders, schemas)
+    outcome, bad = deliver_route("a", decoded, orders)
+    assert adds_up(outcome, bad)
+    assert outcome.reasons == {Reason.BROKEN_SCHEMA: len(TYPES)}
+    assert users_in(orders, "a") == ["good"]
+    writers = {(schema_id, "0") for schema_id in schemas}
+    assert len(decode_module.incoming_schemas("a", writers, schemas, orders)) == 1
+
+
+def test_an_expectation_that_breaks_on_a_row_sets_this_row_aside(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Plain:
+        is_plain = False
+
+        def apply(self, rows: pa.RecordBatch) -> Any:
+            for user in rows.column("user").to_pylist():
+                if user.startswith("r"):
+                    raise made(user)
+            return SimpleNamespace(rows=rows, warnings={}, failures={}, dropped={})
+
+    monkeypatch.setattr(Shape, "of", lambda *_: Plain())
+    foreign = [r for r, e in ERRORS.items() if not type(e).__module__.startswith("distributary")]
+    outcome, bad = put(orders, "a", "good", *foreign, "too")
+    assert adds_up(outcome, bad)
+    assert outcome.reasons == {Reason.DECODER_FAILED: len(foreign)}
+    assert users_in(orders, "a") == ["good", "too"]
+
+
+# -- a table -----------------------------------------------------------------------------------------------
+
+STEPS: tuple[tuple[Any, str], ...] = (
+    (deliver_module, "open_own"),
+    (deliver_module, "fit"),
+    (deliver_module, "why_spark"),
+    (deliver_module, "write_data_file"),
+    (append, "commit_append"),
+    (append, "open_table"),
+    (Orders, "table"),
+)
+
+
+@pytest.mark.parametrize(("target", "name"), STEPS, ids=[name for _, name in STEPS])
+def test_a_table_that_fails_at_any_step_is_parked_alone(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch, target: Any, name: str
+) -> None:
+    find: Callable[..., str | None] = route_in
+    if name == "table":
+        # Even its name: the driver asks for it too, when it says what failed.
+        find = nowhere
+    monkeypatch.setattr(target, name, raising(find, getattr(target, name)))
+    if name == "table":
+        monkeypatch.setattr(deliver_module, "fit", raising(route_in, fit))
+    outages: set[str] = set()
+    decoded = decode("a", records("x", "y"), orders, SCHEMAS)
+    tried = ERRORS if name != "commit_append" else some(10)
+    for number, (route, error) in enumerate(tried.items()):
+        if number % 50 == 0:
+            outcome, bad = deliver_route(f"good{number}", decoded, orders)
+            assert (outcome.state, outcome.rows_written, bad) == ("written", 2, [])
+            assert users_in(orders, f"good{number}") == ["x", "y"]
+        outcome, bad = deliver_route(route, decoded, orders)
+        assert adds_up(outcome, bad), error
+        assert (outcome.state, outcome.rows_written) == ("failed", 0), error
+        assert outcome.reasons == {Reason.TABLE_PARKED: 2}
+        assert str(outcome.error).startswith(type(error).__name__)
+        assert outcome.store_fault == is_store_fault(error)
+        if outcome.store_fault:
+            outages.add(type(error).__name__)
+        assert not DeltaTable.is_deltatable(orders.table(route))
+    away = [e for e in tried.values() if isinstance(e, (Outage, ConnectionError, TimeoutError))]
+    assert outages == set(names_of(away))
+
+
+def test_a_shared_table_that_fails_is_the_driver_s_to_park(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+    unused: Any = None
+    monkeypatch.setattr(attempt_module, "open_own", raising(route_in, deliver_module.open_own))
+    monkeypatch.setattr(Attempt, "_commit", raising(lambda _, route, *__: route_in(route), Attempt._commit))
+    for route, error in ERRORS.items():
+        special = {route: Special("files")}
+        writers = {route: {(1, "0")}}
+        made = Attempt(spark, Store(), unused, set(), unused, writers, orders, SCHEMAS)
+        kind: type[BaseException] = StoreDown if is_store_fault(error) else RouteFault
+        if spark_ended(error):
+            kind = type(error)  # no table can be blamed for that
+        with pytest.raises(kind):
+            made._prepare_shared([route])
+        made.orders = replace(orders, special=special)
+        file = DataFile("part-0.parquet", 1, 2, "{}", 0)
+        outcome = Outcome(route, orders.table(route), "files", rows_in=2, rows_written=2, files=[file])
+        done: Any = SimpleNamespace(outcomes={route: outcome})
+        with pytest.raises(kind):
+            made._commit_shared(done)
+        with pytest.raises(kind):
+            made._spark_write(route)
+
+
+def test_all_tables_failing_below_is_the_store_s_fault_and_above_it_their_own() -> None:
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+    unused: Any = None
+    orders: Any = SimpleNamespace(special={})
+    made = Attempt(spark, Store(), unused, set(), unused, {}, orders, {})
+    for error in (PermissionError(13, "denied"), RecursionError("deep")):
+        outcomes = {}
+        for route in ("a", "b"):
+            outcome = outcomes[route] = Outcome(route, f"/lake/{route}", "empty", rows_in=2, reasons={"x": 2})
+            outcome.fail(error)
+        done: Any = SimpleNamespace(outcomes=outcomes)
+        if isinstance(error, OSError):
+            with pytest.raises(StoreDown):
+                made._check(done)
+        else:
+            made._check(done)
+
+
+# -- a file ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Sparkless]:
+    yield Sparkless(tmp_path, tables={"retry_after": "1 hour"})
+
+
+def send(shop: Sparkless, routes: Sequence[str]) -> None:
+    for route in routes:
+        table = mysql_table(route)
+        shop.send(*(change(table, "INSERT", {"id": n, "status": "new"}, 100 + n) for n in range(2)))
+
+
+CONTAINED = {r: e for r, e in ERRORS.items() if not is_store_fault(e) and not isinstance(e, FileBroken)}
+
+
+def test_a_file_that_breaks_its_reader_is_set_aside_alone(shop: Sparkless, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the driver looks for what a file may hold."""
+    paths = [shop.garbage(f"shop_bad/2026/01/01/00/00/{route}/broken.avro") for route in CONTAINED]
+
+    def named(_: Any, path: str, *__: Any) -> str | None:
+        return next((part for part in path.split("/") if part in CONTAINED), None)
+
+    monkeypatch.setattr(read, "read_events", raising(named, read_events))
+    monkeypatch.setattr(routing, "peek", raising(named, peek))
+    send(shop, ["orders", "users"])
+    shop.run()
+    assert shop.reasons() == {Reason.FILE_BROKEN: len(paths)}
+    details = Counter(row["detail"].split(":")[0] for row in shop.quarantined())
+    assert details == Counter(type(error).__name__ for error in CONTAINED.values() if error is not None)
+    for route in ("orders", "users"):
+        assert shop.living(f"shop_{route}") == [(0, "new"), (1, "new")]
+        assert len(shop.log(f"shop_{route}_log")) == 2
+    shop.check()
+
+
+def one_event(shop: Sparkless) -> tuple[Part, ChangeOrders]:
+    """An event as a task holds it, and a batch's orders."""
+    [path] = shop.send(change(mysql_table("orders"), "INSERT", {"id": 1, "status": "new"}, 100))
+    changes = Changes(Here(), shop.config, Store())  # type: ignore[arg-type]
+    orders = changes.orders("stream", 0, {})
+    found, _ = read.load(WorkFile(str(path), path.stat().st_size, 0), orders)
+    return Part(found.events[0], str(path)), orders
+
+
+CHANGE_STEPS: tuple[tuple[Any, str, str], ...] = (
+    (cdc_deliver, "newest_ms", "failed"),
+    (cdc_log, "fit", "failed"),
+    (cdc_log, "write_data_file", "failed"),
+    (append, "commit_append", "failed"),
+    (append, "open_owned", "failed"),
+    (merging, "reduce_rows", "parked"),
+    (merging, "merge_rows", "parked"),
+)
+
+
+@pytest.mark.parametrize(("target", "name", "state"), CHANGE_STEPS, ids=[name for _, name, _ in CHANGE_STEPS])
+def test_a_table_of_change_files_that_fails_at_any_step_is_parked_alone(
+    shop: Sparkless, monkeypatch: pytest.MonkeyPatch, target: Any, name: str, state: str
+) -> None:
+    """A merged table that fails leaves its log as it is: whole."""
+    part, orders = one_event(shop)
+    whole = getattr(target, name)
+    writes = state == "parked" or name == "commit_append"
+    for number, route in enumerate(some(10) if writes else ERRORS):
+        source = replace(part.events.table, table=route)
+        events = RouteEvents(source, [replace(part, events=replace(part.events, table=source))])
+        monkeypatch.setattr(target, name, raising(lambda *_, route=route, **__: route, whole))
+        outcome, bad = cdc_deliver.deliver_route(events, orders)
+        outcome.reasons = count_reasons(bad)
+        assert adds_up(outcome, bad)
+        if state == "failed":
+            assert (outcome.state, outcome.reasons) == ("failed", {Reason.TABLE_PARKED: 1})
+            assert str(outcome.error).startswith(type(ERRORS[route]).__name__)
+        else:
+            assert (outcome.state, outcome.merge_state, outcome.rows_written) == ("written", "parked", 1)
+            assert str(outcome.merge_error).startswith(type(ERRORS[route]).__name__)
+        assert outcome.store_fault == is_store_fault(ERRORS[route])
+        if number % 50 == 0:
+            monkeypatch.setattr(target, name, whole)
+            source = replace(source, table=f"good{number}")
+            good = RouteEvents(source, [replace(part, events=replace(part.events, table=source))])
+            outcome, bad = cdc_deliver.deliver_route(good, orders)
+            assert (outcome.state, outcome.merge_state, outcome.upserts, bad) == ("written", "merged", 1, [])

@@ -108,10 +108,19 @@ def test_one_type_used_twice_without_recursion_is_not_cut() -> None:
     assert columns.field("b").type == columns.field("c").type == pa.struct([("x", pa.int32())])
 
 
-def test_recursion_among_many_messages_ends_in_a_broken_schema_and_not_in_memory() -> None:
-    body = " ".join(f"message M{i} {{ {' '.join(f'M{j} f{j} = {j + 1};' for j in range(12))} }}" for i in range(12))
+CYCLE = " ".join(f"message M{i} {{ {' '.join(f'M{j} f{j} = {j + 1};' for j in range(12))} }}" for i in range(12))
+
+
+def test_recursion_among_many_messages_is_cut_at_the_second_message_of_the_cycle() -> None:
+    found = decoder(f"message A {{ M3 m = 1; B b = 2; }} message B {{ M7 m = 1; int32 x = 2; }} {CYCLE}")
+    inside = pa.struct([(f"f{j}", pa.binary()) for j in range(12)])
+    assert found.columns == pa.schema([("m", inside), ("b", pa.struct([("m", inside), ("x", pa.int32())]))])
+
+
+def test_messages_that_multiply_without_a_cycle_are_a_broken_schema_and_not_out_of_memory() -> None:
+    body = " ".join(f"message M{i} {{ {' '.join(f'M{i + 1} f{j} = {j + 1};' for j in range(12))} }}" for i in range(12))
     with pytest.raises(SchemaBroken, match="10000"):
-        decoder(body)
+        decoder(body + " message M12 { int32 x = 1; }")
 
 
 @pytest.mark.parametrize(("levels", "broken"), [(50, False), (51, True), (400, True)])

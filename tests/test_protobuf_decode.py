@@ -250,20 +250,43 @@ def test_a_saved_byte_cannot_hide_a_record_of_another_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("payload", "microseconds"),
+    ("payload", "microseconds", "types"),
     [
-        ("08ffffffffffffffffff01 10ff93ebdc03", -1),  # -1 s + 999,999,999 ns
-        ("0801 10e707", 1_000_000),  # 999 ns are cut off
-        ("08ffffffffffffffffff01", -1_000_000),
-        ("10ffffffffffffffffff01", -1),  # a negative part is rounded down, too
+        ("08ffffffffffffffffff01 10ff93ebdc03", -1, ["Timestamp"]),  # -1 s + 999,999,999 ns
+        ("0801 10e707", 1_000_000, ["Timestamp", "Duration"]),  # 999 ns are cut off
+        ("08ffffffffffffffffff01", -1_000_000, ["Timestamp", "Duration"]),
+        ("10ffffffffffffffffff01", -1, ["Duration"]),  # a negative part is rounded down, too
+        ("08ffffffffffffffffff01 1081ec94a3fcffffffff01", -2_000_000, ["Duration"]),  # -1 s - 999,999,999 ns
     ],
 )
-def test_instants_are_rounded_down_to_microseconds(payload: str, microseconds: int) -> None:
+def test_instants_are_rounded_down_to_microseconds(payload: str, microseconds: int, types: list[str]) -> None:
     inner = bytes.fromhex(payload)
-    for type_ in ("Timestamp", "Duration"):
+    for type_ in types:
         body = f"message M {{ google.protobuf.{type_} v = 1; }}"
         split = both(body, [b"\x0a" + bytes([len(inner)]) + inner])
         assert split.rows.column(0).cast(pa.int64()).to_pylist() == [microseconds]
+
+
+@pytest.mark.parametrize(
+    ("type_", "seconds", "nanos"),
+    [
+        ("Timestamp", 0, -1),
+        ("Timestamp", 5, 1_000_000_000),
+        ("Timestamp", 253_402_300_799, 1_000_000_000),  # the year 10000
+        ("Timestamp", -62_135_596_800, -1),  # the year 0
+        ("Timestamp", 1, -(2**31)),
+        ("Duration", 1, -1),
+        ("Duration", -1, 1),
+        ("Duration", 0, 1_000_000_000),
+        ("Duration", -1, -1_000_000_000),
+        ("Duration", -(2**63), 0),
+    ],
+)
+def test_nanos_out_of_range_set_the_row_aside(type_: str, seconds: int, nanos: int) -> None:
+    inner = b"\x08" + varint(seconds % 2**64) + b"\x10" + varint(nanos % 2**64)
+    one = b"\x0a" + varint(len(inner)) + inner
+    assert reasons(f"message M {{ google.protobuf.{type_} v = 1; }}", one) == [Reason.VALUE_OUT_OF_RANGE]
+    assert reasons(f"message M {{ repeated google.protobuf.{type_} v = 1; }}", one) == [Reason.VALUE_OUT_OF_RANGE]
 
 
 @pytest.mark.parametrize("field", ["google.protobuf.Timestamp v = 1;", "repeated google.protobuf.Timestamp v = 1;"])
@@ -438,6 +461,83 @@ def test_other_binary_layouts_are_read(type_: pa.DataType) -> None:
     assert fresh(EVENT).decode(pa.array([b"\x0a\x01a"], type_)).rows.column("name").to_pylist() == ["a"]
 
 
+# -- parts that only the official library makes -------------------------------------------------------------
+
+
+OPAQUE = """
+message M { int32 n = 1; M one = 2; repeated M many = 3; map<string, M> by = 4; oneof c { M left = 5; string s = 6; }
+  Inner inner = 7; google.protobuf.Any any = 8; repeated google.protobuf.Value values = 9;
+  google.protobuf.Struct st = 10; }
+message Inner { repeated M again = 1; map<int32, google.protobuf.Any> anys = 2; google.protobuf.ListValue list = 3; }
+"""
+
+
+def test_parts_that_only_the_official_library_makes_leave_the_row_to_ptars() -> None:
+    rows = [
+        "0801",
+        "0801 12020805 1a00 1a020807 2206 0a0161 1201 00".replace("1201 00", "1201 08"),  # a cut-off map value
+        "0801 12020805 1a00 1a020807 22070a016112020805 2a00",
+        "3a04 0a020803 4a02 1a00 4a05 1a03616263 5200",
+        "42 05 0a03 782f79 4202 1200",  # an Any that comes twice is merged
+        "42 07 0a03 782f79 1200",
+        "1204 1202 0801",
+        "1202 0a00",  # a known field of another type, in a part
+        "1203 f80701",  # an unknown field in a part
+        "1204 fb07 fc07",  # an unknown group
+    ]
+    split = both(OPAQUE, rows)
+    assert [(r.position, r.reason) for r in split.rejected] == [
+        (1, Reason.CORRUPT_PAYLOAD),
+        (7, Reason.SCHEMA_MISMATCH),
+    ]
+    decoder = fresh(OPAQUE)
+    assert decoder._ptars is not None
+    read = decoder._ptars.decode(pa.array([bytes.fromhex(row) for row in rows]))[1]
+    assert read.tolist() == [0, 2, 3, 5, 6, 8]
+
+
+def test_a_part_may_be_as_deep_as_the_whole_row_allows() -> None:
+    body = "message M { Outer o = 1; } message Outer { map<string, Node> by = 1; } " + NODE
+    levels = [deep(level) for level in range(80, 110)]
+    split = both(body, levels)
+    assert [len(r) > 0 for r in split.rows.column(0).to_pylist()] == [True] * (len(levels) - len(split.rejected))
+    assert 0 < len(split.rejected) < len(levels)
+    assert {r.reason for r in split.rejected} == {Reason.CORRUPT_PAYLOAD}
+
+
+def deep(levels: int) -> bytes:
+    payload = b""
+    for _ in range(levels - 3):
+        payload = b"\x12" + varint(len(payload)) + payload
+    payload = b"\x12" + varint(len(payload)) + payload
+    for _ in range(2):
+        payload = b"\x0a" + varint(len(payload)) + payload
+    return payload
+
+
+def varint(number: int) -> bytes:
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+
+
+def test_an_any_in_an_any_three_hundred_times_is_kept_as_its_bytes() -> None:
+    url = b"type.googleapis.com/google.protobuf.Any"
+    payload = b""
+    for _ in range(300):
+        payload = b"\x0a" + varint(len(url)) + url + b"\x12" + varint(len(payload)) + payload
+    (value,) = values("message M { google.protobuf.Any a = 1; }", b"\x0a" + varint(len(payload)) + payload)
+    assert value["type_url"] == url.decode()
+    assert len(value["value"]) > 10_000
+    assert value["json"] is None
+
+
+def test_rows_with_extensions_are_counted_by_extension() -> None:
+    body = """message M { optional int32 a = 1; extensions 100 to 200; optional I i = 2; }
+    message I { extensions 7; } extend M { optional string more = 100; } extend I { optional int32 x = 7; }"""
+    split = both(body, ["0801 a2060161", "0801", "a20600 a80601", "1202 3805", "c83e01"], P2)
+    assert split.rows.column("a").to_pylist() == [1, 1, None, None, None]
+    assert dict(split.extensions) == {"more": 2, "M.101": 1, "x": 1}
+
+
 # -- engines ------------------------------------------------------------------------------------------------
 
 
@@ -447,11 +547,11 @@ def test_other_binary_layouts_are_read(type_: pa.DataType) -> None:
         (EVENT, P3, "ptars"),
         ("message M { google.protobuf.Timestamp t = 1; map<string, int32> m = 2; }", P3, "ptars"),
         ("message M { repeated int32 v = 1; }", P2, "ptars"),
-        (NODE, P3, "protobuf"),
+        (NODE, P3, "ptars"),
         ("message M { optional group G = 1 { optional int32 x = 1; } }", P2, "protobuf"),
         ("message M { int32 x = 536870911; }", P3, "protobuf"),
-        ("message M { google.protobuf.Any a = 1; }", P3, "protobuf"),
-        ("message M { google.protobuf.Struct s = 1; }", P3, "protobuf"),
+        ("message M { google.protobuf.Any a = 1; }", P3, "ptars"),
+        ("message M { google.protobuf.Struct s = 1; }", P3, "ptars"),
         ("message M {}", P3, "protobuf"),
     ],
 )

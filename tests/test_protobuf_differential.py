@@ -251,6 +251,10 @@ def _plain(field: FieldDescriptor, value: Any, path: tuple[str, ...]) -> Any:
         limit = (-62135596800, 253402300799) if name.endswith("Timestamp") else (-315576000000, 315576000000)
         if not limit[0] <= value.seconds <= limit[1]:
             raise Bad
+        lowest = -999_999_999 if name.endswith("Duration") and value.seconds <= 0 else 0
+        highest = 0 if name.endswith("Duration") and value.seconds < 0 else 999_999_999
+        if not lowest <= value.nanos <= highest:
+            raise Bad
         return (value.seconds * 10**9 + value.nanos) // 1000
     if name.startswith("google.protobuf.") and name.endswith("Value") and name != "google.protobuf.Value":
         return value.value

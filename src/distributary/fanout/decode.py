@@ -117,6 +117,7 @@ def _decode_writer(
         at, reasons, details = zip(*((r.position, r.reason, r.detail) for r in split.rejected), strict=True)
         bad = rejected_rows(route, writer, records, at, reasons, details, orders)
         decoded.rejected.append(bad)
+    decoded.warnings.update({f"extension {name} has no column": rows for name, rows in split.extensions.items()})
     good = records if split.positions is None else records.take(split.positions)
     try:
         rows, good = _shaped(route, writer, split.rows, good, orders, decoded)

@@ -10,13 +10,15 @@
 | bytes                                      | binary                                                            |
 | enum                                       | string: the value's name; a number without a name as text, "7"    |
 | google.protobuf.*Value wrappers            | the wrapped type, null where unset                                |
-| google.protobuf.Timestamp                  | timestamp (UTC, microseconds, rounded down)                       |
-| google.protobuf.Duration                   | bigint: microseconds, rounded down                                |
+| google.protobuf.Timestamp                  | timestamp (UTC, microseconds, rounded down); seconds or nanos out |
+|                                            | of the type's range set the row aside                             |
+| google.protobuf.Duration                   | bigint: microseconds, rounded down; the same                      |
 | google.protobuf.Struct, Value, ListValue   | string: JSON                                                      |
 | google.protobuf.Any                        | struct<type_url string, value binary, json string>; `json` where  |
 |                                            | the type is part of the schema, else null                         |
 | message                                    | struct; without fields: struct<_empty boolean>, true where present|
-| message inside itself                      | binary: serialised, from the point of recursion on                |
+| message inside itself                      | binary: serialised, from the point of recursion on; where that    |
+|                                            | makes too many fields, from the second message of its cycle on    |
 | group                                      | as a message                                                      |
 | repeated T                                 | array<T>                                                          |
 | map<K, V>                                  | map<K, V>; the last entry of a key wins                           |
@@ -33,7 +35,7 @@ Extensions and unknown fields have no column. No type depends on the data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -43,6 +45,8 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from distributary.errors import SchemaBroken
 
 Shape = Literal["scalar", "enum", "wrapper", "timestamp", "duration", "json", "any", "empty", "struct", "cut"]
+OPAQUE: Final = ("json", "any", "cut")
+"""Shapes that only the official library makes, each from the bytes of its own field."""
 
 MAX_FIELDS: Final = 10_000
 """Fields of one message with all nested ones; mutual recursion of many messages would multiply without bound."""
@@ -137,14 +141,24 @@ def message_columns(descriptor: Descriptor) -> Message:
     Raises:
         SchemaBroken: the message has more than `MAX_FIELDS` fields with all nested ones, or `MAX_LEVELS` levels.
     """
-    return _Columns(descriptor.full_name).message(descriptor, ())
+    try:
+        return _Columns(descriptor.full_name, {}).message(descriptor, ())
+    except SchemaBroken:
+        cycles = cycles_of(descriptor)
+        if len(set(cycles.values())) == len(cycles):
+            raise
+        return _Columns(descriptor.full_name, cycles).message(descriptor, ())
 
 
 class _Columns:
-    """Walks one message type; counts fields, for nested types multiply."""
+    """Walks one message type; counts fields, for nested types multiply.
 
-    def __init__(self, root: str) -> None:
+    `cycles`: of each message type the cycle it is part of, where one message of a cycle is all that is expanded.
+    """
+
+    def __init__(self, root: str, cycles: Mapping[str, int]) -> None:
         self._root, self._left, self._enums = root, MAX_FIELDS, dict[str, Mapping[int, str]]()
+        self._cycles = cycles
 
     def message(self, descriptor: Descriptor, path: tuple[str, ...]) -> Message:
         self._left -= len(descriptor.fields)
@@ -198,7 +212,7 @@ class _Columns:
             return (*_WELL_KNOWN[target.full_name], None)
         if target.full_name in _WRAPPERS:
             return "wrapper", SCALARS[target.fields_by_name["value"].type], None
-        if target.full_name in path:
+        if target.full_name in path or self._cycles.get(target.full_name, -1) in map(self._cycles.get, path):
             return "cut", pa.binary(), None
         if not target.fields:
             return "empty", EMPTY, None
@@ -217,6 +231,53 @@ class _Columns:
         return self._names(field.enum_type)[field.default_value] if field.enum_type else field.default_value
 
 
+def cycles_of(root: Descriptor) -> dict[str, int]:
+    """Of each message type that a message leads to, the number of its cycle: types that contain each other share one.
+
+    The strongly connected components of the types, by Tarjan's algorithm without recursion (SIAM J. Comput. 1(2),
+    1972).
+    """
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    cycles: dict[str, int] = {}
+    open_types: list[str] = []
+    way: list[tuple[Descriptor, Iterator[Descriptor]]] = []
+
+    def enter(message: Descriptor) -> None:
+        order[message.full_name] = low[message.full_name] = len(order)
+        open_types.append(message.full_name)
+        way.append((message, targets(message)))
+
+    enter(root)
+    while way:
+        message, rest = way[-1]
+        name = message.full_name
+        target = next(rest, None)
+        if target is None:
+            way.pop()
+            if way:
+                parent = way[-1][0].full_name
+                low[parent] = min(low[parent], low[name])
+            if low[name] == order[name]:
+                while name not in cycles:
+                    cycles[open_types.pop()] = order[name]
+        elif target.full_name not in order:
+            enter(target)
+        elif target.full_name not in cycles:
+            low[name] = min(low[name], order[target.full_name])
+    return cycles
+
+
+def targets(message: Descriptor) -> Iterator[Descriptor]:
+    """The message types of a message's fields, of a map that of its values."""
+    for field in message.fields:
+        target = field.message_type
+        if target is not None and target.GetOptions().map_entry:
+            target = target.fields_by_name["value"].message_type
+        if target is not None:
+            yield target
+
+
 def shared_oneof(field: FieldDescriptor) -> str | None:
     """Name of the oneof that a field shares; alone in one, as under proto3's `optional`, it is just optional."""
     oneof = field.containing_oneof
@@ -232,3 +293,16 @@ def _column_names(fields: Iterable[FieldDescriptor]) -> list[str]:
         taken.add(name.lower())
         names.append(name)
     return names
+
+
+def wrapped(kind: int) -> Message:
+    """A wrapper of `google.protobuf`, as a message. `kind`: `FieldDescriptor.TYPE_*`."""
+    return Message("", (_scalar(1, kind),))
+
+
+def _scalar(number: int, kind: int) -> Field:
+    return Field(number, "", kind, "scalar", None)
+
+
+INSTANT: Final = Message("", (_scalar(1, _F.TYPE_INT64), _scalar(2, _F.TYPE_INT32)))
+"""A Timestamp or a Duration: seconds, nanos."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -23,11 +25,14 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from distributary.errors import Reason
 from distributary.formats.columns import EMPTY_COLUMN, Field, Message
-from distributary.formats.weight import DURATION_MAX, SECONDS_MAX, SECONDS_MIN
-from distributary.formats.wire import ROOT
+from distributary.formats.weight import DURATION_MAX, NANOS_MAX, SECONDS_MAX, SECONDS_MIN
+from distributary.formats.wire import ROOT, Extensions, Reduced
 
 Getter = Callable[[Any], Any]
 
+ANY_LEVELS = 100
+"""An Any may hold an Any and so on: deeper ones have no JSON, whatever the caller's stack would allow."""
+_GROUP = 3
 _WIRE_TYPES = ("varint", "64-bit", "length-delimited", "group", "group", "32-bit")
 
 
@@ -43,13 +48,16 @@ class Rejected:
 class OfficialDecoder:
     """Decodes one message, exactly and slowly (some microseconds a row)."""
 
-    def __init__(self, file: bytes, message: Message, pool: DescriptorPool | None) -> None:
-        """`file` is the reduced schema, serialised; `pool` holds the writer schema, to render Any as JSON."""
-        own = DescriptorPool()
-        own.AddSerializedFile(file)
-        self._class = GetMessageClass(own.FindMessageTypeByName(ROOT))
+    def __init__(self, schema: Reduced, message: Message, pool: DescriptorPool | None) -> None:
+        """`pool` holds the writer schema, to render Any as JSON."""
+        self._schema = schema
+        self._own = DescriptorPool()
+        self._own.AddSerializedFile(schema.file)
+        self._class = GetMessageClass(self._own.FindMessageTypeByName(ROOT))
         self._type = message.type
-        self._values = _Getters(pool).struct(message)
+        self._getters = _Getters(pool)
+        self._values = self._getters.struct(message)
+        self._opaque: dict[str, Getter] = {}
 
     def parses(self, payload: bytes) -> bool:
         """Whether the library accepts the bytes at all."""
@@ -59,21 +67,46 @@ class OfficialDecoder:
             return False
         return True
 
-    def decode(self, rows: Iterable[tuple[int, bytes]]) -> tuple[pa.StructArray, list[int], list[Rejected]]:
-        """Good rows as structs, their positions, and the others."""
-        values, positions, rejected = [], [], []
+    def opaque(self, field: Field, levels: int) -> Getter:
+        """What makes the value of an opaque column from the bytes of its field.
+
+        It raises DecodeError or Doubtful where it does not vouch for the value: the whole row has to be decoded.
+        `levels`: how many messages may be inside each other below it.
+        """
+        if field.full_name not in self._opaque:
+            self._opaque[field.full_name] = self._part(field, levels)
+        return self._opaque[field.full_name]
+
+    def _part(self, field: Field, levels: int) -> Getter:
+        class_ = GetMessageClass(self._own.FindMessageTypeByName(self._schema.names[field.full_name]))
+        convert = self._getters.value(field)
+
+        def read(payload: bytes) -> Any:
+            message = class_.FromString(payload)
+            _refuse_doubts(message, levels)
+            return convert(message)
+
+        return read
+
+    def decode(
+        self, rows: Iterable[tuple[int, bytes]]
+    ) -> tuple[pa.StructArray, list[int], list[Rejected], Counter[str]]:
+        """Good rows as structs, their positions, the others, and how many of the good ones hold which extension."""
+        values, positions, rejected, dropped = [], [], [], Counter[str]()
         for position, payload in rows:
+            found: set[str] = set()
             try:
                 message = self._class.FromString(payload)
-                _refuse_mismatch(message)
+                _refuse_mismatch(message, self._schema.extensions, found)
                 values.append(self._values(message))
                 positions.append(position)
+                dropped.update(found)
             except DecodeError as error:
                 detail = str(error).replace(f" with type '{ROOT}'", "")
                 rejected.append(Rejected(position, Reason.CORRUPT_PAYLOAD, detail))
             except _Refused as refused:
                 rejected.append(Rejected(position, refused.reason, refused.detail))
-        return pa.array(values, self._type), positions, rejected
+        return pa.array(values, self._type), positions, rejected, dropped
 
 
 class _Refused(Exception):
@@ -81,21 +114,53 @@ class _Refused(Exception):
         self.reason, self.detail = reason, detail
 
 
-def _refuse_mismatch(message: Any) -> None:
-    """An unknown field whose number is known was written by another schema (P11 of NVIDIA/cudf-spark-jni#4107)."""
+class Doubtful(Exception):
+    """A part of a row on which alone nothing can be said."""
+
+
+def _refuse_mismatch(message: Any, extensions: Extensions, found: set[str]) -> None:
+    """An unknown field whose number is known was written by another schema (P11 of NVIDIA/cudf-spark-jni#4107).
+
+    Names of extensions that the message holds are added to `found`: they have no column.
+    """
+    unknown = UnknownFieldSet(message)
+    if len(unknown):
+        fields, known = message.DESCRIPTOR.fields_by_number, extensions.get(message.DESCRIPTOR.name)
+        for field in unknown:  # type: ignore[attr-defined]
+            number = field.field_number
+            if number in fields:
+                wire_type = _WIRE_TYPES[field.wire_type]
+                detail = (
+                    f"field {number} ({fields[number].json_name}) has wire type {wire_type}, its schema says another"
+                )
+                raise _Refused(Reason.SCHEMA_MISMATCH, detail)
+            if known is not None and (name := known.name(number)):
+                found.add(name)
+    for inner in _inner(message):
+        _refuse_mismatch(inner, extensions, found)
+
+
+def _refuse_doubts(message: Any, levels: int) -> None:
+    """As `_refuse_mismatch`, for a part of a row: here the reason does not count, and only so many levels are seen."""
+    if levels == 0:
+        raise Doubtful
     unknown = UnknownFieldSet(message)
     if len(unknown):
         fields = message.DESCRIPTOR.fields_by_number
         for field in unknown:  # type: ignore[attr-defined]
-            if field.field_number in fields:
-                name = fields[field.field_number].json_name
-                found = _WIRE_TYPES[field.wire_type]
-                detail = f"field {field.field_number} ({name}) has wire type {found}, its schema says another"
-                raise _Refused(Reason.SCHEMA_MISMATCH, detail)
+            if field.field_number in fields or field.wire_type == _GROUP:
+                raise Doubtful
+    for inner in _inner(message):
+        _refuse_doubts(inner, levels - 1)
+
+
+def _inner(message: Any) -> Iterator[Any]:
     for descriptor, value in message.ListFields():
         if descriptor.message_type is not None:
-            for inner in value if descriptor.is_repeated else (value,):
-                _refuse_mismatch(inner)
+            if descriptor.is_repeated:
+                yield from value
+            else:
+                yield value
 
 
 class _Getters:
@@ -116,14 +181,15 @@ class _Getters:
         if field.entry is not None:
             key, value = (self._column(part) for part in field.entry)
             return lambda m: [(k, value(entry)) for k, entry in {key(entry): entry for entry in get(m)}.items()]
-        convert = self._value(field)
+        convert = self.value(field)
         if field.repeated:
             return lambda m: [convert(item) for item in get(m)]
         if field.presence:
             return lambda m: convert(get(m)) if m.HasField(name) else field.default
         return lambda m: convert(get(m))
 
-    def _value(self, field: Field) -> Getter:
+    def value(self, field: Field) -> Getter:
+        """From one value as the library parses it to the column's."""
         match field.shape:
             case "scalar":
                 return _same
@@ -133,9 +199,9 @@ class _Getters:
                 names = field.names or {}
                 return lambda number: names.get(number) or str(number)
             case "timestamp":
-                return lambda m: _microseconds(m, SECONDS_MIN, SECONDS_MAX, "Timestamp")
+                return lambda m: _microseconds(m, SECONDS_MIN, SECONDS_MAX, 0, NANOS_MAX, "Timestamp")
             case "duration":
-                return lambda m: _microseconds(m, -DURATION_MAX, DURATION_MAX, "Duration")
+                return _duration
             case "json":
                 to_json = _JSON[field.full_name]
                 return lambda m: json.dumps(to_json(m), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
@@ -156,23 +222,43 @@ class _Getters:
         try:
             descriptor: Descriptor = self._pool.FindMessageTypeByName(type_url.rpartition("/")[2])
             message = GetMessageClass(descriptor).FromString(value)
-            return json_format.MessageToJson(
+            text = json_format.MessageToJson(
                 message, indent=None, preserving_proto_field_name=True, descriptor_pool=self._pool
             )
-        except (KeyError, DecodeError, json_format.Error, TypeError, ValueError):
+            return text if _levels(text) <= ANY_LEVELS else None
+        except (KeyError, DecodeError, json_format.Error, TypeError, ValueError, RecursionError):
             return None
+
+
+def _levels(text: str) -> int:
+    """How deep a JSON text is nested."""
+    if text.count("{") + text.count("[") <= ANY_LEVELS:
+        return 0
+    deepest = level = 0
+    for bracket in re.findall(r"[\[\]{}]", re.sub(r'"(?:\\.|[^"\\])*"', "", text)):
+        level += 1 if bracket in "[{" else -1
+        deepest = max(deepest, level)
+    return deepest
 
 
 def _same(value: Any) -> Any:
     return value
 
 
-def _microseconds(message: Any, low: int, high: int, what: str) -> int:
+def _duration(message: Any) -> int:
+    low, high = (-NANOS_MAX if message.f1 <= 0 else 0), (NANOS_MAX if message.f1 >= 0 else 0)
+    return _microseconds(message, -DURATION_MAX, DURATION_MAX, low, high, "Duration")
+
+
+def _microseconds(message: Any, low: int, high: int, low_nanos: int, high_nanos: int, what: str) -> int:
     seconds: int = message.f1
+    nanos: int = message.f2
     if not low <= seconds <= high:
         detail = f"{what} of {seconds} seconds is outside of {low} to {high}"
         raise _Refused(Reason.VALUE_OUT_OF_RANGE, detail)
-    nanos: int = message.f2
+    if not low_nanos <= nanos <= high_nanos:
+        detail = f"{what} of {seconds} seconds with {nanos} nanos, which may be {low_nanos} to {high_nanos}"
+        raise _Refused(Reason.VALUE_OUT_OF_RANGE, detail)
     return seconds * 1_000_000 + nanos // 1_000
 
 

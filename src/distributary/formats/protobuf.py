@@ -7,7 +7,8 @@ depends on which of them read a row. Bad rows never stop good ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Final, Literal
 
@@ -21,7 +22,7 @@ from distributary.errors import SchemaBroken
 from distributary.formats.columns import message_columns
 from distributary.formats.official_decoder import OfficialDecoder, Rejected
 from distributary.formats.ptars_decoder import PtarsDecoder
-from distributary.formats.wire import reachable, reduced, why_official
+from distributary.formats.wire import Reduced, reachable, why_official
 from distributary.registry.compile import CompiledSchema
 
 __all__ = ["BadIndex", "MessageDecoder", "Rejected", "Split", "decoder_for"]
@@ -44,6 +45,8 @@ class Split:
     """Input positions of the good rows, ascending; None means all of them."""
     rejected: list[Rejected]
     """Bad rows, by ascending position."""
+    extensions: Mapping[str, int] = field(default_factory=dict)
+    """How many good rows hold a value of an extension, which has no column, by its full name."""
 
 
 class MessageDecoder:
@@ -61,13 +64,13 @@ class MessageDecoder:
         message = message_columns(descriptor)
         self.full_name: str = descriptor.full_name
         self.columns: pa.Schema = message.schema
-        self.engine_reason = why_official(descriptor, message)
+        self.engine_reason = why_official(message)
         self.engine: Literal["ptars", "protobuf"] = "protobuf" if self.engine_reason else "ptars"
         self._message = message
-        self._file = reduced(descriptor).SerializeToString()
+        self._schema = Reduced.of(descriptor)
         has_any = any(found.full_name == "google.protobuf.Any" for found in reachable(descriptor))
         self._pool = descriptor.file.pool if has_any else None
-        self._ptars = None if self.engine_reason else PtarsDecoder(self._file, message, self._parses)
+        self._ptars = None if self.engine_reason else PtarsDecoder(message, lambda: self._official)
 
     def decode(self, payloads: pa.BinaryArray) -> Split:
         """Decode serialised messages; `payloads` has no nulls. Raises nothing on account of a payload."""
@@ -83,7 +86,7 @@ class MessageDecoder:
         left = np.ones(count, bool)
         left[at] = False
         rest = np.flatnonzero(left)
-        rows, positions, rejected = self._official.decode(
+        rows, positions, rejected, extensions = self._official.decode(
             zip(rest.tolist(), payloads.take(pa.array(rest)).to_pylist(), strict=True)
         )
         order = np.concatenate((at, np.array(positions, np.int64)))
@@ -92,15 +95,12 @@ class MessageDecoder:
             ranks = np.argsort(order)
             merged, order = merged.take(pa.array(ranks)), order[ranks]
         batch = pa.RecordBatch.from_struct_array(merged)
-        return Split(batch, None if len(order) == count else pa.array(order, pa.int64()), rejected)
-
-    def _parses(self, payload: bytes) -> bool:
-        return self._official.parses(payload)
+        return Split(batch, None if len(order) == count else pa.array(order, pa.int64()), rejected, extensions)
 
     @cached_property
     def _official(self) -> OfficialDecoder:
         """Built when a row needs it: most decoders never do."""
-        return OfficialDecoder(self._file, self._message, self._pool)
+        return OfficialDecoder(self._schema, self._message, self._pool)
 
 
 @lru_cache(maxsize=CACHE_SIZE)

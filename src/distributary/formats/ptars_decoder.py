@@ -27,13 +27,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from google.protobuf.message import DecodeError
 from ptars import PtarsConfig
 from ptars._lib import ProtoRegistry
 
 from distributary.formats.buffers import numbers, valid, without_nulls
 from distributary.formats.columns import EMPTY, Field, Message
+from distributary.formats.official_decoder import Doubtful, OfficialDecoder
 from distributary.formats.weight import HIDES, NO_PROOF, weigh
-from distributary.formats.wire import ROOT
+from distributary.formats.wire import ROOT, without_opaque
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,6 +47,9 @@ LONG_BYTES: Final = 2_048
 (80 bytes of stack a level, measured; threads may have as little as 256 kB)."""
 CHUNK_ROWS: Final = 4_096
 """A list with a corrupt row is read again in chunks; the rows of a chunk that fails are checked one by one (1 us)."""
+MAX_LEVELS: Final = 90
+"""The official library takes 100 messages inside each other; a part of a row that is near it is left to the whole."""
+_DOUBTFUL: Final = object()
 _CONFIG: Final = PtarsConfig(list_value_name="element", enum_repr="int32")
 
 
@@ -69,10 +74,10 @@ def _or_none(call: Callable[[Any], Any], argument: Any) -> Any:
 class PtarsDecoder:
     """Decodes the rows that it can vouch for."""
 
-    def __init__(self, file: bytes, message: Message, parses: Callable[[bytes], bool]) -> None:
-        """`file` is the reduced schema, serialised; `parses` tells whether the official library accepts a payload."""
-        self._file = file
-        self._message, self._parses = message, parses
+    def __init__(self, message: Message, official: Callable[[], OfficialDecoder]) -> None:
+        """`official` gives the decoder of all else, which most schemas never need."""
+        self._file = without_opaque(message).SerializeToString()
+        self._message, self._official = message, official
         self._type = message.type
 
     def decode(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, Ints]:
@@ -86,10 +91,11 @@ class PtarsDecoder:
         if raw is None:
             raw, read = self._read_around(payloads)
             positions, payloads = positions[read], payloads.take(pa.array(read))
-        sure = self._proven(raw, payloads)
+        opaque = _Opaque(self._official, self._message)
+        sure = self._proven(raw, payloads, opaque)
         if not sure.all():
             raw, positions = raw.filter(pa.array(sure)), positions[sure]
-        return _struct(self._message, self._type, raw), positions
+        return _Columns(opaque).struct(self._message, self._type, raw), positions
 
     def _read_around(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, Ints]:
         """Rows that ptars reads and their positions, where it does not read all of them at once."""
@@ -115,7 +121,7 @@ class PtarsDecoder:
         """Which of the chosen rows the official library accepts."""
         accepted = where.copy()
         chosen = payloads.filter(pa.array(where)).to_pylist()
-        accepted[where] = np.fromiter(map(self._parses, chosen), bool, len(chosen))
+        accepted[where] = np.fromiter(map(self._official().parses, chosen), bool, len(chosen))
         return accepted
 
     def _read(self, payloads: pa.BinaryArray) -> pa.StructArray | None:
@@ -123,8 +129,8 @@ class PtarsDecoder:
         batch = _or_none(_handler(self._file).array_to_record_batch, payloads)
         return None if batch is None else batch.to_struct_array()
 
-    def _proven(self, raw: pa.StructArray, payloads: pa.BinaryArray) -> NDArray[np.bool_]:
-        weight = weigh(self._message, _children(self._message, raw), len(raw))
+    def _proven(self, raw: pa.StructArray, payloads: pa.BinaryArray, opaque: _Opaque) -> NDArray[np.bool_]:
+        weight = weigh(self._message, _children(self._message, raw), len(raw), opaque.refused)
         same: NDArray[np.bool_] = weight.size == np.asarray(pc.binary_length(payloads))
         if isinstance(weight.slack, int) and not weight.slack:
             return same
@@ -139,46 +145,92 @@ class PtarsDecoder:
         return sure
 
 
+def depth(message: Message) -> int:
+    """Levels of messages inside each other, with map entries, above the deepest opaque column."""
+    inner = [
+        (part is not field) + (depth(part.message) if part.message is not None else 0)
+        for field in message.fields
+        for part in field.entry or (field,)
+    ]
+    return 1 + max(inner, default=0)
+
+
 def _children(message: Message, struct: Any) -> list[Any]:
     return [struct.field(f"f{field.number}") for field in message.fields]
 
 
-def _struct(message: Message, type_: Any, raw: Any) -> Any:
-    mask = raw.is_null() if raw.null_count else None
-    columns = [_column(field, child) for field, child in zip(message.fields, _children(message, raw), strict=True)]
-    return pa.StructArray.from_arrays(columns, fields=list(type_), mask=mask)
+class _Opaque:
+    """The values of opaque columns of one batch: each distinct one is read once, by the official library."""
+
+    def __init__(self, official: Callable[[], OfficialDecoder], message: Message) -> None:
+        self._official, self._message = official, message
+        self._values: dict[str, dict[bytes, Any]] = {}
+
+    def refused(self, field: Field, values: Any) -> NDArray[np.bool_]:
+        """Which values (binary) the library does not vouch for."""
+        known = self._values.setdefault(field.full_name, {})
+        if values.null_count == len(values):
+            return np.zeros(len(values), bool)
+        read = self._official().opaque(field, MAX_LEVELS - depth(self._message))
+        found = values.to_pylist()
+        for value in found:
+            if value is not None and value not in known:
+                try:
+                    known[value] = read(value)
+                except (DecodeError, Doubtful, RecursionError):
+                    known[value] = _DOUBTFUL
+        bad = (value is not None and known[value] is _DOUBTFUL for value in found)
+        return np.fromiter(bad, bool, len(found))
+
+    def column(self, field: Field, type_: Any, values: Any) -> Any:
+        """The column of values of which none is refused; what stands under a null may be."""
+        self.refused(field, values)  # a map's value that is absent is only now there, as an empty message
+        known = self._values.get(field.full_name, {})
+        return pa.array([None if v is None else known[v] for v in values.to_pylist()], type_)
 
 
-def _column(field: Field, raw: Any) -> Any:
-    """One raw column as the column rules want it."""
-    if field.entry is not None:
-        keys, values = (_column(part, raw.values.field(f"f{part.number}")) for part in field.entry)
-        return pa.MapArray.from_arrays(raw.offsets, keys, values, type=field.type)
-    if field.repeated:
-        return pa.ListArray.from_arrays(raw.offsets, _value(field, field.type.value_type, raw.values), type=field.type)
-    values = _value(field, field.type, raw if field.presence else without_nulls(raw))
-    return values if field.default is None else pc.fill_null(values, pa.scalar(field.default, field.type))
+class _Columns:
+    """Raw columns as the column rules want them."""
 
+    def __init__(self, opaque: _Opaque) -> None:
+        self._opaque = opaque
 
-def _value(field: Field, type_: Any, raw: Any) -> Any:
-    match field.shape:
-        case "scalar":
-            return raw if raw.type == type_ else raw.cast(type_)
-        case "enum":
-            return _names(field, raw)
-        case "wrapper":
-            value = without_nulls(raw.field("f1"))
-            value = pc.if_else(raw.is_valid(), value, None) if raw.null_count else value
-            return value if value.type == type_ else value.cast(type_)
-        case "timestamp" | "duration":
-            return _instants(raw, type_)
-        case "empty":
-            mask = raw.is_null() if raw.null_count else None
-            return pa.StructArray.from_arrays([pa.repeat(True, len(raw))], fields=list(EMPTY), mask=mask)
-        case "struct":
-            assert field.message is not None
-            return _struct(field.message, type_, raw)
-    raise AssertionError(f"{field.shape} is not read by ptars")
+    def struct(self, message: Message, type_: Any, raw: Any) -> Any:
+        mask = raw.is_null() if raw.null_count else None
+        children = zip(message.fields, _children(message, raw), strict=True)
+        columns = [self._column(field, child) for field, child in children]
+        return pa.StructArray.from_arrays(columns, fields=list(type_), mask=mask)
+
+    def _column(self, field: Field, raw: Any) -> Any:
+        if field.entry is not None:
+            keys, values = (self._column(part, raw.values.field(f"f{part.number}")) for part in field.entry)
+            return pa.MapArray.from_arrays(raw.offsets, keys, values, type=field.type)
+        if field.repeated:
+            values = self._value(field, field.type.value_type, raw.values)
+            return pa.ListArray.from_arrays(raw.offsets, values, type=field.type)
+        values = self._value(field, field.type, raw if field.presence else without_nulls(raw))
+        return values if field.default is None else pc.fill_null(values, pa.scalar(field.default, field.type))
+
+    def _value(self, field: Field, type_: Any, raw: Any) -> Any:
+        match field.shape:
+            case "scalar":
+                return raw if raw.type == type_ else raw.cast(type_)
+            case "enum":
+                return _names(field, raw)
+            case "wrapper":
+                value = without_nulls(raw.field("f1"))
+                value = pc.if_else(raw.is_valid(), value, None) if raw.null_count else value
+                return value if value.type == type_ else value.cast(type_)
+            case "timestamp" | "duration":
+                return _instants(raw, type_)
+            case "json" | "any" | "cut":
+                return self._opaque.column(field, type_, raw)
+            case "empty":
+                mask = raw.is_null() if raw.null_count else None
+                return pa.StructArray.from_arrays([pa.repeat(True, len(raw))], fields=list(EMPTY), mask=mask)
+            case "struct":
+                assert field.message is not None
+                return self.struct(field.message, type_, raw)
 
 
 def _names(field: Field, numbers: Any) -> Any:

@@ -12,22 +12,22 @@ more, something else could be hidden behind the saving, and equal length proves 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor as F
 
 from distributary.formats.buffers import numbers, offsets, valid, without_nulls
-from distributary.formats.columns import Field, Message
+from distributary.formats.columns import INSTANT, OPAQUE, Field, Message, wrapped
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
+    Refused = Callable[[Field, Any], Bools]
 
 NO_PROOF: Final = 1 << 40
 """Slack of a row that is wrong or doubtful whatever its length."""
@@ -38,6 +38,9 @@ SECONDS_MAX: Final = 253_402_300_799
 """Range of `google.protobuf.Timestamp`: the years 1 to 9999."""
 DURATION_MAX: Final = 315_576_000_000
 """Range of `google.protobuf.Duration`, in seconds."""
+NANOS_MAX: Final = 999_999_999
+"""A Timestamp's nanos are 0 or more, a Duration's have the sign of its seconds (timestamp.proto, duration.proto)."""
+_INT64_MIN: Final = -(2**63)
 
 _FIXED: Final = {F.TYPE_DOUBLE: 8, F.TYPE_FIXED64: 8, F.TYPE_SFIXED64: 8} | dict.fromkeys(
     (F.TYPE_FLOAT, F.TYPE_FIXED32, F.TYPE_SFIXED32), 4
@@ -53,23 +56,26 @@ class Weight:
     slack: Ints | int = 0
 
 
-def weigh(message: Message, columns: Sequence[Any], rows: int) -> Weight:
+def weigh(message: Message, columns: Sequence[Any], rows: int, refused: Refused) -> Weight:
     """Weigh rows of a message.
 
     Args:
         message: the message type.
         columns: one array per field, as ptars gives them for the reduced descriptors.
         rows: length of all arrays.
+        refused: tells which bytes of an opaque field the official library does not vouch for.
     """
     size = np.zeros(rows, np.int64)
     slack: Ints | int = 0
     members: dict[str, Ints] = {}
     for field, column in zip(message.fields, columns, strict=True):
         if field.repeated:
-            weight = _map(field, *field.entry, column) if field.entry is not None else _list(field, column)
+            weight = (
+                _map(field, *field.entry, column, refused) if field.entry is not None else _list(field, column, refused)
+            )
             size += weight.size
         else:
-            weight, present = _value(field, column), valid(column)
+            weight, present = _value(field, column, refused), valid(column)
             weight.size += _tag(field.number)
             if present is not None:
                 weight = Weight(weight.size * present, weight.slack * present if _any(weight.slack) else 0)
@@ -89,17 +95,23 @@ def _any(slack: Ints | int) -> bool:
     return not isinstance(slack, int) or slack != 0
 
 
-def _value(field: Field, values: Any) -> Weight:
+def _value(field: Field, values: Any, refused: Refused) -> Weight:
     """Weigh single values with their length prefix, without their tag; whatever is null weighs anything."""
     if field.shape in ("scalar", "enum"):
         return _scalar(field.kind, values)
+    if field.shape in OPAQUE:
+        size = np.diff(offsets(values))
+        bad = refused(field, values)
+        return Weight(size + length_size(size), np.where(bad, NO_PROOF, 0) if bad.any() else 0)
     if field.shape == "empty":
         return Weight(np.ones(len(values), np.int64))
     if field.shape == "struct":
         assert field.message is not None
-        inner = weigh(field.message, [values.field(f"f{part.number}") for part in field.message.fields], len(values))
+        inner = weigh(
+            field.message, [values.field(f"f{part.number}") for part in field.message.fields], len(values), refused
+        )
     elif field.shape == "wrapper":
-        inner = weigh(_wrapper(field.kind), [values.field("f1")], len(values))
+        inner = weigh(wrapped(field.kind), [values.field("f1")], len(values), refused)
     else:
         inner = _instant(field, values)
     return Weight(inner.size + length_size(inner.size), inner.slack)
@@ -108,29 +120,25 @@ def _value(field: Field, values: Any) -> Weight:
 def _instant(field: Field, values: Any) -> Weight:
     """A Timestamp or a Duration. Values out of range get no proof: the other decoder words the refusal."""
     columns = [values.field("f1"), values.field("f2")]
-    inner = weigh(_INSTANT, columns, len(values))
-    seconds = numbers(columns[0])
-    low, high = (SECONDS_MIN, SECONDS_MAX) if field.shape == "timestamp" else (-DURATION_MAX, DURATION_MAX)
-    if len(seconds) and not low <= seconds.min() <= seconds.max() <= high:
-        inner.slack = inner.slack + np.where((seconds < low) | (seconds > high), NO_PROOF, 0)
+    inner = weigh(INSTANT, columns, len(values), _none_refused)
+    seconds, nanos = numbers(columns[0]), numbers(columns[1])
+    if field.shape == "timestamp":
+        bad = (seconds < SECONDS_MIN) | (seconds > SECONDS_MAX) | (nanos < 0) | (nanos > NANOS_MAX)
+    else:
+        bad = (np.abs(seconds) > DURATION_MAX) | (seconds == _INT64_MIN) | (np.abs(nanos) > NANOS_MAX)
+        bad |= np.sign(seconds) * np.sign(nanos) < 0
+    if bad.any():
+        inner.slack = inner.slack + np.where(bad, NO_PROOF, 0)
     return inner
 
 
-def _part(number: int, kind: int) -> Field:
-    return Field(number, "", kind, "scalar", None)
+def _none_refused(_: Field, values: Any) -> Bools:
+    return np.zeros(len(values), bool)
 
 
-@lru_cache
-def _wrapper(kind: int) -> Message:
-    return Message("", (_part(1, kind),))
-
-
-_INSTANT: Final = Message("", (_part(1, F.TYPE_INT64), _part(2, F.TYPE_INT32)))
-
-
-def _list(field: Field, lists: Any) -> Weight:
+def _list(field: Field, lists: Any, refused: Refused) -> Weight:
     bounds = offsets(lists)
-    weight = _value(field, lists.values)
+    weight = _value(field, lists.values, refused)
     tag, count = _tag(field.number), np.diff(bounds)
     inner, slack = _sums(weight.size, bounds), _slack_sums(weight.slack, bounds)
     apart = inner + count * tag
@@ -141,9 +149,9 @@ def _list(field: Field, lists: Any) -> Weight:
     return Weight(own, slack + np.maximum(own - other, 0))
 
 
-def _map(field: Field, key: Field, value: Field, maps: Any) -> Weight:
+def _map(field: Field, key: Field, value: Field, maps: Any, refused: Refused) -> Weight:
     entries = replace(field, entry=None, message=Message("", (key, value)))
-    weight, bounds = _list(entries, maps), offsets(maps)
+    weight, bounds = _list(entries, maps, refused), offsets(maps)
     rows = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     again = _seen_before(rows, without_nulls(maps.values.field("f1")))
     return Weight(weight.size, weight.slack + _sums(np.where(again, NO_PROOF, 0), bounds)) if again.any() else weight

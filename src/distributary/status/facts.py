@@ -34,7 +34,8 @@ class TableStatus:
     merged, waiting (until the next merge), parked, append_only (the source table has no key), off.
     `lag_rows`: rows that wait in the quarantine because the table could not be written; `quarantined`: all rows of this
     route that are there. `failures`, `retry_at`, `error`: of a parked table. `warnings`: rows that were written and
-    break an expectation, by its name.
+    break an expectation, by its name, or that hold an extension, which has no column. `decoders`: which library reads
+    the rows of each schema id: ptars, or protobuf (exact and slow).
     """
 
     route: str
@@ -53,6 +54,7 @@ class TableStatus:
     merged: str | None = None
     merge_state: str | None = None
     warnings: Mapping[str, int] = field(default_factory=dict)
+    decoders: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,7 @@ def _table(route: str, said: Entry, last: Entry | None, kept: Kept, now: float) 
         merged=said.merged,
         merge_state=said.merge_state,
         warnings=dict(said.warnings),
+        decoders=dict(said.decoders),
     )
 
 

@@ -395,3 +395,27 @@ def test_a_task_writes_its_routes_and_one_file_for_the_quarantine(orders: Orders
     rows = DeltaTable(orders.quarantine).to_pyarrow_table().to_pylist()
     assert sorted(r["route"] for r in rows) == ["a", "b"]
     assert len({r["id"] for r in rows}) == 2
+
+
+@pytest.mark.parametrize("batches", [[(1, 2, 3)], [(1,), (2,), (3,)], [(1,), (3,), (2,)], [(3,), (2,), (1,)]])
+def test_values_of_fields_that_differ_by_case_never_swap_columns(
+    orders: Orders, batches: list[tuple[int, ...]]
+) -> None:
+    texts = {
+        1: 'syntax = "proto3"; message event { int32 Score = 1; }',
+        2: 'syntax = "proto3"; message event { int32 Score = 1; int32 score = 2; }',
+        3: 'syntax = "proto3"; message event { int32 score = 2; }',
+    }
+    schemas = {i: compile_text(text, id=i) for i, text in texts.items()}
+    payloads = {1: b"\x08\x0b", 2: b"\x08\x0b\x10\x16", 3: b"\x10\x16"}
+    for batch in batches:
+        events = [(version, payloads[version]) for version in batch]
+        outcome, bad = deliver_route("a", decoded(*events, orders=orders, schemas=schemas), orders)
+        assert (outcome.state, bad) == ("written", [])
+        orders = next_batch(orders)
+    columns = DeltaTable(orders.table("a")).to_pyarrow_table().drop_columns(["_origin"])
+    found = {
+        name: set(column.to_pylist()) - {None, 0}
+        for name, column in zip(columns.column_names, columns.columns, strict=True)
+    }
+    assert sorted(map(sorted, found.values())) == [[11], [22]]

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import Reason
+from distributary.formats.protobuf import decoder_for
+from distributary.registry.compile import compile_text
 from distributary.tables.evolve import Evolution, Policy, Slot, common_type, evolve
 from tests.random_tables import TIMESTAMP, schemas, types
 
@@ -399,3 +401,57 @@ def test_an_untyped_field_enters_the_column_that_is_there() -> None:
     found = add(schema(a=INT, l=array(INT)), schema(a=pa.null(), l=array(pa.null())), type_change="quarantine")
     assert not found.changed
     assert [s.target for s in found.slots[0]] == ["a", "l"]
+
+
+# -- fields with numbers ------------------------------------------------------------------------------------
+
+
+def numbered(*fields: tuple[str, int], kind: pa.DataType | None = None) -> pa.Schema:
+    """The columns of a message with these fields."""
+    kinds = {pa.int64(): "int64", pa.string(): "string"}
+    body = " ".join(f"{kinds[kind or pa.int64()]} {name} = {number};" for name, number in fields)
+    return decoder_for(compile_text(f'syntax = "proto3"; message M {{ {body} }}')).columns
+
+
+@pytest.mark.parametrize("versions", list(itertools.permutations(range(4))))
+@pytest.mark.parametrize("nested", [False, True])
+def test_fields_that_differ_by_case_keep_their_column_whoever_else_is_there(
+    versions: tuple[int, ...], nested: bool
+) -> None:
+    known = [
+        numbered(("Score", 1)),
+        numbered(("Score", 1), ("score", 2)),
+        numbered(("score", 2)),
+        numbered(("score", 2), ("SCORE", 3), ("Score", 1)),
+    ]
+    table, columns = None, dict[str, str]()
+    for version in versions:
+        schema = known[version]
+        schema = pa.schema([("in", pa.struct(list(schema)))]) if nested else schema
+        evolution = evolve(table, [schema], Policy())
+        slots = evolution.slots[0][0].children if nested else evolution.slots[0]
+        for slot, field in zip(slots, known[version], strict=True):
+            number = field.metadata[b"number"].decode()
+            assert slot.target is not None
+            assert columns.setdefault(number, slot.target) == slot.target
+        table = evolution.schema
+    assert len(set(columns.values())) == 3
+    names = table.field("in").type.names if table is not None and nested else (table or pa.schema([])).names
+    assert len({name.lower() for name in names}) == len(names) == 3
+
+
+def test_columns_of_an_older_table_are_found_by_name_and_number() -> None:
+    table = pa.schema([("Score", pa.int64()), ("score__2", pa.int64())])
+    evolution = evolve(table, [numbered(("score", 2))], Policy())
+    assert ([slot.target for slot in evolution.slots[0]], evolution.changed) == (["score__2"], False)
+
+
+def test_a_type_change_of_a_renamed_field_gets_its_column_beside_its_own() -> None:
+    table = pa.schema([("Score", pa.int64()), ("score__2", pa.int64())])
+    evolution = evolve(table, [numbered(("score", 2), kind=pa.string())], Policy(type_change="new_column"))
+    assert [slot.target for slot in evolution.slots[0]] == ["score__2__string"]
+
+
+def test_a_table_does_not_keep_what_fields_say_of_their_numbers() -> None:
+    evolution = evolve(None, [pa.schema([("in", pa.struct(list(numbered(("a", 1)))))])], Policy())
+    assert evolution.schema.field("in").type.field("a").metadata is None

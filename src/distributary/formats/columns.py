@@ -27,8 +27,9 @@ Presence: a field without presence (implicit, proto3) that is unset is its type'
 presence (`optional`, `required`, member of a oneof, message) that is unset is null, or its declared default (proto2
 `[default = 42]`). Repeated fields and maps that are unset are empty, never null.
 
-Names are those of the schema, in the order of declaration. Delta compares names without case: of two fields that
-differ only by case, the later one is stored as `<name>__<field number>`.
+Names are those of the schema, in the order of declaration. Delta compares names without case: a field whose name is
+another column's but for case, in this message or in the table, is stored as `<name>__<field number>`. So a column is
+always one field's: it is found by exact name first, then by name and number, and never by a name of another case.
 
 Extensions and unknown fields have no column. No type depends on the data.
 """
@@ -52,6 +53,9 @@ MAX_FIELDS: Final = 10_000
 """Fields of one message with all nested ones; mutual recursion of many messages would multiply without bound."""
 MAX_LEVELS: Final = 50
 """Message types inside each other. Parsers stop at 100 levels of messages, and each map on the way takes two."""
+NUMBER: Final = b"number"
+NAME: Final = b"name"
+"""What an Arrow field says of the field it comes from: its number, and its name where the column has another."""
 EMPTY_COLUMN: Final = "_empty"
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 ANY: Final = pa.struct([("type_url", pa.string()), ("value", pa.binary()), ("json", pa.string())])
@@ -115,6 +119,8 @@ class Field:
     """Key and value, of a map."""
     full_name: str = ""
     """Full name of the message type; empty unless the field holds messages."""
+    name: str = ""
+    """As the schema declares it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +132,18 @@ class Message:
 
     @property
     def type(self) -> Any:
-        """Arrow type of a column that holds this message."""
-        return pa.struct([(field.column, field.type) for field in self.fields]) if self.fields else EMPTY
+        """Arrow type of a column that holds this message; its fields say which field of the schema they are."""
+        return pa.struct([_arrow_field(field) for field in self.fields]) if self.fields else EMPTY
 
     @property
     def schema(self) -> pa.Schema:
         """Arrow schema of a table of this message."""
         return pa.schema(list(self.type))
+
+
+def _arrow_field(field: Field) -> pa.Field:
+    renamed = {NAME: field.name} if field.name != field.column else {}
+    return pa.field(field.column, field.type, metadata={NUMBER: str(field.number), **renamed})
 
 
 def message_columns(descriptor: Descriptor) -> Message:
@@ -177,7 +188,9 @@ class _Columns:
         if target is not None and target.GetOptions().map_entry:
             key, value = (self._entry_part(target.fields_by_name[part], path) for part in ("key", "value"))
             type_ = pa.map_(key.type, value.type)
-            return Field(field.number, column, field.type, "struct", type_, repeated=True, entry=(key, value))
+            return Field(
+                field.number, column, field.type, "struct", type_, repeated=True, entry=(key, value), name=field.name
+            )
         shape, type_, message = self._target(field, path)
         wrapped = target.fields_by_name["value"] if target is not None and shape == "wrapper" else field
         return Field(
@@ -194,6 +207,7 @@ class _Columns:
             names=self._names(field.enum_type) if field.enum_type is not None else None,
             message=message,
             full_name=target.full_name if target is not None else "",
+            name=field.name,
         )
 
     def _entry_part(self, field: FieldDescriptor, path: tuple[str, ...]) -> Field:

@@ -9,8 +9,10 @@ the top level and every nested struct, list and map:
   type widening), else the value gets a second column named `<name>__<type>` (`new_column`), else it is kept aside.
 
 Incoming schemas are merged in the order of their schema ids, so the result does not depend on the order of arrival.
-Names compare in lower case, as Delta does (delta-io/delta: duplicate columns are found case-insensitively). Two fields
-of one schema never share a column: the second is a conflict. Untyped fields (null, list<null>) get no column: Delta
+Names compare in lower case, as Delta does (delta-io/delta: duplicate columns are found case-insensitively). A field
+that has a number (protobuf) is never taken for one whose name differs by case: its column is its exact name, else
+`<name>__<number>`, so that values stay in their column whatever other fields come and go. Two fields of one schema never
+share a column: the second is a conflict. Untyped fields (null, list<null>) get no column: Delta
 refuses array<void>, and a streaming read refuses void (delta-io/delta#6965).
 """
 
@@ -23,6 +25,9 @@ from typing import Literal
 import pyarrow as pa
 
 from distributary.errors import Reason
+
+_NUMBER, _NAME = b"number", b"name"
+"""What a field says of where it comes from (`formats.columns`)."""
 
 NewColumn = Literal["add", "quarantine", "freeze"]
 TypeChange = Literal["widen", "new_column", "quarantine", "freeze"]
@@ -123,26 +128,39 @@ class _Columns:
         self.index = {_folded(f.name): i for i, f in enumerate(self.fields)}
 
     def place(self, new: pa.Field) -> Slot:
-        at = self.index.get(_folded(new.name))
+        name, at = self._home(new)
         if at is None:
             frozen = self.policy.new_column == "freeze"
             way = _fresh(new.type) if self.policy.new_column == "add" else None
             if way is None:
                 return Slot(new.name, None, reject=Reason.FROZEN_COLUMN if frozen else Reason.NEW_COLUMN)
-            return self._add(new, new.name, way)
+            return self._add(new, name, way)
         way = self._way_into(at, new)
         if way is not None:
             return self._enter(new, at, way)
         if self.policy.type_change in ("quarantine", "freeze"):
             return Slot(new.name, None, reject=Reason.TYPE_CONFLICT)
-        return self._beside(new)
+        return self._beside(new, name)
 
-    def _beside(self, new: pa.Field) -> Slot:
+    def _home(self, new: pa.Field) -> tuple[str, int | None]:
+        """The column that is this field's by name, and its place; None where the table has none yet."""
+        at = self.index.get(_folded(new.name))
+        if new.metadata is None or _NUMBER not in new.metadata:
+            return new.name, at
+        name = new.metadata.get(_NAME, new.name.encode()).decode()
+        own = f"{name}__{new.metadata[_NUMBER].decode()}"
+        for candidate in (name, own):
+            at = self.index.get(_folded(candidate))
+            if at is not None and self.fields[at].name == candidate:
+                return candidate, at
+        return own if _folded(name) in self.index else name, self.index.get(_folded(own))
+
+    def _beside(self, new: pa.Field, column: str) -> Slot:
         """The column `<name>__<type>`; with a number behind it where that name holds something else already."""
         fresh = _fresh(new.type)
         if fresh is None:
             return Slot(new.name, None, reject=Reason.TYPE_CONFLICT)
-        base = f"{new.name}__{_type_word(new.type)}"
+        base = f"{column}__{_type_word(new.type)}"
         name, number = base, 2
         while True:
             if _folded(name) not in self.own:

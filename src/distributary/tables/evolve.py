@@ -11,9 +11,9 @@ the top level and every nested struct, list and map:
 Incoming schemas are merged in the order of their schema ids, so the result does not depend on the order of arrival.
 Names compare in lower case, as Delta does (delta-io/delta: duplicate columns are found case-insensitively). A field
 that has a number (protobuf) is never taken for one whose name differs by case: its column is its exact name, else
-`<name>__<number>`, so that values stay in their column whatever other fields come and go. Two fields of one schema never
-share a column: the second is a conflict. Untyped fields (null, list<null>) get no column: Delta
-refuses array<void>, and a streaming read refuses void (delta-io/delta#6965).
+`<name>__<number>`, so that values stay in their column whatever other fields come and go. Two fields of one schema
+never share a column: the second is a conflict. Untyped fields (null, list<null>) get no column: Delta refuses
+array<void>, and a streaming read refuses void (delta-io/delta#6965).
 """
 
 from __future__ import annotations

@@ -17,11 +17,13 @@ import pytest
 
 from distributary.datastream.events import read_events
 from distributary.datastream.model import Kind, Reading
+from distributary.plan import plan_changes
 from distributary.simulate.change_files.events import Event, Layout, event_schema
 from distributary.simulate.change_files.files import minute_folder
 from distributary.simulate.change_files.writer import STREAM
 from distributary.simulate.changes.model import CDC_METHOD, Change, Column, Position, Table
 from distributary.simulate.changes.unified import INTEGER, JSON, LONG, NUMBER, STRING, decimal
+from distributary.status import status
 from tests.event_files import avro, event, schema
 from tests.shop import START_MS, backfilled, change, mysql_table, order
 from tests.sparkless import Sparkless
@@ -425,4 +427,37 @@ def test_late_files_and_files_that_were_written_again_are_read(lake: Path) -> No
     shop.run()
     assert shop.living("shop_orders") == [(1, "new"), (2, "late"), (3, "more")]
     assert len(shop.log("shop_orders_log")) == 3
+    shop.check()
+
+
+def test_files_that_are_none_of_datastream_are_told_of_and_count_nowhere(
+    lake: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = Sparkless(lake)
+    [own] = shop.send(change(ORDERS, "INSERT", order(1, "new"), 100), format="jsonl")
+    staged = shop.garbage(f"_tmp/{own.relative_to(shop.files).parent}/moved.jsonl", own.read_bytes())
+    shop.garbage("README", b"about")
+    shop.garbage("shop_orders/2026/01/01/00/00/list.csv", b"a,b")
+    shop.run()
+    said = [record.getMessage() for record in caplog.records if "Datastream did not write" in record.getMessage()]
+    assert len(said) == 1 and "3 files" in said[0] and "README" in said[0]
+    staged.rename(own.parent / "moved.jsonl")
+    shop.send(change(ORDERS, "INSERT", order(2, "new"), 200), format="jsonl")
+    shop.run()
+    assert len(shop.log("shop_orders_log")) == 3  # the staged copy once, where it ended
+    assert not shop.quarantined()
+    found = status(shop.config)
+    assert found.files_waiting == 0 and not found.attention
+    assert [note for note in found.notes if "2 files" in note]
+    assert "2 files" in plan_changes(shop.config).notes[0]
+    shop.check()
+
+
+def test_a_folder_of_loose_files_is_read_by_a_setting(lake: Path) -> None:
+    shop = Sparkless(lake, source={"stray_files": "read"})
+    [own] = shop.send(change(ORDERS, "INSERT", order(1, "new"), 100))
+    own.rename(shop.files / "loose.avro")
+    shop.run()
+    assert shop.living("shop_orders") == [(1, "new")]
+    assert status(shop.config).files_waiting == 0
     shop.check()

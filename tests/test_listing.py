@@ -68,7 +68,7 @@ class Watcher:
         self.tree = tree
         self.now = NOW.timestamp()
         self.known = KnownFiles()
-        self.lister = Lister(tree, self.known, clock=lambda: self.now, **settings)
+        self.lister = Lister(tree, self.known, clock=lambda: self.now, **{"strays": True, **settings})
         self.last = Round()
 
     def look(self, full: bool = False) -> list[str]:
@@ -182,6 +182,46 @@ def test_other_trees_work_too(where: Place) -> None:
     for key in more:
         where.put(f"shop/{key}")
     assert sorted(watcher.look()) == sorted(more)
+
+
+STRAYS = [
+    *("README", "list.csv", "notes.json", "flat/b.avro", "latest/a.avro", "orders/2026/11/28/11/b.avro"),
+    *(f"{TODAY}/list.csv", f"{TODAY}/a.avro.sha256", f"{TODAY}/more/a.avro", "orders/2026/13/28/11/50/a.avro"),
+    *(f"_tmp/{TODAY}/a.avro", f"orders/_old/{TODAY}/a.avro"),
+]
+
+
+def test_only_files_at_places_of_datastream_are_taken_and_each_stray_is_told_of_once(where: Place) -> None:
+    """An upload is staged and then moved; people put lists and copies beside the data."""
+    own = [f"{TODAY}/a.avro", "deep/er/2026/11/28/11/50/c.jsonl.gz", "2026/11/28/11/50/d.JSON", f"{TODAY}/p.parquet"]
+    for key in (*own, *STRAYS, f"{TODAY}/upload.avro.filepart", f"orders/.staging/{TODAY}/a.avro"):
+        where.put(f"shop/{key}")
+    watcher = Watcher(where.tree(), strays=False)
+    assert sorted(watcher.look()) == sorted(own)
+    root = watcher.tree.root
+    assert watcher.last.strays == sorted(f"{root}/{key}" for key in STRAYS)
+    where.put(f"shop/_tmp/{LONG_AGO}/x.avro")
+    where.put(f"shop/{LONG_AGO}/x.avro")
+    where.delete(f"shop/_tmp/{LONG_AGO}/x.avro")
+    assert watcher.look(full=True) == [f"{LONG_AGO}/x.avro"]
+    assert watcher.look() == watcher.last.strays == []
+
+
+def test_a_folder_of_strays_alone_is_not_listed_whole_in_every_round() -> None:
+    tree = Keys(page_files=10)
+    tree.put(*(f"latest/{number}.avro" for number in range(1_000)))
+    watcher = Watcher(tree, strays=False)
+    assert not watcher.look() and len(watcher.last.strays) == 1_000
+    assert not watcher.look() and watcher.last.pages < 30
+
+
+def test_a_source_that_is_one_minutes_folder_has_its_files_at_the_root(tmp_path: Path) -> None:
+    folder = tmp_path / TODAY
+    folder.mkdir(parents=True)
+    (folder / "a.avro").write_bytes(b"x")
+    (folder / "README").write_bytes(b"x")
+    watcher = Watcher(LocalTree(folder), strays=False)
+    assert watcher.look() == ["a.avro"] and watcher.last.strays == [f"{folder}/README"]
 
 
 def test_a_file_that_vanishes_is_no_fault(where: Place) -> None:

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from distributary.border import contained
 from distributary.bronze.table import first_hop, open_bronze, route_keys
-from distributary.cdc.planned import plan_files
+from distributary.cdc.planned import plan_files, strays_left
 from distributary.config import DatastreamSource, KafkaSource, Pipeline
 from distributary.errors import Reason
 from distributary.fanout.batch_chunks import BatchChunks
@@ -86,7 +86,7 @@ class Plan:
     """What a run would do now. Rows of `rows_in` would be either written or quarantined; tombstones are neither.
 
     `after_batch`: the newest finished batch, None where nothing was read yet. `unknown_schema_ids`: id -> rows.
-    `reasons`: of all rows that would be quarantined, also of those without a route.
+    `reasons`: of all rows that would be quarantined, also of those without a route. `notes`: what else is to be known.
     """
 
     pipeline: str
@@ -100,6 +100,7 @@ class Plan:
     tables: list[TablePlan] = field(default_factory=list)
     unknown_schema_ids: dict[int, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -147,6 +148,9 @@ def plan_changes(config: Pipeline) -> Plan:
     found = plan_files(config)
     made = Plan(config.pipeline, build(config).source, batches=int(found.files > 0), reasons=dict(found.reasons))
     made.rows_quarantined = made.rows_in = sum(found.reasons.values())
+    if found.strays:
+        assert isinstance(config.source, DatastreamSource)
+        made.notes.append(strays_left(found.strays, config.source.path))
     tables: dict[str, TablePlan] = {}
     for route, one in found.routes.items():
         kept = sum(one.reasons.values()) if one.parked is None else one.events

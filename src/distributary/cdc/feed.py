@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -10,6 +11,7 @@ from deltalake.exceptions import DeltaError
 
 from distributary.cdc.merges import Merges
 from distributary.cdc.micro_batch import Changes
+from distributary.cdc.planned import strays_left
 from distributary.cdc.retries import Aside
 from distributary.config import DatastreamSource, Pipeline
 from distributary.config.quantities import moment
@@ -24,6 +26,9 @@ FIRST_RETRY_SEC = 60.0
 LONGEST_RETRY_SEC = 3600.0
 MOST_RETRIES = 12
 """After so many tries, in a run, a file waits until it changes or is replayed by hand."""
+
+
+log = logging.getLogger("distributary")
 
 
 class Feed:
@@ -64,6 +69,7 @@ class Feed:
             self.source.max_bytes_per_batch,
             start,
             report=self._tick,
+            strays=self.source.stray_files == "read",
         )
         watch.look(full=once)
         self.retry_files()
@@ -75,8 +81,11 @@ class Feed:
         if self._watch is not None:
             self._watch.reached(parcel)
 
-    def _tick(self, _found: Round) -> None:
-        """Merges that are due while no batch comes. A batch that is being written does them itself, once it is done."""
+    def _tick(self, found: Round) -> None:
+        """What a round of listing is the time for: to tell of strays, and merges that are due while no batch comes. A
+        batch that is being written does them itself, once it is done."""
+        if found.strays:
+            log.warning("%s", strays_left(found.strays, self.source.path))
         if self._busy.acquire(blocking=False):
             try:
                 self.merges.run(None)

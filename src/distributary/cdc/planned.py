@@ -6,7 +6,7 @@ Needs no Spark. The file ledger says what was taken; everything else below the s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -21,14 +21,17 @@ from distributary.cdc.rejected import count_reasons
 from distributary.config import DatastreamSource, Pipeline
 from distributary.config.quantities import moment
 from distributary.errors import Outage, Reason, StoreUnreadable
+from distributary.names import shown
 from distributary.sources.bodies import open_body
 from distributary.sources.file_ledger import FileLedger
 from distributary.sources.known import FileRef
-from distributary.sources.listing import Lister
+from distributary.sources.listing import Lister, Round
 from distributary.sources.watch import open_tree
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.store import Store
+
+STRAYS_NAMED = 5
 
 
 @dataclass
@@ -49,22 +52,24 @@ class RoutePlan:
 
 @dataclass
 class FilesPlan:
-    """`reasons`: of what could not be given to a source table."""
+    """`reasons`: of what could not be given to a source table. `strays`: files that are left alone."""
 
     files: int = 0
     bytes: int = 0
     routes: dict[str, RoutePlan] = field(default_factory=dict)
     reasons: Counter[str] = field(default_factory=Counter)
+    strays: list[str] = field(default_factory=list)
 
 
 def plan_files(config: Pipeline) -> FilesPlan:
     """Raises SourceDown, SourceMissing, StoreUnreadable."""
     store = Store.of(config.tables)
     try:
-        refs = waiting_files(config, store)
+        round_ = look(config, store)
     except (OSError, DeltaError) as e:
         raise StoreUnreadable(path=config.state_root, detail=append.in_words(e)) from e
-    found = FilesPlan(len(refs), sum(ref.size for ref in refs))
+    refs = round_.files
+    found = FilesPlan(len(refs), sum(ref.size for ref in refs), strays=round_.strays)
     for events in _events(config, refs, found):
         _add(config, store, events, found)
     return found
@@ -75,14 +80,29 @@ def waiting_files(config: Pipeline, store: Store, full: bool = True) -> list[Fil
 
     Raises SourceDown, SourceMissing, DeltaError, OSError.
     """
+    return look(config, store, full).files
+
+
+def look(config: Pipeline, store: Store, full: bool = True) -> Round:
+    """As `waiting_files`, with what else such a round finds."""
     source = config.source
     assert isinstance(source, DatastreamSource)
     ledger = FileLedger(config.state_root, config.pipeline, store)
     start = None if source.start_date is None else moment(source.start_date)
     tree = open_tree(source.path, source_options(config))
-    lister = Lister(tree, ledger.known, start=start)
+    lister = Lister(tree, ledger.known, start=start, strays=source.stray_files == "read")
     lister.seed(ledger.folders)
-    return lister.new_files(full).files
+    return lister.new_files(full)
+
+
+def strays_left(strays: Sequence[str], root: str) -> str:
+    """In words: files that are none of Datastream's by their place."""
+    names = [shown(path.removeprefix(root.rstrip("/")).lstrip("/"), 200) for path in strays[:STRAYS_NAMED]]
+    more = f" and {len(strays) - len(names):,} more" if len(strays) > len(names) else ""
+    return (
+        f"{len(strays):,} file{'' if len(strays) == 1 else 's'} at the source left alone, which by place or ending "
+        f"Datastream did not write: {', '.join(names)}{more} (source.stray_files: read takes them too)"
+    )
 
 
 def _events(config: Pipeline, refs: list[FileRef], found: FilesPlan) -> Iterator[RouteEvents]:

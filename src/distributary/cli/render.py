@@ -55,7 +55,8 @@ def plan_text(plan: Plan) -> RenderableType:
     begin = "the beginning of the source" if plan.after_batch is None else f"after batch {plan.after_batch}"
     head = f"pipeline {shown(plan.pipeline)}: {shown(plan.source, ERROR_CHARS)}, {begin}"
     if not plan.rows_in and not plan.tombstones:
-        return Text(f"{head}\nnothing is waiting: a run would write nothing", no_wrap=False)
+        notes = "".join(f"\nnote: {note}" for note in plan.notes)
+        return Text(f"{head}\nnothing is waiting: a run would write nothing{notes}", no_wrap=False)
     new = sum(t.new for t in plan.tables)
     parts: list[RenderableType] = [
         Text(
@@ -71,6 +72,7 @@ def plan_text(plan: Plan) -> RenderableType:
     if plan.unknown_schema_ids:
         ids = {f"schema id {schema_id}": rows for schema_id, rows in plan.unknown_schema_ids.items()}
         parts += [Text(""), _counts("not in the registry (rows)", ids)]
+    parts += [Text(f"note: {note}") for note in plan.notes]
     return Group(*parts)
 
 

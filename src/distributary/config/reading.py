@@ -143,6 +143,13 @@ class DatastreamSource(Model):
         default="auto",
         description="The database they come from, which decides the order of events; `auto`: each event says.",
     )
+    stray_files: Literal["ignore", "read"] = Field(
+        default="ignore",
+        description="Files that are none of Datastream's by their place: not straight in a folder "
+        "`[table]/yyyy/mm/dd/hh/mm`, below a folder that begins with `_`, or with another ending than .avro, .json, "
+        ".jsonl, .parquet (also with .gz). `ignore`: they are left alone and told of; `read`: they are read as well, "
+        "which a folder of loose files needs.",
+    )
     start_date: Time | None = Field(
         default=None, description="Leave out files in folders of an earlier time than this (source time, UTC)."
     )

@@ -237,21 +237,23 @@ def of_paths(table: DeltaTable, paths: Collection[str], columns: Sequence[str]) 
     return pa.Table.from_batches(found, pa.schema([FILES_SCHEMA.field(name) for name in columns]))
 
 
-def waiting(state_root: str, store: Store, after_version: int) -> Waiting:
-    """What the stream has not read when it has read the ledger up to `after_version` (`read_version`; -1: nothing).
+def waiting(state_root: str, store: Store, after_version: int, finished: int = -1) -> Waiting:
+    """What the stream has not read when it has read the ledger up to `after_version` (`read_version`; -1: nothing), and
+    has finished the parcel `finished`: each file once, however often it was given.
 
     Raises DeltaError, OSError.
     """
     table = append.open_table(join(state_root, "files"), store)
     if table is None:
         return Waiting(0, 0)
-    done = -1
+    done = finished
     if after_version >= 0:
         options = dict(store.options) or None
         then = DeltaTable(table.table_uri, version=min(after_version, table.version()), storage_options=options)
-        done = append.committed_batch(then, APP)
-    left = after_parcel(table, done, ["size"])
-    return Waiting(left.num_rows, pc.sum(left["size"]).as_py() or 0)
+        done = max(done, append.committed_batch(then, APP))
+    left = after_parcel(table, done, ["path", "size", "parcel"]).sort_by("parcel")
+    sizes = dict(zip(left["path"].to_pylist(), left["size"].to_pylist(), strict=True))
+    return Waiting(len(sizes), sum(sizes.values()))
 
 
 def after_parcel(table: DeltaTable, parcel: int, columns: Sequence[str]) -> pa.Table:

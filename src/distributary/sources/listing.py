@@ -1,4 +1,4 @@
-"""Finding a source's files: `[root]/[object]/yyyy/mm/dd/hh/mm/[file]`, and whatever else lies below the root.
+"""Finding a source's files: `[root]/[object]/yyyy/mm/dd/hh/mm/[file]`. What else lies below the root is told of.
 
 A folder's minute is the time at the *source* (Datastream, "Cloud Storage destination"): a file that is written now can
 belong to a folder of days ago, so "only newer folders" would lose it. And listing everything, every time, costs more
@@ -32,7 +32,11 @@ PAGE_FILES = 1000
 _TIME = re.compile(r"(?:(?P<table>.*?)/)??(?P<time>\d{4}/\d\d(?:/\d\d(?:/\d\d(?:/\d\d)?)?)?)(?:/|$)")
 _YEAR = re.compile(r"\d{4}")
 _FORM = "%Y/%m/%d/%H/%M"
-_UNFINISHED = (".schema", ".tmp", ".part", ".inprogress", "._COPYING_", "~")
+_UNFINISHED = (".schema", ".tmp", ".part", ".filepart", ".inprogress", "._COPYING_", "~")
+_MINUTE = re.compile(r"(?:.*/)?(\d{4}/\d\d/\d\d/\d\d/\d\d)")
+_ENDING = re.compile(r".+\.(avro|jsonl?|parquet)(\.gz)?", re.IGNORECASE)
+MOST_STRAYS = 10_000
+"""Stray files that are remembered, so that each is told of once."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,18 @@ def is_data(name: str, size: int) -> bool:
     return size > 0 and not name.startswith((".", "_")) and not name.endswith(_UNFINISHED)
 
 
+def is_stray(ref: FileRef, root: str) -> bool:
+    """Whether a file is none of Datastream's: those lie straight in the folder of a minute, have an ending of ours, and
+    are not below a folder such as `_tmp`, where uploads wait for their rename."""
+    minute = _MINUTE.fullmatch(f"{root}/{ref.folder}".rstrip("/"))
+    try:
+        dated = minute is not None and bool(_parsed(minute[1]))
+    except ValueError:
+        dated = False
+    apart = any(name.startswith(("_", ".")) for name in ref.folder.split("/"))
+    return not dated or apart or _ENDING.fullmatch(ref.path.rpartition("/")[2]) is None
+
+
 def is_hidden(folder: str) -> bool:
     """Whether a folder (its last name) is no place for data: hidden, or what Spark and Delta put beside theirs."""
     return folder.startswith(".") or folder in ("_temporary", "_spark_metadata", "_delta_log")
@@ -105,6 +121,7 @@ class Reach:
 @dataclass
 class Round:
     """What a round found: `files`, oldest folder first. `pages`: listed. `faults`: what was left out, and why.
+    `strays`: files of something else (`is_stray`), each told of once.
 
     `lap`: the walk over everything came to its end in this round.
     """
@@ -113,6 +130,7 @@ class Round:
     pages: int = 0
     lap: bool = False
     faults: list[tuple[str, str]] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
 
 
 _Job = Callable[[Round], None]
@@ -139,7 +157,7 @@ class Lister:
     """Finds new files below a tree. One caller at a time. What it has found comes again until it is `known`.
 
     `start`: files in folders of an earlier time are left alone (UTC, where it has no zone of its own); files without a
-    time in their path never are.
+    time in their path never are. `strays`: also read files that are none of Datastream's by their place.
     `clock`: seconds since 1970.
     """
 
@@ -149,6 +167,7 @@ class Lister:
         known: KnownFiles,
         *,
         start: datetime | None = None,
+        strays: bool = False,
         reach: Reach | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -157,6 +176,8 @@ class Lister:
         self.reach = reach or Reach()
         self.start = "" if start is None else _utc(start).strftime(_FORM)
         self._clock = clock
+        self._takes_strays = strays
+        self._strays: set[str] = set()
         self._newest: dict[str, str] = {}
         self._tops: set[str] = set()
         self._filled: set[str] = set()
@@ -183,7 +204,9 @@ class Lister:
             self._run(jobs, parts)
         finally:
             # The cursors have moved on: what was found before a fault must not wait for them to come round again.
-            self._waiting = self._fresh([*self._waiting, *loose, *(f for part in parts for f in part.files)], new)
+            found = [*self._waiting, *loose, *(f for part in parts for f in part.files)]
+            own, strays = self._apart(found)
+            self._waiting = self._fresh(own, new)
         # Only now: one whose first listing failed half-way is listed whole again.
         self._tops |= self._filled
         if full:
@@ -193,6 +216,7 @@ class Lister:
             pages=1 + sum(part.pages for part in parts),
             lap=full or any(part.lap for part in parts),
             faults=[fault for part in parts for fault in part.faults],
+            strays=strays,
         )
 
     def _partial(self, tops: Sequence[str]) -> list[_Job]:
@@ -269,6 +293,21 @@ class Lister:
                 return
             yield page
         part.pages = max(part.pages, before + 1)
+
+    def _apart(self, files: Sequence[FileRef]) -> tuple[list[FileRef], list[str]]:
+        """The files to take, and the paths of strays that were not told of yet."""
+        own: list[FileRef] = []
+        strays: list[str] = []
+        for ref in files:
+            if self._takes_strays or not is_stray(ref, self.tree.root):
+                own.append(ref)
+                continue
+            # a folder that holds nothing else is no new table in each round
+            self._filled.add(_top(ref.folder))
+            if ref.path not in self._strays and len(self._strays) < MOST_STRAYS:
+                self._strays.add(ref.path)
+                strays.append(ref.path)
+        return own, sorted(strays)
 
     def _fresh(self, files: Sequence[FileRef], new: Sequence[str]) -> list[FileRef]:
         """New files, each once (walks overlap), oldest folder first; and what they teach about where to look.

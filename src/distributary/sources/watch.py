@@ -37,10 +37,12 @@ class Watch:
         max_bytes: int,
         start: datetime | None = None,
         report: Callable[[Round], None] = lambda _: None,
+        strays: bool = False,
     ) -> None:
-        """`max_files`, `max_bytes`: of a parcel. `start`: the earliest folder time. `report` hears of every round."""
+        """`max_files`, `max_bytes`: of a parcel. `start`: the earliest folder time. `report` hears of every round.
+        `strays`: as `Lister` has it."""
         self.ledger = ledger
-        self.lister = Lister(tree, ledger.known, start=start)
+        self.lister = Lister(tree, ledger.known, start=start, strays=strays)
         self.lister.seed(ledger.folders)
         self.outage: Outage | None = None
         self._limits = max_files, max_bytes

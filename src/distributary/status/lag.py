@@ -17,7 +17,8 @@ from deltalake.exceptions import DeltaError
 
 from distributary.bronze.rows import KEY
 from distributary.bronze.table import first_hop
-from distributary.cdc.planned import waiting_files
+from distributary.cdc.backlog import parcel_done
+from distributary.cdc.planned import look, strays_left
 from distributary.config import DatastreamSource, DeltaSource, KafkaSource, Pipeline
 from distributary.errors import SourceDown, SourceMissing
 from distributary.sources.bronze import bronze_source
@@ -25,6 +26,7 @@ from distributary.sources.file_ledger import read_version, waiting
 from distributary.sources.kafka import Topic, describe_topics
 from distributary.sources.unread import Unknown, unread
 from distributary.state.checkpoint import last_committed, read_offsets
+from distributary.state.ledger import Ledger
 from distributary.state.shares import current_streams
 from distributary.tables import append
 from distributary.tables.store import Store, engine_uri
@@ -114,12 +116,20 @@ def source_lag(config: Pipeline, store: Store, asked: Asked | None = None) -> So
 
 def _files_lag(config: Pipeline, store: Store, version: int) -> SourceLag:
     """Files that were found and wait, and those that lie where a run would look first."""
-    given = waiting(config.state_root, store, version)
+    source = config.source
+    assert isinstance(source, DatastreamSource)
+    # A batch is finished by the ledger's word, which comes before Spark's.
+    finished = parcel_done(Ledger(config.state_root, config.pipeline, store))
+    given = waiting(config.state_root, store, version, finished)
     try:
-        found = waiting_files(config, store, full=False)
+        found = look(config, store, full=False)
     except (SourceDown, SourceMissing) as e:
         return SourceLag(note=f"the source cannot be asked: {e}", files=given.files, bytes=given.bytes)
-    return SourceLag(files=given.files + len(found), bytes=given.bytes + sum(ref.size for ref in found))
+    return SourceLag(
+        note=strays_left(found.strays, source.path) if found.strays else None,
+        files=given.files + len(found.files),
+        bytes=given.bytes + sum(ref.size for ref in found.files),
+    )
 
 
 def slowest(lags: Iterable[SourceLag]) -> SourceLag:

@@ -137,6 +137,7 @@ def test_bounds_are_exact(tmp_path: Path, column: pa.Array, low: Any, high: Any)
         pa.array(["x" * 10_000]),
         pa.array([-(10**17), 2**62], pa.int64()).cast(TIMESTAMP),
         pa.array([-800_000, 3_000_000], pa.int32()).cast(pa.date32()),
+        pa.array([-(2**31), 2**31 - 1], pa.int32()).cast(pa.date32()),
     ],
     ids=lambda c: str(c.type),
 )

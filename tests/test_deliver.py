@@ -419,3 +419,76 @@ def test_values_of_fields_that_differ_by_case_never_swap_columns(
         for name, column in zip(columns.column_names, columns.columns, strict=True)
     }
     assert sorted(map(sorted, found.values())) == [[11], [22]]
+
+
+# -- schemas and payloads that nest deep ---------------------------------------------------------------------
+
+
+def deep(kind: str, levels: int) -> tuple[CompiledSchema, bytes]:
+    """Messages inside each other, and a payload that fills them all."""
+    field = {"plain": "{} next = 1;", "repeated": "repeated {} next = 1;", "map": "map<string, {}> next = 1;"}[kind]
+    text = 'syntax = "proto3"; message event { string user = 3; ' + field.format("L1") + " }\n"
+    for n in range(1, levels):
+        text += f"message L{n} {{ {field.format(f'L{n + 1}')} int32 score = 2; }}\n"
+    text += f"message L{levels} {{ int32 score = 2; map<string, int32> all = 4; }}"
+    payload = b"\x10\x07"
+    for _ in range(levels):
+        if kind == "map":
+            payload = b"\x0a\x01k\x12" + varint(len(payload)) + payload
+        payload = b"\x0a" + varint(len(payload)) + payload
+    return compile_text(text, id=1), b"\x1a\x01u" + payload
+
+
+def varint(number: int) -> bytes:
+    found = b""
+    while number > 127:
+        found, number = found + bytes([number & 127 | 128]), number >> 7
+    return found + bytes([number])
+
+
+@pytest.mark.parametrize("kind", ["plain", "repeated", "map"])
+def test_a_schema_nested_deeper_than_tables_can_be_keeps_what_is_too_deep_as_bytes(orders: Orders, kind: str) -> None:
+    """What is below delta-rs panics at, and Arrow refuses, some 40 levels; the rows of every depth are written."""
+    for levels in (2, 18, 19, 20, 21, 28, 29, 30, 31, 38, 39, 40, 41, 45):
+        if kind == "map" and levels > 41:
+            continue  # parsers stop at 100 messages, and an entry is one
+        schema, payload = deep(kind, levels)
+        route = f"{kind}{levels}"
+        for batch in (0, 1):
+            now = replace(orders, batch=batch)
+            outcome, bad = deliver_route(route, decoded((1, payload), orders=now, schemas={1: schema}), now)
+            assert (outcome.state, outcome.rows_written, bad) == ("written", 1, []), (levels, outcome.error)
+        table = DeltaTable(orders.table(route))
+        table.create_checkpoint()
+        [row, again] = DeltaTable(orders.table(route)).to_pyarrow_table().to_pylist()
+        assert row["user"] == again["user"] == "u"
+        inner: Any = row["next"]
+        for _ in range(levels):
+            inner = inner[0] if isinstance(inner, list) else inner
+            inner = inner[1] if isinstance(inner, tuple) else inner
+            if isinstance(inner, bytes):
+                break
+            inner = inner.get("next", inner)
+        fits = {"plain": 39, "repeated": 28, "map": 19}[kind]
+        assert isinstance(inner, bytes) == (levels > fits), levels
+
+
+def test_a_packed_message_of_any_depth_is_kept_where_it_cannot_be_shown_as_json(orders: Orders) -> None:
+    """Legal, 1,000 deep: Python's own recursion ends before it."""
+    text = (
+        'syntax = "proto3"; import "google/protobuf/any.proto";\n'
+        "message event { string user = 1; google.protobuf.Any any = 2; }"
+    )
+    schema = compile_text(text, id=1)
+    packed = b""
+    for _ in range(1_000):
+        url = b"type.googleapis.com/google.protobuf.Any"
+        packed = b"\x0a" + varint(len(url)) + url + b"\x12" + varint(len(packed)) + packed
+    payload = b"\x0a\x01u\x12" + varint(len(packed)) + packed
+    events = [(1, b"\x0a\x01x"), (1, payload)]
+    outcome, bad = deliver_route("a", decoded(*events, orders=orders, schemas={1: schema}), orders)
+    assert (outcome.rows_written, bad) == (2, [])
+    found = {row["user"]: row["any"] for row in rows_of(orders)}
+    assert found["x"] is None
+    assert found["u"]["json"] is None
+    assert found["u"]["type_url"] == "type.googleapis.com/google.protobuf.Any"

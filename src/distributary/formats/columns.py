@@ -19,6 +19,7 @@
 | message                                    | struct; without fields: struct<_empty boolean>, true where present|
 | message inside itself                      | binary: serialised, from the point of recursion on; where that    |
 |                                            | makes too many fields, from the second message of its cycle on    |
+| message nested too deep (`DEEPEST`)        | binary: serialised                                                |
 | group                                      | as a message                                                      |
 | repeated T                                 | array<T>                                                          |
 | map<K, V>                                  | map<K, V>; the last entry of a key wins                           |
@@ -51,11 +52,14 @@ OPAQUE: Final = ("json", "any", "cut")
 
 MAX_FIELDS: Final = 10_000
 """Fields of one message with all nested ones; mutual recursion of many messages would multiply without bound."""
-MAX_LEVELS: Final = 50
-"""Message types inside each other. Parsers stop at 100 levels of messages, and each map on the way takes two."""
 NUMBER: Final = b"number"
 NAME: Final = b"name"
 """What an Arrow field says of the field it comes from: its number, and its name where the column has another."""
+DEEPEST: Final = (122, 61)
+"""What columns may nest: brackets of a Delta schema's JSON (delta-rs stops at 126), levels of an Arrow schema (Arrow
+stops at 64). A struct takes 3 and 1 of them, an array 1 and 1, a map 1 and 2: 39 messages inside each other, 28 if each
+is repeated, 19 if each is the value of a map. There is room for one more struct, that of a table of many routes."""
+_STRUCT, _ARRAY, _MAP = (3, 1), (1, 1), (1, 2)
 EMPTY_COLUMN: Final = "_empty"
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 ANY: Final = pa.struct([("type_url", pa.string()), ("value", pa.binary()), ("json", pa.string())])
@@ -79,13 +83,14 @@ SCALARS: Final[Mapping[int, Any]] = {
     _F.TYPE_STRING: pa.string(),
     _F.TYPE_BYTES: pa.binary(),
 }
+_ANY: Final = "google.protobuf.Any"
 _WELL_KNOWN: Final[Mapping[str, tuple[Shape, Any]]] = {
     "google.protobuf.Timestamp": ("timestamp", TIMESTAMP),
     "google.protobuf.Duration": ("duration", pa.int64()),
     "google.protobuf.Struct": ("json", pa.string()),
     "google.protobuf.Value": ("json", pa.string()),
     "google.protobuf.ListValue": ("json", pa.string()),
-    "google.protobuf.Any": ("any", ANY),
+    _ANY: ("any", ANY),
 }
 _WRAPPERS: Final = frozenset(
     f"google.protobuf.{name}Value"
@@ -150,15 +155,30 @@ def message_columns(descriptor: Descriptor) -> Message:
     """The columns of a message, by the rules above.
 
     Raises:
-        SchemaBroken: the message has more than `MAX_FIELDS` fields with all nested ones, or `MAX_LEVELS` levels.
+        SchemaBroken: the message has more than `MAX_FIELDS` fields with all nested ones.
     """
+    room = _within(DEEPEST, _STRUCT)
     try:
-        return _Columns(descriptor.full_name, {}).message(descriptor, ())
+        return _Columns(descriptor.full_name, {}).message(descriptor, (), room)
     except SchemaBroken:
         cycles = cycles_of(descriptor)
         if len(set(cycles.values())) == len(cycles):
             raise
-        return _Columns(descriptor.full_name, cycles).message(descriptor, ())
+        return _Columns(descriptor.full_name, cycles).message(descriptor, (), room)
+
+
+Room = tuple[int, int]
+"""How much deeper columns may nest, as `DEEPEST` counts."""
+
+
+def _within(room: Room, taken: Room) -> Room:
+    return room[0] - taken[0], room[1] - taken[1]
+
+
+def _takes_struct(room: Room) -> bool:
+    """Whether a struct has room, and a map of scalars in it."""
+    json, arrow = _within(_within(room, _STRUCT), _MAP)
+    return json >= 0 and arrow >= 1
 
 
 class _Columns:
@@ -171,27 +191,28 @@ class _Columns:
         self._root, self._left, self._enums = root, MAX_FIELDS, dict[str, Mapping[int, str]]()
         self._cycles = cycles
 
-    def message(self, descriptor: Descriptor, path: tuple[str, ...]) -> Message:
+    def message(self, descriptor: Descriptor, path: tuple[str, ...], room: Room) -> Message:
         self._left -= len(descriptor.fields)
-        if self._left < 0 or len(path) >= MAX_LEVELS:
-            detail = f"it has more than {MAX_FIELDS} fields with all nested ones, or more than {MAX_LEVELS} levels"
+        if self._left < 0:
+            detail = f"it has more than {MAX_FIELDS} fields with all nested ones"
             raise SchemaBroken(what=f"of message {self._root}", detail=detail)
         path = (*path, descriptor.full_name)
         names = _column_names(descriptor.fields)
         return Message(
             descriptor.full_name,
-            tuple(self._field(field, name, path) for field, name in zip(descriptor.fields, names, strict=True)),
+            tuple(self._field(field, name, path, room) for field, name in zip(descriptor.fields, names, strict=True)),
         )
 
-    def _field(self, field: FieldDescriptor, column: str, path: tuple[str, ...]) -> Field:
+    def _field(self, field: FieldDescriptor, column: str, path: tuple[str, ...], room: Room) -> Field:
         target = field.message_type
         if target is not None and target.GetOptions().map_entry:
-            key, value = (self._entry_part(target.fields_by_name[part], path) for part in ("key", "value"))
+            inside = _within(room, _MAP)
+            key, value = (self._entry_part(target.fields_by_name[part], path, inside) for part in ("key", "value"))
             type_ = pa.map_(key.type, value.type)
             return Field(
                 field.number, column, field.type, "struct", type_, repeated=True, entry=(key, value), name=field.name
             )
-        shape, type_, message = self._target(field, path)
+        shape, type_, message = self._target(field, path, _within(room, _ARRAY) if field.is_repeated else room)
         wrapped = target.fields_by_name["value"] if target is not None and shape == "wrapper" else field
         return Field(
             number=field.number,
@@ -210,27 +231,31 @@ class _Columns:
             name=field.name,
         )
 
-    def _entry_part(self, field: FieldDescriptor, path: tuple[str, ...]) -> Field:
+    def _entry_part(self, field: FieldDescriptor, path: tuple[str, ...], room: Room) -> Field:
         """Key or value of a map: on the wire it may be absent, in the column it is its type's default then."""
-        part = self._field(field, field.name, path)
+        part = self._field(field, field.name, path, room)
         if field.enum_type is not None and field.default_value != 0:
             return replace(part, presence=True, default=self._names(field.enum_type)[field.default_value])
         return replace(part, presence=False, default=None)
 
-    def _target(self, field: FieldDescriptor, path: tuple[str, ...]) -> tuple[Shape, Any, Message | None]:
+    def _target(self, field: FieldDescriptor, path: tuple[str, ...], room: Room) -> tuple[Shape, Any, Message | None]:
         """Shape and Arrow type of one value of a field."""
         target = field.message_type
         if target is None:
             return ("enum", pa.string(), None) if field.enum_type is not None else ("scalar", SCALARS[field.type], None)
+        if target.full_name == _ANY and not _takes_struct(room):
+            return "cut", pa.binary(), None
         if target.full_name in _WELL_KNOWN:
             return (*_WELL_KNOWN[target.full_name], None)
         if target.full_name in _WRAPPERS:
             return "wrapper", SCALARS[target.fields_by_name["value"].type], None
-        if target.full_name in path or self._cycles.get(target.full_name, -1) in map(self._cycles.get, path):
+        if target.full_name in path or not _takes_struct(room):
+            return "cut", pa.binary(), None
+        if self._cycles.get(target.full_name, -1) in map(self._cycles.get, path):
             return "cut", pa.binary(), None
         if not target.fields:
             return "empty", EMPTY, None
-        message = self.message(target, path)
+        message = self.message(target, path, _within(room, _STRUCT))
         return "struct", message.type, message
 
     def _names(self, enum: EnumDescriptor) -> Mapping[int, str]:

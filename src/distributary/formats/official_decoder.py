@@ -226,7 +226,7 @@ class _Getters:
                 message, indent=None, preserving_proto_field_name=True, descriptor_pool=self._pool
             )
             return text if _levels(text) <= ANY_LEVELS else None
-        except (KeyError, DecodeError, json_format.Error, TypeError, ValueError, RecursionError):
+        except Exception:  # what is packed in it may be of any type and depth
             return None
 
 

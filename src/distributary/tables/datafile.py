@@ -214,17 +214,17 @@ def _bound(value: Any, kind: pa.DataType) -> str | None:
         text = value.decode()
         return json.dumps(text) if len(text) <= LONGEST_TEXT else None
     if pa.types.is_date(kind):
-        return _moment(timedelta(days=value), lambda at: at.date().isoformat())
+        return _moment(value, timedelta(days=1), lambda at: at.date().isoformat())
     if pa.types.is_timestamp(kind) and kind.unit == "us":
         zone = "" if kind.tz is None else "Z"
-        return _moment(timedelta(microseconds=value), lambda at: at.isoformat(timespec="microseconds") + zone)
+        return _moment(value, timedelta(microseconds=1), lambda at: at.isoformat(timespec="microseconds") + zone)
     return None
 
 
-def _moment(since_1970: timedelta, form: Callable[[datetime], str]) -> str | None:
-    """None outside the years 1000 to 9999, where readers disagree on the text."""
+def _moment(number: int, unit: timedelta, form: Callable[[datetime], str]) -> str | None:
+    """`number` units since 1970; None outside the years 1000 to 9999, where readers disagree on the text."""
     try:
-        at = datetime(1970, 1, 1) + since_1970
+        at = datetime(1970, 1, 1) + number * unit
     except OverflowError:
         return None
     return json.dumps(form(at)) if at.year >= 1000 else None

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distributary.datastream import json_files
+from distributary.datastream import hashing, json_files
 from distributary.datastream.events import peek, read_events
 from distributary.datastream.hashing import row_hash
 from distributary.datastream.metadata import infer_kind
@@ -363,6 +363,31 @@ def test_the_payloads_hash_tells_payloads_apart_and_does_not_depend_on_the_cut()
         assert not set(row_hash(moved, 4).to_pylist()) & set(whole.to_pylist()), name
     swapped = {"b": columns["b"], "a": columns["a"]}
     assert row_hash(swapped, 4) != row_hash({"a": columns["a"], "b": columns["b"]}, 4)
+
+
+def test_hashes_of_rows_without_long_texts_are_what_tables_have() -> None:
+    columns = {"a": pa.array(["", "short", "x" * 256, None]), "n": pa.array([1, 2, 3, 4])}
+    assert row_hash(columns, 4).to_pylist() == [
+        14579557865278059387, 10642410576789290492, 14634665995438079239, 11412315222706473818,
+    ]  # fmt: skip
+
+
+def test_a_long_text_costs_no_other_row_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text of 1 MB made 2,000 rows wait for 131,072 rounds."""
+    rounds: list[int] = []
+    mix = hashing._mix
+
+    def counted(words: Any) -> Any:
+        rounds.append(len(words))
+        return mix(words)
+
+    monkeypatch.setattr(hashing, "_mix", counted)
+    texts = pa.array(["a", "x" * 1_000_000, "x" * 999_999 + "y", "b" * 300, None])
+    whole = row_hash({"a": texts}, 5)
+    assert len(rounds) < 50
+    assert len(set(whole.to_pylist())) == 5
+    assert row_hash({"a": texts.slice(1, 3)}, 3) == whole.slice(1, 3)
+    assert row_hash({"a": texts.cast(pa.binary())}, 5) == whole
 
 
 # -- mixed files ---------------------------------------------------------------------------------------------------

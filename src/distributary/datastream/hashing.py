@@ -7,6 +7,7 @@ rows to collide, and need not be: equal numbers of unequal rows only mean that t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ Words = npt.NDArray[np.uint64]
 PRIME = np.uint64(0x9E3779B97F4A7C15)
 SHIFT = np.uint64(29)
 ABSENT = np.uint64(0xA24BAED4963EE407)
+LONG_BYTES = 256
+"""Texts above this length: a round for every eight bytes would make all rows wait for the longest of them."""
 
 
 def row_hash(columns: Mapping[str, pa.Array], count: int) -> pa.Array:
@@ -55,7 +58,7 @@ def _column(array: pa.Array) -> Words:
 
 
 def _texts(array: pa.Array) -> Words:
-    """Over the bytes of each text, eight at a time and all rows together."""
+    """Over the bytes of each text, eight at a time and all rows together; long ones each by a hash in C."""
     count = len(array)
     offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + count + 1].astype(np.int64)
     sizes = offsets[1:] - offsets[:-1]
@@ -63,7 +66,11 @@ def _texts(array: pa.Array) -> Words:
     data = np.concatenate([np.frombuffer(body, np.uint8) if body else np.zeros(0, np.uint8), np.zeros(8, np.uint8)])
     words = np.ndarray((len(data) - 7,), np.dtype("<u8"), buffer=data.data, strides=(1,))
     total = sizes.astype(np.uint64)
-    places, left, rows = offsets[:-1], sizes, np.arange(count)
+    for row in np.flatnonzero(sizes > LONG_BYTES).tolist():
+        digest = blake2b(data[offsets[row] : offsets[row + 1]].data, digest_size=8).digest()
+        total[row] = int.from_bytes(digest, "little")
+    rows = np.flatnonzero(sizes <= LONG_BYTES)
+    places, left = offsets[:-1][rows], sizes[rows]
     while True:
         some = left > 0
         if not some.any():

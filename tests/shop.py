@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import yaml
 from deltalake import DeltaTable
 
+from distributary.audit.changes import verify_changes
 from distributary.batch import BatchReport
-from distributary.cdc.verify import verify_changes
 from distributary.config import Pipeline, load
 from distributary.datastream.model import Kind
 from distributary.pipeline import Run, RunReport, run, session_of

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from distributary.cdc.gather import Gathered, by_share, in_share, shares_of
 from distributary.cdc.tally import Tally
 from distributary.datastream.sequence import OrderSettings
-from tests.test_cdc_fold import events
+from tests.test_cdc_orphans import events
 
 
 def keyed(values: Any, kind: pa.DataType) -> pa.Table:

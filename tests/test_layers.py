@@ -51,7 +51,7 @@ LAYERS = [
     "bronze.rebuilding",
     "hops replays bronze.resync",
     "plan status verify workflow.plan",
-    "cdc.verify cdc.resync cdc.reconcile",
+    "cdc.resync cdc.reconcile audit",
     "workflow.routes workflow.bundle workflow.wheel workflow.views grants",
     "workflow.handover workflow.local workflow.databricks workflow.deploy",
     "declarative",
@@ -84,7 +84,7 @@ ALLOWED = {
     "delta": "tables.spark_engine tables.spark_merge",
     "ptars": "formats",
     "obstore": "sources.bodies sources.listing_objects tables.object_stores tables.put_once",
-    "fastavro": "datastream",
+    "fastavro": "datastream audit.raw_files",
     "msgspec": "datastream",
     "grpc_tools": "registry",
     "typer": "cli",
@@ -92,6 +92,12 @@ ALLOWED = {
     "pymysql": "simulate.databases",
     "pymysqlreplication": "simulate.databases",
 }
+# `verify` judges by code of its own: of the product it may use what opens files and tables, and the books.
+JUDGE = "audit"
+JUDGE_MAY_USE = (
+    "audit border config errors names shares state sources.bodies tables.append tables.files tables.quarantine "
+    "tables.store cdc.backlog cdc.names cdc.tally verify"
+)
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "manager"}
 MODULE_LINES, FUNCTION_LINES = 400, 60
 
@@ -145,6 +151,15 @@ def test_a_library_is_used_behind_its_fence_only(module: str) -> None:
         allowed = ALLOWED.get(name.split(".")[0])
         fenced = allowed is None or place(unit(module), allowed.split()) in allowed.split()
         assert fenced, f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith(f"{JUDGE}/")])
+def test_the_judge_shares_no_decoder_no_evolution_and_no_order_with_what_it_judges(module: str) -> None:
+    may_use = JUDGE_MAY_USE.split()
+    for name in imports(module):
+        if name.startswith("distributary."):
+            own = name.removeprefix("distributary.")
+            assert place(own, may_use) in may_use, f"{module} imports {name}"
 
 
 @pytest.mark.parametrize("module", MODULES)

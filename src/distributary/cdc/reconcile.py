@@ -19,7 +19,6 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from distributary.cdc.fitting import key_names, with_origin
-from distributary.cdc.fold import comparable
 from distributary.cdc.gather import by_share, shares_of
 from distributary.cdc.logs import RECONCILED, bytes_of
 from distributary.cdc.names import Named
@@ -166,8 +165,15 @@ class Reconcile:
             yield piece.filter(pc.fill_null(wanted, False))
 
 
+def _comparable(value: Any) -> Any:
+    """Floats as the merge compares them: one zero, one NaN."""
+    if isinstance(value, float):
+        return "NaN" if value != value else value + 0.0
+    return value
+
+
 def _tuples(rows: pa.Table, keys: Sequence[str]) -> list[tuple[Any, ...]]:
-    return list(zip(*(map(comparable, rows.column(key).to_pylist()) for key in keys), strict=True))
+    return list(zip(*(map(_comparable, rows.column(key).to_pylist()) for key in keys), strict=True))
 
 
 def _deletes(gone: pa.Table, keys: Sequence[str], schema: pa.Schema, since: str) -> pa.Table:

@@ -38,6 +38,14 @@ class Tally:
             self.files[name] += int(end - begin)
             self.repeated += self._meet(name, numbers[order[begin:end]])
 
+    def missing(self, name: str, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Which events of a file were not counted."""
+        seen = self._seen.get(name, np.zeros(0, np.uint8))
+        inside = numbers < 8 * len(seen)
+        known = np.zeros(len(numbers), bool)
+        known[inside] = (seen[numbers[inside] >> 3] & _BITS[numbers[inside] & 7]) != 0
+        return numbers[~known]
+
     def _meet(self, name: str, numbers: npt.NDArray[np.int64]) -> int:
         """How many of them were there, or are there twice."""
         if not len(numbers):

@@ -220,14 +220,14 @@ def verify(file: File, as_json: Json = False) -> Exit:
     """Recount the tables against the ledger.
 
     Reads the data files of every table and of the quarantine. Exit code 0 only if nothing is lost or doubled. Of change
-    files, also reads all files again, and holds each merged table against what its log folds to.
+    files, reads all files again by code of its own, and judges every event of the logs and every row of merged tables.
     """
     config = load_file(file)
     from distributary.cli.render import verification_text
     from distributary.config import DatastreamSource
 
     if isinstance(config.source, DatastreamSource):
-        from distributary.cdc.verify import verify_changes as recount
+        from distributary.audit.changes import verify_changes as recount
     elif config.layout == "declarative":
         from distributary.declarative.verify import verify as recount
     else:

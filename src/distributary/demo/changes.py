@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from distributary.cdc.verify import verify_changes
+from distributary.audit.changes import verify_changes
 from distributary.config import Pipeline
 from distributary.datastream.model import Kind
 from distributary.demo.games import Feeder, Folder, Handle, run_fed

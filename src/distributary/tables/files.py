@@ -24,6 +24,7 @@ from deltalake.fs import DeltaStorageHandler
 from distributary.tables.store import Store, engine_uri, local_path
 
 READ_ROWS = 1 << 18
+_MAPPED = "delta.columnMapping.physicalName"
 
 
 def filesystem(uri: str, store: Store) -> pafs.FileSystem:
@@ -60,6 +61,11 @@ class TableFiles:
         self._fields = json.loads(table.schema().to_json())["fields"]
         self._kept = _kept_rows(table)
 
+    @property
+    def columns(self) -> dict[str, str]:
+        """The table's columns with their Delta types; `struct`, `array` or `map` for a nested one."""
+        return {f["name"]: f["type"] if isinstance(f["type"], str) else f["type"]["type"] for f in self._fields}
+
     def within(self, column: str, value: str) -> TableFiles:
         """Those of one partition; the table's log is not read again for them."""
         found = copy(self)
@@ -82,7 +88,14 @@ class TableFiles:
 
         Raises FileNotFoundError, OSError, ArrowInvalid.
         """
-        wanted = {path: self._physical(path) or path.split(".") for path in paths}
+        yield from self._read(name, {path: self._physical(path) or path.split(".") for path in paths})
+
+    def read_whole(self, name: str) -> Iterator[pa.Table]:
+        """As `read`, of all the table's columns: a column's name may hold dots."""
+        names = ((f["name"], f["metadata"].get(_MAPPED, f["name"])) for f in self._fields)
+        yield from self._read(name, {name: [physical] for name, physical in names})
+
+    def _read(self, name: str, wanted: Mapping[str, Sequence[str]]) -> Iterator[pa.Table]:
         kept = self._kept.get(name.rsplit("/", 1)[-1])
         begin = 0
         for piece in _pieces(self._system, name, wanted):
@@ -108,7 +121,7 @@ class TableFiles:
             field = next((f for f in fields if f["name"] == name), None)
             if field is None:
                 return None
-            found.append(field["metadata"].get("delta.columnMapping.physicalName", name))
+            found.append(field["metadata"].get(_MAPPED, name))
             fields = field["type"].get("fields", []) if isinstance(field["type"], dict) else []
         return found
 

@@ -1,19 +1,13 @@
-"""Reduction and fold, held against each other on random events, and the small parts of a batch's planning."""
+"""Deletes that name a row by its ROWID only, and the small parts of a batch's planning."""
 
 from __future__ import annotations
 
-import random
-
 import pyarrow as pa
-from hypothesis import given
-from hypothesis import strategies as st
 
-from distributary.cdc.fold import PATHS, Fold
 from distributary.cdc.orphans import resolve, split
 from distributary.cdc.routing import groups
 from distributary.datastream.model import METADATA, METADATA_TYPE
-from distributary.datastream.reduce import newest
-from distributary.datastream.sequence import WIDTH, OrderSettings
+from distributary.datastream.sequence import WIDTH
 from distributary.tables.store import Store
 
 
@@ -33,34 +27,6 @@ def events(rows: list[tuple[int | None, int, str, str | None, str | None]]) -> p
     return pa.table({"id": pa.array([r[0] for r in rows], pa.int64()), METADATA: pa.array(metadata, METADATA_TYPE)})
 
 
-def folded(rows: pa.Table) -> Fold:
-    fold = Fold(["id"], OrderSettings())
-    flat = {"id": rows.column("id")}
-    for path in PATHS:
-        column = rows.column(METADATA).combine_chunks()
-        for name in path.split(".")[1:]:
-            column = column.field(name)
-        flat[path] = column
-    fold.add(pa.table(flat))
-    return fold
-
-
-_KINDS = st.sampled_from(["INSERT", "UPDATE", "DELETE", "UPDATE-DELETE", "UPDATE-INSERT"])
-_EVENT = st.tuples(st.integers(0, 4), st.integers(0, 50), _KINDS, st.none(), st.none())
-
-
-@given(st.lists(_EVENT, min_size=1, max_size=30, unique_by=lambda e: e[1]), st.randoms())
-def test_the_reduction_and_the_fold_agree_in_any_order(
-    rows: list[tuple[int | None, int, str, str | None, str | None]], dice: random.Random
-) -> None:
-    expected = newest(events(rows), ["id"]).sort_by("id")
-    dice.shuffle(rows)
-    found = folded(events([*rows, *rows]))
-    numbers = [m["change_sequence_number"] for m in expected.column(METADATA).to_pylist()]
-    keys = [(key,) for key in expected.column("id").to_pylist()]
-    assert {k: w.number for k, w in found.winners.items()} == dict(zip(keys, numbers, strict=True))
-
-
 def test_a_delete_by_row_id_takes_the_key_of_its_own_transaction() -> None:
     rows = events([(1, 1, "INSERT", "AA", "t1"), (2, 2, "INSERT", "AA", "t2"), (None, 3, "DELETE", "AA", "t2")])
     whole, orphans = split(rows, ["id"])
@@ -68,16 +34,12 @@ def test_a_delete_by_row_id_takes_the_key_of_its_own_transaction() -> None:
     found, left = resolve(orphans, whole, ["id"], [], Store())
     assert found.column("id").to_pylist() == [2]
     assert left.num_rows == 0
-    fold = folded(rows)
-    assert fold.finish() == 0
-    assert {key: w.deleted for key, w in fold.winners.items()} == {(1,): False, (2,): True}
 
 
 def test_a_delete_of_an_unknown_row_is_left() -> None:
     rows = events([(1, 1, "INSERT", "AA", "t1"), (None, 3, "DELETE", "BB", "t1")])
     whole, orphans = split(rows, ["id"])
     assert resolve(orphans, whole, ["id"], [], Store())[1].num_rows == 1
-    assert folded(rows).finish() == 1
 
 
 def test_routes_that_share_files_are_owned_together() -> None:

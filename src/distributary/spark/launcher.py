@@ -7,15 +7,16 @@ import hashlib
 import logging
 import os
 import re
+import string
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pyspark import SparkConf
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 
@@ -24,7 +25,11 @@ from distributary.errors import SparkNotStarted
 log = logging.getLogger(__name__)
 
 IVY_KEYS = ("spark.jars.ivy", "spark.jars.ivySettings", "spark.jars.repositories", "spark.jars.excludes")
+SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
+"""What pyspark gives to spark-submit; a user may have set it."""
 _KEPT_LINES = 500
+_PLAIN = frozenset(string.ascii_letters + string.digits + "._-/,;*@+")
+"""Characters that mean themselves everywhere in a properties file."""
 
 
 class Console:
@@ -126,21 +131,66 @@ class Jars:
             yield
 
 
-def launch(settings: Mapping[str, str], console: Console) -> Any:
-    """Start the JVM and return its py4j gateway. JAVA_HOME must be in the environment.
+def launch(settings: Mapping[str, str], console: Console, environ: MutableMapping[str, str]) -> Any:
+    """Start the JVM and return its py4j gateway. JAVA_HOME must be in `environ`, this process' environment.
 
     Raises:
         SparkNotStarted: with the reason that the JVM printed.
     """
-    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     streams = {"stderr": console.writer, "stdout": console.writer}
     try:
-        return launch_gateway(conf, popen_kwargs=streams)  # type: ignore[no-untyped-call]
+        with _handed_over(settings, environ) as files:
+            return launch_gateway(popen_kwargs={**streams, "pass_fds": files})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as exc:
         failure: Exception = exc
     finally:
         console.close_writer()
     raise explained(console.text()) from failure
+
+
+@contextmanager
+def _handed_over(settings: Mapping[str, str], environ: MutableMapping[str, str]) -> Iterator[tuple[int, ...]]:
+    """Hand settings to the JVM that is started meanwhile; gives the open files that it needs.
+
+    `--conf` would put them on its command line, which every user of the machine can read, and the keys of object stores
+    are among them. So they are in a file without a name, which only this process and the JVM have: a kill leaves none.
+    """
+    with TemporaryFile("w", encoding="ascii") as file:
+        file.write(properties(settings))
+        file.flush()
+        with for_now(environ, {SUBMIT_ARGS: _submit_args(file.fileno(), environ.get(SUBMIT_ARGS, "pyspark-shell"))}):
+            yield (file.fileno(),)
+
+
+def _submit_args(file: int, given: str) -> str:
+    # Without the first, spark-defaults.conf of an installed Spark would not be read beside a file of ours.
+    return f"--load-spark-defaults --properties-file /proc/self/fd/{file} {given}"
+
+
+def properties(settings: Mapping[str, str]) -> str:
+    """Settings as the text of a properties file, in ASCII: java.util.Properties, `load`."""
+    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
+
+
+def _escaped(text: str) -> str:
+    units = text.encode("utf-16-be", "surrogatepass")
+    codes = (units[at] << 8 | units[at + 1] for at in range(0, len(units), 2))
+    return "".join(chr(code) if chr(code) in _PLAIN else f"\\u{code:04x}" for code in codes)
+
+
+@contextmanager
+def for_now(environ: MutableMapping[str, str], values: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables while Spark starts. Python's launcher takes them from nowhere else."""
+    before = {name: environ.get(name) for name in values}
+    environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                environ.pop(name, None)
+            else:
+                environ[name] = value
 
 
 _REASONS = (

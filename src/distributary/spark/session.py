@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from pyspark.sql import SparkSession
 from distributary.config.environment import environment
 from distributary.errors import EnvironmentFault
 from distributary.spark.java import cache_folder, find_java
-from distributary.spark.launcher import Console, Jars, explained, launch
+from distributary.spark.launcher import Console, Jars, explained, for_now, launch
 
 PACKAGES = (
     "io.delta:delta-spark_4.2_2.13:4.4.0",
@@ -45,6 +44,13 @@ hadoop-aws, and a coordinate that is excluded is not fetched even where the user
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 LOG_SETTING = "log4j2.configurationFile"
+LOCAL_IP = "SPARK_LOCAL_IP"
+"""Where Spark's UI listens, if it is switched on: no setting says it. Without it, on all interfaces."""
+
+REDACTED = (
+    r"(?i)url|secret|password|passphrase|token|credential|jaas|access[.]?key|account[.]?key|private[.]?key|\bsas\b"
+)
+"""Names of settings and options whose values Spark shows nowhere."""
 
 RUNTIME_CONF = {
     "spark.sql.session.timeZone": "UTC",
@@ -55,6 +61,7 @@ RUNTIME_CONF = {
 
 START_CONF = RUNTIME_CONF | {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.redaction.regex": REDACTED,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Every Python worker starts deltalake's thread pool. Its default is the machine's cores, so that an
@@ -121,7 +128,9 @@ def build_session(
     if master.startswith("local") or "PYSPARK_PYTHON" not in environ:
         # Else workers take `python3` from the PATH, which need not be the one that has our packages.
         start_environ["PYSPARK_PYTHON"] = sys.executable
-    with jars.first_start_alone(), _for_now(environ, start_environ):
+    if master.startswith("local") and LOCAL_IP not in environ:
+        start_environ[LOCAL_IP] = "127.0.0.1"
+    with jars.first_start_alone(), for_now(environ, start_environ):
         return _started(settings | jars.settings(), jars)
 
 
@@ -144,7 +153,7 @@ def _started(settings: Mapping[str, str], jars: Jars) -> SparkSession:
     # A stopped context leaves its JVM, and pyspark can't have two: the next context starts in the same one.
     if (gateway := SparkContext._gateway) is None:
         console = Console()
-        gateway = launch(settings, console)
+        gateway = launch(settings, console, environment())
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     try:
         context = SparkContext(conf=conf, gateway=gateway)
@@ -171,18 +180,3 @@ def _adopted(app: str, wanted: Mapping[str, str]) -> SparkSession:
             f"and --packages {','.join(PACKAGES)}"
         )
     return session
-
-
-@contextmanager
-def _for_now(environ: MutableMapping[str, str], values: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables while Spark starts. Python's launcher takes them from nowhere else."""
-    before = {name: environ.get(name) for name in values}
-    environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                environ.pop(name, None)
-            else:
-                environ[name] = value

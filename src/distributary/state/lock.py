@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from distributary.errors import AlreadyRunning
 from distributary.tables.store import local_path
@@ -15,6 +16,13 @@ from distributary.tables.store import local_path
 # `status` looks at a lock by taking it for a moment: that must not turn a run away.
 _TRIES = 5
 _PAUSE_SEC = 0.03
+
+
+def _make_private(folder: Path) -> None:
+    """Make a state folder that only its owner may enter: raw payloads and keys of rows are in it. One that is there keeps
+    its mode, so `chmod` shares it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 @contextmanager
@@ -28,7 +36,7 @@ def only_run(state_root: str, pipeline: str, name: str = "run") -> Iterator[None
     if folder is None:
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    _make_private(folder)
     with open(folder / f"{name}.lock", "a+", encoding="utf-8") as file:
         for attempt in range(_TRIES):
             try:

@@ -13,7 +13,7 @@ WORKERS ?= 3
 SPREAD := $(if $(ARGS),,-n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=30)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench chaos docs clean
+.PHONY: help setup demo test check format bench chaos fuzz docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ KILLS ?= 30
 SEED ?= 1
 chaos: $(READY) ## kill every kind of pipeline at random moments, compare all rows (KILLS=30 SEED=1)
 	$(BIN)/python -m tests.chaos --kills $(KILLS) --seed $(SEED) --json bench/results/chaos.json $(ARGS)
+
+fuzz: $(READY) ## random input against judges that share no code (RECORDS=1000000 SEED=1)
+	$(BIN)/python -m tests.fuzz messages --records $(RECORDS) --seed $(SEED) --json bench/results/fuzz-messages.json
 
 docs: $(READY) ## write the generated pages (CHECK=1: fail if they are out of date)
 	$(BIN)/python docs/generate.py $(if $(CHECK),--check)

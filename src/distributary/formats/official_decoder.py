@@ -280,6 +280,8 @@ def _json_value(message: Any) -> Any:
 
 def _json_number(value: float) -> Any:
     """As the proto JSON mapping writes doubles: whole numbers without a point, and names for what JSON lacks."""
+    if value == 0:
+        return value if math.copysign(1, value) < 0 else 0
     if math.isfinite(value):
         return int(value) if value.is_integer() and abs(value) < 2**53 else value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -19,8 +19,8 @@ _PAUSE_SEC = 0.03
 
 
 def _make_private(folder: Path) -> None:
-    """Make a state folder that only its owner may enter: raw payloads and keys of rows are in it. One that is there keeps
-    its mode, so `chmod` shares it."""
+    """Make a state folder that only its owner may enter: raw payloads are in it. One that is there keeps its mode, so
+    `chmod` shares it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
 

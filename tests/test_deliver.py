@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,12 +15,15 @@ from deltalake import DeltaTable, write_deltalake
 
 from distributary.config import Tables
 from distributary.errors import Reason
+from distributary.fanout import pieces
 from distributary.fanout.chunks import RECORD_SCHEMA
-from distributary.fanout.decode import Decoded, decode
+from distributary.fanout.decode import Decoded, decode, incoming_schemas
 from distributary.fanout.deliver import deliver, deliver_route
 from distributary.fanout.orders import Orders, Outcome, Special
+from distributary.fanout.pieces import cells_of, cut_pieces
 from distributary.registry.compile import CompiledSchema, compile_text
 from distributary.tables.datafile import DataFile
+from distributary.tables.evolve import Policy, evolve
 from distributary.tables.quarantine import commit_quarantine
 from distributary.tables.store import Store
 from tests.scenarios import message
@@ -419,6 +423,35 @@ def test_values_of_fields_that_differ_by_case_never_swap_columns(
         for name, column in zip(columns.column_names, columns.columns, strict=True)
     }
     assert sorted(map(sorted, found.values())) == [[11], [22]]
+
+
+# -- wide schemas ------------------------------------------------------------------------------------------
+
+
+def test_a_wide_route_is_decoded_and_written_in_pieces(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory goes by cells: the pieces' files are one commit of the driver's, and hold each row once."""
+    monkeypatch.setattr(pieces, "PIECE_CELLS", 100)
+    fields = " ".join(f"optional int32 f{n} = {n};" for n in range(1, 31))
+    schemas = {1: compile_text(f'syntax = "proto3"; message event {{ {fields} }}', id=1), 2: SCHEMAS[1]}
+    rows = [{"payload": bytes([8, n]), "offset": n} for n in range(10)]
+    narrow = [{"payload": message(V1, "event", user="u"), "offset": n} for n in range(10, 70)]
+    groups = [[1, "0", 5], [1, "0", 5], [9, "0", 1], [2, "0", 60]]
+    gone = {"payload": b"", "offset": 70}
+    records = pa.RecordBatch.from_pylist([*rows, gone, *narrow], schema=RECORD_SCHEMA)
+    found = list(cut_pieces([(groups, records)], schemas, raw_nested_indexes=False))
+    cells = [cells_of([g for one, _ in piece for g in one], schemas, raw_nested_indexes=False) for piece in found]
+    assert max(cells) <= 100 and len(found) < 6
+    assert pa.concat_tables([pa.Table.from_batches([r]) for piece in found for _, r in piece]).num_rows == 71
+    incoming = incoming_schemas("a", {(1, "0"), (2, "0")}, schemas, orders)
+    special = {"a": Special("files", evolve(None, incoming, Policy()).schema)}
+    refused = {9: (Reason.UNKNOWN_SCHEMA_ID, "gone")}
+    chunk = {"kind": "rows", "route": "a", "groups": json.dumps(groups), "blob": records.serialize()}
+    *outcomes, file = deliver([chunk], replace(orders, special=special, refused=refused), schemas, "0")
+    assert isinstance(file, DataFile) and file.rows == 1
+    parts = [one for one in outcomes if isinstance(one, Outcome)]
+    assert len(parts) == len(found)
+    assert sum(one.rows_written for one in parts) == 70
+    assert sum(f.rows for one in parts for f in one.files) == 70
 
 
 # -- schemas and payloads that nest deep ---------------------------------------------------------------------

@@ -29,7 +29,7 @@ LAYERS = [
     "fanout.spool fanout.orders fanout.packing fanout.workers",
     "cdc",
     "fanout.chunks",
-    "fanout.decode fanout.owned fanout.wide",
+    "fanout.decode fanout.owned fanout.pieces fanout.wide",
     "fanout.demux",
     "fanout.deliver fanout.envelopes bronze.unwrap",
     "fanout.tasks",

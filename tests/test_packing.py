@@ -158,6 +158,12 @@ def test_a_thousand_small_routes_fill_all_slots_evenly() -> None:
     assert max(weights.values()) == min(weights.values())
 
 
+def test_a_route_of_more_cells_than_a_piece_holds_is_committed_by_the_driver() -> None:
+    chunks = [ChunkRef(0, 0, "wide", 60_000, 400_000, 60_000 * 1_700), ChunkRef(0, 1, "flat", 60_000, 4_000_000)]
+    assert pack(chunks, 2, most_cells=1 << 24).shared == {"wide"}
+    assert pack(chunks, 2).shared == frozenset()
+
+
 def test_only_chunks_that_hold_rows_are_packed() -> None:
-    rows = [(0, n, kind, "r", 1, 2) for n, kind in enumerate(["rows", "bad", "tombstones", "unknown"])]
+    rows = [(0, n, kind, "r", 1, 2, 0) for n, kind in enumerate(["rows", "bad", "tombstones", "unknown"])]
     assert [(c.task, c.seq) for c in refs(rows)] == [(0, 0), (0, 1)]

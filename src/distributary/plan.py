@@ -34,6 +34,7 @@ from distributary.fanout.decode import decode, incoming_schemas
 from distributary.fanout.deliver import deliver_route, open_own, why_spark
 from distributary.fanout.micro_batch import Fanout
 from distributary.fanout.orders import Orders, Outcome, Special
+from distributary.fanout.pieces import cut_pieces
 from distributary.fanout.tasks import SAID_DDL, chunk_rows, heard, said
 from distributary.pipeline import build, session_of, source_stream, translated
 from distributary.registry.compile import CompiledSchema
@@ -381,8 +382,9 @@ def _count_task(
             yield said(_Counted(None, Counter(rows.column("reason").to_pylist()), _unknown([rows])))
         elif chunk["kind"] == "rows":
             records = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
-            outcome, bad = deliver_route(chunk["route"], decode(chunk["route"], records, orders, schemas), orders)
-            yield said(_Counted(outcome, {}, _unknown(bad)))
+            for piece in cut_pieces(records, schemas, raw_nested_indexes=orders.raw_nested_indexes):
+                outcome, bad = deliver_route(chunk["route"], decode(chunk["route"], piece, orders, schemas), orders)
+                yield said(_Counted(outcome, {}, _unknown(bad)))
 
 
 def _unknown(rejected: Sequence[pa.Table | pa.RecordBatch]) -> Mapping[str, int]:

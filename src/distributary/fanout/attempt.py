@@ -18,11 +18,12 @@ from pyspark.sql import SparkSession
 from distributary.border import contained
 from distributary.errors import StoreDown
 from distributary.fanout.batch_chunks import BatchChunks
-from distributary.fanout.chunks import Writer
+from distributary.fanout.chunks import Groups, Writer
 from distributary.fanout.decode import incoming_schemas
 from distributary.fanout.deliver import check_replay, open_own, why_spark
 from distributary.fanout.orders import Orders, Outcome, Special, State
 from distributary.fanout.packing import Packing
+from distributary.fanout.pieces import cells_of
 from distributary.fanout.tasks import SAID_DDL, deliver_task, heard, spark_rows_task
 from distributary.registry.compile import CompiledSchema
 from distributary.tables import append
@@ -86,7 +87,7 @@ class Attempt:
     def run(self) -> Delivered:
         chunks = self.chunks
         done = Delivered(bad=chunks.bad(), tombstones=chunks.tombstones(), newest=chunks.newest())
-        packing = chunks.packed()
+        packing = chunks.packed(self._cells)
         open_routes = self.writers.keys() - self.orders.special.keys()
         on_spark = {r for r in open_routes if r in self.on_spark}
         on_spark |= self._prepare_shared(self._of_the_driver(packing) & open_routes - on_spark)
@@ -116,6 +117,9 @@ class Attempt:
                     done.quarantine.append(answer)
                 else:
                     _merge(done.outcomes, answer)
+
+    def _cells(self, groups: Groups) -> int:
+        return cells_of(groups, self.compiled, raw_nested_indexes=self.orders.raw_nested_indexes)
 
     def _incoming(self, route: str) -> list[pa.Schema]:
         return incoming_schemas(route, self.writers[route], self.compiled, self.orders)

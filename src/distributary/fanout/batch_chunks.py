@@ -22,8 +22,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from distributary.fanout.chunks import CHUNK_SCHEMA, Writer
+from distributary.fanout.chunks import CHUNK_SCHEMA, Groups, Writer
 from distributary.fanout.packing import BUCKET_BYTES, Packing, pack, refs
+from distributary.fanout.pieces import FEW_ROWS, PIECE_CELLS
 from distributary.fanout.spool import close_spool
 from distributary.fanout.tasks import listed_task
 from distributary.state.journal import Refusals
@@ -31,6 +32,8 @@ from distributary.state.journal import Refusals
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What a task does with its chunks (`CHUNK_SCHEMA`)."""
 
+
+Cells = Callable[[Groups], int]
 
 MAPPED_BYTES = 4 * BUCKET_BYTES
 """Bytes of a bucket whose chunks lie in files: its task maps them, and holds one route's rows after the other."""
@@ -64,18 +67,27 @@ class BatchChunks(ABC):
         """The chunks are no longer needed. `done`: all went well, so no task writes any or will be believed that reads
         them."""
 
-    def packed(self) -> Packing:
-        """Who takes which chunk."""
-        return self._packed(self.meta)
+    def packed(self, cells: Cells = lambda _: 0) -> Packing:
+        """Who takes which chunk. `cells`: how many a chunk's groups will have."""
+        return self._packed(self.meta, cells)
 
     def records_of(self, routes: Collection[str]) -> Packing:
         """Who takes which chunk of records of `routes`; rows set aside before they had an owner are not among them."""
         return self._packed(c for c in self.meta if c["kind"] == "rows" and c["route"] in routes)
 
-    def _packed(self, chunks: Iterable[dict[str, Any]]) -> Packing:
+    def _packed(self, chunks: Iterable[dict[str, Any]], cells: Cells = lambda _: 0) -> Packing:
         names = ("task", "seq", "kind", "route", "rows", "size")
-        found = refs(tuple(c[n] for n in names) for c in chunks)
-        return pack(found, self.spark.sparkContext.defaultParallelism, self.room)
+        rows = Counter[str | None]()
+        for chunk in self.meta:
+            rows[chunk["route"]] += chunk["rows"] if chunk["kind"] == "rows" else 0
+
+        def cells_of(chunk: dict[str, Any]) -> int:
+            # To ask for the columns of every schema would cost more than most batches.
+            many = chunk["kind"] == "rows" and rows[chunk["route"]] > FEW_ROWS
+            return cells(json.loads(chunk["groups"])) if many else 0
+
+        found = refs((*(c[n] for n in names), cells_of(c)) for c in chunks)
+        return pack(found, self.spark.sparkContext.defaultParallelism, self.room, PIECE_CELLS)
 
     def writers(self) -> dict[str, set[Writer]]:
         """Route -> who wrote its payloads."""

@@ -19,9 +19,10 @@ from deltalake import DeltaTable
 
 from distributary import __version__
 from distributary.errors import Reason, ReplayMismatch, TableCollision, WideUnfit
-from distributary.fanout.chunks import Groups, read_records, read_rejected
+from distributary.fanout.chunks import read_records, read_rejected
 from distributary.fanout.decode import Decoded, Fitted, decode, fit, rejected_rows
 from distributary.fanout.orders import Orders, Outcome
+from distributary.fanout.pieces import Chunks, cut_pieces
 from distributary.fanout.wide import commit_wide
 from distributary.registry.compile import CompiledSchema
 from distributary.tables import append
@@ -36,11 +37,12 @@ from distributary.tables.wide import KEY, committed_routes
 def deliver(
     chunks: Iterable[Mapping[str, Any]], orders: Orders, schemas: Mapping[int, CompiledSchema], part: str
 ) -> Iterator[Outcome | DataFile]:
-    """Write the routes of one task's chunks; yields an Outcome per route and the quarantine's file, if any.
+    """Write the routes of one task's chunks; yields an Outcome per route, or piece of it, and the quarantine's file, if
+    any.
 
     `chunks`: rows of `CHUNK_SCHEMA` as dicts of Arrow-backed values. `part` names this task within the batch.
     """
-    by_route: dict[str, list[tuple[Groups, pa.RecordBatch]]] = {}
+    by_route: dict[str, Chunks] = {}
     rejected: list[pa.Table] = []
     for chunk in chunks:
         if chunk["kind"] == "bad":
@@ -48,11 +50,20 @@ def deliver(
         elif chunk["kind"] == "rows":
             by_route.setdefault(chunk["route"], []).append((json.loads(chunk["groups"]), read_records(chunk["blob"])))
     for route in sorted(by_route):
-        outcome, bad = deliver_route(route, decode(route, by_route.pop(route), orders, schemas), orders)
-        rejected.extend(bad)
-        yield outcome
+        for piece in _pieces(route, by_route.pop(route), orders, schemas):
+            outcome, bad = deliver_route(route, decode(route, piece, orders, schemas), orders)
+            rejected.extend(bad)
+            yield outcome
     if rejected:
         yield write_rejected(orders.quarantine, rejected, orders.stream, orders.batch, part, orders.store)
+
+
+def _pieces(route: str, chunks: Chunks, orders: Orders, schemas: Mapping[int, CompiledSchema]) -> Iterator[Chunks]:
+    """What is delivered at a time: all that the task has of a route, unless the driver makes its commit."""
+    if route not in orders.special:
+        yield chunks
+        return
+    yield from cut_pieces(chunks, schemas, raw_nested_indexes=orders.raw_nested_indexes)
 
 
 class _Parked(Exception):

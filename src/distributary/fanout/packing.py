@@ -16,18 +16,21 @@ SHARE_ROWS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ChunkRef:
-    """A chunk by (task, seq), with what it weighs. `route` None: rows for the quarantine."""
+    """A chunk by (task, seq), with what it weighs. `route` None: rows for the quarantine. `cells`: rows times columns
+    that it decodes to, where that could be too many for one piece."""
 
     task: int
     seq: int
     route: str | None
     rows: int
     size: int
+    cells: int = 0
 
 
 @dataclass(frozen=True)
 class Packing:
-    """`bucket_of`: chunk -> bucket. `shared`: routes in several buckets, whose commit is the driver's."""
+    """`bucket_of`: chunk -> bucket. `shared`: routes whose commit is the driver's: those in several buckets, and those
+    that a task writes in several pieces."""
 
     buckets: int
     bucket_of: dict[tuple[int, int], int]
@@ -51,11 +54,11 @@ class _Item:
     chunks: list[ChunkRef] = field(default_factory=list)
 
 
-def pack(chunks: Sequence[ChunkRef], slots: int, room: int = BUCKET_BYTES) -> Packing:
+def pack(chunks: Sequence[ChunkRef], slots: int, room: int = BUCKET_BYTES, most_cells: int | None = None) -> Packing:
     """Longest first, each to the bucket with the least weight that has room. A route too large for one task is cut
     by chunks. Only a single chunk, or a route that is one chunk, can be larger than a bucket; it then has one alone.
 
-    `room`: bytes of a bucket, `BUCKET_BYTES` at least.
+    `room`: bytes of a bucket, `BUCKET_BYTES` at least. `most_cells`: of a route, that one piece holds.
     """
     if not chunks:
         return Packing(0, {}, frozenset())
@@ -63,6 +66,7 @@ def pack(chunks: Sequence[ChunkRef], slots: int, room: int = BUCKET_BYTES) -> Pa
     total_weight = sum(c.rows for c in chunks) + TABLE_WEIGHT * len({c.route for c in chunks})
     count = max(slots, -(-total_size // room))
     items, shared = _items(chunks, total_weight / count)
+    wide = _wide(chunks, most_cells)
     buckets = _Buckets(min(count, len(items)), room)
     bucket_of: dict[tuple[int, int], int] = {}
     where: dict[str, set[int]] = {}
@@ -73,7 +77,16 @@ def pack(chunks: Sequence[ChunkRef], slots: int, room: int = BUCKET_BYTES) -> Pa
             if item.route in shared:
                 where.setdefault(item.route, set()).add(bucket)
     spread = frozenset(r for r, found in where.items() if len(found) > 1)
-    return Packing(len(buckets.sizes), bucket_of, spread)
+    return Packing(len(buckets.sizes), bucket_of, spread | wide)
+
+
+def _wide(chunks: Sequence[ChunkRef], most_cells: int | None) -> frozenset[str]:
+    """Routes of more cells than one piece holds."""
+    cells: dict[str, int] = {}
+    for chunk in chunks:
+        if chunk.route is not None:
+            cells[chunk.route] = cells.get(chunk.route, 0) + chunk.cells
+    return frozenset(route for route, found in cells.items() if most_cells is not None and found > most_cells)
 
 
 class _Buckets:
@@ -120,6 +133,6 @@ def _items(chunks: Sequence[ChunkRef], fair: float) -> tuple[list[_Item], set[st
     return items, shared
 
 
-def refs(rows: Iterable[tuple[int, int, str, str | None, int, int]]) -> list[ChunkRef]:
-    """Chunks that hold rows, from (task, seq, kind, route, rows, size)."""
-    return [ChunkRef(t, s, r, n, z) for t, s, kind, r, n, z in rows if kind in ("rows", "bad")]
+def refs(rows: Iterable[tuple[int, int, str, str | None, int, int, int]]) -> list[ChunkRef]:
+    """Chunks that hold rows, from (task, seq, kind, route, rows, size, cells)."""
+    return [ChunkRef(t, s, r, n, z, c) for t, s, kind, r, n, z, c in rows if kind in ("rows", "bad")]

@@ -15,6 +15,7 @@ from distributary.fanout.decode import decode, fit
 from distributary.fanout.deliver import deliver
 from distributary.fanout.demux import EnvelopeReader, demux
 from distributary.fanout.orders import Orders
+from distributary.fanout.pieces import cut_pieces
 from distributary.fanout.spool import SpoolReader
 from distributary.fanout.workers import in_worker
 from distributary.registry.compile import CompiledSchema
@@ -78,11 +79,12 @@ def spark_rows_task(
     """Chunks of one route -> its good rows in its table's schema, for engine `spark` to write."""
     for chunk in chunk_rows(batches):
         cut = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
-        decoded = decode(route, cut, orders, schemas)
-        if decoded.broken is not None:
-            raise decoded.broken
-        fitted = fit(route, decoded, orders.special[route].schema, orders)
-        yield from fitted.table.to_batches()
+        for piece in cut_pieces(cut, schemas, raw_nested_indexes=orders.raw_nested_indexes):
+            decoded = decode(route, piece, orders, schemas)
+            if decoded.broken is not None:
+                raise decoded.broken
+            fitted = fit(route, decoded, orders.special[route].schema, orders)
+            yield from fitted.table.to_batches()
 
 
 def chunk_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

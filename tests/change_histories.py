@@ -53,6 +53,8 @@ class Database:
         choices = [self._put, self._delete, self._move, self._shift]
         if self.kind == "oracle":
             choices.append(self._swap)
+        if self.kind == "mysql":
+            choices.append(self._there_and_back)
         self.random.choice(choices)(key, other)
 
     # -- statements ----------------------------------------------------------------------------------------
@@ -74,6 +76,16 @@ class Database:
         """Possible in one statement where keys are checked at its end."""
         if key in self.rows and other in self.rows:
             self._log(list(self._moves({key: other, other: key})))
+
+    def _there_and_back(self, key: int, other: int) -> None:
+        """A row that leaves its key and comes back, in one binlog event (a stored function can do that)."""
+        if key in self.rows and other not in self.rows:
+            held, again = self.rows[key], self._value()
+            row_id = self._ids[key]
+            self._set(key, again, row_id)
+            moves = [("UPDATE-DELETE", key, held), ("UPDATE-INSERT", other, held)]
+            moves += [("UPDATE-DELETE", other, held), ("UPDATE-INSERT", key, again)]
+            self._log([(*move, row_id) for move in moves])
 
     def _shift(self, _: int, __: int) -> None:
         """`UPDATE t SET id = id + 1`, from the top but in Oracle, which goes through the rows as they lie."""
@@ -107,16 +119,18 @@ class Database:
         for number, (change, key, value, row_id) in enumerate(changes):
             if self.kind != "mysql":
                 self._place += 1
+            sec = self._time()
             event = Event(
                 {"id": key, "value": value},
                 self._place,
                 change,
-                self._time(),
+                sec,
                 file=f"bin.{999998 + self._place // 7}",
                 tx=f"tx {self._transaction}",
                 row_id=row_id if self.kind == "oracle" else None,
-                # A read batch counts its rows in binary digits.
+                # A read batch has one time, and counts its rows in binary digits.
                 uuid=f"{'0' * 24}{len(self.events) % 256:08b}",
+                read_ms=(1000 - sec + len(self.events) // 256) * 1000,
                 source=self._source(number),
             )
             self.events.append(event)

@@ -159,14 +159,13 @@ def true_place(kind: Kind, event: Mapping[str, Any]) -> tuple[Any, ...]:
     if kind is Kind.MYSQL:
         file = metadata.get("log_file") or metadata.get("binlog_file") or "0"
         position = metadata.get("log_position") or metadata.get("binlog_position") or 0
-        is_upsert = metadata["change_type"] not in ("DELETE", "UPDATE-DELETE")
-        return is_cdc, int(re.findall(r"\d+", file)[-1]), position, time_ms, is_upsert, read
+        return is_cdc, int(re.findall(r"\d+", file)[-1]), position, read
     if kind is Kind.ORACLE:
         record = [int(part, 16) for part in re.findall(r"[0-9a-f]+", (metadata["rs_id"] or "").replace("0x", ""))]
         return is_cdc, metadata["scn"], record, metadata["ssn"], time_ms, read
     if kind is Kind.MONGODB:
         return is_cdc, *event["sort_keys"], read
-    return is_cdc, time_ms, list(_lsn(metadata["lsn"])), read
+    return is_cdc, list(_lsn(metadata["lsn"])), time_ms, read
 
 
 def _lsn(text: str | None) -> Iterator[int]:

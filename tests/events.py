@@ -19,7 +19,9 @@ DELETES = ("DELETE", "UPDATE-DELETE")
 
 @dataclass(frozen=True)
 class Event:
-    """An event of one row. `at`: its place in the source's log; `sec`: source time after the start."""
+    """An event of one row. `at`: its place in the source's log; `sec`: source time after the start;
+    `read_ms`: how much later it was read;
+    `number`: its change_sequence_number, where that is not to be today's."""
 
     row: Mapping[str, Any]
     at: int = 0
@@ -31,7 +33,9 @@ class Event:
     tx: str | None = None
     row_id: str | None = None
     uuid: str = "0" * 32
+    read_ms: int = 0
     source: Mapping[str, Any] = field(default_factory=dict)
+    number: str | None = None
 
     def with_(self, **changes: Any) -> Event:
         return replace(self, **changes)
@@ -59,6 +63,8 @@ def metadata_of(events: Sequence[Event], payload: pa.Table, kind: str = "mysql")
     columns = {name: payload.column(name).combine_chunks() for name in payload.column_names}
     numbers, bad = sequence_numbers(kind, plain, row_hash(columns, payload.num_rows))
     assert not bad, bad
+    given = pa.array([event.number for event in events], pa.string())
+    numbers = pa.compute.coalesce(given, numbers)
     at = plain.schema.get_field_index("change_sequence_number")
     plain = plain.set_column(at, plain.schema.field(at), numbers)
     return pa.StructArray.from_arrays([c.combine_chunks() for c in plain.columns], fields=list(METADATA_TYPE))
@@ -72,7 +78,7 @@ def _metadata(event: Event, kind: str) -> dict[str, Any]:
     return {
         "uuid": event.uuid,
         "source_timestamp": ms,
-        "read_timestamp": ms,
+        "read_timestamp": ms + event.read_ms,
         "change_type": event.change,
         "is_deleted": event.change in DELETES,
         "is_backfill": event.backfill,

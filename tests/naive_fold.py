@@ -1,7 +1,7 @@
 """The published rules of change events as a loop over plain values: which event of a key is the newest, what it leaves.
 
 Written from the rules of each source alone (MySQL: file number and position of the binlog; Oracle: SCN, RS_ID, SSN;
-PostgreSQL and SQL Server: commit time and LSN; MongoDB: cluster time), event after event, and sharing nothing with the
+PostgreSQL and SQL Server: LSN; MongoDB: cluster time), event after event, and sharing nothing with the
 product, so that every way the product has of coming to a merged table can be held against it.
 """
 
@@ -27,8 +27,8 @@ def place(event: Event) -> tuple[Any, ...]:
     """Where an event stands among all events of its table; the greatest is the newest.
 
     Every change of the log beats every row of a backfill. What shares a place in the log is told apart by when it was
-    read and by the counter at the end of the uuid. Rows of one binlog event share their position, and inside it a key
-    is left before another row takes it.
+    read and by the counter at the end of the uuid; the beginning of the uuid is one per reading. Of two readings in one
+    millisecond any may count, but always the same one.
     """
     change, source = event.change, event.change.position.metadata
     upsert, time = not is_delete(event), change.position.source_ms
@@ -38,13 +38,14 @@ def place(event: Event) -> tuple[Any, ...]:
     match change.table.kind:
         case Kind.MYSQL:
             number = int(re.search(r"\d+$", source["log_file"])[0])  # type: ignore[index]
-            return (1, number, source["log_position"], upsert, time, *read)
+            reading = event.uuid.replace("-", "")[:7]
+            return (1, number, source["log_position"], read[0], reading, read[1], upsert, time)
         case Kind.ORACLE:
             return (1, source["scn"], _hex(source["rs_id"]), source["ssn"], time, *read, upsert)
         case Kind.MONGODB:
             return (1, *change.position.sort_keys, *read, upsert)
         case _:
-            return (1, time, _hex(source["lsn"]), *read, upsert)
+            return (1, _hex(source["lsn"]), time, *read, upsert)
 
 
 def _hex(text: str) -> list[int]:

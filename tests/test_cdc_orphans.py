@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from distributary.cdc.orphans import resolve, split
 from distributary.cdc.routing import groups
+from distributary.datastream.layout import WIDTH
 from distributary.datastream.model import METADATA, METADATA_TYPE
-from distributary.datastream.sequence import WIDTH
 from distributary.tables.store import Store
 
 

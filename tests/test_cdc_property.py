@@ -101,7 +101,8 @@ class Databases:
         lived = self.tables[step.table % len(self.tables)]
         self._place += step.forward
         self._transaction += 1 if step.forward else 0
-        # A binlog event has the time at which its statement began; elsewhere times follow the log.
+        # A binlog event has the time at which its statement began; elsewhere times follow the log, but for a clock that
+        # is set back.
         self._sec += 1 if step.forward > 1 else 0
         getattr(self, f"_{step.what.replace(' ', '_')}")(lived, step)
 
@@ -201,7 +202,9 @@ class Databases:
             ms = START_MS + (sec + step.sec) * 1000
             file = f"mysql-bin.{999_998 + at // 9}"
             return Position({"log_file": file, "log_position": 990 + at % 9 * 5}, (ms, file, 990 + at % 9 * 5), ms)
-        ms = START_MS + sec * 1000
+        # A server's clock may be set back; only its log goes on.
+        clock = step.sec if kind in (Kind.POSTGRESQL, Kind.SQLSERVER) else 0
+        ms = START_MS + (sec + clock) * 1000
         if kind is Kind.ORACLE:
             fields = {"scn": 99 + at // 5, "rs_id": f" 0x000004.{at // 2:08x}.0010 ", "ssn": at % 2, "row_id": row_id}
             return Position({**fields, "tx_id": f"tx {self._transaction}", "log_file": ""}, (ms,), ms)

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyspark.sql import SparkSession
 
+from distributary.datastream.anew import BegunAnew
 from distributary.datastream.model import METADATA
 from distributary.datastream.reduce import reduce_rows
 from distributary.datastream.sequence import OrderSettings
@@ -227,6 +228,47 @@ def test_settings_of_epochs_and_repairs_hold_for_rows_that_are_there(table: Tabl
     table.merge(Event(row(1, "after"), 5, sec=90), rules=rules)
     table.merge(backfilled(row(2, "repaired"), sec=7300), rules=rules)
     assert table.living() == [(1, "after"), (2, "repaired")]
+
+
+@pytest.mark.parametrize("kind", ["mysql", "postgresql", "sqlserver"])
+def test_rows_whose_numbers_are_of_the_first_layout_keep_their_place(table: Table, kind: str) -> None:
+    rules = MergeRules(order=OrderSettings(kind=kind))
+    table.merge(*(first_layout(kind, row(n, "before"), 50, sec=500) for n in (1, 2)), kind=kind, rules=rules)
+    table.merge(at(kind, row(1, "older"), 49, sec=900), at(kind, row(2, "newer"), 51, sec=100), kind=kind, rules=rules)
+    assert table.living() == [(1, "before"), (2, "newer")]
+    table.merge(first_layout(kind, row(2, "between"), 50, sec=999), kind=kind, rules=rules)
+    table.merge(backfilled(row(1, "read"), sec=9000), kind=kind, rules=rules)
+    assert table.living() == [(1, "before"), (2, "newer")]
+
+
+@pytest.mark.parametrize("kind", ["mysql", "postgresql", "sqlserver"])
+def test_a_change_that_cannot_be_of_the_same_log_as_its_row_ends_the_merge_unless_an_epoch_answers(
+    table: Table, kind: str
+) -> None:
+    table.merge(at(kind, row(1, "old"), 900, 0), kind=kind)
+    new = at(kind, row(1, "new"), 1, 86400)
+    for order in (OrderSettings(kind=kind), OrderSettings(((START_MS - 1, 1),), kind=kind)):
+        with pytest.raises(BegunAnew) as seen:
+            table.merge(new, kind=kind, rules=MergeRules(order=order))
+        assert seen.value.since == "2026-01-02T00:00:00Z"
+    assert table.living() == [(1, "old")]
+    table.merge(new, kind=kind, rules=MergeRules(order=OrderSettings(((START_MS + 1, 1),), kind=kind)))
+    assert table.living() == [(1, "new")]
+
+
+LSN = {"postgresql": "1/{:X}", "sqlserver": "1:{:x}:1"}
+
+
+def at(kind: str, row: dict[str, Any], place: int, sec: int) -> Event:
+    return Event(row, place, sec=sec, source={"lsn": LSN.get(kind, "").format(place)})
+
+
+def first_layout(kind: str, row: dict[str, Any], place: int, sec: int) -> Event:
+    """An event whose number is what the code before gave it."""
+    ms = START_MS + sec * 1000
+    position = {"mysql": (1, place, 1, ms), "postgresql": (ms, 1, place, 0), "sqlserver": (ms, 1, place, 1)}[kind]
+    number = "0000002" + "".join(f"{part:016x}" for part in position) + f"{ms:012x}{0:08x}1{7:016x}"
+    return at(kind, row, place, sec).with_(number=number)
 
 
 def test_oracle_a_row_that_took_a_key_in_the_same_transaction_stays(table: Table) -> None:

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distributary.datastream.layout import WIDTH
 from distributary.datastream.model import METADATA_TYPE
-from distributary.datastream.sequence import WIDTH, OrderSettings, sequence_numbers, standing
+from distributary.datastream.sequence import OrderSettings, sequence_numbers, standing
 from tests.events import START_MS, Event, backfilled, deleted, table_of
 
 COLUMNS = {"id": pa.int64(), "value": pa.string()}
@@ -58,6 +59,26 @@ def test_in_mysql_the_upsert_is_the_newer_of_two_events_at_one_place() -> None:
     assert ascending(numbers(Event(ROW, 9, "UPDATE-DELETE"), Event(ROW, 9, "UPDATE-INSERT")))
 
 
+def read(counter: int, change: str, batch: str = "8546a123-e6bc-49ca-b0c4-2490", ms: int = 0) -> Event:
+    sec = counter % 2
+    return Event(ROW, 9, change, sec=sec, uuid=f"{batch}{counter:08b}", read_ms=ms - sec * 1000)
+
+
+def test_in_mysql_the_rows_of_one_binlog_event_stand_in_the_order_in_which_they_were_read() -> None:
+    """A key that is left and then taken lives; one that is taken and then left does not. Their times say nothing."""
+    assert ascending(numbers(read(1, "UPDATE-DELETE"), read(4, "UPDATE-INSERT")))
+    assert ascending(numbers(read(2, "UPDATE-INSERT"), read(3, "UPDATE-DELETE")))
+
+
+def test_in_mysql_a_later_reading_of_one_binlog_event_holds_whatever_its_counters() -> None:
+    other = "00000000-e6bc-49ca-b0c4-2490"
+    assert ascending(numbers(read(255, "UPDATE-DELETE"), read(0, "UPDATE-INSERT", other, ms=1)))
+    assert ascending(numbers(read(255, "UPDATE-INSERT"), read(0, "UPDATE-DELETE", other, ms=1)))
+    # In one millisecond nobody knows, but everybody takes the same one.
+    pair = [read(255, "UPDATE-INSERT"), read(0, "UPDATE-DELETE", other)]
+    assert sorted(numbers(*pair)) == sorted(numbers(*reversed(pair)))
+
+
 def test_oracle_orders_by_scn_then_rs_id_as_hex_then_ssn() -> None:
     """DataflowTemplates 58a91af3e5; rs_id has blanks around it."""
 
@@ -75,17 +96,57 @@ def test_oracle_orders_by_scn_then_rs_id_as_hex_then_ssn() -> None:
     )
 
 
-def test_postgresql_orders_by_commit_time_then_lsn_as_two_hex_numbers() -> None:
-    lsns = ["9/FFFFFFFF", "16/2", "16/CB002DB0"]
-    assert ascending(numbers(*(Event(ROW, source={"lsn": lsn}) for lsn in lsns), kind="postgresql"))
-    assert ascending(
-        numbers(Event(ROW, sec=1, source={"lsn": "FF/0"}), Event(ROW, sec=2, source={"lsn": "0/1"}), kind="postgresql")
-    )
+POSTGRESQL = ["9/FFFFFFFF", "16/2", "16/CB002DB0"]
+SQL_SERVER = ["00000025:00000728:0003", "00000025:00000728:000a", "00000025:00001000:0001", "000000a5:00000001:0001"]
 
 
-def test_sql_server_orders_by_commit_time_then_the_three_parts_of_the_lsn() -> None:
-    lsns = ["00000025:00000728:0003", "00000025:00000728:000a", "00000025:00001000:0001", "000000a5:00000001:0001"]
-    assert ascending(numbers(*(Event(ROW, source={"lsn": lsn}) for lsn in lsns), kind="sqlserver"))
+@pytest.mark.parametrize("secs", [range(4), range(4, 0, -1)], ids=["a clock that goes on", "a clock set back"])
+@pytest.mark.parametrize(("kind", "lsns"), [("postgresql", POSTGRESQL), ("sqlserver", SQL_SERVER)])
+def test_lsns_order_as_hex_numbers_whatever_the_clock_says(kind: str, lsns: list[str], secs: range) -> None:
+    events = [Event(ROW, sec=sec, source={"lsn": lsn}) for lsn, sec in zip(lsns, secs, strict=False)]
+    assert ascending(numbers(backfilled(ROW, sec=9000), *events, kind=kind))
+
+
+def first_layout(kind: str, event: Event, position: tuple[int, ...]) -> str:
+    """The number that an event had before: `position` are k1..k4."""
+    read, upsert = START_MS + event.sec * 1000, event.change not in ("DELETE", "UPDATE-DELETE")
+    counter = event.uuid[-8:]
+    return "0000002" + "".join(f"{k:016x}" for k in position) + f"{read:012x}{counter}{upsert:d}{0:016x}"
+
+
+OLD_AND_NEW: list[tuple[str, Event, tuple[int, ...]]] = [
+    ("mysql", Event(ROW, 7, "INSERT", sec=9), (1, 7, 1, START_MS + 9000)),
+    ("mysql", Event(ROW, 8, "UPDATE-DELETE", uuid=f"{2:032b}"), (1, 8, 0, START_MS)),
+    ("mysql", Event(ROW, 8, uuid=f"{3:032b}"), (1, 8, 1, START_MS)),
+    ("mysql", Event(ROW, 9, "DELETE"), (1, 9, 0, START_MS)),
+    ("postgresql", Event(ROW, sec=9, source={"lsn": "1/A"}), (START_MS + 9000, 1, 10, 0)),
+    ("postgresql", Event(ROW, sec=2, source={"lsn": "1/B"}), (START_MS + 2000, 1, 11, 0)),
+    ("postgresql", Event(ROW, sec=1, source={"lsn": "2/0"}), (START_MS + 1000, 2, 0, 0)),
+    ("sqlserver", Event(ROW, sec=9, source={"lsn": "1:1:9"}), (START_MS + 9000, 1, 1, 9)),
+    ("sqlserver", Event(ROW, sec=2, source={"lsn": "1:2:1"}), (START_MS + 2000, 1, 2, 1)),
+    ("oracle", Event(ROW, sec=9, source={"scn": 1}), (1, 0, 0, START_MS + 9000)),
+    ("oracle", Event(ROW, sec=2, source={"scn": 2}), (2, 0, 0, START_MS + 2000)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["mysql", "postgresql", "sqlserver", "oracle"])
+@pytest.mark.parametrize("epochs", [(), ((START_MS - 1, 1),)])
+def test_numbers_of_the_first_layout_stand_among_those_of_todays_where_their_events_do(
+    kind: str, epochs: tuple[tuple[int, int], ...]
+) -> None:
+    found = [(event, position) for of, event, position in OLD_AND_NEW if of == kind]
+    settings = OrderSettings(epochs, kind=kind)
+    for olds in itertools.product([False, True], repeat=len(found)):
+        mixed = [
+            first_layout(kind, event, position) if old else numbers(event, kind=kind)[0]
+            for (event, position), old in zip(found, olds, strict=True)
+        ]
+        times = pa.array([START_MS + event.sec * 1000 for event, _ in found])
+        places = standing(pa.array(mixed), times, pa.array([False] * len(mixed)), settings).tolist()
+        assert all(a < b for a, b in itertools.pairwise(places)), olds
+    backfill = numbers(backfilled(ROW, sec=9000), kind=kind)
+    first = standing(pa.array(backfill), pa.array([START_MS]), pa.array([True]), settings)[0]
+    assert first < places[0]
 
 
 def test_a_place_that_cannot_be_read_is_said_with_its_row() -> None:

@@ -134,17 +134,19 @@ class Order:
         epoch = bisect_right(self.epochs, time)
         if event.backfill and self.kind != "oracle":
             return (generation, epoch, False, time, *read)
-        return (generation, epoch, not event.backfill, *self._position(event, time, upsert), *read)
+        return (generation, epoch, not event.backfill, *self._position(event, time), *read)
 
-    def _position(self, event: Meta, time: int, upsert: bool) -> tuple[Any, ...]:
+    def _position(self, event: Meta, time: int) -> tuple[Any, ...]:
         match self.kind:
             case "mysql":
-                # Of one row event's rows a key is left before it is taken.
-                return (*mysql_position(event), upsert, time)
+                # The rows of one binlog event: when, and in which reading, they were read; then their counter.
+                uuid = event.uuid.replace("-", "").lower()
+                reading = uuid[:7] if re.fullmatch("[0-9a-f]{32}", uuid) else ""
+                return (*mysql_position(event), max(0, event.read_ms or 0), reading)
             case "oracle":
                 return (event.scn or 0, _hex(event.rs_id), event.ssn or 0, time)
             case "postgresql" | "sqlserver":
-                return (time, _hex(event.lsn))
+                return (_hex(event.lsn), time)
             case "mongodb":
                 keys = [int(key) if key.isdigit() else None for key in (*event.sort_keys[:2], "", "")][:2]
                 if keys[0] is None or keys[0] >= 10**11:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from distributary.cdc.merging import horizon, take_merged
+from distributary.cdc.joining import source_of
+from distributary.cdc.merging import horizon, of_one_log, take_merged
 from distributary.cdc.orders import ORIGIN, ChangeOrders, ChangeOutcome
 from distributary.names import quoted
 from distributary.tables import append
@@ -54,11 +55,12 @@ class BySpark:
             target = Target(uri, table, owner, orders.store, policy, properties)
             session = self._merge_session()
             rows = _read(session, [join(orders.parts, f.path) for f in merged.merge_files])
-            rules = named.rules(merged.route, horizon(table))
+            rules = named.rules(source_of(merged), horizon(table))
             if len(merged.merge_files) > 1:
                 # Shares of the keys; but a delete by ROWID has found its key only after they were made.
                 rows = newest_by_spark(rows, merged.keys, rules.order)
-            done = merge_by_spark(session, target, rows, merged.keys, rules, orders.mark, aside=(ORIGIN,))
+            with of_one_log(merged.route, uri):
+                done = merge_by_spark(session, target, rows, merged.keys, rules, orders.mark, aside=(ORIGIN,))
             take_merged(merged, done)
         except BaseException as e:
             if spark_ended(e):

@@ -47,6 +47,7 @@ def take_merge(outcome: ChangeOutcome, merged: ChangeOutcome) -> None:
     """Enter what a merge did. Of two states the one that leaves more to do counts."""
     if outcome.merge_state == "rows" or _WORSE.index(merged.merge_state) > _WORSE.index(outcome.merge_state):
         outcome.merge_state, outcome.merge_error = merged.merge_state, merged.merge_error
+        outcome.anew = outcome.anew or merged.anew
     outcome.merge_created = merged.merge_created
     outcome.by_spark = outcome.by_spark or merged.by_spark
     outcome.merge_spark, outcome.merge_files = merged.merge_spark, merged.merge_files

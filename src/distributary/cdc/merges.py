@@ -109,7 +109,7 @@ class Merges:
         if uri is None or merged is None or log is None:
             return MergeWork(behind.source, behind.keys, "", (), -1)
         table = append.open_table(merged, store)
-        after = -1 if table is None else append.committed_batch(table, stream)
+        after = -1 if table is None or behind.anew else append.committed_batch(table, stream)
         upto = self.ledger.finished[stream]
         files = files_of(log, after + 1)
         brought = tuple(self.changes.brought.get(route, {}).items())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -22,9 +23,10 @@ from distributary.cdc.orders import ORIGIN, ChangeOrders, ChangeOutcome
 from distributary.cdc.orphans import resolve, split
 from distributary.cdc.rejected import rejected_events
 from distributary.cdc.unjudged import unjudged
+from distributary.datastream.anew import BegunAnew
 from distributary.datastream.model import SourceTable
 from distributary.datastream.reduce import Reduced, reduce_rows
-from distributary.errors import KeysChanged, Reason
+from distributary.errors import KeysChanged, LogBegunAnew, Reason
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import write_data_file
@@ -83,9 +85,19 @@ def merge_now(
 def merge(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> None:
     """Reduce `rows` (columns of a log table) and merge them; enters what was done into `outcome`.
 
-    Raises KeysChanged, TableCollision, CommitConflict, DeltaError, OSError.
+    Raises KeysChanged, LogBegunAnew, TableCollision, CommitConflict, DeltaError, OSError.
     """
-    append.retried(lambda: _merge(source, rows, orders, outcome, mark))
+    with of_one_log(source.route, outcome.merged or ""):
+        append.retried(lambda: _merge(source, rows, orders, outcome, mark))
+
+
+@contextmanager
+def of_one_log(route: str, table: str) -> Iterator[None]:
+    """Says of which table it is that two changes cannot be of one log. Raises LogBegunAnew."""
+    try:
+        yield
+    except BegunAnew as e:
+        raise LogBegunAnew(route=route, table=table, detail=e.detail, since=e.since) from e
 
 
 def _merge(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> None:
@@ -105,7 +117,7 @@ def _on_tip(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: 
         return False
     assert outcome.merged is not None
     started = time.monotonic()
-    rules = named.rules(route, tip.horizon)
+    rules = named.rules(source, tip.horizon)
     reduced = reduce_rows(rows, outcome.keys, rules.order, rules.gaps(absent(rows, outcome.brought)))
     outcome.seconds["reduce"] = time.monotonic() - started
     owner = Owner(orders.pipeline, route, outcome.keys)
@@ -128,7 +140,7 @@ def _opened(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: 
     owner = Owner(orders.pipeline, route, outcome.keys)
     table = append.open_owned(uri, owner, orders.store)
     _check_keys(uri, route, table, outcome.keys)
-    rules = named.rules(route, horizon(table))
+    rules = named.rules(source, horizon(table))
     started = time.monotonic()
     whole = _whole(source, rows, table, orders, outcome)
     reduced = reduce_rows(whole, outcome.keys, rules.order, rules.gaps(absent(whole, outcome.brought)))
@@ -243,7 +255,8 @@ def merge_files(work: MergeWork, orders: ChangeOrders) -> ChangeOutcome:
     try:
         pieces = log_rows(work.folder, work.files, orders.store, None, work.after, work.upto)
         for number, share in enumerate(by_share(pieces, work.keys, work.shares)):
-            rows = _gathered(work, share, orders)
+            with of_one_log(source.route, outcome.merged or ""):
+                rows = _gathered(work, share, orders)
             if rows is not None:
                 # The last commit carries the batch's own mark: what comes before it is done again, or found.
                 last = number == work.shares - 1 and outcome.merge_spark is None
@@ -270,7 +283,7 @@ def _merge_share(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outc
 
 def _gathered(work: MergeWork, pieces: Iterator[pa.Table], orders: ChangeOrders) -> pa.Table | None:
     """The newest event of each key; None where no row is to be merged."""
-    rules = orders.named.rules(work.source.route, None)
+    rules = orders.named.rules(work.source, None)
     held = Gathered(work.keys, rules.order, whole=rules.is_partial)
     for piece in pieces:
         held.add(piece)

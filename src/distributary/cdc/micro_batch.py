@@ -48,11 +48,13 @@ class ChangesDelivered(Delivered):
 @dataclass(frozen=True)
 class Behind:
     """A route whose log has rows that are not in its merged table yet. `brought`: the columns that events of each
-    schema key speak of, where the settings ask for it (`dropped_columns: keep`)."""
+    schema key speak of, where the settings ask for it (`dropped_columns: keep`). `anew`: all of the log is to be
+    merged, since the source's log has begun anew."""
 
     source: SourceTable
     keys: tuple[str, ...]
     brought: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    anew: bool = False
 
 
 def about(entry: Entry) -> Behind | None:
@@ -62,7 +64,9 @@ def about(entry: Entry) -> Behind | None:
     known = json.loads(entry.about)
     kind, database, schema, table = known["source"]
     brought = {key: tuple(names) for key, names in known.get("brought", {}).items()}
-    return Behind(SourceTable(Kind(kind), database, schema, table), tuple(known["keys"]), brought)
+    return Behind(
+        SourceTable(Kind(kind), database, schema, table), tuple(known["keys"]), brought, known.get("anew", False)
+    )
 
 
 class Changes:
@@ -250,7 +254,9 @@ class Changes:
             outcome.brought = {**self.brought.get(outcome.route, {}), **outcome.brought}
             self.brought[outcome.route] = outcome.brought
         if outcome.merge_state in ("waiting", "parked") and outcome.has_log:
-            self.behind[outcome.route] = Behind(source_of(outcome), outcome.keys)
+            before = self.behind.get(outcome.route)
+            outcome.anew = outcome.anew or (before is not None and before.anew)
+            self.behind[outcome.route] = Behind(source_of(outcome), outcome.keys, anew=outcome.anew)
         if outcome.merge_state == "parked" and outcome.state != "failed":
             self.resting.add(outcome.route)
             # The log is fine. For the ledger the route is parked all the same, until its merged table works again.

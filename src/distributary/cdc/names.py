@@ -21,12 +21,13 @@ class Named:
 
     tables: Tables
     epochs: tuple[str, ...] = ()
+    restart_margin: float = 7200.0
 
     @classmethod
     def of(cls, config: Pipeline) -> Named:
         source = config.source
         assert isinstance(source, DatastreamSource)
-        return cls(config.tables, tuple(source.epochs))
+        return cls(config.tables, tuple(source.epochs), source.restart_margin)
 
     @property
     def keeps(self) -> bool:
@@ -59,27 +60,29 @@ class Named:
         engine, evolution = self.tables.for_route(route)
         return Policy(evolution.new_column, evolution.type_change, can_widen=engine != "task")
 
-    def order(self, route: str) -> OrderSettings:
-        own = self.own(route)
+    def order(self, source: SourceTable) -> OrderSettings:
+        own = self.own(source.route)
         epochs = self.epochs if own.epochs is None else own.epochs
         return OrderSettings(
             tuple((milliseconds(at), n) for n, at in enumerate(sorted(epochs), start=1)),
             tuple(sorted(milliseconds(at) for at in own.repair_backfills)),
+            source.kind.value,
+            round(self.restart_margin * 1000),
         )
 
     def why_spark(self, route: str) -> str | None:
         """Why Spark is to merge this route, by the settings alone."""
         return "tables.engine" if self.tables.for_route(route)[0] == "spark" else None
 
-    def rules(self, route: str, horizon: int | None) -> MergeRules:
+    def rules(self, source: SourceTable, horizon: int | None) -> MergeRules:
         tables = self.tables
         return MergeRules(
             keep_deleted_values=tables.deleted_values == "keep",
             dropped_columns=tables.dropped_columns,
-            toast_columns=tuple(self.own(route).toast_columns),
+            toast_columns=tuple(self.own(source.route).toast_columns),
             horizon=horizon,
             task_rows=tables.merge_engine_rows,
-            order=self.order(route),
+            order=self.order(source),
         )
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from distributary.border import contained
 from distributary.cdc.names import Named
 from distributary.datastream.model import Reading, SourceTable
+from distributary.errors import LogBegunAnew
 from distributary.fanout.orders import Outcome
 from distributary.tables.append import Mark
 from distributary.tables.datafile import DataFile
@@ -123,6 +124,8 @@ class ChangeOutcome(Outcome):
     - `again`: events that were in the quarantine and are in the table now, by file.
     - `late` (`late_rows`): events for the quarantine that are in the log, but could not be merged; `resolved`: ids of
       such ones of earlier batches that could be now.
+    - `anew`: the merge found the source's log begun anew: once the settings say since when, all of the log table is
+      merged again, since changes that it ignored before may be newer than the rows.
     - `merge_spark`: why Spark must merge, and `merge_files` in the folder `parts`, whose rows these are.
     - `merge_tip`: what is known of the merged table now.
     - `seconds`: what took how long in the task: log, reduce, merge.
@@ -137,6 +140,7 @@ class ChangeOutcome(Outcome):
     merged: str | None = None
     merge_state: MergeState = "off"
     merge_error: str | None = None
+    anew: bool = False
     merge_created: bool = False
     merge_spark: str | None = None
     merge_files: list[DataFile] = field(default_factory=list)
@@ -160,6 +164,7 @@ class ChangeOutcome(Outcome):
     def park_merge(self, error: BaseException) -> None:
         """Note that the merged table cannot be written. Raises what is no table's fault (`border`)."""
         self.merge_state, self.merge_error = "parked", contained(error)
+        self.anew = isinstance(error, LogBegunAnew)
         self.blame(error)
 
     def _about(self) -> str | None:
@@ -167,7 +172,8 @@ class ChangeOutcome(Outcome):
             return None
         source = self.source
         about = {"source": [source.kind, source.database, source.schema, source.table], "keys": self.keys}
-        return json.dumps(about | ({"brought": self.brought} if self.keeps else {}))
+        more = ({"brought": self.brought} if self.keeps else {}) | ({"anew": True} if self.anew else {})
+        return json.dumps(about | more)
 
     def more(self) -> dict[str, Any]:
         return {

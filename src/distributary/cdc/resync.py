@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from distributary.cdc.gather import Gathered, by_share, in_share, shares_of
 from distributary.cdc.log import payload_schema
 from distributary.cdc.logs import bytes_of, log_rows
-from distributary.cdc.merging import absent
+from distributary.cdc.merging import absent, of_one_log
 from distributary.cdc.micro_batch import Behind, about
 from distributary.cdc.names import Named
 from distributary.cdc.orders import ORIGIN, ChangeOutcome
@@ -78,13 +78,14 @@ def known_route(config: Pipeline, route: str) -> Behind:
 def rebuild(config: Pipeline, route: str, known: Behind) -> Rebuilt:
     """Rebuild the merged table of `route` from its log, by the keys of `known`; enters it into the ledger.
 
-    Raises BadInput (no log, or a table that Spark must write), CleanUnfinished, StoreDown.
+    Raises BadInput (no log, or a table that Spark must write), LogBegunAnew, CleanUnfinished, StoreDown.
     """
     store, named = Store.of(config.tables), Named.of(config)
     try:
         check_not_begun(config, store)
         ledger = Ledger(config.state_root, config.pipeline, store)
-        done = _Rebuild(config, ledger, route, known).run()
+        with of_one_log(route, str(named.merged(known.source))):
+            done = _Rebuild(config, ledger, route, known).run()
         # In the ledger it is one entry of its own: a table that was parked, for its keys, is not any more.
         stream = f"{RESYNC}{uuid.uuid4()}"
         log = named.log(known.source)
@@ -111,7 +112,7 @@ class _Rebuild:
         if log is None or merged is None:
             raise BadInput(detail=f"{route}: a rebuild needs both tables; set tables.log and tables.merged")
         self.log_uri, self.uri = log, merged
-        self.rules = named.rules(route, None)
+        self.rules = named.rules(known.source, None)
         self.owner = Owner(config.pipeline, route, known.keys)
         self.report = Rebuilt(route, merged)
 

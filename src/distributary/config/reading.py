@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from distributary.config.base import Model, fault
-from distributary.config.quantities import CommitTime, Offsets, Option, Size, Text, Time, Topics
+from distributary.config.quantities import CommitTime, Duration, Offsets, Option, Size, Text, Time, Topics
 
 
 class KafkaSecurity(Model):
@@ -191,6 +191,12 @@ class DatastreamSource(Model):
         default=[],
         description="Times (of the source) since which logs count anew, because the server was replaced: later events "
         "beat all earlier ones. Also per route.",
+    )
+    restart_margin: Duration = Field(
+        default=7200.0,
+        description="A change that is later than another one of its row by more than that, but stands before it in the "
+        "source's log: the log has begun anew, and the merge waits for `epochs`. More than clocks are wrong by, and "
+        "than a statement runs.",
     )
     storage_options: dict[str, SecretStr] = Field(
         default={},

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.datastream import anew
 from distributary.datastream.keys import KeyIndex
 from distributary.datastream.sequence import Bools, Numbers, OrderSettings, standing
 
@@ -136,13 +137,16 @@ def newest(rows: pa.Table, keys: Sequence[str], settings: OrderSettings | None =
         rows: events of one source table with a column `datastream_metadata`, in any order, duplicates included.
         keys: the key's columns, at least one, of any flat types; null is a value like others.
 
-    Raises ValueError for no keys or a key of a nested type.
+    Raises ValueError for no keys or a key of a nested type, BegunAnew where two events of a key cannot be of one log.
     """
-    return reduce_rows(rows, keys, settings or OrderSettings()).rows
+    return reduce_rows(rows, keys, OrderSettings() if settings is None else settings).rows
 
 
 def reduce_rows(rows: pa.Table, keys: Sequence[str], settings: OrderSettings, gaps: Gaps | None = None) -> Reduced:
-    """As `newest`; columns that the newest event of a key does not speak of come from the events before it."""
+    """As `newest`; columns that the newest event of a key does not speak of come from the events before it.
+
+    Raises as `newest`.
+    """
     index = KeyIndex(rows, keys)
     unsaid = gaps.unsaid(rows) if gaps else {}
     if len(index) == rows.num_rows:
@@ -150,6 +154,7 @@ def reduce_rows(rows: pa.Table, keys: Sequence[str], settings: OrderSettings, ga
     metadata = _flat(rows.column(METADATA))
     ranked = Ranked.of(metadata, settings, oracle=has_row_ids(metadata))
     places = _winners(index.codes, len(index), ranked)
+    _check_log(index.codes, places, ranked, settings)
     reduced = Reduced(rows.take(pa.array(places)), {c: pa.array(mask[places]) for c, mask in unsaid.items()})
     return _filled(reduced, rows, places, index.codes, ranked, unsaid) if unsaid else reduced
 
@@ -177,6 +182,18 @@ def _winners(codes: Places, keys: int, ranked: Ranked) -> Places:
         several &= ~stepped
     parts.append(_by_rounds(codes, np.flatnonzero(several), ranked))
     return np.sort(np.concatenate(parts))
+
+
+def _check_log(codes: Places, winners: Places, ranked: Ranked, settings: OrderSettings) -> None:
+    """Raises BegunAnew where an event gives way to one that cannot be of the same log."""
+    winner = np.empty(len(winners), np.int64)
+    winner[codes[winners]] = winners
+    lost = np.ones(len(codes), bool)
+    lost[winners] = False
+    losers = np.flatnonzero(lost)
+    held = winner[codes[losers]]
+    later = ranked.numbers[held] > ranked.numbers[losers]
+    anew.check(ranked.numbers[held[later]], ranked.numbers[losers[later]], settings)
 
 
 def _by_rounds(codes: Places, left: Places, ranked: Ranked) -> Places:

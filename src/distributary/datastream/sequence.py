@@ -7,14 +7,27 @@ A number is lower-case hex of fixed width, so its text order is the order of the
 - generation and epoch come from settings (`OrderSettings`), all else is a pure function of the event: replays, other
   batch cuts and other arrival orders give the same number. A merge evaluates the two anew on both sides (`standing`),
   so that they may be set later.
-- origin: 2 for a change read from the source's log, 1 for a backfilled row. Any change of a key beats any backfilled
-  row of it: what came after the read is in the log itself, what came before is in the row.
-- k1..k4: the position in the log. MySQL: file number, position, upsert, source time. A binlog event has the time at
-  which its statement began, so that must not come first (DataflowTemplates#2867). Rows of one binlog event share the
-  position, and inside it a key is left before it is taken; the times of such a pair have been seen to differ. Oracle:
-  SCN, RS_ID, RS_ID's end and SSN, source time. PostgreSQL: commit time, LSN high, LSN low. SQL Server: commit time and
-  the three parts of the LSN. MongoDB: seconds, increment. Others, and backfilled rows: source time.
-- tie: read time, the row's counter in the uuid, whether it is an upsert, hash of the payload.
+- origin: 1 for a backfilled row, more for a change read from the source's log. Any change of a key beats any
+  backfilled row of it: what came after the read is in the log itself, what came before is in the row. A change's digit
+  also names the layout of the rest: 4 MySQL, 5 PostgreSQL, 6 SQL Server, 2 the others.
+- k1..k4: the position in the log, then the source time where it may still decide. Within one server's log the position
+  is the order in which changes took place; a clock is not: it may be set back, and a binlog event has the time at which
+  its statement began (DataflowTemplates#2867). A log that begins anew, as after a failover, cannot be told from the
+  position: see `datastream.anew`. PostgreSQL: LSN high, LSN low, commit time. SQL Server: the three parts of the LSN,
+  commit time. Oracle: SCN, RS_ID, RS_ID's end and SSN, source time. MongoDB: seconds, increment. Others, and backfilled
+  rows: source time. MySQL: file number, position, and the row's place within its binlog event (below).
+- tie: read time, the row's counter in the uuid, whether it is an upsert, hash of the payload. MySQL has the first two
+  in k3 and k4 and its source time here, where it never decides.
+
+**The rows of one MySQL binlog event** share their position, and their source times say nothing (of a key that moves,
+both halves carry times a second apart). What is certain of them is the order in which they stand in the event, which is
+the order in which they were read. All rows of one reading share the read time and the beginning of the uuid, and the
+end of the uuid counts them. So k3 is the read time and k4 the reading, the counter, whether it is an upsert: a key that
+is left and then taken (`UPDATE t SET id = id + 1`) lives, and one that is taken and then left (a row that moves there
+and back) does not. "The upsert is the newer one" decides only where all these are alike, as in files without uuids of
+this form. An event that is read again, with another uuid, is read later, so that the last reading decides as a whole.
+Limits: a reading that breaks off inside a binlog event decides until the event has been read to its end, and of two
+readings in one millisecond nobody knows the first; the same one is taken as the later everywhere.
 """
 
 from __future__ import annotations
@@ -29,14 +42,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-PREFIX = 6
-"""Digits that settings decide: generation and epoch."""
-WIDTH = PREFIX + 1 + 4 * 16 + 37
+from distributary.datastream.layout import (
+    FIRST_LAYOUT,
+    LAYOUTS,
+    PREFIX,
+    WIDTH,
+    ZERO,
+    Bytes,
+    in_todays_layout,
+)
 
 REPAIR_MARGIN_MS = int(timedelta(hours=1).total_seconds() * 1000)
 """Changes of so long before a repairing backfill count as its generation: they may still be missing in its rows."""
 
-Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.bytes_]
@@ -49,11 +67,16 @@ class OrderSettings:
     """What the events of a table cannot tell about their order. Times in ms since 1970, source time.
 
     `epochs`: (from, n) pairs; from that time on the source's log positions start anew, as after a failover (n grows
-    with the time). `repair_backfills`: starts of backfills that mend a gap in the log; they beat older changes.
+    with the time). `repair_backfills`: starts of backfills that mend a gap in the log; they beat older changes. `kind`:
+    of the source, by which numbers of the first layout are read; "" leaves them as they are. `margin_ms`: how much
+    later a change may be than one that stands behind it in the log, before that has begun anew (`datastream.anew`).
+    True where there are epochs or repairing backfills.
     """
 
     epochs: tuple[tuple[int, int], ...] = ()
     repair_backfills: tuple[int, ...] = ()
+    kind: str = ""
+    margin_ms: int = 7_200_000
 
     def __bool__(self) -> bool:
         return bool(self.epochs or self.repair_backfills)
@@ -62,7 +85,7 @@ class OrderSettings:
         """The first `PREFIX` digits of each event's number."""
         rows = len(source_timestamp)
         if not self:
-            return np.full((rows, PREFIX), ord("0"), np.uint8)
+            return np.full((rows, PREFIX), ZERO, np.uint8)
         starts = np.sort(np.array(self.repair_backfills, np.int64))
         of_row = np.searchsorted(starts, source_timestamp, side="right")
         of_change = np.searchsorted(starts - REPAIR_MARGIN_MS, source_timestamp, side="right")
@@ -108,23 +131,26 @@ def sequence_numbers(kind: str, meta: Meta, payload_hash: pa.Array, settings: Or
     positions = _POSITIONS[kind](events, time, ~backfill, bad)
     # Oracle reads its backfill at an SCN, the others know of a backfilled row only when it was read.
     if kind != "oracle":
-        _where(positions[0], backfill, time)
-        for other in positions[1:]:
-            _where(other, backfill, 0)
+        positions = [_read_at(one, backfill, time if not number else None) for number, one in enumerate(positions)]
     if kind not in ("mysql", "oracle"):
         _report(bad, ~known & ~backfill, "no source_timestamp, so its place in the order is unknown")
     out = np.empty((meta.num_rows, WIDTH), np.uint8)
     out[:, :PREFIX] = (settings or OrderSettings()).prefix(time, backfill)
-    out[:, PREFIX] = np.where(backfill, ord("1"), ord("2"))
+    out[:, PREFIX] = np.where(backfill, ord("1"), ord(LAYOUTS.get(kind, FIRST_LAYOUT)))
     for number, position in enumerate(positions):
         begin = PREFIX + 1 + 16 * number
         out[:, begin : begin + 16] = position if position.ndim == 2 else _hex(position, 16)
-    out[:, PREFIX + 65 :] = _tie(events, payload_hash)
+    out[:, PREFIX + 65 :] = tie = _tie(events, payload_hash)
+    if kind == "mysql":
+        tie = tie[~backfill].copy()
+        tie[:, :20] = np.hstack([_hex(time[~backfill], 12), np.full((len(tie), 8), ZERO, np.uint8)])
+        out[~backfill, PREFIX + 65 :] = tie
     return Sequences(_texts(out), sorted(bad.items()))
 
 
 def standing(numbers: Any, source_timestamp: Any, is_backfill: Any, settings: OrderSettings) -> Numbers:
-    """Numbers as values that compare as the events do under `settings`, whatever the settings were when each was made.
+    """Numbers as values that compare as the events do under `settings`, whatever the settings and the layout were when
+    each was made.
 
     A row whose number is null, or not one of ours (made by another tool), is older than any event. The two other
     columns may be None where `settings` are empty.
@@ -136,17 +162,12 @@ def standing(numbers: Any, source_timestamp: Any, is_backfill: Any, settings: Or
     ours = pc.fill_null(pc.equal(pc.binary_length(texts), WIDTH), False)
     if not pc.all(ours).as_py():
         texts = pc.if_else(ours, texts, "0" * WIDTH)
-    digits = _fixed(texts, WIDTH)
+    digits = in_todays_layout(_fixed(texts, WIDTH), settings.kind)
     if not settings:
         return np.ndarray((rows,), f"S{WIDTH - PREFIX}", digits, PREFIX, (WIDTH,))
     prefix = settings.prefix(_longs(_flat(source_timestamp))[0], _flags(_flat(is_backfill)))
     known = ours.to_numpy(zero_copy_only=False)[:, None]
-    return (
-        np.hstack([np.where(known, prefix, ord("0")), digits[:, PREFIX:]])
-        .astype(np.uint8)
-        .reshape(-1)
-        .view(f"S{WIDTH}")
-    )
+    return np.hstack([np.where(known, prefix, ZERO), digits[:, PREFIX:]]).astype(np.uint8).reshape(-1).view(f"S{WIDTH}")
 
 
 # -- positions ---------------------------------------------------------------------------------------------
@@ -209,7 +230,9 @@ def _mysql(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) ->
         changes & ~(named & placed),
         "a MySQL change needs log_file (ending in a number) and log_position, or binlog_file and binlog_position",
     )
-    return [number, at, (~events.flags("is_deleted")).astype(np.int64), time]
+    reading = _fixed(pc.fill_null(pc.utf8_slice_codeunits(_uuid_digits(events), 0, 7), "0" * 7), 7)
+    upsert = np.where(events.flags("is_deleted"), ZERO, ord("1")).astype(np.uint8)[:, None]
+    return [number, at, events.longs("read_timestamp")[0], np.hstack([reading, _counter(events), upsert])]
 
 
 def _oracle(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) -> _Positions:
@@ -228,7 +251,7 @@ def _oracle(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) -
 def _postgresql(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) -> _Positions:
     parts = _parts(events.texts("source.lsn"), r"^\s*(?P<a>[0-9a-fA-F]{1,16})/(?P<b>[0-9a-fA-F]{1,16})\s*$")
     _report(bad, changes & _missing(parts), "a PostgreSQL change needs an lsn of two hex parts, as in 16/CB002DB0")
-    return [time.copy(), _padded(parts, "a", 16), _padded(parts, "b", 16), np.zeros_like(time)]
+    return [_padded(parts, "a", 16), _padded(parts, "b", 16), time.copy(), np.zeros_like(time)]
 
 
 def _sqlserver(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) -> _Positions:
@@ -237,7 +260,7 @@ def _sqlserver(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]
     _report(
         bad, changes & _missing(parts), "a SQL Server change needs an lsn of three hex parts: 00000025:00000728:0003"
     )
-    return [time.copy(), *(_padded(parts, name, 16) for name in "abc")]
+    return [*(_padded(parts, name, 16) for name in "abc"), time.copy()]
 
 
 def _mongodb(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) -> _Positions:
@@ -270,13 +293,23 @@ def _file_number(name: str) -> int | None:
 
 
 def _tie(events: _Events, payload_hash: pa.Array) -> Bytes:
-    upsert = np.where(events.flags("is_deleted"), ord("0"), ord("1")).astype(np.uint8)[:, None]
+    upsert = np.where(events.flags("is_deleted"), ZERO, ord("1")).astype(np.uint8)[:, None]
     read = _hex(events.longs("read_timestamp")[0], 12)
+    digest = _hex(_flat(payload_hash).cast(pa.uint64()).to_numpy(zero_copy_only=False), 16)
+    return np.hstack([read, _counter(events), upsert, digest])
+
+
+def _counter(events: _Events) -> Bytes:
+    """The last eight digits of the uuid: in a reading they count the rows."""
     ends = pc.utf8_slice_codeunits(events.texts("uuid"), -8)
     counters = pc.if_else(pc.match_substring_regex(ends, "^[0-9a-fA-F]{8}$"), pc.ascii_lower(ends), None)
-    counter = _fixed(pc.fill_null(counters, "0" * 8), 8)
-    digest = _hex(_flat(payload_hash).cast(pa.uint64()).to_numpy(zero_copy_only=False), 16)
-    return np.hstack([read, counter, upsert, digest])
+    return _fixed(pc.fill_null(counters, "0" * 8), 8)
+
+
+def _uuid_digits(events: _Events) -> pa.Array:
+    """The digits of the uuid, lower case; null where it is none."""
+    digits = pc.replace_substring(pc.ascii_lower(events.texts("uuid")), "-", "")
+    return pc.if_else(pc.match_substring_regex(digits, "^[0-9a-f]{32}$"), digits, None)
 
 
 # -- columns and digits ------------------------------------------------------------------------------------
@@ -352,12 +385,14 @@ def _texts(digits: Bytes) -> pa.Array:
     return pa.Array.from_buffers(made, rows, [None, offsets, pa.py_buffer(np.ascontiguousarray(digits))])
 
 
-def _where(column: npt.NDArray[Any], rows: Bools, value: Any) -> None:
-    """Set integers, or hex text, in some rows."""
-    if column.ndim == 2:
-        column[rows] = ord("0")
-    else:
-        column[rows] = value[rows] if isinstance(value, np.ndarray) else value
+def _read_at(position: npt.NDArray[Any], backfill: Bools, time: Longs | None) -> npt.NDArray[Any]:
+    """A position whose backfilled rows have their time, or 0, in its place."""
+    if not backfill.any():
+        return position
+    if position.ndim == 1:
+        return np.asarray(np.where(backfill, 0 if time is None else time, position))
+    digits = np.full_like(position, ZERO) if time is None else _hex(time, 16)
+    return np.where(backfill[:, None], digits, position).astype(np.uint8)
 
 
 def _report(bad: dict[int, str], rows: Bools, detail: str) -> None:

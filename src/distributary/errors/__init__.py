@@ -73,6 +73,7 @@ from distributary.errors.sources import (
 from distributary.errors.tables import (
     ExpectationBroken,
     KeysChanged,
+    LogBegunAnew,
     QuarantineLimit,
     ReplayMismatch,
     StoreDown,
@@ -102,6 +103,7 @@ __all__ = [
     "KeysChanged",
     "LayoutChanged",
     "LintFailed",
+    "LogBegunAnew",
     "NeedsAttention",
     "NotYet",
     "Outage",

@@ -47,6 +47,19 @@ class KeysChanged(NeedsAttention):
     )
 
 
+class LogBegunAnew(NeedsAttention):
+    """Two changes of one row cannot be of one log: which is the newer one cannot be told from them."""
+
+    condition = "LOG_BEGUN_ANEW"
+    template = (
+        "{route}: the log of its source has begun anew: {detail}. {table} is not merged any further; its log table "
+        "goes on. If the server's log was reset, or another server took over, say since when, at the latest {since}: "
+        "source.epochs (or tables.routes.{route}.epochs); the next run then merges it anew from its log table. If not "
+        "(a statement or a transaction that ran for so long, a clock that was wrong by so much), raise "
+        "source.restart_margin"
+    )
+
+
 class QuarantineLimit(NeedsAttention):
     condition = "QUARANTINE_LIMIT"
     template = (

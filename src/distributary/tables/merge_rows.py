@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.datastream import anew
 from distributary.datastream.keys import KeyIndex
 from distributary.datastream.reduce import METADATA, Gaps, Places, Ranked, has_row_ids
 from distributary.datastream.sequence import Bools, OrderSettings
@@ -99,12 +100,22 @@ class Incoming:
         return pa.schema([*(schema.field(key) for key in self.keys), wanted])
 
     def meet(self, part: pa.Table) -> tuple[Places, Places, Bools]:
-        """(rows of `part` whose key has an event, that event's row, whether the event holds over the row)."""
+        """(rows of `part` whose key has an event, that event's row, whether the event holds over the row).
+
+        Raises BegunAnew where the two cannot be of one log.
+        """
         found = self.index.find(part)
         at = np.flatnonzero(found >= 0)
         mine = self._row_of[found[at]]
         theirs = _flat(part.column(METADATA)).take(pa.array(at))
-        wins = self._ranked.take(mine).holds_over(Ranked.of(theirs, self.rules.order, oracle=self.oracle))
+        ours, others = self._ranked.take(mine), Ranked.of(theirs, self.rules.order, oracle=self.oracle)
+        wins = ours.holds_over(others)
+        newer = ours.numbers > others.numbers
+        anew.check(
+            np.where(newer, ours.numbers, others.numbers),
+            np.where(newer, others.numbers, ours.numbers),
+            self.rules.order,
+        )
         self.matched[mine] = True
         self.beaten[mine[~wins]] = True
         return at, mine, wins

@@ -7,17 +7,21 @@ share (delta-io/delta#3934).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pyarrow as pa
 from delta.tables import DeltaTable as SparkDeltaTable
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
+from distributary.datastream.anew import TIMES, BegunAnew
+from distributary.datastream.layout import FIRST_LAYOUT, LAYOUTS, MOVED, PREFIX, WIDTH
 from distributary.datastream.reduce import KEY_LEFT, METADATA, NUMBER
-from distributary.datastream.sequence import PREFIX, REPAIR_MARGIN_MS, WIDTH, OrderSettings
+from distributary.datastream.sequence import REPAIR_MARGIN_MS, OrderSettings
 from distributary.names import quoted
 from distributary.tables import append
 from distributary.tables.append import Mark
@@ -64,7 +68,7 @@ def merge_by_spark(
     back with the rows that could not be judged (`Merged.late`). A tombstone counts as updated, unlike with engine
     `task`: Delta's metrics do not tell them apart.
 
-    Raises SparkEngineError, DeltaError, OSError.
+    Raises BegunAnew, SparkEngineError, DeltaError, OSError.
     """
     uri, table = target.uri, target.table
     if table is not None and append.committed_batch(table, mark.app) >= mark.batch:
@@ -84,7 +88,9 @@ def merge_by_spark(
         late = _late(spark, uri, rows.drop(*masks), keys, rules)
         unjudged = 0 if late is None else late.num_rows
         counts = _merge(spark, uri, source, plain.columns, keys, rules, unjudged)
-    except PySparkException as e:
+    except (PySparkException, Py4JJavaError) as e:
+        if (pair := re.search(rf"{_ANEW} (\w+) (\w+)", str(e))) is not None:
+            raise BegunAnew(pair[1], pair[2], rules.order.kind) from e
         raise SparkEngineError(first_line(e)) from e
     engine.append(plain.limit(0), uri, mark)
     return Merged(counts, created=table is None, evolved=evolution.changed and table is not None, late=late)
@@ -203,7 +209,7 @@ def _value(name: str, source: DataFrame, keys: Sequence[str], rules: MergeRules)
 
 
 def _newer(order: OrderSettings, oracle: bool) -> str:
-    newer = f"({_number('s', order)} > {_number('t', order)})"
+    newer = _of_one_log(f"({_number('s', order)} > {_number('t', order)})", order)
     if not oracle:
         return newer
     same = f"(s.{METADATA}.source.tx_id = t.{METADATA}.source.tx_id)"
@@ -219,7 +225,7 @@ def _number(side: str, order: OrderSettings) -> str:
     """`standing`, as SQL."""
     number = f"{side}.{METADATA}.{NUMBER}"
     ours = f"coalesce(length({number}) = {WIDTH}, false)"
-    rest = f"CASE WHEN {ours} THEN substring({number}, {PREFIX + 1}) ELSE '{'0' * (WIDTH - PREFIX)}' END"
+    rest = f"CASE WHEN {ours} THEN {_todays(number, order.kind)} ELSE '{'0' * (WIDTH - PREFIX)}' END"
     if not order:
         return rest
     time = f"coalesce({side}.{METADATA}.source_timestamp, 0)"
@@ -233,6 +239,42 @@ def _number(side: str, order: OrderSettings) -> str:
     generation = f"CASE WHEN {backfill} THEN {of_row} ELSE {of_change} END"
     prefix = f"concat(lpad(lower(hex({generation})), 2, '0'), lpad(lower(hex({epoch})), 4, '0'))"
     return f"concat(CASE WHEN {ours} THEN {prefix} ELSE '{'0' * PREFIX}' END, {rest})"
+
+
+_ANEW = "two changes of one row are not of one log:"
+
+
+def _of_one_log(newer: str, order: OrderSettings) -> str:
+    """`anew.check`, as SQL: the condition `newer`, which ends the query where the two cannot be of one log."""
+    if order.kind not in TIMES:
+        return newer
+    one, other = _number("s", order), _number("t", order)
+    prefix = PREFIX if order else 0
+    begin, end = TIMES[order.kind]
+    time = {
+        n: f"cast(conv(substring({n}, {prefix + begin + 1}, {end - begin}), 16, 10) AS bigint)" for n in (one, other)
+    }
+    earlier = f"CASE WHEN {newer} THEN {time[one]} ELSE {time[other]} END"
+    later = f"CASE WHEN {newer} THEN {time[other]} ELSE {time[one]} END"
+    changes = " AND ".join(f"substring({n}, {prefix + 1}, 1) >= '{FIRST_LAYOUT}'" for n in (one, other))
+    known = f"substring({one}, 1, {prefix}) = substring({other}, 1, {prefix})"
+    anew = f"{changes} AND {known} AND {later} - {earlier} > {order.margin_ms}"
+    both = f"CASE WHEN {newer} THEN concat({one}, ' ', {other}) ELSE concat({other}, ' ', {one}) END"
+    return f"(CASE WHEN {anew} THEN cast(raise_error(concat('{_ANEW} ', {both})) AS boolean) ELSE {newer} END)"
+
+
+def _todays(number: str, kind: str) -> str:
+    """The digits behind generation and epoch; those of the first layout in the places that they have in today's."""
+    digits = f"substring({number}, {PREFIX + 1})"
+    if kind not in MOVED:
+        return digits
+    begin = PREFIX + 2
+    pieces = [
+        f"'{one}'" if isinstance(one, str) else f"substring({number}, {begin + one[0]}, {one[1] - one[0]})"
+        for one in MOVED[kind]
+    ]
+    old = f"substring({number}, {PREFIX + 1}, 1) = '{FIRST_LAYOUT}'"
+    return f"CASE WHEN {old} THEN concat('{LAYOUTS[kind]}', {', '.join(pieces)}) ELSE {digits} END"
 
 
 def _has_rows(source: DataFrame) -> bool:

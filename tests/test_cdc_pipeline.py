@@ -240,9 +240,9 @@ def test_invented_histories_of_five_databases_come_out_as_the_source_has_them(la
     assert set(shop.reasons()) <= {"FILE_BROKEN", "CORRUPT_EVENT"}
 
 
-def test_a_widened_column_moves_both_tables_to_spark_and_nothing_is_lost(lake: Path) -> None:
-    """delta-rs cannot widen: Spark appends to the log and merges, out of files that the tasks have written."""
-    shop = Shop(lake)
+def test_type_widening_moves_both_tables_to_spark_and_nothing_is_lost(lake: Path) -> None:
+    """Delta's feature is Spark's: it appends to the log and merges, out of files that the tasks have written."""
+    shop = Shop(lake, tables={"evolution": {"type_change": "type_widening"}})
     shop.send(change(ORDERS, "INSERT", order(1, "new"), 100))
     shop.run()
     wider = mysql_table(columns={"id": LONG, "status": STRING})

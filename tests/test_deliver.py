@@ -237,10 +237,52 @@ def test_a_new_table_takes_the_widest_type(orders: Orders) -> None:
     assert [r["score"] for r in rows_of(orders)] == [5_000_000_000, 1]
 
 
-def test_widening_asks_for_the_other_engine(orders: Orders) -> None:
-    """Case E4: delta-rs cannot change a column's type, so nothing is written here and the reason is said."""
+def test_a_column_gets_the_wider_type_in_the_batch_s_own_commit_and_is_said(orders: Orders) -> None:
     put(orders, event(1, user="x", score=1))
-    outcome, bad = put(next_batch(orders), event(3, user="y", score=5_000_000_000))
+    orders = next_batch(orders)
+    outcome, bad = put(orders, event(3, user="y", score=5_000_000_000), first=1)
+    assert (outcome.state, outcome.why_spark, bad) == ("written", None, [])
+    assert outcome.widened == {"score": "int -> bigint"}
+    assert [r["score"] for r in rows_of(orders)] == [1, 5_000_000_000]
+    table = DeltaTable(orders.table("a"))
+    assert (table.version(), table.protocol().min_reader_version) == (1, 1)
+    again, _ = put(replace(orders, tips={}), event(3, user="y", score=5_000_000_000), first=1)
+    assert (again.state, again.rows_written, again.widened) == ("replayed", 1, outcome.widened)
+    assert len(rows_of(orders)) == 2
+
+
+def test_new_columns_and_a_wider_type_come_in_one_batch(orders: Orders) -> None:
+    put(orders, event(1, user="x", score=1))
+    events = [event(2, user="b", boss="b"), event(3, user="y", score=5_000_000_000)]
+    outcome, bad = put(next_batch(orders), *events, first=1)
+    assert (outcome.state, bad) == ("written", [])
+    found = {r["user"]: (r["score"], r["boss"]) for r in rows_of(orders)}
+    assert found == {"x": (1, None), "b": (0, "b"), "y": (5_000_000_000, None)}
+
+
+def test_a_table_that_is_too_large_to_be_rewritten_gets_a_second_column_and_keeps_it(orders: Orders) -> None:
+    put(orders, event(1, user="x", score=1))
+    small = next_batch(orders, rewrite_up_to="1 KB")
+    outcome, _ = put(small, event(3, user="y", score=5_000_000_000), first=1)
+    assert (outcome.state, outcome.widened) == ("written", {})
+    outcome, _ = put(next_batch(replace(small, tables=orders.tables)), event(3, user="z", score=7), first=2)
+    assert (outcome.state, outcome.evolved, outcome.widened) == ("written", False, {})
+    assert [(r["score"], r["score__bigint"]) for r in rows_of(orders)] == [(1, None), (None, 5_000_000_000), (None, 7)]
+
+
+def test_a_column_beside_names_with_blanks_and_dots_gets_the_wider_type(orders: Orders) -> None:
+    old = pa.table({"unit price": ["1"], "a.b": pa.array([1], pa.int32()), "score": pa.array([1], pa.int32())})
+    write_deltalake(orders.table("a"), old)
+    outcome, bad = put(orders, event(3, user="y", score=5_000_000_000))
+    assert (outcome.state, bad) == ("written", [])
+    rows = DeltaTable(orders.table("a")).to_pyarrow_table().to_pylist()
+    found = sorted((r["score"], r["unit price"], r["a.b"]) for r in rows)
+    assert found == [(1, "1", 1), (5_000_000_000, None, None)]
+
+
+def test_type_widening_where_it_is_asked_for_is_the_other_engine_s(orders: Orders) -> None:
+    put(orders, event(1, user="x", score=1))
+    outcome, bad = put(next_batch(orders, type_change="type_widening"), event(3, user="y", score=5_000_000_000))
     assert (outcome.state, outcome.why_spark, bad) == ("spark", "widening score", [])
     assert len(rows_of(orders)) == 1
 
@@ -296,7 +338,7 @@ def test_a_column_that_may_not_be_added_keeps_aside_the_rows_that_need_it(
     assert "boss" not in DeltaTable(orders.table("a")).to_pyarrow_table().column_names
 
 
-@pytest.mark.parametrize("rule", ["widen", "new_column", "quarantine", "freeze"])
+@pytest.mark.parametrize("rule", ["widen", "type_widening", "new_column", "quarantine", "freeze"])
 def test_a_first_batch_with_conflicting_types_replays_to_the_same_rows(orders: Orders, rule: str) -> None:
     """A replay finds the table that the first attempt made, and must come to the same decision for every row."""
     tables = {"root": orders.tables.root, "evolution": {"type_change": rule}}

@@ -103,13 +103,21 @@ def test_new_fields_are_added_at_the_top_and_inside(scenario: Scenario) -> None:
     scenario.check()
 
 
+def asks_for_type_widening(scenario: Scenario) -> None:
+    keys = {"engine": scenario.config.tables.engine, "evolution": {"type_change": "type_widening"}}
+    scenario.configure(tables=keys)
+
+
 def test_a_column_is_widened_in_the_batch_that_brings_the_wider_type(scenario: Scenario) -> None:
-    """Case E4: int32 -> int64. The table moves to engine `spark` at once, which the ledger shows, and stays there."""
+    """Case E4: int32 -> int64. The table moves to engine `spark` at once, which the ledger shows, and stays there,
+    also when the setting that brought it there is gone."""
+    asks_for_type_widening(scenario)
     scenario.send(event(scenario, "v1", user="x", score=1))
     scenario.run()
     scenario.send(event(scenario, "long", user="y", score=5_000_000_000), event(scenario, "v1", user="z", score=3))
     scenario.send(event(scenario, "v1", "b", user="neighbour"))
     scenario.run()
+    scenario.configure(tables={"engine": scenario.config.tables.engine})
     scenario.send(event(scenario, "v1", user="old producer", score=4))
     scenario.run()
     assert scenario.columns("a")["score"] == "int64"
@@ -122,6 +130,7 @@ def test_a_column_is_widened_in_the_batch_that_brings_the_wider_type(scenario: S
 
 def test_a_payload_without_a_header_is_kept_aside_once_also_where_the_table_moves_to_spark(scenario: Scenario) -> None:
     """Its route is known, but it is no row that could be decoded: neither engine may be handed it as one."""
+    asks_for_type_widening(scenario)
     headless = scenario.envelope("a", b"no header", wrapped_id=1)
     scenario.send(event(scenario, "v1", user="x", score=1), headless)
     scenario.run()
@@ -131,6 +140,27 @@ def test_a_payload_without_a_header_is_kept_aside_once_also_where_the_table_move
     scenario.run()
     assert scenario.values("a", "score") == [1, 5_000_000_000, 3]
     assert scenario.reasons() == {"BAD_MAGIC": 3}
+    scenario.check()
+
+
+def test_by_default_a_wider_type_leaves_a_table_that_every_reader_can_open(scenario: Scenario, engine: str) -> None:
+    """Engine `task` writes the files anew, Spark's tables get a second column, whatever dies before the ledger."""
+    scenario.send(event(scenario, "v1", user="x", score=1))
+    scenario.run()
+    scenario.send(event(scenario, "long", user="y", score=5_000_000_000), event(scenario, "v1", user="z", score=3))
+    with dying(Ledger, "record"):
+        scenario.run()
+    scenario.run()
+    scenario.send(event(scenario, "v1", user="old producer", score=4))
+    scenario.run()
+    assert not scenario.table("a").protocol().reader_features
+    one_column = engine == "task"
+    assert scenario.values("a", "score") == ([1, 5_000_000_000, 3, 4] if one_column else [1, None, 3, 4])
+    assert [e.widened for e in scenario.entries() if e.route == "a"] == (
+        [{}, {"score": "int -> bigint"}, {}] if one_column else [{}, {}, {}]
+    )
+    if not one_column:
+        assert scenario.values("a", "score__bigint") == [None, 5_000_000_000, None, None]
     scenario.check()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ POLICIES = [
     for can_widen in (True, False)
 ]
 policies = st.sampled_from(POLICIES)
+adding = st.sampled_from([Policy(can_widen=True), Policy(can_widen=False), Policy(type_change="new_column")])
 
 
 def schema(**columns: pa.DataType) -> pa.Schema:
@@ -59,6 +61,20 @@ def test_evolving_again_with_the_same_schemas_changes_nothing(
     assert second.schema == first.schema
     assert not second.changed
     assert second.widened == ()
+
+
+numbers = schemas((INT, LONG, DOUBLE, pa.decimal128(5, 2), UINT64), names="ab")
+
+
+@given(st.none() | numbers, st.lists(numbers, min_size=1, max_size=3), adding)
+def test_where_a_value_goes_does_not_change_when_its_table_may_not_be_widened_any_more_or_again(
+    table: pa.Schema | None, incoming: list[pa.Schema], policy: Policy
+) -> None:
+    first = evolve(table, incoming, policy)
+    again = evolve(first.schema, incoming, policy)
+    other = evolve(first.schema, incoming, replace(policy, can_widen=not policy.can_widen))
+    assert other.schema == first.schema
+    assert other.slots == again.slots
 
 
 @given(schemas(), st.lists(schemas(), max_size=3), policies)
@@ -336,6 +352,15 @@ def test_without_widening_a_larger_type_gets_a_second_column(policy: Policy) -> 
 def test_a_nested_conflict_stays_inside_its_struct() -> None:
     found = add(schema(p=array(struct(hp=INT))), schema(p=array(struct(hp=STRING))))
     assert found.schema == schema(p=array(struct(hp=INT, hp__string=STRING)))
+
+
+@pytest.mark.parametrize("nest", [lambda kind: kind, array, to_map], ids=["plain", "list", "map"])
+def test_a_type_that_has_a_second_column_goes_on_there(nest: Any) -> None:
+    table = add(schema(c=nest(INT)), schema(c=nest(LONG)), can_widen=False).schema
+    assert len(table) == 2
+    found = add(table, schema(c=nest(LONG)), schema(c=nest(pa.int16())))
+    assert (found.schema, found.widened) == (table, ())
+    assert [slots[0].target for slots in found.slots] == [table.names[1], "c"]
 
 
 def test_a_nested_column_is_widened_by_its_path() -> None:

@@ -141,12 +141,17 @@ def scored(stage: Stage, kind: str, value: int | str) -> bytes:
     return frame(wrapper_id, envelope.SerializeToString())
 
 
-def test_a_wider_type_is_a_type_change_by_engine_spark(stage: Stage) -> None:
+def test_a_wider_type_is_a_type_change_by_engine_spark_only_where_type_widening_is_asked_for(stage: Stage) -> None:
     config = stage.config()
     stage.send_values([scored(stage, "int32", 1)])
     run(config, once=True)
     stage.send_values([scored(stage, "int64", 2**40)])
     one = table(plan(config), "chess")
+    assert one.type_changes == {"score": ["int", "bigint"]}
+    assert (one.engine, one.why_spark, one.new_columns) == ("task", None, {})
+    asked = config.tables.evolution.model_copy(update={"type_change": "type_widening"})
+    tables = config.tables.model_copy(update={"evolution": asked})
+    one = table(plan(config.model_copy(update={"tables": tables})), "chess")
     assert one.type_changes == {"score": ["int", "bigint"]}
     assert (one.engine, one.why_spark, one.new_columns) == ("spark", "widening score", {})
 

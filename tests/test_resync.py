@@ -165,7 +165,7 @@ def test_a_table_that_spark_writes_is_rebuilt_too(lake: Path) -> None:
 
 
 def test_a_table_with_a_feature_that_only_spark_knows_is_made_anew(lake: Path) -> None:
-    policy = {"evolution": {"type_change": "widen"}, "properties": {"delta.enableDeletionVectors": "true"}}
+    policy = {"evolution": {"type_change": "type_widening"}, "properties": {"delta.enableDeletionVectors": "true"}}
     kept = Kept(lake, tables=policy)
     kept.put("a", "b")
     kept.run()

@@ -46,6 +46,7 @@ class BatchReport:
     parked: tuple[str, ...]
     recovered: tuple[str, ...]
     seconds: Mapping[str, float]
+    widened: tuple[str, ...] = ()
 
 
 class Delivery(Protocol):
@@ -219,6 +220,7 @@ class BatchWriter:
             reasons=reasons,
             decoders=outcome.decoders,
             warnings=outcome.warnings,
+            widened=outcome.widened,
             newest=delivered.newest.get(outcome.route),
             created=outcome.created,
             evolved=outcome.evolved,
@@ -239,6 +241,7 @@ class BatchWriter:
             tables=sum(e.rows_written > 0 for e in entries),
             created=tuple(e.route for e in entries if e.route and self._is_new(e)),
             evolved=tuple(e.route for e in entries if e.evolved and e.route),
+            widened=tuple(e.route for e in entries if e.widened and e.route),
             parked=tuple(e.route for e in entries if e.state == "parked" and e.route),
             recovered=tuple(e.route for e in entries if e.state != "parked" and e.route and self._was_parked(e.route)),
             seconds={**delivered.seconds, "total": time.monotonic() - started},

@@ -43,7 +43,6 @@ from distributary.sources.kafka import describe_topics
 from distributary.state.checkpoint import check_checkpoint, stream_id
 from distributary.state.ledger import Ledger
 from distributary.tables import append
-from distributary.tables.evolve import evolve
 from distributary.tables.spark_engine import spark_schema
 from distributary.tables.store import Store, local_path
 
@@ -251,7 +250,7 @@ class DryRun:
         if resting is not None and resting.state == "parked":
             found.parked = resting.error or "parked"
         before = orders.columns(found.route, table)
-        evolution = evolve(self._columns.get(found.route, before), incoming, orders.policy(found.route))
+        evolution = orders.evolve(found.route, table, self._columns.get(found.route, before), incoming)
         self._columns[found.route] = evolution.schema
         found.new = before is None
         # What earlier batches of this dry run would have made is no table yet: its columns grow without Spark.

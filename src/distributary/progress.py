@@ -49,7 +49,8 @@ def batch_line(report: BatchReport) -> str:
     ]
     notes: tuple[tuple[str, Collection[str]], ...] = (
         ("new tables", report.created),
-        ("new columns in", report.evolved),
+        ("new columns in", [route for route in report.evolved if route not in report.widened]),
+        ("wider columns in", report.widened),
         ("PARKED", report.parked),
         ("works again", report.recovered),
     )

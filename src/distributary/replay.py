@@ -256,6 +256,7 @@ class Replay:
             reasons={reason: -n for reason, n in named.items()},
             created=outcome.created,
             evolved=outcome.evolved,
+            widened=outcome.widened,
         )
         own = Entry(stream, number, None, rows_in=-nameless.num_rows, rows_quarantined=-nameless.num_rows)
         self.ledger.record(stream, number, [entry, own], {"replayed": count})

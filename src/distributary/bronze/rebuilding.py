@@ -17,7 +17,7 @@ from distributary.fanout.orders import Orders, Special
 from distributary.fanout.packing import Packing
 from distributary.replay import Replay
 from distributary.tables.datafile import DataFile
-from distributary.tables.evolve import Evolution, evolve
+from distributary.tables.evolve import Evolution
 
 
 @dataclass
@@ -49,7 +49,7 @@ class _Rebuilding(Attempt):
     def _prepare_shared(self, routes: Collection[str]) -> set[str]:
         for route in routes:
             before = self.orders.columns(route, self.table)
-            self.evolution = evolve(before, self._incoming(route), self.orders.policy(route))
+            self.evolution = self.orders.evolve(route, None, before, self._incoming(route))
             self._special(route, Special("files", self.evolution.schema))
         return set()
 

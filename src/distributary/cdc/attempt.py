@@ -27,6 +27,8 @@ from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution, evolve
+from distributary.tables.rewrite import commit_rows
+from distributary.tables.widening import said_of, settled
 
 GZIP_GROWTH = 8
 """About how many bytes of events a compressed byte stands for."""
@@ -159,15 +161,15 @@ class Attempt:
             outcome.state = "empty"
             return
         found = None if table is None else append.arrow_schema(table)
-        evolution = self._evolution(found, [outcome], orders)
         if outcome.files_at != outcome.table:
+            evolution = self._evolution(found, [outcome], orders)
             self.by_spark.append(outcome, evolution, orders)
         else:
+            evolution = settled(table, schema_of(outcome))
             properties = orders.named.tables.properties
-            append.commit_append(
-                table, outcome.table, evolution, outcome.files, orders.mark, owner, orders.store, properties
-            )
+            commit_rows(table, outcome.table, evolution, outcome.files, orders.mark, owner, orders.store, properties)
         outcome.state, outcome.created, outcome.evolved = "written", table is None, evolution.changed
+        outcome.widened = said_of(table, evolution)
 
     def _evolution(self, found: pa.Schema | None, outcomes: Sequence[ChangeOutcome], orders: ChangeOrders) -> Evolution:
         return evolve(found, [schema_of(o) for o in outcomes], orders.named.policy(outcomes[0].route))

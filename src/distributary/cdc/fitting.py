@@ -8,7 +8,7 @@ A merged table gets the same rows, reduced, without `_origin`. So what may enter
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -82,16 +82,18 @@ def fit(
     *,
     flat: bool,
     keys: Sequence[str] | None = None,
+    grow: Callable[[pa.Schema | None, Sequence[pa.Schema]], Evolution] | None = None,
 ) -> Fitted:
     """Unify the events with a table's schema (None: no table yet); keep aside what may not enter. `flat`: also write
-    metadata as columns of their own. `keys`: the key columns by the settings; None: those that the events name."""
+    metadata as columns of their own. `keys`: the key columns by the settings; None: those that the events name.
+    `grow`: how the table's columns grow, where more is known of it than `policy`."""
     rows = every = [_rows(part, batch, flat, keys) for part in events.parts]
     # One way in per schema, in the order of the files: the result does not hang on how many files share one.
     schemas = list(dict.fromkeys(r.schema for r in rows))
     grown = None if schema is None else with_origin(schema)
     rejected: list[pa.Table] = []
     while True:
-        evolution = evolve(grown, schemas, policy)
+        evolution = evolve(grown, schemas, policy) if grow is None else grow(grown, schemas)
         slots = dict(zip(schemas, evolution.slots, strict=True))
         good: list[pa.Table] = []
         refused: dict[pa.Schema, list[pa.Table]] = {}

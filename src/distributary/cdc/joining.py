@@ -26,6 +26,7 @@ def joined(one: ChangeOutcome | None, other: ChangeOutcome) -> ChangeOutcome:
     one.seconds["log"] = one.seconds.get("log", 0.0) + other.seconds.get("log", 0.0)
     one.changed = one.changed or other.changed
     one.created, one.evolved = one.created or other.created, one.evolved or other.evolved
+    one.widened |= other.widened
     one.tip = other.tip or one.tip
     for path, numbers in other.again.items():
         one.again.setdefault(path, []).extend(numbers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -14,8 +15,11 @@ from distributary.errors import ReplayMismatch
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.datafile import write_data_file
+from distributary.tables.evolve import Evolution, evolve
 from distributary.tables.merge_rows import DELETED, DELETED_AT
+from distributary.tables.rewrite import commit_rows, committed_widening
 from distributary.tables.tip import Tip, append_on_tip
+from distributary.tables.widening import evolve_table, in_place, said_of
 
 FILE_ROWS = 500_000
 """Rows of one data file at most."""
@@ -43,10 +47,10 @@ def write_files(
 
     `keep` False: not even that, the caller merges them from memory.
     """
-    schema = order.schema
+    schema, table = order.schema, None
     if schema is None and (table := _open(events, outcome.table, orders)) is not None:
         schema = payload_schema(append.arrow_schema(table))
-    fitted = _fit(events, schema, orders)
+    fitted = _fit(events, schema, orders, table, outcome.table)
     outcome.rows_written = fitted.table.num_rows
     if not keep:
         return fitted
@@ -76,9 +80,11 @@ def _on_tip(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: Change
 
 def _opened(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: ChangeOutcome) -> Fitted:
     table = _open(events, uri, orders)
-    fitted = _fit(events, None if table is None else append.arrow_schema(table), orders)
+    fitted = _fit(events, None if table is None else append.arrow_schema(table), orders, table, uri)
     route = events.source.route
-    outcome.why_spark = append.why_spark(table, orders.named.tables, route) or widening(fitted)
+    outcome.why_spark = append.why_spark(table, orders.named.tables, route)
+    if in_place(orders.named.policy(route), table):
+        outcome.why_spark = outcome.why_spark or widening(fitted)
     if outcome.why_spark:
         # The rows wait in files of ours until Spark has appended them.
         return write_files(events, orders.parts, orders, outcome, RouteOrder(schema=fitted.evolution.schema))
@@ -89,18 +95,19 @@ def _opened(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: Change
             "replayed",
             _replayed(append.committed_rows(table, orders.mark), rows, uri, orders, grown),
         )
-        outcome.changed = outcome.rows_written != rows
+        outcome.changed, outcome.widened = outcome.rows_written != rows, committed_widening(table, orders.mark)
         outcome.rows_in -= max(0, rows - outcome.rows_written)
         return fitted
     if not rows:
         return fitted
     files = [write_data_file(uri, piece, orders.store) for piece in _pieces(fitted.table)]
     owner = Owner(orders.pipeline, route)
-    version = append.commit_append(
+    version = commit_rows(
         table, uri, fitted.evolution, files, orders.mark, owner, orders.store, orders.named.tables.properties
     )
     outcome.state, outcome.rows_written = "written", rows
     outcome.created, outcome.evolved = table is None, fitted.evolution.changed
+    outcome.widened = said_of(table, fitted.evolution)
     if version is not None:
         outcome.tip = Tip.of(version, fitted.evolution.schema)
     return fitted
@@ -126,10 +133,19 @@ def _open(events: RouteEvents, uri: str, orders: ChangeOrders) -> DeltaTable | N
     return append.open_owned(uri, Owner(orders.pipeline, events.source.route), orders.store)
 
 
-def _fit(events: RouteEvents, schema: pa.Schema | None, orders: ChangeOrders) -> Fitted:
+def _fit(
+    events: RouteEvents, schema: pa.Schema | None, orders: ChangeOrders, table: DeltaTable | None = None, uri: str = ""
+) -> Fitted:
+    """`table`: as it is open at `uri`; without it, no column that is there gets another type."""
     named, route = orders.named, events.source.route
-    flat, keys = named.tables.metadata_columns, named.own(route).keys
-    return fit(events, schema, named.policy(route), orders.batch, flat=flat, keys=keys)
+    flat, keys, policy = named.tables.metadata_columns, named.own(route).keys, named.policy(route)
+
+    def grow(known: pa.Schema | None, schemas: Sequence[pa.Schema]) -> Evolution:
+        if table is None:
+            return evolve(known, schemas, replace(policy, can_widen=False))
+        return evolve_table(table, known, schemas, policy, uri, orders.store)
+
+    return fit(events, schema, policy, orders.batch, flat=flat, keys=keys, grow=grow)
 
 
 def widening(fitted: Fitted) -> str | None:

@@ -13,6 +13,7 @@ from distributary.names import pattern_name
 from distributary.tables.evolve import Policy
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.store import join
+from distributary.tables.widening import policy_of
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,7 @@ class Named:
         return found if given is None else tuple(given)
 
     def policy(self, route: str) -> Policy:
-        engine, evolution = self.tables.for_route(route)
-        return Policy(evolution.new_column, evolution.type_change, can_widen=engine != "task")
+        return policy_of(self.tables, route)
 
     def order(self, source: SourceTable) -> OrderSettings:
         own = self.own(source.route)

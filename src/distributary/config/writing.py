@@ -13,7 +13,7 @@ from distributary.names import check_pattern, check_template
 
 Engine: TypeAlias = Literal["auto", "task", "spark"]
 NewColumn: TypeAlias = Literal["add", "quarantine", "freeze"]
-TypeChange: TypeAlias = Literal["widen", "new_column", "quarantine", "freeze"]
+TypeChange: TypeAlias = Literal["widen", "type_widening", "new_column", "quarantine", "freeze"]
 
 
 SHORT_EVOLUTION: dict[str, dict[str, str]] = {
@@ -36,9 +36,15 @@ class Evolution(Model):
     )
     type_change: TypeChange = Field(
         default="widen",
-        description="A field of another type than its column: widen the column where no value is lost (else as "
-        "new_column), write to a second column (`score__string`), `quarantine` the rows that have a value in it, or "
-        "`freeze`: values that fit the column's type are written, rows with others are quarantined.",
+        description="A field of another type than its column. `widen`: where no value is lost, the column gets the "
+        "wider type and the table's files are written anew, so that every reader can open it; else, and for a table "
+        "above rewrite_up_to, as new_column. `type_widening`: the same by Delta's feature of that name, which writes "
+        "nothing anew, makes Spark the table's writer, and shuts out most readers but Spark. `new_column`: a second "
+        "column (`score__string`). `quarantine` the rows that have a value in it. `freeze`: values that fit the "
+        "column's type are written, rows with others are quarantined.",
+    )
+    rewrite_up_to: Size = Field(
+        default=2**30, description="The largest table that `widen` writes anew, by the size of its files."
     )
 
     @model_validator(mode="before")
@@ -54,6 +60,7 @@ class Evolution(Model):
 class EvolutionOverride(Model):
     new_column: NewColumn | None = Field(default=None, description="In place of tables.evolution.new_column.")
     type_change: TypeChange | None = Field(default=None, description="In place of tables.evolution.type_change.")
+    rewrite_up_to: Size | None = Field(default=None, description="In place of tables.evolution.rewrite_up_to.")
 
 
 class RouteOverride(Model):
@@ -206,6 +213,15 @@ class Tables(Model):
             raise fault("log", "log, merged and view need different names")
         if self.view is not None and (self.database is None or self.merged is None):
             raise fault("view", "a view needs tables.database to be in and tables.merged to read")
+        return self
+
+    @model_validator(mode="after")
+    def _check_widening(self) -> Self:
+        for route in (None, *self.routes):
+            engine, evolution = self.for_route(route) if route is not None else (self.engine, self.evolution)
+            if evolution.type_change == "type_widening" and engine == "task":
+                key = "evolution.type_change" if route is None else f"routes.{route}.evolution.type_change"
+                raise fault(key, "type_widening is Spark's: it needs engine auto or spark; widen needs no Spark")
         return self
 
     @field_validator("root")

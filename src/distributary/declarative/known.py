@@ -30,8 +30,9 @@ from distributary.schemas import LOOKUPS, Schemas
 from distributary.shape import Shape
 from distributary.tables import append
 from distributary.tables.append import Owner
-from distributary.tables.evolve import Policy, Slot, evolve
+from distributary.tables.evolve import Slot, evolve
 from distributary.tables.store import Store
+from distributary.tables.widening import policy_of
 
 WRITERS_PROPERTY = "distributary.writers"
 """Table property of a silver table: the writers that its columns were made for, so that none is ever forgotten."""
@@ -174,9 +175,8 @@ class _Discovery:
                 broken[schema_id] = str(e)
         if not incoming:
             return None
-        _, rules = self.config.tables.for_route(route)
         # Spark adds columns to a streaming table by itself, but never changes a column's type.
-        policy = Policy(rules.new_column, rules.type_change, can_widen=False)
+        policy = replace(policy_of(self.config.tables, route), can_widen=False)
         evolution = evolve(before, list(incoming.values()), policy)
         slots = dict(zip(incoming, evolution.slots, strict=True))
         columns = evolution.schema

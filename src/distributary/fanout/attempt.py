@@ -29,10 +29,11 @@ from distributary.registry.compile import CompiledSchema
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.datafile import DataFile
-from distributary.tables.evolve import evolve
 from distributary.tables.outage import is_store_fault
+from distributary.tables.rewrite import commit_rows, committed_widening
 from distributary.tables.spark_engine import SparkEngine, spark_ended, spark_schema
 from distributary.tables.store import Store
+from distributary.tables.widening import said_of, settled
 
 SPARK_WRITERS = 8
 """Tables that engine `spark` writes at a time."""
@@ -137,7 +138,7 @@ class Attempt:
             try:
                 table = open_own(route, self.orders)
                 schema = None if table is None else append.arrow_schema(table)
-                evolution = evolve(schema, self._incoming(route), self.orders.policy(route))
+                evolution = self.orders.evolve(route, table, schema, self._incoming(route))
             except BaseException as e:
                 raise self._fault(route, e) from e
             if why_spark(table, evolution, route, self.orders):
@@ -177,19 +178,20 @@ class Attempt:
                 check_replay(
                     append.committed_rows(table, self.orders.mark), outcome.rows_written, outcome.table, self.orders
                 )
+                outcome.widened = committed_widening(table, self.orders.mark)
             outcome.state = "replayed"
             return
         if not outcome.files:
             outcome.state = "empty"
             return
-        found = None if table is None else append.arrow_schema(table)
-        evolution = evolve(found, self._incoming(route), self.orders.policy(route))
+        evolution = settled(table, special.schema)
         owner = Owner(self.orders.pipeline, route)
-        append.commit_append(
+        commit_rows(
             table, outcome.table, evolution, outcome.files, self.orders.mark, owner, self.store,
             self.orders.tables.properties,
         )  # fmt: skip
         outcome.state, outcome.created, outcome.evolved = "written", table is None, evolution.changed
+        outcome.widened = said_of(table, evolution)
 
     # -- routes that engine `spark` writes -----------------------------------------------------------------
 
@@ -259,6 +261,7 @@ def _merge(into: dict[str, Outcome], outcome: Outcome) -> None:
     known.rows_written += outcome.rows_written
     known.files += outcome.files
     known.decoders.update(outcome.decoders)
+    known.widened |= outcome.widened
     known.warnings = dict(Counter(known.warnings) + Counter(outcome.warnings))
     known.schema_ids = dict(Counter(known.schema_ids) + Counter(outcome.schema_ids))
     known.reasons = dict(Counter(known.reasons) + Counter(outcome.reasons))

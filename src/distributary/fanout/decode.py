@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from distributary.border import by_halves, contained
 from distributary.errors import DistributaryError, ExpectationBroken, Reason, SchemaBroken
@@ -18,7 +19,7 @@ from distributary.formats.framing import frame_all
 from distributary.formats.protobuf import BadIndex, decoder_for
 from distributary.registry.compile import CompiledSchema
 from distributary.tables.conform import conform
-from distributary.tables.evolve import Evolution, evolve
+from distributary.tables.evolve import Evolution
 from distributary.tables.quarantine import REJECTED_SCHEMA
 
 
@@ -227,10 +228,13 @@ class Fitted:
         return int(self.table.num_rows)
 
 
-def fit(route: str, decoded: Decoded, schema: pa.Schema | None, orders: Orders) -> Fitted:
-    """Unify the decoded batches with the table's schema (None: no table yet); keep aside what may not enter."""
+def fit(
+    route: str, decoded: Decoded, schema: pa.Schema | None, orders: Orders, table: DeltaTable | None = None
+) -> Fitted:
+    """Unify the decoded batches with the table's schema (None: no table yet); keep aside what may not enter. `table`:
+    as it is open, where its columns may get wider types for them."""
     incoming = [incoming_schema(b.schema, orders) for b in decoded.batches]
-    evolution = evolve(schema, incoming, orders.policy(route))
+    evolution = orders.evolve(route, table, schema, incoming)
     parts: list[pa.Table] = []
     rejected: list[pa.Table] = []
     counts: Counter[int] = Counter()

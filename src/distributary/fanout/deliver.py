@@ -30,8 +30,10 @@ from distributary.tables.append import Owner
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Evolution
 from distributary.tables.quarantine import write_rejected
+from distributary.tables.rewrite import commit_rows, committed_widening
 from distributary.tables.tip import Tip, append_on_tip
 from distributary.tables.wide import KEY, committed_routes
+from distributary.tables.widening import in_place, said_of
 
 
 def deliver(
@@ -132,7 +134,7 @@ def _write_opened(route: str, decoded: Decoded, orders: Orders, outcome: Outcome
     """Open the table, decide with what is there, and commit."""
     uri = outcome.table
     table = open_own(route, orders)
-    fitted = fit(route, decoded, orders.columns(route, table), orders)
+    fitted = fit(route, decoded, orders.columns(route, table), orders, table)
     if orders.wide is not None:
         return _write_wide(route, decoded, fitted, table, orders, outcome)
     outcome.why_spark = why_spark(table, fitted.evolution, route, orders)
@@ -143,16 +145,17 @@ def _write_opened(route: str, decoded: Decoded, orders: Orders, outcome: Outcome
     bad = [*decoded.rejected, *fitted.rejected]
     if table is not None and append.committed_batch(table, orders.stream) >= orders.batch:
         check_replay(append.committed_rows(table, orders.mark), fitted.rows, uri, orders)
-        outcome.state = "replayed"
+        outcome.state, outcome.widened = "replayed", committed_widening(table, orders.mark)
         return bad
     if not fitted.rows:
         return bad
     files = [write_data_file(uri, fitted.table, orders.store)]
     owner = Owner(orders.pipeline, route)
-    version = append.commit_append(
+    version = commit_rows(
         table, uri, fitted.evolution, files, orders.mark, owner, orders.store, orders.tables.properties
     )
     outcome.state, outcome.created, outcome.evolved = "written", table is None, fitted.evolution.changed
+    outcome.widened = said_of(table, fitted.evolution)
     if version is not None:
         outcome.tip = Tip.of(version, fitted.evolution.schema)
     return bad
@@ -195,6 +198,8 @@ def why_spark(table: DeltaTable | None, evolution: Evolution, route: str, orders
     """Why engine `spark` must write this batch of the route, in words; None where engine `task` does."""
     if (why := append.why_spark(table, orders.tables, route)) is not None:
         return why
+    if not in_place(orders.policy(route), table):
+        return None
     widened = ", ".join(path for path, _ in evolution.widened)
     return f"widening {widened}" if widened else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -16,12 +16,13 @@ from distributary.names import table_name
 from distributary.shape import Shape
 from distributary.tables.append import Mark, Owner, arrow_schema
 from distributary.tables.datafile import DataFile, write_data_file
-from distributary.tables.evolve import Policy
+from distributary.tables.evolve import Evolution, Policy, evolve
 from distributary.tables.outage import is_store_fault, may_be_store
 from distributary.tables.quarantine import ORIGIN_FIELDS
 from distributary.tables.store import Store, join
 from distributary.tables.tip import Tip
-from distributary.tables.wide import packed, partition, seen_by
+from distributary.tables.wide import KEY, packed, partition, seen_by, within
+from distributary.tables.widening import evolve_table, policy_of
 
 ORIGIN = "_origin"
 """The struct column that tells where a row came from. A payload field of that name becomes `_origin__field`."""
@@ -108,9 +109,18 @@ class Orders:
         return Shape.of(self.tables, route)
 
     def policy(self, route: str) -> Policy:
-        engine, evolution = self.tables.for_route(route)
-        can_widen = engine != "task" and self.wide is None
-        return Policy(evolution.new_column, evolution.type_change, can_widen=can_widen)
+        return policy_of(self.tables, route)
+
+    def evolve(
+        self, route: str, table: DeltaTable | None, schema: pa.Schema | None, new: Sequence[pa.Schema]
+    ) -> Evolution:
+        """The columns of the route's table, as the route sees them (`schema`), once rows of the schemas `new` are in
+        it. Without `table`, as it is open, no column that is there gets another type."""
+        policy = self.policy(route)
+        if table is None:
+            return evolve(schema, new, replace(policy, can_widen=False))
+        places: dict[str, Any] = {} if self.wide is None else {"partitioned_by": [KEY], "within": within(route)}
+        return evolve_table(table, schema, new, policy, self.table(route), self.store, **places)
 
 
 @dataclass
@@ -129,6 +139,8 @@ class Outcome:
     files: list[DataFile] = field(default_factory=list)
     created: bool = False
     evolved: bool = False
+    widened: dict[str, str] = field(default_factory=dict)
+    """Columns that got a wider type: `score` -> `int -> bigint`."""
     error: str | None = None
     store_fault: bool = False
     store_doubt: bool = False

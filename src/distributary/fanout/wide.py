@@ -11,7 +11,8 @@ from deltalake import DeltaTable
 from distributary.fanout.orders import ORIGIN, Orders
 from distributary.tables import append
 from distributary.tables.datafile import DataFile
-from distributary.tables.wide import KEY, about, grown
+from distributary.tables.rewrite import commit_rows
+from distributary.tables.wide import KEY, about, grown, within
 
 
 def commit_wide(
@@ -27,7 +28,7 @@ def commit_wide(
     """
     assert orders.wide is not None
     before = None if table is None else append.arrow_schema(table)
-    append.commit_append(
+    commit_rows(
         table,
         orders.wide,
         grown(before, columns, ORIGIN),
@@ -38,4 +39,5 @@ def commit_wide(
         orders.tables.properties,
         partition_by=[KEY],
         about=about(rows),
+        within=within(*columns),
     )

@@ -16,9 +16,11 @@ from distributary.fanout.deliver import check_replay, open_own
 from distributary.fanout.orders import Outcome, Special
 from distributary.fanout.packing import Packing
 from distributary.fanout.wide import commit_wide
+from distributary.names import table_name
 from distributary.tables import append
 from distributary.tables.append import CommitConflict
-from distributary.tables.evolve import Evolution, evolve
+from distributary.tables.evolve import Evolution, widened_in_words
+from distributary.tables.rewrite import committed_widening
 from distributary.tables.wide import committed_routes
 
 LEFT_OUT = "this batch was committed without it"
@@ -69,7 +71,7 @@ class WideAttempt(Attempt):
             return Special("parked", why=LEFT_OUT)
         try:
             before = self.orders.seen(route, self._before)
-            evolution = evolve(before, self._incoming(route), self.orders.policy(route))
+            evolution = self.orders.evolve(route, self._table, before, self._incoming(route))
         except (DistributaryError, DeltaError, OSError) as e:
             raise self._fault(route, e) from e
         self._evolutions[route] = evolution
@@ -101,6 +103,9 @@ class WideAttempt(Attempt):
             outcome.state = "written"
             outcome.created = outcome.route in new
             outcome.evolved = self._evolutions[outcome.route].changed
+            before = self.orders.seen(outcome.route, self._before)
+            if before is not None:
+                outcome.widened = widened_in_words(before, self._evolutions[outcome.route].schema)
 
     def _count(self, outcomes: Collection[Outcome], taken: Mapping[str, int]) -> None:
         for outcome in outcomes:
@@ -108,4 +113,11 @@ class WideAttempt(Attempt):
                 check_replay(taken[outcome.route], outcome.rows_written, outcome.table, self.orders)
             except DistributaryError as e:
                 raise self._fault(outcome.route, e) from e
-            outcome.state = "replayed"
+            outcome.state, outcome.widened = "replayed", self._widened(outcome.route)
+
+    def _widened(self, route: str) -> dict[str, str]:
+        """Columns of the route that an earlier attempt at this batch has widened."""
+        assert self._table is not None
+        own = f"{table_name(route)}."
+        found = committed_widening(self._table, self.orders.mark)
+        return {path.removeprefix(own): text for path, text in found.items() if path.startswith(own)}

@@ -58,6 +58,7 @@ LEDGER_SCHEMA = pa.schema(
         ("stale", pa.int64()),
         ("about", pa.string()),
         ("warnings", pa.map_(pa.string(), pa.int64())),
+        ("widened", pa.map_(pa.string(), pa.string())),
     ]
 )
 
@@ -84,6 +85,7 @@ class Entry:
     Of change files, `table` is the log table. `merged`: the merged table; `merge_state`: merged, waiting, parked,
     append_only (no keys) or off. `upserts`, `deletes`: keys written to it; `stale`: events older than what it has.
     `about`: source table and key columns, as JSON. `warnings`: rows written that break an expectation, by its name.
+    `widened`: columns that got a wider type: `score` -> `int -> bigint`.
     """
 
     stream: str
@@ -115,10 +117,11 @@ class Entry:
     stale: int = 0
     about: str | None = None
     warnings: Mapping[str, int] = field(default_factory=dict)
+    widened: Mapping[str, str] = field(default_factory=dict)
 
 
 _SUMS = ("rows_in", "rows_written", "rows_quarantined", "tombstones", "batches", "upserts", "deletes", "stale")
-_MAPS = ("schema_ids", "reasons", "decoders", "warnings")
+_MAPS = ("schema_ids", "reasons", "decoders", "warnings", "widened")
 
 
 def add(before: Entry | None, entry: Entry) -> Entry:
@@ -137,6 +140,7 @@ def add(before: Entry | None, entry: Entry) -> Entry:
         reasons=dict(reasons),
         warnings=dict(warnings),
         decoders={**before.decoders, **entry.decoders},
+        widened={**before.widened, **entry.widened},
         table=entry.table or before.table,
         merged=entry.merged or before.merged,
         merge_state=entry.merge_state or before.merge_state,

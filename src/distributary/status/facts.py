@@ -35,7 +35,8 @@ class TableStatus:
     `lag_rows`: rows that wait in the quarantine because the table could not be written; `quarantined`: all rows of this
     route that are there. `failures`, `retry_at`, `error`: of a parked table. `warnings`: rows that were written and
     break an expectation, by its name, or that hold an extension, which has no column. `decoders`: which library reads
-    the rows of each schema id: ptars, or protobuf (exact and slow).
+    the rows of each schema id: ptars, or protobuf (exact and slow). `widened`: columns
+    that got a wider type: `score` -> `int -> bigint`.
     """
 
     route: str
@@ -55,6 +56,7 @@ class TableStatus:
     merge_state: str | None = None
     warnings: Mapping[str, int] = field(default_factory=dict)
     decoders: Mapping[int, str] = field(default_factory=dict)
+    widened: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,7 @@ def _table(route: str, said: Entry, last: Entry | None, kept: Kept, now: float) 
         merge_state=said.merge_state,
         warnings=dict(said.warnings),
         decoders=dict(said.decoders),
+        widened=dict(said.widened),
     )
 
 

@@ -42,6 +42,8 @@ APP_KEY = "distributary.app"
 BATCH_KEY = "distributary.batch"
 ROUTES_KEY = "distributary.routes"
 """Of a commit to a table of many routes: route -> rows, as JSON."""
+WIDENED_KEY = "distributary.widened"
+"""Of a commit that gave columns a wider type: path -> `int -> bigint`, as JSON."""
 COMMIT_ATTEMPTS = 6
 
 _T = TypeVar("_T")

@@ -7,6 +7,8 @@ the top level and every nested struct, list and map:
 - a field whose type differs is read as the table's type when that is lossless (int32 into bigint), else the column
   is widened (`widen`: int -> bigint, float -> double, any integer -> decimal(20,0) ..., the lossless pairs of Delta's
   type widening), else the value gets a second column named `<name>__<type>` (`new_column`), else it is kept aside.
+  Where a second column holds values of that type already, they go on there: whether a column may be widened can change
+  (its table grows), where a value is found cannot.
 
 Incoming schemas are merged in the order of their schema ids, so the result does not depend on the order of arrival.
 Names compare in lower case, as Delta does (delta-io/delta: duplicate columns are found case-insensitively). A field
@@ -18,8 +20,9 @@ array<void>, and a streaming read refuses void (delta-io/delta#6965).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Literal
 
 import pyarrow as pa
@@ -35,15 +38,19 @@ TypeChange = Literal["widen", "new_column", "quarantine", "freeze"]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What may happen to a table's columns. `can_widen`: the engine can change a column's type in place.
+    """What may happen to a table's columns. `can_widen`: a column that is there can get another type.
 
     `is_new`: the table does not exist yet, so any column may still be added and any type still grow.
+    How a column that is there gets another type (`widening`): by Delta's feature where `type_widening` asks for it,
+    else by writing anew a table of up to `rewrite_up_to` bytes (None: of no size).
     """
 
     new_column: NewColumn = "add"
     type_change: TypeChange = "widen"
     can_widen: bool = True
     is_new: bool = False
+    type_widening: bool = False
+    rewrite_up_to: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,7 @@ def evolve(table: pa.Schema | None, incoming: Sequence[pa.Schema], policy: Polic
     for schema in incoming:
         fields, ways = _merge_fields(fields, list(schema), rules)
         slots.append(ways)
-    widened = tuple(_widenings(before, fields, ""))
+    widened = tuple(widenings(before, fields))
     return Evolution(pa.schema(fields), table is not None and fields != before, widened, tuple(slots))
 
 
@@ -137,7 +144,8 @@ class _Columns:
             return self._add(new, name, way)
         way = self._way_into(at, new)
         if way is not None:
-            return self._enter(new, at, way)
+            second = self._second_column(at, new, name)
+            return self._enter(new, at, way) if second is None else self._enter(new, *second)
         if self.policy.type_change in ("quarantine", "freeze"):
             return Slot(new.name, None, reject=Reason.TYPE_CONFLICT)
         return self._beside(new, name)
@@ -160,9 +168,7 @@ class _Columns:
         fresh = _fresh(new.type)
         if fresh is None:
             return Slot(new.name, None, reject=Reason.TYPE_CONFLICT)
-        base = f"{column}__{_type_word(new.type)}"
-        name, number = base, 2
-        while True:
+        for name in _second_names(column, new.type):
             if _folded(name) not in self.own:
                 at = self.index.get(_folded(name))
                 if at is None:
@@ -170,7 +176,23 @@ class _Columns:
                 way = self._way_into(at, new)
                 if way is not None:
                     return self._enter(new, at, way)
-            name, number = f"{base}_{number}", number + 1
+        raise AssertionError("names do not end")
+
+    def _second_column(self, at: int, new: pa.Field, column: str) -> tuple[int, _Way] | None:
+        """The second column that takes `new` as it is, where its own would have to grow for it."""
+        as_is = replace(self.policy, can_widen=False, is_new=False)
+        if _merge_type(self.fields[at].type, new.type, as_is) is not None:
+            return None
+        for name in _second_names(column, new.type):
+            if _folded(name) in self.own:
+                continue
+            second = self.index.get(_folded(name))
+            if second is None:
+                return None
+            way = None if second in self.taken else _merge_type(self.fields[second].type, new.type, as_is)
+            if way is not None:
+                return second, way
+        return None
 
     def _way_into(self, at: int, new: pa.Field) -> _Way | None:
         return None if at in self.taken else _merge_type(self.fields[at].type, new.type, self.policy)
@@ -186,6 +208,12 @@ class _Columns:
         self.taken.add(at)
         self.fields.append(pa.field(name, way.kind))
         return way.slot(new.name, name)
+
+
+def _second_names(column: str, kind: pa.DataType) -> Iterator[str]:
+    base = f"{column}__{_type_word(kind)}"
+    yield base
+    yield from (f"{base}_{number}" for number in count(2))
 
 
 def _fresh(new: pa.DataType) -> _Way | None:
@@ -227,7 +255,9 @@ def _merge_type(old: pa.DataType, new: pa.DataType, policy: Policy) -> _Way | No
     return _Way(old, fit=True) if policy.type_change == "freeze" else None
 
 
-def _widenings(before: Sequence[pa.Field], after: Sequence[pa.Field], path: str) -> Iterator[tuple[str, pa.DataType]]:
+def widenings(
+    before: Iterable[pa.Field], after: Iterable[pa.Field], path: str = ""
+) -> Iterator[tuple[str, pa.DataType]]:
     """(column path as ALTER TABLE spells it, new type) for each existing leaf whose type grew."""
     for old, new in zip(before, after, strict=False):
         yield from _widened(old.type, new.type, f"{path}{old.name}")
@@ -235,13 +265,60 @@ def _widenings(before: Sequence[pa.Field], after: Sequence[pa.Field], path: str)
 
 def _widened(old: pa.DataType, new: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
     if pa.types.is_struct(old):
-        yield from _widenings(list(old), list(new), f"{path}.")
+        yield from widenings(old, new, f"{path}.")
     elif pa.types.is_list(old):
         yield from _widened(old.value_type, new.value_type, f"{path}.element")
     elif pa.types.is_map(old):
         yield from _widened(old.item_type, new.item_type, f"{path}.value")
     elif old != new:
         yield path, new
+
+
+def types_before(before: pa.Schema, after: pa.Schema) -> pa.Schema:
+    """`after` with every leaf that `before` has still in its old type: what is new of it are columns only."""
+    return pa.schema([_narrow(new, before) for new in after])
+
+
+def _narrow(new: pa.Field, before: Iterable[pa.Field]) -> pa.Field:
+    old = next((known for known in before if known.name == new.name), None)
+    return new if old is None else new.with_type(_old_type(old.type, new.type))
+
+
+def _old_type(old: pa.DataType, new: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(old):
+        return pa.struct([_narrow(inner, old) for inner in new])
+    if pa.types.is_list(old):
+        return pa.list_(new.value_field.with_type(_old_type(old.value_type, new.value_type)))
+    if pa.types.is_map(old):
+        return pa.map_(new.key_type, new.item_field.with_type(_old_type(old.item_type, new.item_type)))
+    return old
+
+
+def widened_in_words(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> dict[str, str]:
+    """Path of each leaf that gets another type -> `int -> bigint`."""
+    old = dict(_leaf_types(before, ""))
+    return {path: f"{type_text(old[path])} -> {type_text(kind)}" for path, kind in widenings(before, after)}
+
+
+def _leaf_types(fields: Iterable[pa.Field], path: str) -> Iterator[tuple[str, pa.DataType]]:
+    for one in fields:
+        yield from _leaves_of(one.type, f"{path}{one.name}")
+
+
+def _leaves_of(kind: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
+    if pa.types.is_struct(kind):
+        yield from _leaf_types(kind, f"{path}.")
+    elif pa.types.is_list(kind):
+        yield from _leaves_of(kind.value_type, f"{path}.element")
+    elif pa.types.is_map(kind):
+        yield from _leaves_of(kind.item_type, f"{path}.value")
+    else:
+        yield path, kind
+
+
+def type_text(kind: pa.DataType) -> str:
+    """A leaf's type as SQL spells it."""
+    return f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else _type_word(kind)
 
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())

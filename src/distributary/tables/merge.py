@@ -29,12 +29,14 @@ from distributary.tables.append import CommitConflict, Mark, Owner, arrow_schema
 from distributary.tables.commits import commit_text, put_commit
 from distributary.tables.conform import conform
 from distributary.tables.datafile import DataFile
-from distributary.tables.evolve import Evolution, Policy, evolve
+from distributary.tables.evolve import Evolution, Policy, evolve, types_before
 from distributary.tables.merge_files import LiveFile, Reader, Unit, Writer, live_files, may_hold, rewrite
 from distributary.tables.merge_rows import Counts, Incoming, MergeRules, Verdict, as_merged, completed
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.put_once import cannot_put_once
+from distributary.tables.rewrite import rewrite_wider
 from distributary.tables.store import Store
+from distributary.tables.widening import evolve_table, in_place
 
 TASK_ROWS = 20_000_000
 """Rows of the files that may hold a key of the batch, up to which a merge is one task's work. A task holds a byte for
@@ -83,8 +85,9 @@ def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: Mer
     """
     table = target.table
     rows = as_merged(reduced.rows, keys, rules)
-    evolution = evolve(None if table is None else arrow_schema(table), [rows.schema], target.policy)
-    if evolution.widened:
+    schema = None if table is None else arrow_schema(table)
+    evolution = evolve_table(table, schema, [rows.schema], target.policy, target.uri, target.store)
+    if evolution.widened and in_place(target.policy, table):
         return Merged(why_spark=f"widening {', '.join(path for path, _ in evolution.widened)}")
     if table is not None and (why := why_spark(table, target)) is not None:
         return Merged(why_spark=why)
@@ -187,8 +190,12 @@ def _by_key(incoming: Incoming, verdict: Verdict) -> pa.Table:
 
 
 def _with_columns(target: Target, table: DeltaTable, evolution: Evolution) -> DeltaTable:
-    """Add the new columns, in a commit of its own: adding a column that is there does nothing."""
-    append.add_columns(table, evolution)
+    """Add the new columns and widen others, in commits of their own: what is there already is left alone."""
+    before = types_before(arrow_schema(table), evolution.schema)
+    if before != arrow_schema(table):
+        append.add_columns(table, replace(evolution, schema=before))
+    if evolution.widened:
+        rewrite_wider(target.uri, before, evolution.schema, target.store)
     found = append.open_table(target.uri, target.store)
     if found is None or arrow_schema(found) != evolution.schema:
         raise CommitConflict(f"{target.uri} was changed by another writer")

@@ -14,17 +14,33 @@ Memory: one output file (`merge_files.FILE_BYTES`, decoded) and a piece of an in
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from distributary.tables import append
-from distributary.tables.append import CommitConflict, Mark, arrow_schema, committed_batch, open_table
+from distributary.tables.append import (
+    APP_KEY,
+    BATCH_KEY,
+    WIDENED_KEY,
+    CommitConflict,
+    Mark,
+    Owner,
+    add_columns,
+    arrow_schema,
+    commit_append,
+    committed_batch,
+    open_table,
+)
 from distributary.tables.commits import commit_text, put_commit, read_commit
 from distributary.tables.datafile import DataFile
+from distributary.tables.evolve import Evolution, types_before, widened_in_words
 from distributary.tables.merge_files import LiveFile, Reader, Writer
 from distributary.tables.store import Store
 
@@ -34,6 +50,49 @@ SMALL_BYTES = 4 << 20
 """Files smaller than that are written together."""
 
 Partition = Mapping[str, str]
+
+
+def commit_rows(
+    table: DeltaTable | None,
+    uri: str,
+    evolution: Evolution,
+    files: Sequence[DataFile],
+    mark: Mark,
+    owner: Owner,
+    store: Store,
+    properties: Mapping[str, str] | None = None,
+    *,
+    partition_by: Sequence[str] = (),
+    about: Mapping[str, str] | None = None,
+    within: Callable[[Partition], bool] | None = None,
+) -> int | None:
+    """Take `files` into the table in one marked commit, as `append.commit_append`; where columns get wider, with the
+    table's own files written anew. `within`: the partitions that can hold those columns.
+
+    Returns the version that the commit made, as far as known. Raises CommitConflict, DeltaError, OSError,
+    pa.ArrowException.
+    """
+    if table is None or not evolution.widened:
+        return commit_append(
+            table, uri, evolution, files, mark, owner, store, properties, partition_by=partition_by, about=about
+        )
+    before = types_before(arrow_schema(table), evolution.schema)
+    try:
+        if not before.equals(arrow_schema(table)):
+            # A commit of its own, as there: adding a column that is there does nothing.
+            add_columns(table, replace(evolution, schema=before))
+    except CommitFailedError as e:
+        raise CommitConflict(str(e)) from e
+    return rewrite_wider(uri, before, evolution.schema, store, mark=mark, added=files, about=about, within=within)
+
+
+def committed_widening(table: DeltaTable, mark: Mark) -> dict[str, str]:
+    """What the commit of `mark` widened, by the log: path -> `int -> bigint`."""
+    for commit in table.history(limit=20):
+        if commit.get(APP_KEY) == mark.app and commit.get(BATCH_KEY) == str(mark.batch):
+            found: dict[str, str] = json.loads(commit.get(WIDENED_KEY) or "{}")
+            return found
+    return {}
 
 
 def rewrite_wider(
@@ -83,7 +142,9 @@ def _put(uri: str, store: Store, version: int, text: bytes) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Live:
+class Live:
+    """A file of a table, and the values of its partition."""
+
     file: LiveFile
     partition: Partition
 
@@ -92,7 +153,7 @@ class _Live:
 class _Done:
     """Files of the table (`old`) and those that hold their rows in the wider columns."""
 
-    old: tuple[_Live, ...]
+    old: tuple[Live, ...]
     new: tuple[DataFile, ...]
 
 
@@ -105,6 +166,7 @@ class _Work:
         self._uri, self._store, self._within = uri, store, within
         self._after = after
         self._changed = [new for old, new in zip(before, after, strict=True) if old.type != new.type]
+        self._said = {WIDENED_KEY: json.dumps(widened_in_words(before, after), ensure_ascii=False)}
         self._done: list[_Done] = []
         self._wide: set[str] = set()
 
@@ -113,7 +175,7 @@ class _Work:
     ) -> bytes:
         """The commit that makes `table`, as it is open, a table of the wider columns."""
         partitioned_by = table.metadata().partition_columns
-        live = {found.file.path: found for found in _live(table)}
+        live = {found.file.path: found for found in live_files(table)}
         self._done = [done for done in self._done if all(old.file.path in live for old in done.old)]
         settled = self._wide | {old.file.path for done in self._done for old in done.old}
         reader = Reader(self._uri, self._store, _without(self._after, partitioned_by))
@@ -128,14 +190,17 @@ class _Work:
             removed,
             moved=[new for done in self._done for new in done.new],
             rows=None if mark is None else sum(file.rows for file in added),
-            about={"operation": "CHANGE COLUMNS", "operationParameters": self._said(), "isBlindAppend": False, **about},
+            about={
+                "operation": "CHANGE COLUMNS",
+                "operationParameters": {},
+                "isBlindAppend": False,
+                **self._said,
+                **about,
+            },
             metadata=metadata_action(table, self._after),
         )
 
-    def _said(self) -> dict[str, str]:
-        return {field.name: str(field.type) for field in self._changed}
-
-    def _is_narrow(self, live: _Live, reader: Reader) -> bool:
+    def _is_narrow(self, live: Live, reader: Reader) -> bool:
         """Does the file hold a column that changes, in its old type? Files from before it was added do not."""
         if self._within(live.partition):
             found = reader.columns(live.file)
@@ -144,7 +209,7 @@ class _Work:
         self._wide.add(live.file.path)
         return False
 
-    def _written(self, together: Sequence[_Live], reader: Reader) -> Iterable[DataFile]:
+    def _written(self, together: Sequence[Live], reader: Reader) -> Iterable[DataFile]:
         rows = [live.file.rows for live in together]
         pieces = (piece for live in together for piece in reader.pieces(live.file))
         files, _ = Writer(self._uri, self._store, ()).write(pieces, 0 if min(rows) < 0 else sum(rows))
@@ -166,17 +231,22 @@ def metadata_action(table: DeltaTable, schema: pa.Schema) -> dict[str, Any]:
     }
 
 
-def _live(table: DeltaTable) -> Iterator[_Live]:
+def live_files(table: DeltaTable) -> Iterator[Live]:
     names = table.metadata().partition_columns
     for row in pa.table(table.get_add_actions()).to_pylist():
         rows = row.get("num_records")
         partition = {name: row["partition"][name] for name in names}
-        yield _Live(LiveFile(row["path"], int(row["size_bytes"]), -1 if rows is None else int(rows), ()), partition)
+        yield Live(LiveFile(row["path"], int(row["size_bytes"]), -1 if rows is None else int(rows), ()), partition)
 
 
-def _grouped(files: Sequence[_Live]) -> Iterator[tuple[_Live, ...]]:
+def is_elsewhere(path: str) -> bool:
+    """Is it outside of the table's folder, as files of a clone are?"""
+    return path.startswith("/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", path) is not None
+
+
+def _grouped(files: Sequence[Live]) -> Iterator[tuple[Live, ...]]:
     """Small files of a partition together, in the order of the log; each large one alone."""
-    small: dict[tuple[tuple[str, str], ...], list[_Live]] = {}
+    small: dict[tuple[tuple[str, str], ...], list[Live]] = {}
     for live in files:
         if live.file.size < SMALL_BYTES:
             small.setdefault(tuple(sorted(live.partition.items())), []).append(live)

@@ -25,6 +25,7 @@ from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.evolve import Evolution, Policy, evolve
 from distributary.tables.store import Store
+from distributary.tables.widening import for_spark
 
 WIDENING = "delta.enableTypeWidening"
 
@@ -46,7 +47,8 @@ class SparkEngine:
         New columns are left to the write itself (mergeSchema). Safe to repeat. Raises SparkEngineError.
         """
         table = append.open_table(uri, self.store)
-        evolution = evolve(None if table is None else append.arrow_schema(table), incoming, policy)
+        schema = None if table is None else append.arrow_schema(table)
+        evolution = evolve(schema, incoming, for_spark(policy, table))
         try:
             if table is None:
                 self._create(uri, evolution.schema, owner, properties)

@@ -29,6 +29,7 @@ from distributary.tables.evolve import Evolution, Slot, evolve
 from distributary.tables.merge import Merged, Target
 from distributary.tables.merge_rows import DELETED, DELETED_AT, Counts, MergeRules
 from distributary.tables.spark_engine import SparkEngine, SparkEngineError, first_line
+from distributary.tables.widening import for_spark
 
 UNSAID = "_unsaid_"
 """Begins the names of columns that say which rows do not speak of a column."""
@@ -77,7 +78,8 @@ def merge_by_spark(
     masks = [name for name in rows.columns if name.startswith(UNSAID)]
     whole = _as_merged(rows.drop(*aside), keys, rules, masks)
     brought = to_arrow_schema(whole.drop(*masks).schema, timezone="UTC")
-    evolution = evolve(None if table is None else append.arrow_schema(table), [brought], target.policy)
+    schema = None if table is None else append.arrow_schema(table)
+    evolution = evolve(schema, [brought], for_spark(target.policy, table))
     engine.prepare(uri, [brought], target.policy, target.owner, target.properties)
     source = _fitted(whole, evolution, masks)
     try:

@@ -10,7 +10,7 @@ about columns, a route looks like a table of its own: the fields of its struct, 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from distributary.names import table_name
 from distributary.tables import append
 from distributary.tables.append import Mark
-from distributary.tables.evolve import Evolution
+from distributary.tables.evolve import Evolution, widenings
 
 KEY, ROUTE = "_route_key", "_route"
 ROUTES_KEY = append.ROUTES_KEY
@@ -47,7 +47,8 @@ def grown(schema: pa.Schema | None, found: Mapping[str, pa.Schema], origin: str)
         if own:
             columns[table_name(route)] = pa.field(table_name(route), pa.struct(own))
     after = pa.schema(list(columns.values()))
-    return Evolution(after, schema is not None and after != schema, (), ())
+    wider = () if schema is None else tuple(widenings(schema, after))
+    return Evolution(after, schema is not None and after != schema, wider, ())
 
 
 def packed(route: str, rows: pa.Table, origin: str) -> pa.Table:
@@ -61,6 +62,12 @@ def packed(route: str, rows: pa.Table, origin: str) -> pa.Table:
         arrays = [_one(rows.column(f.name)) for f in own]
         columns[table_name(route)] = pa.StructArray.from_arrays(arrays, fields=own)
     return pa.table(columns)
+
+
+def within(*routes: str) -> Callable[[Mapping[str, str]], bool]:
+    """Does a partition hold rows of one of the routes?"""
+    keys = {table_name(route) for route in routes}
+    return lambda values: values.get(KEY) in keys
 
 
 def partition(route: str) -> dict[str, str]:

@@ -29,6 +29,7 @@ NAMES = (
     "skew",
     "new_schema_latency",
     "poisoned_route",
+    "recursive_decode",
     "log_length",
     "listing_growth",
     "declarative_update",

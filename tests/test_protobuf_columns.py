@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import deltalake
 import pyarrow as pa
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
 
 from distributary.errors import SchemaBroken
+from distributary.formats.columns import SCALARS
 from distributary.formats.protobuf import MessageDecoder, decoder_for
 from distributary.registry.compile import compile_text
 
@@ -193,3 +196,47 @@ def test_every_column_type_can_be_written_to_delta_and_read_back(tmp_path: Path)
     assert back.to_pylist() == rows.to_pylist()
     text = str(deltalake.DeltaTable(str(tmp_path / "t")).schema().to_json())
     assert not any(word in text for word in ("void", "null_type", "unsigned", "Ntz", "timestamp_ntz"))
+
+
+# -- docs/columns.md ---------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parent.parent / "docs" / "columns.md"
+TYPES = """enum Kind { ZERO = 0; } message Inner { int32 a = 1; } message Empty {}
+    message Node { int32 v = 1; Node next = 2; }"""
+
+
+def documented() -> list[tuple[str, str]]:
+    rows = [line.split("|")[1:3] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    return [(field, column.strip(" `")) for fields, column in rows for field in re.findall(r"`([^`]+) x`", fields)]
+
+
+@pytest.mark.parametrize(("field", "column"), documented())
+def test_the_page_of_columns_says_what_the_code_does(field: str, column: str) -> None:
+    found = decoder(f"{TYPES} message M {{ {field} x = 1; }}", message="M").columns.field("x").type
+    assert in_words(found) == column
+
+
+def test_the_page_of_columns_has_every_scalar() -> None:
+    fields = {field for field, _ in documented()}
+    assert {kind.removeprefix("TYPE_").lower() for kind in SCALAR_NAMES} <= fields
+
+
+SCALAR_NAMES = [
+    name for name, number in vars(FieldDescriptor).items() if name.startswith("TYPE_") and number in SCALARS
+]
+
+
+def in_words(kind: pa.DataType) -> str:
+    """A type as Spark writes it."""
+    if pa.types.is_list(kind):
+        return f"array<{in_words(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{in_words(kind.key_type)},{in_words(kind.item_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{','.join(f'{field.name}:{in_words(field.type)}' for field in kind)}>"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_timestamp(kind):
+        return "timestamp"
+    words = {"int32": "int", "int64": "bigint", "bool": "boolean"}
+    return words.get(str(kind), str(kind))

@@ -184,9 +184,10 @@ class _Opaque:
 
     def column(self, field: Field, type_: Any, values: Any) -> Any:
         """The column of values of which none is refused; what stands under a null may be."""
-        self.refused(field, values)  # a map's value that is absent is only now there, as an empty message
-        known = self._values.get(field.full_name, {})
-        return pa.array([None if v is None else known[v] for v in values.to_pylist()], type_)
+        known, found = self._values.setdefault(field.full_name, {}), values.to_pylist()
+        if any(value is not None and value not in known for value in found):
+            self.refused(field, values)  # a map's value that is absent is only now there, as an empty message
+        return pa.array([None if value is None else known[value] for value in found], type_)
 
 
 class _Columns:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import gzip
 import json
+import time
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from distributary.catalog import view_name
 from distributary.datastream.events import read_events
 from distributary.datastream.model import Kind, Reading
 from distributary.plan import plan_changes
@@ -461,3 +463,26 @@ def test_a_folder_of_loose_files_is_read_by_a_setting(lake: Path) -> None:
     assert shop.living("shop_orders") == [(1, "new")]
     assert status(shop.config).files_waiting == 0
     shop.check()
+
+
+def test_tables_that_differ_by_case_only_get_names_of_their_own_by_a_setting(lake: Path) -> None:
+    shop = Sparkless(lake)
+    one, other = mysql_table("Case"), mysql_table("CASE")
+    shop.send(change(one, "INSERT", order(1, "new"), 100))
+    shop.run()
+    shop.send(change(other, "INSERT", order(2, "new"), 200))
+    shop.run()
+    assert shop.entry("shop.CASE").state == "parked"
+    assert "tables.routes.'shop.CASE'" in (shop.entry("shop.CASE").error or "")
+    names = {"log": "shop_case_2_log", "merged": "shop_case_2", "view": "shop_case_2_living"}
+    shop.configure(tables={"routes": {"shop.CASE": names}})
+    time.sleep(1)  # its rest
+    shop.replay()
+    shop.run()
+    assert (shop.living("shop_case"), shop.living("shop_case_2")) == ([(1, "new")], [(2, "new")])
+    assert not shop.quarantined()
+    shop.check()
+    views = {"routes": {"shop.CASE": names}, "view": "{database}_{table}_living", "database": "lake"}
+    config = shop.configure(tables=views)
+    found = {route: view_name(config, shop.entry(route)) for route in ("shop.CASE", "shop.Case")}
+    assert found == {"shop.CASE": "shop_case_2_living", "shop.Case": "shop_case_living"}

@@ -70,6 +70,8 @@ def view_name(config: Pipeline, entry: Entry) -> str | None:
     pattern = config.tables.view
     if pattern is None or entry.about is None:
         return None
+    if entry.route in config.tables.routes and (own := config.tables.routes[entry.route].view):
+        return own
     _, database, schema, table = json.loads(entry.about)["source"]
     return pattern_name(pattern, database, schema, table)
 

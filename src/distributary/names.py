@@ -152,7 +152,8 @@ def pattern_name(pattern: str, database: str, schema: str, table: str) -> str:
     """The name of a source table's table under `pattern`. A part that is empty goes, and one underscore beside it.
 
     Parts are written in lower case, odd characters as in `table_name`. Unlike there, two source tables can meet in one
-    name (`a`.`b_c` and `a_b`.`c`, or names that differ by case): whoever opens the table checks whose it is.
+    name (`a`.`b_c` and `a_b`.`c`, or names that differ by case): whoever opens the table checks whose it is, and the
+    settings of a route can give it names of its own.
 
     Raises:
         ValueError: `table` is empty, or the pattern is not allowed.

@@ -37,17 +37,17 @@ class Named:
 
     def log(self, source: SourceTable) -> str | None:
         """Address of the log table; None where there is none."""
-        return self._at(self.tables.log, source)
+        return self._at(self.tables.log, self.own(source.route).log, source)
 
     def merged(self, source: SourceTable) -> str | None:
         """Address of the merged table; None where there is none."""
-        return self._at(self.tables.merged, source)
+        return self._at(self.tables.merged, self.own(source.route).merged, source)
 
     def table_name(self, pattern: str, source: SourceTable) -> str:
         return pattern_name(pattern, source.database, source.schema, source.table)
 
-    def _at(self, pattern: str | None, source: SourceTable) -> str | None:
-        return None if pattern is None else join(self.tables.root, self.table_name(pattern, source))
+    def _at(self, pattern: str | None, name: str | None, source: SourceTable) -> str | None:
+        return None if pattern is None else join(self.tables.root, name or self.table_name(pattern, source))
 
     def own(self, route: str) -> RouteOverride:
         return self.tables.routes.get(route) or RouteOverride()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
 
 from distributary.config.base import Model, fault
 from distributary.config.quantities import Duration, Option, Size, Text, Time
@@ -63,8 +63,11 @@ class EvolutionOverride(Model):
     rewrite_up_to: Size | None = Field(default=None, description="In place of tables.evolution.rewrite_up_to.")
 
 
+TableName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_]{0,199}$")]
+
+
 class RouteOverride(Model):
-    CHANGE_KEYS: ClassVar = ("keys", "epochs", "repair_backfills", "toast_columns")
+    CHANGE_KEYS: ClassVar = ("keys", "epochs", "repair_backfills", "toast_columns", "log", "merged", "view")
     """Keys that mean something for change files only."""
 
     engine: Engine | None = Field(default=None, description="The engine of this route's table.")
@@ -87,6 +90,13 @@ class RouteOverride(Model):
         default=[],
         description="Change files: columns whose null in an update means `unchanged` (PostgreSQL, unchanged TOAST).",
     )
+    log: TableName | None = Field(
+        default=None,
+        description="Change files: the name of this route's log table, in place of what tables.log makes of it. For "
+        "source tables that would share one, such as `Case` and `CASE`; to be given before the route's first run.",
+    )
+    merged: TableName | None = Field(default=None, description="Change files: the same for its merged table.")
+    view: TableName | None = Field(default=None, description="Change files: the same for its view.")
 
 
 class Tables(Model):

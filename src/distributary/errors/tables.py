@@ -17,7 +17,10 @@ class StoreUnreadable(EnvironmentFault):
 
 class TableCollision(BadInput):
     condition = "TABLE_COLLISION"
-    template = "route {route!r} maps to table {table}, which belongs to {owner}. Change tables.name or tables.root."
+    template = (
+        "route {route!r} maps to table {table}, which belongs to {owner}. Change tables.name or tables.root; of change "
+        "files, give this one's tables names of their own: log and merged below tables.routes.{route!r}."
+    )
 
 
 class WideUnfit(BadInput):

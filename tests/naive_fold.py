@@ -68,7 +68,8 @@ def newest(events: Iterable[Event]) -> dict[Key, Event]:
 
 def _gives_way(event: Event, before: Event) -> bool:
     """Oracle checks keys at the end of a statement: another row may have taken the key that this one leaves."""
-    if event.change.table.kind is not Kind.ORACLE or event.change.change_type != "UPDATE-DELETE":
+    kinds = (event.change.change_type, before.change.change_type)
+    if event.change.table.kind is not Kind.ORACLE or kinds != ("UPDATE-DELETE", "UPDATE-INSERT"):
         return False
     mine, other = event.change.position.metadata, before.change.position.metadata
     return bool(mine["tx_id"] == other.get("tx_id") and mine["row_id"] != other["row_id"])

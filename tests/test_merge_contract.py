@@ -284,6 +284,23 @@ def test_oracle_a_row_that_took_a_key_in_the_same_transaction_stays(table: Table
     assert table.living() == [(2, "one"), (3, "two")]
 
 
+def test_oracle_an_old_insert_that_comes_again_does_not_bring_back_a_key_that_others_took_and_left(
+    table: Table,
+) -> None:
+    def event(key: int, change: str, at: int, row_id: str) -> Event:
+        place = {"scn": 100, "rs_id": f" 0x000001.{at:08x}.0010 ", "ssn": 0}
+        return Event(row(key, row_id), at, change, tx="tx1", row_id=row_id, source=place)
+
+    events = [
+        event(2, "INSERT", 1, "B"), event(2, "UPDATE-DELETE", 2, "B"), event(9, "UPDATE-INSERT", 2, "B"),
+        event(4, "UPDATE-DELETE", 3, "C"), event(2, "UPDATE-INSERT", 3, "C"),
+        event(2, "UPDATE-DELETE", 4, "C"), event(8, "UPDATE-INSERT", 4, "C"),
+    ]  # fmt: skip
+    table.merge(*events, kind="oracle")
+    table.merge(events[0].with_(uuid="f" * 32, read_ms=9), kind="oracle")
+    assert table.living() == [(8, "C"), (9, "B")]
+
+
 def test_hard_deletes_remove_the_row(table: Table) -> None:
     rules = MergeRules(deletes="hard")
     table.merge(Event(row(1, "a"), 1), Event(row(2, "b"), 2), rules=rules)

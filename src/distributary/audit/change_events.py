@@ -156,8 +156,9 @@ class Order:
                 return (time,)
 
     def gives_way(self, event: Meta, held: Meta) -> bool:
-        """Oracle checks keys at the end of a statement: a row that leaves a key loses to another that took it."""
-        if self.kind != "oracle" or event.change_type != "UPDATE-DELETE" or held.change_type == "UPDATE-DELETE":
+        """Oracle checks keys at the end of a statement: a row that leaves a key loses to another that an update gave
+        it to."""
+        if self.kind != "oracle" or event.change_type != "UPDATE-DELETE" or held.change_type != "UPDATE-INSERT":
             return False
         return bool(event.tx_id and event.tx_id == held.tx_id and event.row_id and held.row_id) and (
             event.row_id != held.row_id

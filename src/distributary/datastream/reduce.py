@@ -3,9 +3,10 @@
 Which of two events of a key holds is one rule, used here and by both merge engines against the table's row: the greater
 change_sequence_number. One exception, in Oracle, which checks keys at the end of a statement: with 1 -> 2 and 2 -> 3 in
 one statement, the row that takes key 2 may be logged before the one that leaves it. So an UPDATE-DELETE loses, whatever
-its number, to another event of its own transaction that is not one itself and concerns another row (row_id). Within a
-batch the events are gone through in their order. Known limit: a key that changes hands twice in one transaction, and
-whose events come out of order in several batches, may end wrong; a rebuild from the log table mends it.
+its number, to an UPDATE-INSERT of its own transaction that concerns another row (row_id); to nothing else: only an
+update leaves and takes keys in one statement, so an insert that stands before it, and comes again, is older. Within a
+batch the events are gone through in their order. Known limit: a key that updates hand on twice in one transaction, and
+whose events come out of order, or again, in several batches, may end wrong; a rebuild from the log table mends it.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from distributary.datastream.sequence import Bools, Numbers, OrderSettings, stan
 METADATA = "datastream_metadata"
 NUMBER = "change_sequence_number"
 KEY_LEFT = "UPDATE-DELETE"
+KEY_TAKEN = "UPDATE-INSERT"
 
 Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """What decides between events of one key. The last three are there only where Oracle's exception may apply."""
+    """What decides between events of one key. The others are there only where Oracle's exception may apply."""
 
     numbers: Numbers
     leaves: Bools | None = None
+    takes: Bools | None = None
     transactions: pa.Array | None = None
     rows: pa.Array | None = None
 
@@ -46,10 +49,12 @@ class Ranked:
         numbers = standing(_field(metadata, NUMBER), time, backfill, settings)
         if not oracle:
             return cls(numbers)
-        leaves = pc.fill_null(pc.equal(_field(metadata, "change_type"), KEY_LEFT), False)
-        source = _field(metadata, "source")
-        flags = np.asarray(leaves.to_numpy(zero_copy_only=False), bool)
-        return cls(numbers, flags, _field(source, "tx_id"), _field(source, "row_id"))
+        change, source = _field(metadata, "change_type"), _field(metadata, "source")
+        leaves, takes = (
+            np.asarray(pc.fill_null(pc.equal(change, kind), False).to_numpy(zero_copy_only=False), bool)
+            for kind in (KEY_LEFT, KEY_TAKEN)
+        )
+        return cls(numbers, leaves, takes, _field(source, "tx_id"), _field(source, "row_id"))
 
     @staticmethod
     def needs(settings: OrderSettings, *, oracle: bool) -> list[str]:
@@ -62,10 +67,11 @@ class Ranked:
         return found
 
     def take(self, places: Places) -> Ranked:
-        if self.leaves is None or self.transactions is None or self.rows is None:
+        if self.leaves is None or self.takes is None or self.transactions is None or self.rows is None:
             return Ranked(self.numbers[places])
         at = pa.array(places)
-        return Ranked(self.numbers[places], self.leaves[places], self.transactions.take(at), self.rows.take(at))
+        flags = self.leaves[places], self.takes[places]
+        return Ranked(self.numbers[places], *flags, self.transactions.take(at), self.rows.take(at))
 
     def holds_over(self, other: Ranked) -> Bools:
         """Where an event of these replaces the one of `other` in the same place: never where they are the same."""
@@ -78,11 +84,11 @@ class Ranked:
 
     def _gives_way(self, other: Ranked) -> Bools:
         """Oracle's exception: these left a key that another row took in the same statement."""
-        assert self.leaves is not None and other.leaves is not None
+        assert self.leaves is not None and other.takes is not None
         same = pc.fill_null(pc.equal(self.transactions, other.transactions), False)
         another = pc.fill_null(pc.not_equal(self.rows, other.rows), False)
         both = pc.and_(same, another).to_numpy(zero_copy_only=False)
-        return np.asarray(self.leaves & ~other.leaves & both)
+        return np.asarray(self.leaves & other.takes & both)
 
 
 @dataclass(frozen=True, slots=True)

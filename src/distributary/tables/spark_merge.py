@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
 from distributary.datastream.anew import TIMES, BegunAnew
 from distributary.datastream.layout import FIRST_LAYOUT, LAYOUTS, MOVED, PREFIX, WIDTH
-from distributary.datastream.reduce import KEY_LEFT, METADATA, NUMBER
+from distributary.datastream.reduce import KEY_LEFT, KEY_TAKEN, METADATA, NUMBER
 from distributary.datastream.sequence import REPAIR_MARGIN_MS, OrderSettings
 from distributary.names import quoted
 from distributary.tables import append
@@ -218,8 +218,9 @@ def _newer(order: OrderSettings, oracle: bool) -> str:
     another = f"(s.{METADATA}.source.row_id <> t.{METADATA}.source.row_id)"
     left = {side: f"coalesce({side}.{METADATA}.change_type = '{KEY_LEFT}', false)" for side in "st"}
     both = f"coalesce({same} AND {another}, false)"
-    weak = f"({left['s']} AND NOT {left['t']} AND {both})"
-    strong = f"({left['t']} AND NOT {left['s']} AND {both})"
+    taken = {side: f"coalesce({side}.{METADATA}.change_type = '{KEY_TAKEN}', false)" for side in "st"}
+    weak = f"({left['s']} AND {taken['t']} AND {both})"
+    strong = f"({left['t']} AND {taken['s']} AND {both})"
     return f"(({newer} AND NOT {weak}) OR {strong})"
 
 

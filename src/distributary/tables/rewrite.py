@@ -32,9 +32,7 @@ from distributary.tables.append import (
     CommitConflict,
     Mark,
     Owner,
-    add_columns,
     arrow_schema,
-    commit_append,
     committed_batch,
     open_table,
 )
@@ -73,14 +71,14 @@ def commit_rows(
     pa.ArrowException.
     """
     if table is None or not evolution.widened:
-        return commit_append(
+        return append.commit_append(
             table, uri, evolution, files, mark, owner, store, properties, partition_by=partition_by, about=about
         )
     before = types_before(arrow_schema(table), evolution.schema)
     try:
         if not before.equals(arrow_schema(table)):
             # A commit of its own, as there: adding a column that is there does nothing.
-            add_columns(table, replace(evolution, schema=before))
+            append.add_columns(table, replace(evolution, schema=before))
     except CommitFailedError as e:
         raise CommitConflict(str(e)) from e
     return rewrite_wider(uri, before, evolution.schema, store, mark=mark, added=files, about=about, within=within)

@@ -486,3 +486,20 @@ def test_tables_that_differ_by_case_only_get_names_of_their_own_by_a_setting(lak
     config = shop.configure(tables=views)
     found = {route: view_name(config, shop.entry(route)) for route in ("shop.CASE", "shop.Case")}
     assert found == {"shop.CASE": "shop_case_2_living", "shop.Case": "shop_case_living"}
+
+
+def test_a_json_column_whose_numbers_are_in_two_columns_is_named_with_what_mends_it(
+    lake: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = Sparkless(lake)
+    for number, amount in enumerate((5, 5.25, 6)):
+        json_file(shop, f"{number}.jsonl", [event(number, {"id": number, "amount": amount})])
+        shop.run()
+    said = [record.getMessage() for record in caplog.records if "source.json_numbers" in record.getMessage()]
+    assert len(said) == 1 and "amount" in said[0] and "id" not in said[0].split("numbers of")[1].split("are")[0]
+    assert [row["amount__string"] for row in shop.log("shop_orders_log")] == [None, "5.25", None]
+    mended = Sparkless(lake / "mended", source={"columns": {"shop.orders.amount": "decimal(12,2)"}})
+    for number, amount in enumerate((5, 5.25)):
+        json_file(mended, f"{number}.jsonl", [event(number, {"id": number, "amount": amount})])
+        mended.run()
+    assert [row["amount"] for row in mended.log("shop_orders_log")] == [Decimal("5.00"), Decimal("5.25")]

@@ -542,6 +542,13 @@ def test_a_json_value_that_its_type_does_not_allow_sets_its_event_aside(kind: An
     assert [bad.row for bad in found.bad] == [1]
 
 
+def test_whole_numbers_fit_into_a_decimal_that_has_room_for_them() -> None:
+    asked = Reading(columns={"*.v": "decimal(5,2)"})
+    found = read("long", [5, -999, None, 1000], asked)
+    assert found.events[0].rows.column("v").to_pylist() == [Decimal(5), Decimal(-999), None]
+    assert [bad.row for bad in found.bad] == [3]
+
+
 NO_DATES = [
     *("infinity", "-infinity", "", "0000-00-00", "2024-00-10", "5874897-12-31", "10000-01-01", "-0044-03-15"),
     *("0044-03-15 BC", "0001-12-31 BC", "0000-12-31", "294276-12-31"),

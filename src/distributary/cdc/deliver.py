@@ -82,7 +82,7 @@ def deliver_route(events: RouteEvents, orders: ChangeOrders) -> tuple[ChangeOutc
     if events.again:
         outcome.again = _brought_back(events, fitted)
         outcome.rows_in += sum(map(len, outcome.again.values()))
-    outcome.brought = fitted.brought
+    outcome.brought, outcome.split = fitted.brought, fitted.split
     try:
         merge_now(events, keys, fitted, orders, outcome)
     except BaseException as e:

@@ -28,6 +28,8 @@ from distributary.tables.merge_rows import DELETED, DELETED_AT
 RESERVED = frozenset({METADATA, ORIGIN, DELETED, DELETED_AT})
 """Columns of our own. A payload column of that name becomes `<name>__field`."""
 
+JSON_ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+JSON_NUMBERS = (pa.int64(), pa.float64(), pa.string())
 _TIME = pa.timestamp("us", tz="UTC")
 _FLAT: Mapping[Kind, tuple[str, ...]] = {Kind.MYSQL: ("log_file", "log_position"), Kind.ORACLE: ("scn",)}
 
@@ -66,12 +68,14 @@ class RouteEvents:
 @dataclass(frozen=True)
 class Fitted:
     """`table`: the good rows in the columns of `evolution`. `brought`: the columns of which events speak, by schema
-    key; a value that has another type than its column speaks of this one too."""
+    key; a value that has another type than its column speaks of this one too. `split`: columns whose numbers of JSON
+    files went to a second column, since these files came with another type."""
 
     table: pa.Table
     evolution: Evolution
     rejected: list[pa.Table]
     brought: dict[str, tuple[str, ...]]
+    split: tuple[str, ...] = ()
 
 
 def fit(
@@ -113,7 +117,7 @@ def fit(
     if grown != schema:
         evolution = replace(evolution, changed=True)
     table = pa.concat_tables(good) if good else evolution.schema.empty_table()
-    return Fitted(table, evolution, rejected, _brought(events, every, slots))
+    return Fitted(table, evolution, rejected, _brought(events, every, slots), _split(events, every, slots))
 
 
 def _conformed(
@@ -140,6 +144,19 @@ def with_origin(schema: pa.Schema) -> pa.Schema:
     known = schema.field(at)
     new = [f for f in ORIGIN_TYPE if known.type.get_field_index(f.name) < 0]
     return schema.set(at, known.with_type(pa.struct([*known.type, *new]))) if new else schema
+
+
+def _split(events: RouteEvents, rows: Sequence[pa.Table], slots: Mapping[pa.Schema, Sequence[Slot]]) -> tuple[str, ...]:
+    """Without a `.schema` file whole numbers are long, others what `source.json_numbers` says, each file by itself."""
+    found = {
+        slot.source
+        for part, one in zip(events.parts, rows, strict=True)
+        if part.path.lower().endswith(JSON_ENDINGS)
+        for slot in slots.get(one.schema, ())
+        if slot.target is not None and slot.target.startswith(f"{slot.source}__")
+        if one.schema.field(slot.source).type in JSON_NUMBERS or pa.types.is_decimal(one.schema.field(slot.source).type)
+    }
+    return tuple(sorted(found))
 
 
 def _brought(

@@ -121,6 +121,7 @@ class ChangeOutcome(Outcome):
 
     - `upserts`, `deletes`: keys that were written to the merged table; `stale`: those for which it had a newer event.
     - `newest_ms`: newest source time. `brought`: columns by schema key; with `keeps`, the ledger is to keep them.
+    - `split`: columns of which JSON files have numbers of two types (`Fitted`).
     - `again`: events that were in the quarantine and are in the table now, by file.
     - `late` (`late_rows`): events for the quarantine that are in the log, but could not be merged; `resolved`: ids of
       such ones of earlier batches that could be now.
@@ -156,6 +157,7 @@ class ChangeOutcome(Outcome):
     again: dict[str, list[int]] = field(default_factory=dict)
     brought: dict[str, tuple[str, ...]] = field(default_factory=dict)
     keeps: bool = False
+    split: tuple[str, ...] = ()
     late: list[pa.Table] = field(default_factory=list)
     late_rows: int = 0
     seconds: dict[str, float] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from typing import Any
 
 from distributary.batch import BatchReport, BatchWriter
 from distributary.cdc.micro_batch import Changes, ChangesDelivered
+from distributary.cdc.orders import ChangeOutcome
 from distributary.config import Pipeline
 from distributary.fanout.attempt import Delivered
 from distributary.state.ledger import Ledger, quarantine_files
@@ -46,6 +47,12 @@ class ChangeWriter(BatchWriter):
             if more.get("merge_state") == "append_only":
                 self._once(
                     f"{route} has no key: its events are only appended, to {outcome.table}; there is no merged table"
+                )
+            if isinstance(outcome, ChangeOutcome) and outcome.split:
+                self._once(
+                    f"{route}: numbers of {', '.join(outcome.split)} are in two columns, for JSON files without a "
+                    ".schema beside them have types of their own: give source.columns or source.json_numbers "
+                    "(docs/datastream-types.md)"
                 )
         for path, why in delivered.broken.items():
             log.warning("%s cannot be read and is set aside: %s", path, why)

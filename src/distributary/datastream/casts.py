@@ -64,6 +64,8 @@ def cast(array: pa.Array, type: pa.DataType) -> Cast:
     if pa.types.is_floating(array.type) and pa.types.is_decimal(type):
         # by the shortest text: FLOAT 1.2 is 1.2, not 1.2000000476837158 (DataflowTemplates 57fc14b17b)
         array = array.cast(pa.string())
+    if pa.types.is_integer(array.type) and pa.types.is_decimal(type):
+        array = array.cast(pa.decimal128(20, 0))  # Arrow asks the type for room for every whole number there is
     if pa.types.is_timestamp(array.type) and pa.types.is_date(type):
         array = pc.floor_temporal(array, unit="day").cast(pa.timestamp("us")) if len(array) else array
     try:

@@ -497,6 +497,8 @@ def test_a_type_that_is_none_is_refused_with_the_types_there_are() -> None:
         (DAY, '"20211225"', date(2021, 12, 25)),
         (MICROS, '"20211225"', datetime(2021, 12, 25, tzinfo=UTC)),
         (DAY, "18000", date(2019, 4, 14)),
+        (TIMESTAMP_TZ, "3600000000", datetime(1970, 1, 1, 1, tzinfo=UTC)),
+        (DATETIME, "-3600000000", datetime(1969, 12, 31, 23, tzinfo=UTC)),
         (DAY, '"0001-01-01"', date(1, 1, 1)),
         (DAY, '"9999-12-31"', date(9999, 12, 31)),
     ],

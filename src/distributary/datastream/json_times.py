@@ -73,7 +73,7 @@ def micros_of(text: str) -> int:
 
 def instant(text: str) -> tuple[int, int]:
     """Microseconds in UTC and the offset in ms; PostgreSQL's infinities as avro has them, and what is a date in no
-    calendar of Python's (an empty text, `0000-00-00`) as `casts.NO_TIME`.
+    calendar of Python's (an empty text, `0000-00-00`) as `casts.NO_TIME`. A number is one of microseconds.
 
     Raises ValueError for what is no date at all: `today`, `2021-02-30`.
     """
@@ -82,6 +82,8 @@ def instant(text: str) -> tuple[int, int]:
         return casts.NO_TIME, 0
     if text.lower() in ("infinity", "-infinity"):
         return (casts.FIRST_US if text.startswith("-") else casts.LAST_US), 0
+    if _is_number(text) and len(text) not in COMPACT:
+        return int(text), 0
     try:
         form = COMPACT.get(len(text)) if text.isdigit() else None
         moment = datetime.strptime(text, form) if form else datetime.fromisoformat(text)

@@ -12,7 +12,7 @@ from distributary.simulate.change_files.files import Format
 from distributary.simulate.change_files.stream import write_history
 from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
 from distributary.simulate.changes.history import History, HistoryPlan
-from distributary.simulate.changes.unified import INTEGER, LONG, STRING
+from distributary.simulate.changes.unified import INTEGER, LONG, STRING, Unified
 from tests.shop import Shop, backfilled, change, mysql_table, order
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -259,6 +259,46 @@ def test_type_widening_moves_both_tables_to_spark_and_nothing_is_lost(lake: Path
     shop.send(change(wider, "DELETE", order(1, "paid"), 500, sec=80))
     shop.run()
     assert shop.living("shop_orders") == [(2**40, "new")]
+    shop.check()
+
+
+ODD = ["my col", "a,b;{c}(d)=e\tf"]
+"""Names that Spark refuses in a Parquet file."""
+TRICKY = ["a.b", "a`b", "", "it's", "order", "Größe"]
+
+
+def test_spark_widens_and_adds_columns_whatever_their_names_below_a_relative_folder(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one table names of every kind, of the other only such as a Parquet file may have. Engine `task` made both."""
+    monkeypatch.chdir(lake)
+    shop = Shop(lake, tables={"root": "lake"})
+    names = {"odd": [*ODD, *TRICKY], "tricky": TRICKY}
+
+    def send(sec: int, wide: Unified, value: int, new: str = "") -> None:
+        for table, columns in names.items():
+            kinds = (
+                {"id": INTEGER} | dict.fromkeys(columns, wide) | {f"{c} {c}": STRING for c in columns if table == "odd"}
+            )
+            kinds |= {f"{new}{c}": STRING for c in columns if new}
+            made = mysql_table(table, kinds)
+            row = {c: value if kind == wide else "x" for c, kind in kinds.items()} | {"id": sec}
+            shop.send(change(made, "INSERT", row, 100 + sec, sec=sec), format="jsonl", schema_files=True)
+
+    send(0, INTEGER, 1)
+    shop.run()
+    shop.configure(tables={"root": "lake", "engine": "spark", "evolution": {"type_change": "type_widening"}})
+    send(70, LONG, 2**40, "new")
+    assert shop.run().parked == ()
+    for table, columns in names.items():
+        entry = shop.entry(f"shop.{table}")
+        assert (entry.engine, entry.state, entry.merge_state) == ("spark", "written", "merged")
+        assert shop.living(f"shop_{table}", ["id", *columns]) == [
+            (0, *[1] * len(columns)),
+            (70, *[2**40] * len(columns)),
+        ]
+        new = shop.living(f"shop_{table}", ["id", *(f"new{c}" for c in columns)])
+        assert new == [(0, *[None] * len(columns)), (70, *["x"] * len(columns))]
     shop.check()
 
 

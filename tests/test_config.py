@@ -648,3 +648,14 @@ def test_every_key_has_a_description() -> None:
 def test_checking_a_file_starts_no_spark() -> None:
     code = "import sys, distributary.config; sys.exit(any(m in sys.modules for m in ('pyspark', 'py4j', 'deltalake')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_folders_of_this_machine_count_from_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark, its workers and delta-rs each have a working folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    found = load_document(tmp_path, tables__root="lake/", state="state", checkpoint="../cp")
+    assert (found.tables.root, found.state_root) == (f"{tmp_path}/lake", f"{tmp_path}/state")
+    assert found.checkpoint_path == f"{tmp_path.parent}/cp"
+    assert load_document(tmp_path, layout="two_hop", bronze={"path": "b"}).bronze_path == f"{tmp_path}/b"
+    for address in ("s3://bucket/lake", "gs://b", "dbfs:/lake", "/lake", "file:/lake"):
+        assert load_document(tmp_path, tables__root=address).tables.root == address

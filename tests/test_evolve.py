@@ -289,7 +289,7 @@ def test_a_column_is_widened_where_that_is_lossless(table: pa.DataType, new: pa.
     """Case E4; the pairs are those of Delta's type widening."""
     found = add(schema(c=table), schema(c=new))
     assert found.schema == schema(c=wide)
-    assert found.widened == (("c", wide),)
+    assert found.widened == ((("c",), wide),)
     assert found.slots[0] == (Slot("c", "c"),)
 
 
@@ -368,7 +368,7 @@ def test_a_nested_column_is_widened_by_its_path() -> None:
         schema(s=struct(x=INT), l=array(INT), m=to_map(struct(y=FLOAT))),
         schema(s=struct(x=LONG), l=array(LONG), m=to_map(struct(y=DOUBLE))),
     )
-    assert found.widened == (("s.x", LONG), ("l.element", LONG), ("m.value.y", DOUBLE))
+    assert found.widened == ((("s", "x"), LONG), (("l", "element"), LONG), (("m", "value", "y"), DOUBLE))
 
 
 def test_a_second_column_that_holds_something_else_gets_a_number() -> None:

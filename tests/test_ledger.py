@@ -11,7 +11,16 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from distributary.state import ledger as module
-from distributary.state.ledger import Entry, Ledger, add, is_batch, quarantine_files, replay_stream, totals
+from distributary.state.ledger import (
+    Entry,
+    Ledger,
+    add,
+    is_batch,
+    quarantine_files,
+    read_entries,
+    replay_stream,
+    totals,
+)
 from distributary.tables.datafile import DataFile
 from distributary.tables.store import Store
 
@@ -187,3 +196,13 @@ def test_however_many_batches_there_were_a_reader_replays_few_commits(tmp_path: 
     checkpoints = list(Path(ledger.uri, "_delta_log").glob("*.checkpoint.parquet"))
     assert len(checkpoints) in (2, 3)  # whose turn it is depends on the folder's name
     assert len(reopened(tmp_path).entries()) == 90
+
+
+def test_a_table_that_an_earlier_version_wrote_as_a_relative_folder_is_known_from_its_root(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(lake)
+    ledger = Ledger(str(lake), "games", Store())
+    ledger.record("s", 0, [Entry("s", 0, "a", table="lake/a", merged="lake/b"), Entry("s", 0, None)], {})
+    (entry,) = (e for e in read_entries(str(lake), Store()) if e.route == "a")
+    assert (entry.table, entry.merged) == (str(lake / "lake/a"), str(lake / "lake/b"))

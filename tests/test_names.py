@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.names import MAX_NAME_CHARS, check_template, quoted, route_of, table_name
+from distributary.names import MAX_NAME_CHARS, check_template, quoted, quoted_parts, route_of, table_name
 
 # Letters that the escape itself uses come up often, so that near misses do too.
 ROUTES = st.one_of(st.text(min_size=1, max_size=12), st.text(alphabet="x_hA4xX1f-é", min_size=1, max_size=8))
@@ -146,5 +146,11 @@ def test_a_template_that_could_break_the_mapping_is_refused(template: str) -> No
 def test_quoting_doubles_backticks() -> None:
     assert quoted("a`b c") == "`a``b c`"
     assert quoted("order") == "`order`"
-    with pytest.raises(ValueError, match="empty"):
-        quoted("")
+    assert quoted("") == "``"
+
+
+def test_a_name_of_several_parts_has_no_empty_one() -> None:
+    assert quoted_parts("main.b`c") == "`main`.`b``c`"
+    for dotted in ("", "a..b", ".a"):
+        with pytest.raises(ValueError, match="empty"):
+            quoted_parts(dotted)

@@ -6,11 +6,14 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from distributary.errors import Exit, JavaMissing, SparkNotStarted
 from distributary.spark import launcher, session
@@ -287,3 +290,14 @@ def test_a_plain_udf_over_a_delta_scan_ends(spark: SparkSession, lake: Path) -> 
 @pytest.mark.spark
 def test_timestamps_are_read_in_utc(spark: SparkSession) -> None:
     assert spark.sql("select cast(timestamp'1970-01-01 00:00:01' as long) as s").collect()[0]["s"] == 1
+
+
+@pytest.mark.spark
+def test_times_outside_of_nanoseconds_are_read_by_others_as_spark_wrote_them(spark: SparkSession, lake: Path) -> None:
+    times = [datetime(year, 3, 1, 12, 30, tzinfo=UTC) for year in (1, 1500, 1582, 1677, 1969, 2263, 9999)]
+    rows = spark.createDataFrame([(time,) for time in times], "t timestamp")
+    rows.write.format("delta").save(str(lake / "t"))
+    found = DeltaTable(lake / "t").to_pyarrow_table().column("t").to_pylist()
+    assert sorted(found) == times
+    types = {pq.read_schema(file).field("t").type for file in (lake / "t").glob("*.parquet")}
+    assert {kind.unit for kind in types} == {"us"}

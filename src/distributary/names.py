@@ -108,11 +108,8 @@ def printable(text: str, keep: str = "") -> str:
 def quoted(identifier: str) -> str:
     """`identifier` (one part of a name) in backticks for Spark SQL; a backtick inside is doubled.
 
-    Raises:
-        ValueError: the identifier is empty, which Spark SQL cannot name.
+    A column's name may be empty.
     """
-    if not identifier:
-        raise ValueError("an empty identifier cannot be quoted")
     return "`" + identifier.replace("`", "``") + "`"
 
 
@@ -124,7 +121,10 @@ def literal(text: str) -> str:
 
 def quoted_parts(dotted: str) -> str:
     """A name of several parts for Spark SQL, each part `quoted`: `catalog.schema`. Raises ValueError: an empty part."""
-    return ".".join(quoted(part) for part in dotted.split("."))
+    parts = dotted.split(".")
+    if not all(parts):
+        raise ValueError(f"{dotted!r} has an empty part")
+    return ".".join(map(quoted, parts))
 
 
 _PART = re.compile(r"\{(\w+)\}")

@@ -205,9 +205,8 @@ class _Resync:
     def _check(self, now: _Moment, built: Built, table: DeltaTable | None) -> None:
         """Raises BadInput for rows that the stream has never taken (it began later in bronze), and for types that only
         Spark can change."""
-        if table is not None and built.evolution is not None and built.evolution.widened:
-            columns = ", ".join(path for path, _ in built.evolution.widened)
-            raise BadInput(detail=f"only Spark may write {self.uri} (widening {columns}); {_ANEW}")
+        if table is not None and built.evolution is not None and (why := built.evolution.widening) is not None:
+            raise BadInput(detail=f"only Spark may write {self.uri} ({why}); {_ANEW}")
         if (more := built.rows_in - now.before.rows_in) > 0:
             detail = f"bronze has {more:,} rows of it that hop 2 has never taken"
             raise BadInput(detail=f"{self.route}: {detail}; give bronze.starting_version as it was at its first run")

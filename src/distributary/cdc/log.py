@@ -150,8 +150,7 @@ def _fit(
 
 def widening(fitted: Fitted) -> str | None:
     """Why Spark must write these rows: columns that get wider, in words."""
-    widened = ", ".join(path for path, _ in fitted.evolution.widened)
-    return f"widening {widened}" if widened else None
+    return fitted.evolution.widening
 
 
 def _pieces(rows: pa.Table) -> list[pa.Table]:

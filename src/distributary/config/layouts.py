@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from distributary.config.base import Model, fault
-from distributary.config.quantities import CommitTime, Duration, Option, Size, Text
+from distributary.config.quantities import CommitTime, Duration, Folder, Option, Size, Text
 
 
 class Bronze(Model):
@@ -23,7 +23,7 @@ class Bronze(Model):
     )
     """Columns that bronze has besides those of the envelope."""
 
-    path: Text | None = Field(
+    path: Folder | None = Field(
         default=None, description="Folder of the bronze table; without it `<tables.root>/_bronze/<pipeline>`."
     )
     properties: dict[str, Option] = Field(

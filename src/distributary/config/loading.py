@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from distributary.config.document import read_document
 from distributary.config.pipeline import Pipeline
 from distributary.config.problems import problems_of
+from distributary.config.quantities import is_relative
 from distributary.config.secrets import resolve
 from distributary.errors import ConfigError
+
+FOLDERS = (("tables", "root"), ("state",), ("checkpoint",), ("bronze", "path"))
+"""Keys that name a folder, which a checked pipeline has from the root."""
 
 
 def load(path: str | Path, *, secrets: bool = True) -> Pipeline:
@@ -32,4 +38,13 @@ def load(path: str | Path, *, secrets: bool = True) -> Pipeline:
         problems = problems_of(error, document, lines)
         raise ConfigError(file=str(path), **problems[0], problems=problems) from None
     pipeline._references.update(references)
+    pipeline._relative = tuple(".".join(path) for path in FOLDERS if _is_relative(resolved, path))
     return pipeline
+
+
+def _is_relative(document: Mapping[str, Any], path: Sequence[str]) -> bool:
+    """Does the file give this folder from the working folder?"""
+    value: Any = document
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return isinstance(value, str) and is_relative(value)

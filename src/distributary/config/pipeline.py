@@ -14,7 +14,7 @@ from distributary.config.databricks import Databricks
 from distributary.config.declarative import Declarative
 from distributary.config.layouts import Bronze, Hop, Wide
 from distributary.config.operating import Grant, Notices
-from distributary.config.quantities import Duration, Option, Text
+from distributary.config.quantities import Duration, Folder, Option, Text
 from distributary.config.reading import DatastreamSource, Envelope, KafkaSource, Payload, RegistryConfig, Source
 from distributary.config.secrets import MASK, KeyPath, looks_secret
 from distributary.config.writing import Maintenance, Quarantine, RouteOverride, Tables
@@ -75,11 +75,11 @@ class Pipeline(Model):
     quarantine: Quarantine = Field(default=Quarantine(), description="When too many bad rows stop the stream.")
     maintenance: Maintenance = Field(default=Maintenance(), description="Upkeep of the tables: compaction, vacuum.")
     trigger: Trigger = Field(default=Trigger(), description="When a batch begins.")
-    state: Text | None = Field(
+    state: Folder | None = Field(
         default=None,
         description="Folder of ledger, quarantine and plans; without it `<tables.root>/_distributary/<pipeline>`.",
     )
-    checkpoint: Text | None = Field(
+    checkpoint: Folder | None = Field(
         default=None, description="Folder of Spark's checkpoint; without it `<state>/checkpoint`."
     )
     spark: Spark = Field(default=Spark(), description="The Spark session.")
@@ -95,6 +95,7 @@ class Pipeline(Model):
     _share: Share | None = PrivateAttr(default=None)
     _key: str | None = PrivateAttr(default=None)
     _whole_state: str | None = PrivateAttr(default=None)
+    _relative: tuple[str, ...] = PrivateAttr(default=())
 
     @model_validator(mode="before")
     @classmethod
@@ -244,6 +245,11 @@ class Pipeline(Model):
         found = self.model_copy(update={"state": f"{self.state_root}/{folder}", "checkpoint": checkpoint})
         found._whole_state = self.whole_state
         return found
+
+    @property
+    def relative_folders(self) -> tuple[str, ...]:
+        """Keys of folders that the pipeline file gives from the working folder; their values here are absolute."""
+        return self._relative
 
     def as_dict_masked(self) -> dict[str, Any]:
         """All keys with their values, for printing: a value from a reference as the reference, a secret as stars."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+_HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 _SECONDS = {"ms": 0.001, "millisecond": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0} | {
     "minute": 60.0,
@@ -123,8 +125,20 @@ def _commit_time(text: str) -> str:
     return text
 
 
+def absolute(path: str) -> str:
+    """A folder on this machine from its root: Spark, its workers and delta-rs may each have another working folder."""
+    return os.path.abspath(path) if is_relative(path) else path
+
+
+def is_relative(path: str) -> bool:
+    """Does it name a folder of this machine, from the working folder?"""
+    return not path.startswith("/") and _HAS_SCHEME.match(path) is None
+
+
 # These validators run before the type check and leave nothing to it, so that a mistake gives one message.
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
+Folder: TypeAlias = Annotated[Text, AfterValidator(absolute)]
+"""An address of a store, or a folder of this machine, given from its root or from the working folder."""
 CommitTime: TypeAlias = Annotated[Text, AfterValidator(_commit_time)]
 """As Delta's `startingTimestamp` takes it."""
 Option: TypeAlias = Annotated[

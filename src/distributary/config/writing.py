@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
 
 from distributary.config.base import Model, fault
-from distributary.config.quantities import Duration, Option, Size, Text, Time
+from distributary.config.quantities import Duration, Folder, Option, Size, Text, Time
 from distributary.config.shaping import Expectation, SelectList
 from distributary.names import check_pattern, check_template
 
@@ -113,7 +113,7 @@ class Tables(Model):
     )
     """Keys that mean something for change files only."""
 
-    root: Text = Field(description="Folder of the tables; each table is a folder below it.")
+    root: Folder = Field(description="Folder of the tables; each table is a folder below it.")
     name: Text = Field(default="{route}", description="Table name; must hold {route} once. The rest: a-z, 0-9, _.")
     engine: Engine = Field(
         default="auto",

@@ -139,11 +139,9 @@ def _conf(config: Pipeline) -> str:
 
 def _relative(config: Pipeline) -> Iterator[str]:
     """Keys that name a path of this machine which is relative."""
+    yield from config.relative_folders
     registry = config.registry
     paths = {
-        "tables.root": config.tables.root,
-        "state": config.state,
-        "checkpoint": config.checkpoint,
         "source.path": config.source.path if isinstance(config.source, DeltaSource) else None,
         "registry.path": registry.path if registry is not None else None,
         "registry.cache": registry.cache if registry is not None else None,

@@ -198,10 +198,7 @@ def why_spark(table: DeltaTable | None, evolution: Evolution, route: str, orders
     """Why engine `spark` must write this batch of the route, in words; None where engine `task` does."""
     if (why := append.why_spark(table, orders.tables, route)) is not None:
         return why
-    if not in_place(orders.policy(route), table):
-        return None
-    widened = ", ".join(path for path, _ in evolution.widened)
-    return f"widening {widened}" if widened else None
+    return evolution.widening if in_place(orders.policy(route), table) else None
 
 
 def check_replay(committed: int | None, decoded: int, uri: str, orders: Orders) -> None:

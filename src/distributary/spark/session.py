@@ -54,6 +54,9 @@ REDACTED = (
 
 RUNTIME_CONF = {
     "spark.sql.session.timeZone": "UTC",
+    # Spark's default is INT96, which Parquet has given up: other readers take it for nanoseconds, so that a time before
+    # 1677 or after 2262 comes out as another one.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # SPARK-58241 (pyspark 4.2.0): a plain @udf straight over a Parquet or Delta scan hangs for ever.
     "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
 }

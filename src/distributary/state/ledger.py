@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from distributary.config.quantities import absolute
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import DataFile, write_data_file
@@ -156,7 +157,13 @@ def read_entries(state_root: str, store: Store) -> list[Entry]:
     if table is None:
         return []
     rows = table.to_pyarrow_table().sort_by([("finished_at", "ascending"), ("batch", "ascending")])
-    return [Entry(**row) for row in _rows(rows)]
+    return [_entry(row) for row in _rows(rows)]
+
+
+def _entry(row: Mapping[str, Any]) -> Entry:
+    # Earlier versions wrote a relative tables.root as it was given.
+    places = {name: absolute(row[name]) for name in ("table", "merged") if row.get(name)}
+    return Entry(**{**row, **places})
 
 
 def totals(entries: Iterable[Entry]) -> dict[str | None, Entry]:

@@ -71,8 +71,14 @@ class Evolution:
 
     schema: pa.Schema
     changed: bool
-    widened: tuple[tuple[str, pa.DataType], ...]
+    widened: tuple[tuple[tuple[str, ...], pa.DataType], ...]
+    """(parts of the column's path, new type) of each leaf whose type grew."""
     slots: tuple[tuple[Slot, ...], ...]
+
+    @property
+    def widening(self) -> str | None:
+        """Which columns get wider, in words; None for none."""
+        return f"widening {', '.join('.'.join(path) for path, _ in self.widened)}" if self.widened else None
 
 
 def evolve(table: pa.Schema | None, incoming: Sequence[pa.Schema], policy: Policy) -> Evolution:
@@ -256,20 +262,22 @@ def _merge_type(old: pa.DataType, new: pa.DataType, policy: Policy) -> _Way | No
 
 
 def widenings(
-    before: Iterable[pa.Field], after: Iterable[pa.Field], path: str = ""
-) -> Iterator[tuple[str, pa.DataType]]:
-    """(column path as ALTER TABLE spells it, new type) for each existing leaf whose type grew."""
+    before: Iterable[pa.Field], after: Iterable[pa.Field], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], pa.DataType]]:
+    """(parts of the column path as ALTER TABLE has them, new type) for each existing leaf whose type grew."""
     for old, new in zip(before, after, strict=False):
-        yield from _widened(old.type, new.type, f"{path}{old.name}")
+        yield from _widened(old.type, new.type, (*path, old.name))
 
 
-def _widened(old: pa.DataType, new: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
+def _widened(
+    old: pa.DataType, new: pa.DataType, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], pa.DataType]]:
     if pa.types.is_struct(old):
-        yield from widenings(old, new, f"{path}.")
+        yield from widenings(old, new, path)
     elif pa.types.is_list(old):
-        yield from _widened(old.value_type, new.value_type, f"{path}.element")
+        yield from _widened(old.value_type, new.value_type, (*path, "element"))
     elif pa.types.is_map(old):
-        yield from _widened(old.item_type, new.item_type, f"{path}.value")
+        yield from _widened(old.item_type, new.item_type, (*path, "value"))
     elif old != new:
         yield path, new
 
@@ -296,22 +304,22 @@ def _old_type(old: pa.DataType, new: pa.DataType) -> pa.DataType:
 
 def widened_in_words(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> dict[str, str]:
     """Path of each leaf that gets another type -> `int -> bigint`."""
-    old = dict(_leaf_types(before, ""))
-    return {path: f"{type_text(old[path])} -> {type_text(kind)}" for path, kind in widenings(before, after)}
+    old = dict(_leaf_types(before, ()))
+    return {".".join(path): f"{type_text(old[path])} -> {type_text(kind)}" for path, kind in widenings(before, after)}
 
 
-def _leaf_types(fields: Iterable[pa.Field], path: str) -> Iterator[tuple[str, pa.DataType]]:
+def _leaf_types(fields: Iterable[pa.Field], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], pa.DataType]]:
     for one in fields:
-        yield from _leaves_of(one.type, f"{path}{one.name}")
+        yield from _leaves_of(one.type, (*path, one.name))
 
 
-def _leaves_of(kind: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
+def _leaves_of(kind: pa.DataType, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], pa.DataType]]:
     if pa.types.is_struct(kind):
-        yield from _leaf_types(kind, f"{path}.")
+        yield from _leaf_types(kind, path)
     elif pa.types.is_list(kind):
-        yield from _leaves_of(kind.value_type, f"{path}.element")
+        yield from _leaves_of(kind.value_type, (*path, "element"))
     elif pa.types.is_map(kind):
-        yield from _leaves_of(kind.item_type, f"{path}.value")
+        yield from _leaves_of(kind.item_type, (*path, "value"))
     else:
         yield path, kind
 

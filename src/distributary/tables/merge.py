@@ -88,7 +88,7 @@ def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: Mer
     schema = None if table is None else arrow_schema(table)
     evolution = evolve_table(table, schema, [rows.schema], target.policy, target.uri, target.store)
     if evolution.widened and in_place(target.policy, table):
-        return Merged(why_spark=f"widening {', '.join(path for path, _ in evolution.widened)}")
+        return Merged(why_spark=evolution.widening)
     if table is not None and (why := why_spark(table, target)) is not None:
         return Merged(why_spark=why)
     rows, unsaid = _fitted(rows, reduced.unsaid, evolution, keys)

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from pyspark.sql.types import StructType
 
-from distributary.names import quoted, quoted_parts
+from distributary.names import literal, quoted
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.evolve import Evolution, Policy, evolve
@@ -53,29 +53,29 @@ class SparkEngine:
             if table is None:
                 self._create(uri, evolution.schema, owner, properties)
             else:
-                self._widen(uri, evolution)
+                self._widen(uri, evolution, table.metadata().configuration)
         except PySparkException as e:
             raise SparkEngineError(first_line(e)) from e
         return evolution.schema
 
     def _create(self, uri: str, schema: pa.Schema, owner: Owner, properties: Mapping[str, str]) -> None:
         builder = SparkDeltaTable.createIfNotExists(self.spark).location(uri).comment(owner.text())
-        if _ODD.search("".join(_names(schema))):
-            # Spark refuses such names in Parquet files: there, columns get names of their own.
-            properties = {"delta.columnMapping.mode": "name", **properties}
-        for key, value in properties.items():
+        for key, value in {**_mapping(schema), **properties}.items():
             builder = builder.property(key, value)
         builder.addColumns(spark_schema(schema)).execute()
 
-    def _widen(self, uri: str, evolution: Evolution) -> None:
-        if not evolution.widened:
-            return
+    def _widen(self, uri: str, evolution: Evolution, known: Mapping[str, str]) -> None:
+        """`known`: the table's properties."""
+        wanted = {**_mapping(evolution.schema), **({WIDENING: "true"} if evolution.widened else {})}
+        missing = {key: value for key, value in wanted.items() if known.get(key) != value}
         name = f"delta.{quoted(uri)}"
-        self.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{WIDENING}' = 'true')")
+        if missing:
+            # In one statement: Spark takes no other property of a table that needs its names mapped.
+            pairs = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in missing.items())
+            self.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({pairs})")
         for path, kind in evolution.widened:
-            self.spark.sql(
-                f"ALTER TABLE {name} ALTER COLUMN {quoted_parts(path)} TYPE {from_arrow_type(kind).simpleString()}"
-            )
+            column, wide = ".".join(map(quoted, path)), from_arrow_type(kind).simpleString()
+            self.spark.sql(f"ALTER TABLE {name} ALTER COLUMN {column} TYPE {wide}")
 
     def append(self, rows: DataFrame, uri: str, mark: Mark) -> bool:
         """Append `rows` under the batch's mark; False when the table has taken this batch before.
@@ -100,7 +100,13 @@ class SparkEngine:
         return True
 
 
+MAPPING = "delta.columnMapping.mode"
 _ODD = re.compile(r"[ ,;{}()\n\t=]")
+
+
+def _mapping(schema: pa.Schema) -> dict[str, str]:
+    """What a table needs where Spark refuses names of its columns in Parquet files: other names there."""
+    return {MAPPING: "name"} if _ODD.search("".join(_names(schema))) else {}
 
 
 def _names(fields: Iterable[pa.Field]) -> Iterator[str]:
@@ -110,6 +116,8 @@ def _names(fields: Iterable[pa.Field]) -> Iterator[str]:
             yield from _names(field.type)
         elif pa.types.is_list(field.type):
             yield from _names([field.type.value_field])
+        elif pa.types.is_map(field.type):
+            yield from _names([field.type.key_field, field.type.item_field])
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

@@ -50,6 +50,7 @@ LAYERS = [
     "supervisor.supervise supervisor.pipeline_board",
     "bronze.rebuilding",
     "hops replays bronze.resync",
+    "dry_run",
     "plan status verify workflow.plan",
     "cdc.resync cdc.reconcile audit",
     "workflow.routes workflow.bundle workflow.wheel workflow.views grants",
@@ -74,8 +75,8 @@ LEVEL = {name: level for level, line in enumerate(LAYERS) for name in line.split
 DRIVER = (
     "spark sources tables.spark_engine tables.spark_merge catalog fanout.tasks fanout.batch_chunks fanout.attempt "
     "fanout.micro_batch batch "
-    "cdc.tasks cdc.by_spark cdc.micro_batch pipeline views bronze.ingest bronze.rebuilding hops plan declarative demo "
-    "cli"
+    "cdc.tasks cdc.by_spark cdc.micro_batch pipeline views bronze.ingest bronze.rebuilding hops dry_run plan "
+    "declarative demo cli"
 )
 ALLOWED = {
     "pyspark": DRIVER,

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from distributary.cli.render import plan_text
+from distributary.cli.terminal import PlainConsole
 from distributary.config import Pipeline, RegistryConfig, load
-from distributary.errors import CheckpointLost
+from distributary.errors import CheckpointLost, QuarantineLimit
 from distributary.formats.framing import frame
 from distributary.names import table_name
 from distributary.pipeline import run
@@ -25,6 +30,9 @@ from distributary.simulate.games.schemas import WRAPPER_TEXT
 from distributary.simulate.games.sinks import write_delta
 from distributary.simulate.games.stream import Games
 from distributary.simulate.games.truth import Truth
+from distributary.state.ledger import Entry, Ledger, is_batch, totals
+from distributary.tables.store import Store
+from distributary.verify import verify
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -50,11 +58,12 @@ class Stage:
         rows = [{"value": value, "key": None, "timestamp": None} for value in values]
         write_delta(str(self.root / "source"), pa.Table.from_pylist(rows, schema=VALUE_SCHEMA))
 
-    def config(self, evolution: str = "{}", more: str = "") -> Pipeline:
+    def config(self, evolution: str = "{}", more: str = "", more_tables: str = "", quarantine: str = "{}") -> Pipeline:
         file = self.root / "pipeline.yaml"
         file.write_text(
             f"pipeline: games\nsource: {{type: delta, path: {self.root}/source{more}}}\n"
-            f"registry: {{path: {self.root}/registry}}\ntables: {{root: {self.root}/lake, evolution: {evolution}}}\n"
+            f"registry: {{path: {self.root}/registry}}\nquarantine: {quarantine}\n"
+            f"tables: {{root: {self.root}/lake, evolution: {evolution}{more_tables}}}\n"
         )
         return load(file)
 
@@ -71,6 +80,82 @@ def stage(tmp_path: Path) -> Stage:
 
 def table(found: Plan, route: str) -> TablePlan:
     return next(t for t in found.tables if t.route == route)
+
+
+def agree(config: Pipeline) -> Plan:
+    """What `plan` says, held against what a run then enters into its ledger, route by route."""
+    ledger = Ledger(config.state_root, config.pipeline, Store())
+    before, batches = totals(ledger.entries()), dict(ledger.finished)
+    found = plan(config)
+    with suppress(QuarantineLimit):
+        run(config, once=True)
+    ledger = Ledger(config.state_root, config.pipeline, Store())
+    entries = [e for e in ledger.entries() if is_batch(e.stream) and e.batch > batches.get(e.stream, -1)]
+    after = totals(entries)
+    none = Entry("", 0, None)
+    total = [sum(getattr(e, n) for e in after.values()) for n in ("rows_in", "rows_written", "rows_quarantined")]
+    assert [found.rows_in, found.rows_written, found.rows_quarantined] == total
+    assert found.batches == len({(e.stream, e.batch) for e in entries})
+    assert found.reasons == dict(sum((Counter(e.reasons) for e in after.values()), Counter()))
+    assert {t.route for t in found.tables} == {r for r, e in after.items() if r is not None}
+    for one in found.tables:
+        entry = after.get(one.route, none)
+        assert (one.rows_in, one.rows_written) == (entry.rows_in, entry.rows_written), one.route
+        assert (one.rows_quarantined, one.reasons) == (entry.rows_quarantined, dict(entry.reasons)), one.route
+        assert one.new == entry.created, one.route
+        assert (one.parked is not None) == (entry.state == "parked"), one.route
+        if one.rows_written:
+            assert one.engine == entry.engine
+            columns = {f.name for f in DeltaTable(one.table).schema().fields}
+            assert {name.split(".")[0] for name in one.new_columns} <= columns
+        elif one.route not in before:
+            assert not (Path(one.table) / "_delta_log").exists()
+    return found
+
+
+def test_rows_of_a_table_that_rests_are_planned_as_quarantined(stage: Stage) -> None:
+    config = stage.config(more_tables=", retry_after: 1 hour")
+    stage.send(1)
+    game, *others = stage.games.names
+    uri = Path(config.tables.root) / table_name(game)
+    uri.parent.mkdir(parents=True)
+    uri.write_text("no folder")
+    first = agree(config)
+    assert table(first, game).parked is not None
+    stage.send(2)
+    uri.unlink()
+    found = agree(config)
+    one = table(found, game)
+    assert (one.rows_written, one.new, one.new_columns) == (0, False, {})
+    assert one.reasons["TABLE_PARKED"] > 0
+    assert all(table(found, other).rows_written for other in others)
+    assert verify(config).ok
+
+
+def test_tables_of_which_every_row_would_be_quarantined_are_not_counted_as_new(stage: Stage) -> None:
+    """Of routes whose schema id nobody has, no table is made."""
+    wrapper_id = stage.registry.register("events-value", WRAPPER_TEXT).schema.id
+    wrapper = message_class(WRAPPER_TEXT, "wrapper")
+    bad = [wrapper(game_name=f"game_{n}", schema_id=900 + n, payload=frame(900 + n, b"")) for n in range(14)]
+    good = [scored(stage, "int32", n) for n in range(4)]
+    stage.send_values([*good, *(frame(wrapper_id, envelope.SerializeToString()) for envelope in bad)])
+    config = stage.config(quarantine="{max_ratio: 1.0}")
+    found = agree(config)
+    assert [t.route for t in found.tables if t.new] == ["chess"]
+    console = PlainConsole(width=1000)
+    console.file = io.StringIO()
+    console.print(plan_text(found))
+    assert "write 4 rows to 1 table (1 new) and quarantine 14." in console.file.getvalue()
+
+
+def test_a_plan_ends_at_the_limit_of_the_quarantine_where_the_run_does(stage: Stage) -> None:
+    config = stage.config(more=", max_files_per_batch: 1", quarantine="{max_ratio: 0.1, min_rows: 1}")
+    for values in ([scored(stage, "int32", 1)] * 9, [b"?"], [scored(stage, "int32", 2)]):
+        stage.send_values(values)
+    found = agree(config)
+    assert (found.batches, found.rows_written, found.stops) == (2, 9, "max_ratio 0.1")
+    rest = agree(config)
+    assert (rest.batches, rest.rows_written, rest.stops) == (1, 1, None)
 
 
 def test_a_first_plan_writes_nothing_and_names_new_tables(stage: Stage) -> None:

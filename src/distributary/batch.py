@@ -116,12 +116,7 @@ class BatchWriter:
 
     def _parked(self) -> dict[str, str]:
         """Routes that are not tried yet again, and why."""
-        now = time.time() * 1e6
-        return {
-            e.route: e.error or "parked"
-            for e in self.ledger.newest.values()
-            if e.route is not None and e.state == "parked" and (e.retry_at or 0) > now
-        }
+        return self.ledger.resting(time.time())
 
     def _was_parked(self, route: str) -> bool:
         before = self.ledger.newest.get(route)
@@ -248,16 +243,10 @@ class BatchWriter:
         )
 
     def _check_limits(self, report: BatchReport, entries: list[Entry]) -> None:
-        limits = self.config.quarantine
         parked = sum(e.rows_quarantined for e in entries if e.state == "parked")
         bad = report.rows_quarantined - parked
         self.bad_batches = self.bad_batches + 1 if bad else 0
-        limit = None
-        if report.rows_in >= limits.min_rows and bad > limits.max_ratio * report.rows_in:
-            limit = f"max_ratio {limits.max_ratio}"
-        elif limits.max_bad_batches is not None and self.bad_batches > limits.max_bad_batches:
-            limit = f"max_bad_batches {limits.max_bad_batches}"
-        if limit:
+        if limit := self.config.quarantine.passed(report.rows_in, bad, self.bad_batches):
             reasons: Counter[str] = Counter()
             for entry in entries:
                 reasons.update(entry.reasons)

@@ -70,10 +70,10 @@ def registry_of(config: Pipeline) -> Registry:
     return open_registry(registry)
 
 
-def schemas_of(config: Pipeline) -> Schemas:
-    """The pipeline's schemas; what was compiled once is kept in the same folder as the registry's answers."""
+def schemas_of(config: Pipeline, keep: bool = True) -> Schemas:
+    """The pipeline's schemas; what was compiled once is kept (`keep`) in the same folder as the registry's answers."""
     assert config.registry is not None  # the config's own rule
-    folder = _schema_cache(config)
+    folder = _schema_cache(config) if keep else None
     compiler = Compiler(Limits.of(config.registry), None if folder is None else folder / "compiled")
     return Schemas(registry_of(config), compiler)
 

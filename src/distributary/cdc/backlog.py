@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from distributary.cdc.planned import parcel_done as parcel_done
 from distributary.cdc.planned import waiting_files
 from distributary.config import Pipeline
 from distributary.sources.file_ledger import after_parcel, read_version
@@ -35,17 +36,6 @@ def oldest_waiting_ms(config: Pipeline, store: Store) -> int | None:
         given = after_parcel(table, parcel_done(Ledger(config.state_root, config.pipeline, store)), ["folder"])
         folders.update(given.column("folder").to_pylist())
     return oldest_ms(folders)
-
-
-def parcel_done(ledger: Ledger) -> int:
-    """The last parcel of the file ledger that a finished batch has taken; -1 for none.
-
-    A batch has one parcel, or, seldom, none: then its number runs ahead.
-    """
-    if ledger.stream is None:
-        return -1
-    batch = ledger.finished[ledger.stream]
-    return int(ledger.details(ledger.stream, batch).get("parcel", batch))
 
 
 def oldest_ms(folders: Iterable[str]) -> int | None:

@@ -1,12 +1,14 @@
 """What a run would do with the change files that wait: they are read and fitted, and nothing is written.
 
-Needs no Spark. The file ledger says what was taken; everything else below the source's path is read here, in turn.
+Needs no Spark. The file ledger says what the stream was given and what of it a batch has read; those that no batch has
+read, and everything else below the source's path, are read here, in the batches that a run would make of them.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -23,15 +25,19 @@ from distributary.config.quantities import moment
 from distributary.errors import Outage, Reason, StoreUnreadable
 from distributary.names import shown
 from distributary.sources.bodies import open_body
-from distributary.sources.file_ledger import FileLedger
+from distributary.sources.file_ledger import FileLedger, parcels, parcels_after
 from distributary.sources.known import FileRef
 from distributary.sources.listing import Lister, Round
 from distributary.sources.watch import open_tree
+from distributary.state.ledger import Ledger
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.store import Store
 
 STRAYS_NAMED = 5
+
+Attempts = list[tuple[FileRef, int]]
+"""Files, and which attempt at each it is; from the second on, what comes of it hangs on the quarantine."""
 
 
 @dataclass
@@ -52,27 +58,79 @@ class RoutePlan:
 
 @dataclass
 class FilesPlan:
-    """`reasons`: of what could not be given to a source table. `strays`: files that are left alone."""
+    """`reasons`: of what could not be given to a source table. `again`: files among `files` that come once more, for
+    what of them is in the quarantine; how many events that brings back, only a run can say. `stops`: the limit of the
+    quarantine that would end the run after `batches`, leaving files behind. `strays`: files that are left alone."""
 
     files: int = 0
     bytes: int = 0
+    batches: int = 0
+    again: int = 0
+    stops: str | None = None
+    strays: list[str] = field(default_factory=list)
     routes: dict[str, RoutePlan] = field(default_factory=dict)
     reasons: Counter[str] = field(default_factory=Counter)
-    strays: list[str] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return self.reasons.total() + sum(route.events for route in self.routes.values())
+
+    @property
+    def bad(self) -> int:
+        """Rows that would be quarantined for what they are, not for their table."""
+        kept = sum(route.reasons.total() for route in self.routes.values() if route.parked is None)
+        return self.reasons.total() + kept
 
 
 def plan_files(config: Pipeline) -> FilesPlan:
     """Raises SourceDown, SourceMissing, StoreUnreadable."""
     store = Store.of(config.tables)
     try:
-        round_ = look(config, store)
+        ledger = Ledger(config.state_root, config.pipeline, store)
+        files = FileLedger(config.state_root, config.pipeline, store)
+        found = _round(config, files)
+        batches = _batches(config, files, parcels_after(config.state_root, store, parcel_done(ledger)), found)
     except (OSError, DeltaError) as e:
         raise StoreUnreadable(path=config.state_root, detail=append.in_words(e)) from e
-    refs = round_.files
-    found = FilesPlan(len(refs), sum(ref.size for ref in refs), strays=round_.strays)
-    for events in _events(config, refs, found):
-        _add(config, store, events, found)
+    return _planned(config, store, batches, ledger.resting(time.time()), found.strays)
+
+
+def _planned(
+    config: Pipeline, store: Store, batches: Sequence[Attempts], resting: Mapping[str, str], strays: list[str]
+) -> FilesPlan:
+    found = FilesPlan(strays=strays)
+    bad_batches = 0
+    for refs in batches:
+        found.files += len(refs)
+        found.bytes += sum(ref.size for ref, _ in refs)
+        found.again += sum(attempt > 1 for _, attempt in refs)
+        rows, bad = found.rows, found.bad
+        for events in _events(config, [ref for ref, attempt in refs if attempt == 1], found):
+            _add(config, store, events, found, resting)
+        found.batches += 1
+        bad_batches = bad_batches + 1 if found.bad > bad else 0
+        if (limit := config.quarantine.passed(found.rows - rows, found.bad - bad, bad_batches)) is not None:
+            found.stops = limit
+            break
     return found
+
+
+def _batches(config: Pipeline, ledger: FileLedger, given: list[Attempts], found: Round) -> list[Attempts]:
+    """The files that wait, as a run would take them: those that it was `given` before, then those that are new."""
+    source = _source(config)
+    new = parcels(found.files, source.max_files_per_batch, source.max_bytes_per_batch)
+    return [*given, *([(ref, ledger.known.attempts(ref) + 1) for ref in refs] for refs in new)]
+
+
+def parcel_done(ledger: Ledger) -> int:
+    """The last parcel of the file ledger that a finished batch has taken; -1 for none.
+
+    A batch has one parcel, or, seldom, none: then its number runs ahead.
+    """
+    if ledger.stream is None:
+        return -1
+    batch = ledger.finished[ledger.stream]
+    return int(ledger.details(ledger.stream, batch).get("parcel", batch))
 
 
 def waiting_files(config: Pipeline, store: Store, full: bool = True) -> list[FileRef]:
@@ -85,9 +143,11 @@ def waiting_files(config: Pipeline, store: Store, full: bool = True) -> list[Fil
 
 def look(config: Pipeline, store: Store, full: bool = True) -> Round:
     """As `waiting_files`, with what else such a round finds."""
-    source = config.source
-    assert isinstance(source, DatastreamSource)
-    ledger = FileLedger(config.state_root, config.pipeline, store)
+    return _round(config, FileLedger(config.state_root, config.pipeline, store), full)
+
+
+def _round(config: Pipeline, ledger: FileLedger, full: bool = True) -> Round:
+    source = _source(config)
     start = None if source.start_date is None else moment(source.start_date)
     tree = open_tree(source.path, source_options(config))
     lister = Lister(tree, ledger.known, start=start, strays=source.stray_files == "read")
@@ -103,6 +163,11 @@ def strays_left(strays: Sequence[str], root: str) -> str:
         f"{len(strays):,} file{'' if len(strays) == 1 else 's'} at the source left alone, which by place or ending "
         f"Datastream did not write: {', '.join(names)}{more} (source.stray_files: read takes them too)"
     )
+
+
+def _source(config: Pipeline) -> DatastreamSource:
+    assert isinstance(config.source, DatastreamSource)
+    return config.source
 
 
 def _events(config: Pipeline, refs: list[FileRef], found: FilesPlan) -> Iterator[RouteEvents]:
@@ -121,7 +186,7 @@ def _events(config: Pipeline, refs: list[FileRef], found: FilesPlan) -> Iterator
             yield RouteEvents(one.table, [Part(one, ref.path)])
 
 
-def _add(config: Pipeline, store: Store, events: RouteEvents, found: FilesPlan) -> None:
+def _add(config: Pipeline, store: Store, events: RouteEvents, found: FilesPlan, resting: Mapping[str, str]) -> None:
     named, route = Named.of(config), events.source.route
     plan = found.routes.get(route)
     if plan is None:
@@ -134,6 +199,7 @@ def _add(config: Pipeline, store: Store, events: RouteEvents, found: FilesPlan) 
             if table is not None:
                 plan.before = payload_schema(append.arrow_schema(table))
             plan.why_spark = append.why_spark(table, config.tables, route)
+            plan.parked = resting.get(route)
         except BaseException as e:
             plan.parked = contained(e)
         plan.after = plan.before

@@ -54,19 +54,26 @@ def _counts(title: str, counts: Mapping[str, int]) -> RenderableType:
 def plan_text(plan: Plan) -> RenderableType:
     begin = "the beginning of the source" if plan.after_batch is None else f"after batch {plan.after_batch}"
     head = f"pipeline {shown(plan.pipeline)}: {shown(plan.source, ERROR_CHARS)}, {begin}"
-    if not plan.rows_in and not plan.tombstones:
+    if not plan.batches:
         notes = "".join(f"\nnote: {note}" for note in plan.notes)
         return Text(f"{head}\nnothing is waiting: a run would write nothing{notes}", no_wrap=False)
-    new = sum(t.new for t in plan.tables)
-    parts: list[RenderableType] = [
-        Text(
-            f"{head}\n{number_of(plan.rows_in, 'row')} and {number_of(plan.tombstones, 'tombstone')} are waiting. "
-            f"A run would take {number_of(plan.batches, 'batch', 'batches')}, write {plan.rows_written:,} rows to "
-            f"{number_of(len(plan.tables), 'table')} ({new} new) and quarantine {plan.rows_quarantined:,}."
-        ),
-        Text(""),
-        _plan_tables(plan.tables),
-    ]
+    written = [t for t in plan.tables if t.rows_written]
+    waiting = f"{number_of(plan.rows_in, 'row')} and {number_of(plan.tombstones, 'tombstone')}"
+    if plan.files is not None:
+        waiting = f"{number_of(plan.files, 'file')} with {number_of(plan.rows_in, 'event')}"
+    said = (
+        f"{head}\n{waiting} are waiting. A run would take {number_of(plan.batches, 'batch', 'batches')}, write "
+        f"{number_of(plan.rows_written, 'row')} to {number_of(len(written), 'table')} "
+        f"({sum(t.new for t in written)} new) and quarantine {plan.rows_quarantined:,}."
+    )
+    if plan.files_again:
+        said += f"\n{number_of(plan.files_again, 'file')} of them come again, for events that are in the quarantine."
+    parts: list[RenderableType] = [Text(said)]
+    if plan.stops is not None:
+        stops = f"It would stop then, at quarantine.{plan.stops}; what waits behind these batches is not planned."
+        parts.append(Text(stops, style="bold red"))
+    if plan.tables:
+        parts += [Text(""), _plan_tables(plan.tables)]
     if plan.reasons:
         parts += [Text(""), _counts("would be quarantined, by reason", plan.reasons)]
     if plan.unknown_schema_ids:

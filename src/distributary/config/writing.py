@@ -288,3 +288,12 @@ class Quarantine(Model):
     max_bad_batches: int | None = Field(
         default=None, ge=1, description="More consecutive batches than this with any bad row stop the stream."
     )
+
+    def passed(self, rows: int, bad: int, bad_batches: int) -> str | None:
+        """The limit that stops a stream after a batch of `rows`, of which `bad` are quarantined for what they are; None
+        for none. `bad_batches`: so many in a row have such rows, this one counted."""
+        if rows >= self.min_rows and bad > self.max_ratio * rows:
+            return f"max_ratio {self.max_ratio}"
+        if self.max_bad_batches is not None and bad_batches > self.max_bad_batches:
+            return f"max_bad_batches {self.max_bad_batches}"
+        return None

@@ -256,6 +256,21 @@ def waiting(state_root: str, store: Store, after_version: int, finished: int = -
     return Waiting(len(sizes), sum(sizes.values()))
 
 
+def parcels_after(state_root: str, store: Store, parcel: int) -> list[list[tuple[FileRef, int]]]:
+    """The files of the parcels after `parcel`, and which attempt at each it is: by parcel, in their order.
+
+    Raises DeltaError, OSError.
+    """
+    table = append.open_table(join(state_root, "files"), store)
+    if table is None:
+        return []
+    rows = after_parcel(table, parcel, [*_REF, "attempt", "parcel"]).sort_by("parcel")
+    found: dict[int, list[tuple[FileRef, int]]] = {}
+    for number, attempt, ref in zip(rows["parcel"].to_pylist(), rows["attempt"].to_pylist(), _refs(rows), strict=True):
+        found.setdefault(number, []).append((ref, attempt))
+    return list(found.values())
+
+
 def after_parcel(table: DeltaTable, parcel: int, columns: Sequence[str]) -> pa.Table:
     """The entries of later parcels: `columns` of `FILES_SCHEMA`. Raises DeltaError, OSError."""
     return table.to_pyarrow_dataset().to_table(columns=list(columns), filter=pc.field("parcel") > parcel)

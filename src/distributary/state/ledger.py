@@ -215,6 +215,14 @@ class Ledger:
     def is_finished(self, stream: str, batch: int) -> bool:
         return batch <= self.finished.get(stream, -1)
 
+    def resting(self, now: float) -> dict[str, str]:
+        """Routes whose tables are parked and not tried yet again at `now` (seconds since 1970), and why."""
+        return {
+            e.route: e.error or "parked"
+            for e in self.newest.values()
+            if e.route is not None and e.state == "parked" and (e.retry_at or 0) > now * 1e6
+        }
+
     def record(self, stream: str, batch: int, entries: Sequence[Entry], details: Mapping[str, Any]) -> None:
         """Finish a batch: one commit under the batch's mark; nothing happens when it is finished already.
 

@@ -23,7 +23,7 @@ LAYERS = [
     "bronze.rows",
     "sources",
     "notices state.journal state.ledger state.lock state.streams",
-    "state.cleaning",
+    "state.cleaning state.checkpoint_damage",
     "state.checkpoint state.shares catalog recount schemas",
     "bronze.table state.layout",
     "fanout.spool fanout.orders fanout.packing fanout.workers",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from deltalake import DeltaTable
 from distributary import hops
 from distributary.bronze.table import hop_1_checkpoint
 from distributary.clean import apply, clean
-from distributary.errors import CheckpointLost, ConfigError, SourceDataLost
+from distributary.errors import CheckpointDamaged, CheckpointLost, ConfigError, SourceDataLost
 from distributary.verify import verify
-from tests.layouts import TWO_HOP, Laid
+from tests.layouts import FANOUT, TWO_HOP, Laid
 from tests.scenarios import message
 from tests.services.kafka import Kafka
 
@@ -70,6 +71,81 @@ def test_a_checkpoint_that_is_not_the_one_that_wrote_is_refused(lake: Path, wher
         laid.run()
     assert laid.values("a", "user") == ["1", "2"][: 1 + older]
     assert verify(laid.config).ok
+
+
+GARBAGE = b"\x00\xff{"
+DAMAGES: list[tuple[str, bytes | None, str]] = [
+    ("offsets/0", None, "Copy offsets/1 over it"),
+    ("offsets/0", GARBAGE, "Copy offsets/1 over it"),
+    ("offsets/0", b"", "Copy offsets/1 over it"),
+    ("offsets/1", b"", "Restore it"),
+    ("offsets/1", b"v1\n{}", "Restore it"),
+    ("offsets/1", GARBAGE, "Restore it"),
+    ("offsets/2", b"", "Remove it"),
+    ("commits/1", GARBAGE, "Remove it"),
+    ("commits/1", b"", "Remove it"),
+    ("metadata", b"", "Write this into it"),
+    ("metadata", None, "Write this into it"),
+    ("metadata", GARBAGE, "Write this into it"),
+]
+"""File of a checkpoint, what is in it in the end (None: it is gone), and the beginning of what the error advises."""
+
+
+@pytest.mark.parametrize("shape", ["fanout", "hop 1"])
+def test_a_damaged_checkpoint_is_told_with_file_and_remedy_and_the_remedy_works(lake: Path, shape: str) -> None:
+    """The checkpoint is Spark's own, of two batches; all that is advised is done, and no row is lost or there twice."""
+    laid = Simple(lake, TWO_HOP if shape == "hop 1" else FANOUT)
+    for user in ("1", "2"):
+        laid.put(user)
+        laid.run()
+    folder = Path(hop_1_checkpoint(laid.config) if shape == "hop 1" else laid.config.checkpoint_path)
+    stream, sound = json.loads((folder / "metadata").read_text())["id"], lake / "sound"
+    shutil.copytree(folder, sound)
+    users = ["1", "2"]
+    for file, body, advice in DAMAGES:
+        damaged = folder / file
+        (damaged.parent / f".{damaged.name}.crc").unlink(missing_ok=True)
+        damaged.unlink(missing_ok=True) if body is None else damaged.write_bytes(body)
+        if shape == "hop 1" and file == "metadata":
+            error: type[Exception] = CheckpointLost if body is None else CheckpointDamaged
+        else:
+            error = CheckpointDamaged
+        with pytest.raises(error) as caught:
+            laid.run()
+        parameters = caught.value.parameters  # type: ignore[attr-defined]
+        if error is CheckpointDamaged:
+            assert parameters["file"] == str(damaged)
+            assert shape == "hop 1" or parameters["remedy"].startswith(advice)
+        shutil.rmtree(folder)
+        shutil.copytree(sound, folder)
+    for file, remedy in (
+        ("offsets/0", lambda: shutil.copy(folder / "offsets" / "1", folder / "offsets" / "0")),
+        ("commits/1", lambda: (folder / "commits" / "1").unlink()),
+        ("metadata", lambda: (folder / "metadata").write_text(json.dumps({"id": stream}))),
+    ):
+        for crc in folder.rglob(".*.crc"):
+            crc.unlink()
+        (folder / file).write_bytes(GARBAGE)
+        remedy()
+    laid.put("3")
+    laid.run()
+    assert laid.values("a", "user") == [*users, "3"]
+    assert verify(laid.config).ok
+
+
+def test_a_checksum_that_does_not_fit_is_told_in_our_words(lake: Path) -> None:
+    laid = Simple(lake, FANOUT)
+    laid.put("1")
+    laid.run()
+    offsets = Path(laid.config.checkpoint_path) / "offsets" / "0"
+    (offsets.parent / ".0.crc").write_bytes(b"crc\0" + bytes(8))
+    laid.put("2")
+    with pytest.raises(CheckpointDamaged) as caught:
+        laid.run()
+    assert caught.value.parameters["file"] == str(offsets)
+    (offsets.parent / ".0.crc").unlink()
+    laid.run()
+    assert laid.values("a", "user") == ["1", "2"]
 
 
 def test_hop_2_that_has_lost_its_checkpoint_begins_anew_from_bronze(lake: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from distributary.config import DatastreamSource, DeltaSource, KafkaSource, Pipe
 from distributary.errors import (
     AlreadyRunning,
     BadInput,
+    CheckpointDamaged,
     DistributaryError,
     SourceDataLost,
     SourceDown,
@@ -372,6 +374,11 @@ def translated(error: PySparkException, config: Pipeline) -> Exception:
         return SourceHistoryGone(source=source, detail=_reason(text))
     if "DELTA_SOURCE_TABLE_IGNORE_CHANGES" in text or "DELTA_SOURCE_IGNORE_DELETE" in text:
         return SourceRewritten(source=source, detail=_reason(text))
+    if found := re.search(r"ChecksumException: Checksum error: (?:file:)?(\S+) at", text):
+        file = found[1]
+        folder, name = file.rsplit("/", 1)
+        remedy = f"If the file is right, remove the checksum {folder}/.{name}.crc; else restore it from a backup"
+        return CheckpointDamaged(file=file, found="is not what its checksum says", remedy=remedy)
     if any(sign in text for sign in ("org.apache.kafka.common.errors", "TimeoutException", "KafkaException")):
         return SourceDown(source=source, detail=_reason(text))
     return error

@@ -25,7 +25,7 @@ from distributary.config import KafkaSource, Pipeline
 from distributary.errors import Exit, StoreUnreadable
 from distributary.names import shown, table_name
 from distributary.recount import Count, Kept, count_quarantine, count_rows
-from distributary.state.checkpoint import is_handed_over, stream_id
+from distributary.state.checkpoint import is_handed_over, readable_stream_id
 from distributary.state.ledger import LOSS, Entry, Ledger, is_batch, read_entries, replay_stream, totals
 from distributary.state.shares import parts
 from distributary.tables import append
@@ -157,7 +157,7 @@ class _Finished:
         marks = append.open_table(join(config.state_root, "ledger"), store)
         entries = read_entries(config.state_root, store)
         newest = Ledger(config.state_root, config.pipeline, store, entries).finished
-        found = {e.stream for e in entries if is_batch(e.stream)} | {stream_id(config.checkpoint_path, store)}
+        found = {e.stream for e in entries if is_batch(e.stream)} | {readable_stream_id(config.checkpoint_path, store)}
         quarantine = append.open_table(quarantine_uri(config.state_root), store)
         apps = sorted(s for s in found if s)
         return cls(config.state_root, entries, marks, newest, apps, quarantine, is_handed_over(config, store))

@@ -15,6 +15,7 @@ from distributary.bronze.rows import KEY, bronze_schema
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import CheckpointLost, TableCollision
 from distributary.state.checkpoint import read_offsets, stream_id
+from distributary.state.checkpoint_damage import Checkpoint
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.store import Store, engine_uri, join
@@ -111,11 +112,13 @@ def check_hop_1(config: Pipeline, table: DeltaTable, store: Store) -> Start:
     """Is the checkpoint the one that wrote bronze (case S1)? A new one would write every row twice, unless it begins
     where bronze ends (`bronze.new_checkpoint: continue`).
 
-    Raises CheckpointLost.
+    Raises CheckpointLost, CheckpointDamaged.
     """
     checkpoint = hop_1_checkpoint(config)
     found = stream_id(checkpoint, store)
     done = -1 if found is None else append.committed_batch(table, found)
+    # Bronze takes a batch in one commit: one that it has not finished has not begun.
+    Checkpoint(checkpoint, store).check(done, found, lambda _: False)
     about = {"pipeline": config.pipeline, "ledger": config.bronze_path, "checkpoint": checkpoint}
     if found is not None and done >= 0:
         if read_offsets(checkpoint, store, done) is None:

@@ -9,7 +9,7 @@ from distributary.bronze.table import hop_1_checkpoint
 from distributary.config import Pipeline
 from distributary.errors import StoreUnreadable
 from distributary.state import layout
-from distributary.state.checkpoint import stream_id
+from distributary.state.checkpoint import readable_stream_id
 from distributary.state.cleaning import begun
 from distributary.state.ledger import Entry, totals
 from distributary.state.shares import all_entries, parts
@@ -32,7 +32,7 @@ class Books:
             self.parts = parts(self.config, self.store)
             self.owner = self._ledger_owner()
             self.entries = self._entries()
-            self.hop_1 = stream_id(hop_1_checkpoint(self.config), self.store)
+            self.hop_1 = readable_stream_id(hop_1_checkpoint(self.config), self.store)
             self.streams = self._streams()
             self.has_state = bool(self.names(self.config.state_root))
         except (OSError, DeltaError) as e:
@@ -67,7 +67,7 @@ class Books:
         known = {e.stream for e in self.entries} | self.intent.streams
         for part in self.parts:
             known |= set(self.names(join(part.state_root, "plans")))
-            if self.config.checkpoint is None and (own := stream_id(part.checkpoint_path, self.store)):
+            if self.config.checkpoint is None and (own := readable_stream_id(part.checkpoint_path, self.store)):
                 known.add(own)
         if self.hop_1 is not None and self._writes_bronze(self.hop_1):
             known.add(self.hop_1)

@@ -12,6 +12,7 @@ from distributary.catalog import CatalogEntry, last_part
 from distributary.clean.books import Books
 from distributary.clean.named import names_of
 from distributary.clean.proof import UNREADABLE, why_keep
+from distributary.errors import CheckpointDamaged
 from distributary.state import cleaning, layout
 from distributary.state.checkpoint import TOPICS_FILE, stream_id
 from distributary.state.streams import read_streams
@@ -96,7 +97,11 @@ def _checkpoints(books: Books, hop_2: bool) -> Iterator[tuple[Target, str | None
         return
     paths = [part.checkpoint_path for part in reversed(books.parts)]
     for path in paths if hop_2 else [*paths, hop_1_checkpoint(books.config)]:
-        own = stream_id(path, books.store)
+        try:
+            own = stream_id(path, books.store)
+        except CheckpointDamaged as e:
+            yield Target("checkpoint", path, entries=_CHECKPOINT_ENTRIES), f"nobody can say whose it is: {e}"
+            continue
         if own is not None:
             reason = None if own in books.streams else f"it belongs to stream {own}, which this pipeline does not know"
             yield Target("checkpoint", path, entries=_CHECKPOINT_ENTRIES), reason

@@ -42,6 +42,7 @@ from distributary.errors.roots import (
 )
 from distributary.errors.running import (
     AlreadyRunning,
+    CheckpointDamaged,
     CheckpointLost,
     CleanUnfinished,
     ClusterMissing,
@@ -85,6 +86,7 @@ from distributary.errors.tables import (
 __all__ = [
     "AlreadyRunning",
     "BadInput",
+    "CheckpointDamaged",
     "CheckpointLost",
     "CleanUnfinished",
     "ClusterMissing",

@@ -106,6 +106,11 @@ class CheckpointLost(BadInput):
     )
 
 
+class CheckpointDamaged(BadInput):
+    condition = "CHECKPOINT_DAMAGED"
+    template = "the checkpoint's file {file} {found}: Spark cannot go on from it. Nothing was written. {remedy}"
+
+
 def without_stack(error: BaseException) -> str:
     """What Spark says of an error, without the stack of its JVM that follows."""
     return str(error).split("\n\nJVM stacktrace", 1)[0].strip()

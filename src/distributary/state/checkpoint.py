@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from distributary.config import KafkaSource, Pipeline
-from distributary.errors import CheckpointLost, SourceDataLost
+from distributary.config import DatastreamSource, KafkaSource, Pipeline
+from distributary.errors import CheckpointDamaged, CheckpointLost, SourceDataLost
 from distributary.sources.kafka import Topic, describe_topics
+from distributary.state.checkpoint_damage import Checkpoint
+from distributary.state.journal import Journal
 from distributary.state.ledger import Ledger, is_batch
 from distributary.tables.files import names_in
 from distributary.tables.store import Store, join
@@ -23,18 +26,23 @@ HANDED_OVER = "handed_over"
 
 
 def stream_id(checkpoint: str, store: Store) -> str | None:
-    """The streaming query's id as its checkpoint keeps it; None for no checkpoint."""
-    body = store.get(checkpoint, "metadata")
-    return None if body is None else str(json.loads(body)["id"])
+    """The streaming query's id as its checkpoint has it; None for no checkpoint. Raises CheckpointDamaged, OSError."""
+    return Checkpoint(checkpoint, store).stream_id()
+
+
+def readable_stream_id(checkpoint: str, store: Store) -> str | None:
+    """As `stream_id`, and None also where the checkpoint is damaged. Raises OSError."""
+    with suppress(CheckpointDamaged):
+        return stream_id(checkpoint, store)
+    return None
 
 
 def read_offsets(checkpoint: str, store: Store, batch: int) -> list[dict[str, Any]] | None:
-    """The source offsets at the end of `batch`, one per source; None when the checkpoint does not have it."""
-    body = store.get(join(checkpoint, "offsets"), str(batch))
-    if body is None:
-        return None
-    lines = body.decode().splitlines()[2:]
-    return [json.loads(line) for line in lines if line and line != "-"]
+    """The source offsets at the end of `batch`, one per source; None when the checkpoint does not have it.
+
+    Raises CheckpointDamaged, OSError.
+    """
+    return Checkpoint(checkpoint, store).offsets(batch)
 
 
 def last_committed(checkpoint: str, store: Store) -> int | None:
@@ -49,12 +57,21 @@ def is_handed_over(config: Pipeline, store: Store) -> bool:
 
 
 def check_checkpoint(config: Pipeline, ledger: Ledger) -> None:
-    """Raises CheckpointLost when the checkpoint is not the one that the ledger knows, or is older than it."""
+    """Raises CheckpointLost when the checkpoint is not the one that the ledger knows, or is older than it;
+    CheckpointDamaged when Spark cannot read it."""
     known = {s: b for s, b in ledger.finished.items() if is_batch(s)}
-    if not known:
+    stream = max(known, key=lambda s: known[s], default=None)
+    checkpoint, journal = Checkpoint(config.checkpoint_path, ledger.store), Journal(config.state_root, ledger.store)
+
+    def begun(batch: int) -> bool:
+        # Of change files a batch is a parcel of the file ledger, so it comes again as it was.
+        is_same = isinstance(config.source, DatastreamSource)
+        return not is_same and journal.read(checkpoint.stream_id() or "", batch) is not None
+
+    checkpoint.check(-1 if stream is None else known[stream], stream, begun)
+    if stream is None:
         return
-    found = stream_id(config.checkpoint_path, ledger.store)
-    stream = max(known, key=lambda s: known[s])
+    found = checkpoint.stream_id()
     about = {"pipeline": config.pipeline, "ledger": ledger.uri, "checkpoint": config.checkpoint_path}
     if found not in known:
         says = "is not there" if found is None else f"belongs to stream {found}"

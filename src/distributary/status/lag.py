@@ -20,7 +20,7 @@ from distributary.bronze.table import first_hop
 from distributary.cdc.backlog import parcel_done
 from distributary.cdc.planned import look, strays_left
 from distributary.config import DatastreamSource, DeltaSource, KafkaSource, Pipeline
-from distributary.errors import SourceDown, SourceMissing
+from distributary.errors import CheckpointDamaged, SourceDown, SourceMissing
 from distributary.sources.bronze import bronze_source
 from distributary.sources.file_ledger import read_version, waiting
 from distributary.sources.kafka import Topic, describe_topics
@@ -97,8 +97,11 @@ def source_lag(config: Pipeline, store: Store, asked: Asked | None = None) -> So
 
     Raises OSError when the checkpoint is away.
     """
-    batch = last_committed(config.checkpoint_path, store)
-    offsets = None if batch is None else read_offsets(config.checkpoint_path, store, batch)
+    try:
+        batch = last_committed(config.checkpoint_path, store)
+        offsets = None if batch is None else read_offsets(config.checkpoint_path, store, batch)
+    except CheckpointDamaged as e:
+        return SourceLag(note=str(e))
     if batch is not None and not offsets:
         return SourceLag(note=f"the checkpoint does not say what batch {batch} has read")
     read, asked = offsets[0] if offsets else None, asked or Asked(store)

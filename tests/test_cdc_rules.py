@@ -13,8 +13,10 @@ from deltalake import DeltaTable
 from distributary.cdc.backlog import oldest_ms
 from distributary.cdc.feed import Feed
 from distributary.cdc.micro_batch import Changes
+from distributary.cdc.resync import known_route, rebuild
 from distributary.cdc.writer import ChangeWriter
 from distributary.datastream.model import Kind
+from distributary.errors import Exit
 from distributary.maintain import maintain
 from distributary.simulate.change_files.stream import write_history
 from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
@@ -23,6 +25,7 @@ from distributary.simulate.changes.history_tables import tables_of
 from distributary.simulate.changes.unified import INTEGER, STRING
 from distributary.sources.file_ledger import FILES_SCHEMA
 from distributary.state.ledger import Ledger
+from distributary.status import status
 from distributary.tables.store import Store
 from tests.shop import START_MS, backfilled, change, mysql_table, order
 from tests.sparkless import STREAM, Here, Sparkless, _Parcel
@@ -175,3 +178,30 @@ def test_many_shares_of_a_merge_come_to_the_same(lake: Path, monkeypatch: pytest
     assert shop.living("shop_orders", ["id", "status", "note"]) == wanted
     assert DeltaTable(str(lake / "lake" / "shop_orders")).version() > 3
     shop.check()
+
+
+@pytest.mark.parametrize("merge_every", ["0 s", "1 hour"])
+def test_a_merged_table_that_rests_is_told_by_every_run_and_by_status_until_it_is_put_right(
+    lake: Path, merge_every: str
+) -> None:
+    """The key was made anew at the source, with another column: also where merges wait and a batch only writes the
+    log."""
+    shop = Sparkless(lake, tables={"merge_every": merge_every, "retry_after": "1 hour"})
+    shop.send(change(ORDERS, "INSERT", order(1, "new"), 100))
+    assert shop.run().parked == ()
+    anew = mysql_table(keys="id status")
+    shop.send(change(anew, "INSERT", order(2, "new"), 200, sec=70))
+    assert shop.run().parked == ("shop.orders",)
+    assert shop.entry("shop.orders").merge_state == "parked"
+    assert status(shop.config).exit_code == Exit.ATTENTION
+    entries = len(Ledger(shop.config.state_root, "shop", Store()).entries())
+    assert shop.run().parked == ("shop.orders",), "nothing new, and still parked"
+    assert len(Ledger(shop.config.state_root, "shop", Store()).entries()) == entries
+    shop.send(change(anew, "INSERT", order(3, "new"), 300, sec=140))
+    assert shop.run().parked == ("shop.orders",)
+    assert len(shop.log("shop_orders_log")) == 3, "the log goes on"
+    rebuild(shop.config, "shop.orders", known_route(shop.config, "shop.orders"))
+    shop.send(change(anew, "INSERT", order(4, "new"), 400, sec=210))
+    shop.run()
+    assert shop.run().parked == ()
+    assert len(shop.living("shop_orders")) == 4

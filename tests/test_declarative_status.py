@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from deltalake import DeltaTable
+
 from distributary.declarative.status import status
 from distributary.errors import Reason
+from distributary.status import render
 from tests.declarative_at_rest import Rest
+from tests.test_shown import printed
 
 
 def test_rows_bad_rows_and_what_waits_are_counted_without_a_quarantine_table(tmp_path: Path) -> None:
@@ -24,6 +28,26 @@ def test_rows_bad_rows_and_what_waits_are_counted_without_a_quarantine_table(tmp
     assert any(f"{found.quarantined} rows are in the quarantine" in text for text in found.attention)
     more = rest.send(2)
     assert status(rest.config).lag_rows == len(more)
+
+
+def test_updates_by_sparks_own_command_are_in_the_status_though_nobody_kept_the_ledger(tmp_path: Path) -> None:
+    rest = Rest(tmp_path)
+    records = rest.send(1)
+    rest.take(records)
+    found = status(rest.config)
+    good = sum(r.fault is None for r in records)
+    assert (found.rows, found.last_batch, len(found.tables)) == (good, 0, len(rest.games.names))
+    assert found.finished_at is not None and found.quarantined > 0
+    assert "no batch yet" not in printed(render(found))
+    assert not (Path(rest.config.state_root) / "ledger").exists(), "a status writes nothing"
+    rest.books()
+    settled = status(rest.config)
+    assert (settled.rows, settled.quarantined) == (found.rows, found.quarantined)
+    more = rest.send(2)
+    rest.take(more)
+    both = status(rest.config)
+    assert (both.rows, both.last_batch) == (good + sum(r.fault is None for r in more), 1)
+    assert [t.rows for t in both.tables] == [DeltaTable(t.table).count() for t in both.tables if t.table]
 
 
 def test_rows_that_an_expectation_drops_are_in_the_status(tmp_path: Path) -> None:

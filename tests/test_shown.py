@@ -59,7 +59,9 @@ def plan(name: str) -> RenderableType:
 
 
 def status(name: str) -> Status:
-    table = TableStatus(name, name, "task", "parked", 1, 1, "then", 2.0, 1, 1, 1, "later", name, name, "append_only")
+    table = TableStatus(
+        name, name, "task", "parked", 1, 1, "then", 2.0, 2.0, 1, 1, 1, "later", name, name, "append_only"
+    )
     streams = (StreamRecord(name, StreamState.PARKED, error=name, parked_tables=(name,)),)
     return Status(name, "now", True, 1, "then", 1, 1, 1, (table,), (name,), (name,), streams)
 

@@ -82,6 +82,7 @@ def test_each_table_says_rows_last_batch_and_age(made: Lake) -> None:
     made.batch(1, {"ann_game": {1: 5}}, bad={"ann_game": 4}, newest=int((NOW - 20.5) * 1e6))
     said = status(made.config, now=lambda: NOW)
     ann, bob = one(said.tables, "ann_game"), one(said.tables, "bob_game")
+    assert all(t.age_sec is not None and t.age_sec < 300 for t in status(made.config).tables), "since it was written"
     assert (ann.rows, ann.last_batch, ann.lag_sec, ann.quarantined, ann.state) == (35, 1, 20.5, 4, "written")
     assert (bob.rows, bob.last_batch, bob.lag_sec, bob.quarantined) == (10, 0, 90.0, 0)
     assert (said.last_batch, said.rows, said.quarantined) == (1, 45, 4)
@@ -98,6 +99,23 @@ def test_a_parked_table_needs_attention(made: Lake) -> None:
     assert bob.retry_at is not None and bob.error == "OSError: disk <on> fire"
     assert said.parked == ("bob_game",) and said.exit_code == Exit.ATTENTION
     assert any("bob_game is parked" in line and "6 rows wait" in line for line in said.attention)
+
+
+def test_a_batch_or_a_table_of_which_every_row_was_quarantined_is_not_well(made: Lake) -> None:
+    made.batch(0, {"ann_game": {1: 30}, "bob_game": {1: 10}}, bad={"ann_game": 4})
+    assert status(made.config).exit_code == Exit.OK, "some bad rows are no alarm by themselves"
+    made.batch(1, {"ann_game": {1: 5}, "bob_game": {}}, bad={"bob_game": 3})
+    said = status(made.config)
+    assert one(said.tables, "bob_game").state == "quarantined"
+    assert (said.exit_code, said.all_quarantined) == (Exit.ATTENTION, False)
+    assert any("every row of bob_game" in line for line in said.attention)
+    made.batch(2, {"bob_game": {1: 1}}, bad={"bob_game": 3})
+    assert status(made.config).exit_code == Exit.OK
+    made.batch(3, {}, bad={None: 200})
+    made.batch(4, {})
+    said = status(made.config)
+    assert (said.exit_code, said.all_quarantined) == (Exit.ATTENTION, True)
+    assert any("all 200 rows of the last batch" in line for line in said.attention)
 
 
 def test_rows_in_the_quarantine_need_attention_and_it_says_whether_they_grow(made: Lake) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 from deltalake.exceptions import DeltaError
 
@@ -98,7 +99,9 @@ class Merges:
                     self._created.add(outcome.route)
             elif outcome.store_fault:
                 raise StoreDown(path=str(outcome.merged), detail=outcome.merge_error)
-        self._record([o for o in outcomes.values() if o.merge_state == "merged"], orders)
+            elif outcome.merge_state == "parked":
+                self.changes.resting.add(outcome.route)
+        self._record([o for o in outcomes.values() if o.merge_state == "merged" or self._newly_parked(o)], orders)
         return {route: outcome.merge_error for route, outcome in outcomes.items()}
 
     def _work(self, route: str, behind: Behind, stream: str) -> MergeWork:
@@ -116,6 +119,11 @@ class Merges:
         shares = shares_of(sum(files.values()))
         return MergeWork(behind.source, behind.keys, uri, tuple(files), upto, after, brought, shares)
 
+    def _newly_parked(self, outcome: ChangeOutcome) -> bool:
+        """Does the ledger still take this merged table for one that works?"""
+        before = self.ledger.newest.get(outcome.route)
+        return outcome.merge_state == "parked" and (before is None or before.state != "parked")
+
     def _record(self, outcomes: Collection[ChangeOutcome], orders: ChangeOrders) -> None:
         if not outcomes:
             return
@@ -129,11 +137,19 @@ class Merges:
                 )
             )
         entries = [
-            Entry(MERGE, number, o.route, table=o.table, engine=_engine(o), state="merged", batches=0, **o.more())
+            Entry(MERGE, number, o.route, table=o.table, engine=_engine(o), batches=0, **o.more(), **self._state(o))
             for o in outcomes
         ]
         details = {"quarantine": [f.to_json() for f in files]}
         self.ledger.record(MERGE, number, [*entries, Entry(MERGE, number, None, batches=0)], details)
+
+    def _state(self, outcome: ChangeOutcome) -> dict[str, Any]:
+        """A merged table that could not be written rests, as one that a batch cannot write to."""
+        if outcome.merge_state == "merged":
+            return {"state": "merged"}
+        why = f"merged table: {outcome.merge_error or 'parked'}"
+        retry_at = int((time.time() + self.config.tables.retry_after) * 1e6)
+        return {"state": "parked", "error": why, "failures": 1, "retry_at": retry_at}
 
 
 def _engine(outcome: ChangeOutcome) -> str:

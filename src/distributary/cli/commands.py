@@ -188,8 +188,9 @@ def status(
 ) -> Exit:
     """Show each table: rows, lag, bad rows, state.
 
-    Works beside a run, and without Spark. Exit code 1 when a table is parked or a stream has fallen (without --watch
-    and --html).
+    `age`: since rows were written last; `event lag`: how old the newest record is by the source's own time. Works
+    beside a run, and without Spark. Exit code 1 when a table is parked, a stream has fallen, or all rows of a table's
+    or the pipeline's last batch were quarantined (without --watch and --html).
     """
     if (as_json, watch, html is not None).count(True) > 1:
         raise BadInput(detail="--json, --watch and --html exclude each other; give one of them")

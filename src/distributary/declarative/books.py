@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distributary.config import Pipeline
@@ -22,8 +23,23 @@ Unknown = Mapping[str, Mapping[int, int]]
 """Rows that are set aside, by route ("" for none) and by the schema id that was not known (or `ENVELOPE`)."""
 
 
+@dataclass(frozen=True)
+class _News:
+    """What came into bronze, up to `version`, since the ledger's last entry. `entries`: the batch's own one last."""
+
+    stream: str
+    version: int
+    counts: Counts
+    entries: list[Entry]
+    unknown: Mapping[str, Mapping[str, int]]
+
+    @property
+    def any(self) -> bool:
+        return len(self.entries) > 1 or None in self.counts
+
+
 class Books:
-    """Keeps the ledger. Only under the pipeline's lock."""
+    """Keeps the ledger. `settle` only under the pipeline's lock."""
 
     def __init__(self, config: Pipeline) -> None:
         self.config = config
@@ -37,9 +53,27 @@ class Books:
 
         `states`: of the datasets after the update, `reasons`: of those that failed. Raises DeltaError, OSError.
         """
+        news = self._news(states, reasons)
+        if news is None:
+            return {}
+        if news.any:
+            details = {"bronze_version": news.version, "unknown": news.unknown}
+            self.ledger.record(news.stream, self._number(news.stream), news.entries, details)
+        return news.counts
+
+    def unsettled(self) -> list[Entry]:
+        """What `settle` would enter now: of updates that Spark's own command has made. Raises DeltaError, OSError."""
+        news = self._news({}, {})
+        if news is None or not news.any:
+            return []
+        table = self.bronze.open(news.version)
+        at = 0 if table is None else int(table.history(limit=1)[0]["timestamp"]) * 1000
+        return [replace(entry, finished_at=at) for entry in news.entries]
+
+    def _news(self, states: Mapping[str, str], reasons: Mapping[str, str]) -> _News | None:
         table = self.bronze.open()
         if table is None:
-            return {}
+            return None
         stream = str(table.metadata().id)
         version = int(table.version())
         last = self._last(stream)
@@ -51,9 +85,8 @@ class Books:
             counts = _difference(counts, totals(entries))
         unknown = _add_unknown(last.get("unknown", {}) if files is not None else {}, counts)
         entries = self._entries(stream, counts, states, reasons)
-        if entries or None in counts:
-            self._record(stream, version, entries, counts.get(None, RouteCount()), unknown)
-        return counts
+        entries.append(self._own_entry(stream, counts.get(None, RouteCount())))
+        return _News(stream, version, counts, entries, unknown)
 
     def unknown(self) -> Unknown:
         """Rows set aside because their schema id was not known, as far as the ledger has come."""
@@ -91,11 +124,10 @@ class Books:
                 found.append(self._entry(stream, route, count or RouteCount(), state, reasons))
         return found
 
-    def _record(
-        self, stream: str, version: int, entries: list[Entry], own: RouteCount, unknown: Mapping[str, Mapping[str, int]]
-    ) -> None:
+    def _own_entry(self, stream: str, own: RouteCount) -> Entry:
+        """The update's own entry: of what has no route."""
         number = self._number(stream)
-        of_no_route = Entry(
+        return Entry(
             stream,
             number,
             None,
@@ -106,7 +138,6 @@ class Books:
             tombstones=own.tombstones,
             reasons=dict(own.reasons),
         )
-        self.ledger.record(stream, number, [*entries, of_no_route], {"bronze_version": version, "unknown": unknown})
 
     def _number(self, stream: str) -> int:
         return 1 + self.ledger.finished.get(stream, -1)

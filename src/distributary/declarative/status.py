@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from distributary.config import Pipeline
+from distributary.declarative.books import Books
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.flows import Flows
 from distributary.recount import Kept
-from distributary.state.ledger import Entry, Ledger, totals
+from distributary.state.ledger import Entry, totals
 from distributary.status.facts import Status
 from distributary.status.facts import status as facts
 from distributary.status.lag import SourceLag, source_lag
@@ -19,8 +20,10 @@ def status(config: Pipeline) -> Status:
 
 
 def _books(config: Pipeline, store: Store) -> tuple[list[Entry], Kept]:
-    """The ledger, and what it says of rows that are set aside: it counts in bronze."""
-    entries = Ledger(config.state_root, config.pipeline, store).entries()
+    """The ledger, what came into bronze since (Spark's own command knows of no ledger), and what they say of rows that
+    are set aside: they count in bronze."""
+    books = Books(config)
+    entries = [*books.ledger.entries(), *books.unsettled()]
     kept = Kept()
     for route, entry in totals(entries).items():
         kept.rows[route] = entry.rows_quarantined

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -24,14 +24,18 @@ from distributary.tables.append import open_table
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.store import Store, local_path
 
+QUARANTINED = "quarantined"
+
 
 @dataclass(frozen=True)
 class TableStatus:
     """One table. Times are ISO 8601 in UTC.
 
-    `state`: of its newest batch: written, replayed, empty or parked. `lag_sec`: how old its newest record is, by the
-    time at the source. Of change files, `table` is the log table, `merged` the merged one, and `merge_state` one of
-    merged, waiting (until the next merge), parked, append_only (the source table has no key), off.
+    `state`: of its newest batch: written, replayed, parked, empty (it had no rows for the table), or quarantined: rows
+    came, and every one of them was. `age_sec`: since rows were written last. `lag_sec`: how old its newest record is,
+    by the time at the source, which need not be now.
+    Of change files, `table` is the log table, `merged` the merged one, and `merge_state` one of merged, waiting (until
+    the next merge), parked, append_only (the source table has no key), off.
     `lag_rows`: rows that wait in the quarantine because the table could not be written; `quarantined`: all rows of this
     route that are there. `failures`, `retry_at`, `error`: of a parked table. `warnings`: rows that were written and
     break an expectation, by its name, or that hold an extension, which has no column. `decoders`: which library reads
@@ -46,6 +50,7 @@ class TableStatus:
     rows: int
     last_batch: int | None
     last_write: str | None
+    age_sec: float | None
     lag_sec: float | None
     lag_rows: int
     quarantined: int
@@ -82,6 +87,8 @@ class Status:
     streams: tuple[StreamRecord, ...] = ()
     files_waiting: int | None = None
     bytes_waiting: int | None = None
+    all_quarantined: bool = False
+    """Every row of the newest batch that had any."""
 
     @property
     def parked(self) -> tuple[str, ...]:
@@ -90,8 +97,10 @@ class Status:
 
     @property
     def exit_code(self) -> Exit:
+        """ATTENTION where a table or the whole pipeline takes nothing in: parked, fallen, or all of it quarantined."""
         fallen = any(s.state in (StreamState.PARKED, StreamState.RESTING) for s in self.streams)
-        return Exit.ATTENTION if self.parked or fallen else Exit.OK
+        refused = self.all_quarantined or any(t.state == QUARANTINED for t in self.tables)
+        return Exit.ATTENTION if self.parked or fallen or refused else Exit.OK
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -121,6 +130,7 @@ def status(
     tables = _tables(entries, kept, at)
     own = [e for e in entries if e.route is None and is_batch(e.stream)]
     running = _any_runs(running_parts)
+    batch = _newest_batch(entries)
     return Status(
         pipeline=config.pipeline,
         at=_iso(int(at * 1e6)) or "",
@@ -131,11 +141,12 @@ def status(
         rows=sum(t.rows for t in tables),
         quarantined=kept.rows.total(),
         tables=tuple(tables),
-        attention=(*_attention(tables, entries, kept, running, lag), *filter(None, map(attention_line, streams))),
+        attention=(*_attention(tables, batch, kept, running, lag), *filter(None, map(attention_line, streams))),
         notes=(*((lag.note,) if lag.note else ()), *_append_only(tables)),
         streams=streams,
         files_waiting=lag.files,
         bytes_waiting=lag.bytes,
+        all_quarantined=_all_quarantined(batch) and kept.rows.total() > 0,
     )
 
 
@@ -191,9 +202,21 @@ def is_running(state_root: str, name: str = "run") -> bool | None:
 
 def _tables(entries: Sequence[Entry], kept: Kept, now: float) -> list[TableStatus]:
     written: dict[str | None, Entry] = {e.route: e for e in entries if e.rows_written > 0}
+    newest: dict[str | None, Entry] = {e.route: e for e in entries if e.rows_in > 0 or e.rows_written > 0}
     sums = totals(entries)
     routes = sorted(route for route in sums if route is not None)
-    return [_table(route, sums[route], written.get(route), kept, now) for route in routes]
+    return [_table(route, _judged(sums[route], newest.get(route)), written.get(route), kept, now) for route in routes]
+
+
+def _judged(said: Entry, newest: Entry | None) -> Entry:
+    """`newest`: the entry of the last batch or replay that had rows of this route."""
+    refused = newest is not None and _all_quarantined([newest]) and said.state != "parked"
+    return replace(said, state=QUARANTINED) if refused else said
+
+
+def _all_quarantined(entries: Iterable[Entry]) -> bool:
+    counted = [(e.rows_in, e.rows_written) for e in entries]
+    return sum(rows for rows, _ in counted) > 0 and not any(written for _, written in counted)
 
 
 def _table(route: str, said: Entry, last: Entry | None, kept: Kept, now: float) -> TableStatus:
@@ -206,6 +229,7 @@ def _table(route: str, said: Entry, last: Entry | None, kept: Kept, now: float) 
         rows=said.rows_written,
         last_batch=last.batch if last else None,
         last_write=_iso(last.finished_at) if last else None,
+        age_sec=None if last is None else round(max(0.0, now - last.finished_at / 1e6), 3),
         lag_sec=None if said.newest is None else round(max(0.0, now - said.newest / 1e6), 3),
         lag_rows=kept.reasons[route, Reason.TABLE_PARKED.value],
         quarantined=kept.rows[route],
@@ -229,7 +253,7 @@ def _append_only(tables: Sequence[TableStatus]) -> list[str]:
 
 
 def _attention(
-    tables: Sequence[TableStatus], entries: Sequence[Entry], kept: Kept, running: bool | None, lag: SourceLag
+    tables: Sequence[TableStatus], newest: Sequence[Entry], kept: Kept, running: bool | None, lag: SourceLag
 ) -> list[str]:
     found = [
         f"the table of {shown(t.route)} is parked after {t.failures} failed attempt{'' if t.failures == 1 else 's'}, "
@@ -237,8 +261,15 @@ def _attention(
         for t in tables
         if t.state == "parked"
     ]
-    own = next((e for e in reversed(entries) if e.route is None and is_batch(e.stream)), Entry("", -1, None))
-    newest = [e for e in entries if (e.stream, e.batch) == (own.stream, own.batch)]
+    refused = _all_quarantined(newest) and kept.rows.total() > 0
+    if refused:
+        rows = sum(e.rows_in for e in newest)
+        found.append(f"all {rows} rows of the last batch are in the quarantine, and none in a table")
+    found += [
+        f"every row of {shown(t.route)} in its last batch is in the quarantine, and none in its table"
+        for t in tables
+        if t.state == QUARANTINED and not refused
+    ]
     more = sum(e.rows_quarantined - e.reasons.get(Reason.TABLE_PARKED, 0) for e in newest)
     bad = sum(rows for (_, reason), rows in kept.reasons.items() if reason != Reason.TABLE_PARKED)
     if bad:
@@ -249,6 +280,16 @@ def _attention(
     if running is False and lag.files:
         found.append(f"the pipeline is not running, and {lag.files} files wait at the source")
     return found
+
+
+def _newest_batch(entries: Sequence[Entry]) -> list[Entry]:
+    """Of all streams, the entries of the last batch that had rows, or of the last one where none has had any."""
+    own = [e for e in entries if e.route is None and is_batch(e.stream)]
+    by_batch: dict[tuple[str, int], list[Entry]] = {(e.stream, e.batch): [] for e in own}
+    for entry in entries:
+        by_batch.get((entry.stream, entry.batch), []).append(entry)
+    batches = list(by_batch.values())
+    return next((b for b in reversed(batches) if sum(e.rows_in for e in b)), batches[-1] if batches else [])
 
 
 def _iso(micros: int | None) -> str | None:

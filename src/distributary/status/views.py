@@ -11,12 +11,23 @@ from rich.table import Table
 from rich.text import Text
 
 from distributary.names import printable, shown
-from distributary.status.facts import Status, TableStatus
+from distributary.status.facts import QUARANTINED, Status, TableStatus
 from distributary.supervisor.views import streams_table
 
 ERROR_CHARS = 1000
-_COLUMNS = ("route", "state", "rows", "last batch", "last write", "age", "waiting", "quarantined", "engine")
-_NUMBERS = frozenset({"rows", "last batch", "age", "waiting", "quarantined"})
+_COLUMNS = (
+    "route",
+    "state",
+    "rows",
+    "last batch",
+    "last write",
+    "age",
+    "event lag",
+    "waiting",
+    "quarantined",
+    "engine",
+)
+_NUMBERS = frozenset({"rows", "last batch", "age", "event lag", "waiting", "quarantined"})
 
 
 def render(status: Status) -> RenderableType:
@@ -25,7 +36,7 @@ def render(status: Status) -> RenderableType:
     for name in _COLUMNS:
         table.add_column(name, justify="right" if name in _NUMBERS else "left")
     for one in status.tables:
-        style = "red" if one.state == "parked" else "yellow" if one.quarantined else ""
+        style = "red" if one.state in ("parked", QUARANTINED) else "yellow" if one.quarantined else ""
         table.add_row(*(Text(cell) for cell in _cells(one)), style=style)
     parts: list[RenderableType] = [Text(_headline(status), style="bold"), table]
     if status.streams:
@@ -69,6 +80,7 @@ def _cells(one: TableStatus) -> list[str]:
         f"{one.rows:,}",
         "-" if one.last_batch is None else str(one.last_batch),
         one.last_write or "-",
+        "-" if one.age_sec is None else _age(one.age_sec),
         "-" if one.lag_sec is None else _age(one.lag_sec),
         f"{one.lag_rows:,}",
         f"{one.quarantined:,}",
@@ -92,7 +104,7 @@ def _age(sec: float) -> str:
 
 
 def _html_row(one: TableStatus) -> str:
-    kind = "parked" if one.state == "parked" else "bad" if one.quarantined else "fine"
+    kind = "parked" if one.state in ("parked", QUARANTINED) else "bad" if one.quarantined else "fine"
     hint = escape(shown(one.error or one.table or "", ERROR_CHARS))
     cells = zip(_COLUMNS, _cells(one), strict=True)
     inner = "".join(f'<td class="{_align(name)}">{escape(cell)}</td>' for name, cell in cells)

@@ -291,6 +291,29 @@ def test_a_signal_stops_the_run_from_another_thread(number: int, code: Exit) -> 
     assert stopper.exit_code(Exit.OK) == code
 
 
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT, None])
+@pytest.mark.usefixtures("old_signals")
+def test_a_second_signal_or_the_time_that_was_given_ends_the_process(
+    second: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    codes: list[int] = []
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    monkeypatch.setattr(os, "_exit", end)
+    stopper, run = Stopper(0.05 if second is None else None), RecordingRun()
+    stopper.attach(run)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert run.stopped.wait(5)
+    if second is not None:
+        assert not ended.is_set()
+        os.kill(os.getpid(), second)
+    assert ended.wait(5) and codes == [Exit.INTERRUPTED]
+
+
 def test_ctrl_c_before_there_is_a_run_ends_the_process() -> None:
     Stopper()
     with pytest.raises(KeyboardInterrupt):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from distributary.errors import Exit
 from distributary.simulate.games.records import Faults, Plan
 from distributary.simulate.games.stream import Games
 from distributary.state.ledger import is_batch
@@ -78,3 +81,48 @@ def test_killed_at_random_moments_it_loses_and_doubles_nothing(lake: Path) -> No
     batches = [e for e in scenario.entries() if e.route is None and is_batch(e.stream)]
     assert len({e.stream for e in batches}) == 1
     assert len(batches) == len({e.batch for e in batches}) > KILLS / 2
+
+
+HANGS = """
+import sys, time
+from distributary.cli import main
+from distributary.state.ledger import Ledger
+
+def hangs(self, *_):
+    print("hangs", flush=True)
+    time.sleep(1000)
+
+Ledger.record = hangs
+main(["run", sys.argv[1]])
+"""
+"""A command whose batches never end: their tables are written, and they are not decided."""
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(600)
+def test_a_batch_that_hangs_is_ended_by_a_second_sigterm_or_by_its_time_and_is_finished_by_the_next_run(
+    lake: Path,
+) -> None:
+    scenario = Scenario(lake, spark=SMALL_SPARK)
+    games = scenario.games(Plan(games=2, versions=1, records=20, seed=3, faults=Faults(corrupt=4)))
+    scenario.send_games(games, 1)
+    for within, signals in ((None, 2), ("1 second", 1)):
+        scenario.configure(
+            trigger={"mode": "continuous", **({"stop_within": within} if within else {})}, spark=SMALL_SPARK
+        )
+        run = [sys.executable, "-c", HANGS, str(scenario.file)]
+        with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            assert process.stdout is not None
+            assert any(line == "hangs\n" for line in process.stdout)
+            process.terminate()
+            if signals == 2:
+                with pytest.raises(subprocess.TimeoutExpired):
+                    process.wait(2)
+                process.terminate()
+            assert process.wait(30) == Exit.INTERRUPTED
+        assert scenario.entries() == []
+        assert scenario.table_names()
+    scenario.configure(trigger="once", spark=SMALL_SPARK)
+    scenario.run()
+    assert len(scenario.batches) == 1
+    scenario.check()

@@ -1,8 +1,8 @@
 """A view per route over the wide table: made with the route, made anew when its struct has grown.
 
 A view's text is kept in the pipeline's state folder, with or without a catalog: what is there says which views are
-this pipeline's own, and whether one is out of date. CREATE OR REPLACE changes a view in one step, so that its readers
-see the old columns or the new ones, never none.
+this pipeline's own, and whether one is out of date. A view that is there is altered (`catalog.put_view`), so that its
+readers see the old columns or the new ones, never none.
 """
 
 from __future__ import annotations

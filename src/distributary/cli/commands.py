@@ -147,9 +147,11 @@ def run(
     """Run a pipeline.
 
     It goes on until it is stopped or, with --once, until it has taken all that is there. Ctrl-C or SIGTERM ends it
-    once the batch being written is done; a second Ctrl-C ends it at once, and the next run finishes that batch.
+    once the batch being written is done; a second one, or trigger.stop_within, ends it at once, and the next run
+    finishes that batch.
 
-    Exit code 1 when tables are parked or a quarantine limit stopped it; 130 after Ctrl-C; SIGTERM is a normal end.
+    Exit code 1 when tables are parked or a quarantine limit stopped it; 130 after Ctrl-C, or where a batch was left
+    unfinished; SIGTERM is a normal end.
     With --json: a line per batch ("kind": "batch"), then one for the run ("kind": "run").
     """
     config = load_file(file)
@@ -164,7 +166,7 @@ def run(
 
     if not as_json:
         say(header(build(config), once or config.trigger.mode == "once"))
-    stopper = Stopper()
+    stopper = Stopper(config.trigger.stop_within)
     show = say_batch if as_json else (lambda report: say(batch_line(report)))
     with told(config.pipeline, Notices() if supervised else config.notices) as notifier:
 

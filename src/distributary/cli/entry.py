@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import typer
 from typer.main import get_command
@@ -22,7 +25,28 @@ _MAX_LINE_CHARS = 500
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point of the `distributary` command; never returns."""
-    sys.exit(execute(sys.argv[1:] if arguments is None else arguments))
+    status = [int(Exit.ATTENTION)]
+    # Registered first, so called last: after all other clean-up, and in place of the interpreter's own end.
+    atexit.register(lambda: _leave(status[0]))
+    try:
+        status[0] = execute(sys.argv[1:] if arguments is None else arguments)
+    except SystemExit as end:  # a signal before there was anything to stop
+        status[0] = end.code if isinstance(end.code, int) else int(Exit.OK)
+    sys.exit(status[0])
+
+
+def _leave(code: int) -> None:
+    """End the process here.
+
+    While the interpreter takes itself apart, a thread of Arrow or delta-rs that still holds an object of Python's asks
+    for the interpreter's lock, and is unwound out of C++ that allows no unwinding: "terminate called without an active
+    exception", exit code 134 (or 139) after a right answer. These threads cannot be joined from here.
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # its reader is gone
+            stream.flush()
+    os._exit(code)
 
 
 def execute(arguments: Sequence[str], tell: Callable[[BaseException, int], None] = lambda *_: None) -> int:

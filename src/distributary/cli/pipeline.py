@@ -93,7 +93,7 @@ def run(
         raise BadInput(detail="--full-refresh-all does not go with --refresh or --full-refresh")
     ends = once or dry_run or config.trigger.mode == "once"
     pace = _pace(config, every)
-    stopper = Stopper()
+    stopper = Stopper(config.trigger.stop_within)
     if not as_json:
         note(f"pipeline {config.pipeline}: starting Spark")
     # Only once Spark is there: until then a signal just ends the process, and Spark's start takes Ctrl-C for itself.

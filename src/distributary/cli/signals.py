@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from distributary.errors import Exit
 
-_STOPPING = b"\nstopping once this batch is written; Ctrl-C again stops at once (the next run finishes the batch)\n"
+_STOPPING = b"\nstopping once this batch is written; Ctrl-C or SIGTERM again stops at once (the next run finishes it)\n"
+_TOO_LONG = b"\nthe batch is still not written: stopping without it (the next run finishes it)\n"
 
 
 class Stoppable(Protocol):
@@ -21,10 +22,12 @@ class Stoppable(Protocol):
 
 
 class Stopper:
-    """Turns signals into the end of a run. Before there is a run, a signal ends the process."""
+    """Turns signals into the end of a run. Before there is a run, a signal ends the process; once one was received, so
+    does a second one, or `within` seconds, which a batch that hangs may take. For the tables that is as a kill."""
 
-    def __init__(self) -> None:
+    def __init__(self, within: float | None = None) -> None:
         self.received: int | None = None
+        self._within = within
         self._run: Stoppable | None = None
         self._listen()
 
@@ -46,13 +49,20 @@ class Stopper:
         if self._run is None:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(Exit.OK)
         if self.received is not None:
-            if number == signal.SIGINT:
-                os._exit(Exit.INTERRUPTED)
-            return
+            os._exit(Exit.INTERRUPTED)
         self.received = number
         os.write(2, _STOPPING)
+        if self._within is not None:
+            timer = threading.Timer(self._within, _give_up)
+            timer.daemon = True
+            timer.start()
         # In a thread: this one may be in the middle of a call to the JVM.
         threading.Thread(target=self._run.stop, name="stop", daemon=True).start()
+
+
+def _give_up() -> None:
+    os.write(2, _TOO_LONG)
+    os._exit(Exit.INTERRUPTED)
 
 
 @contextmanager

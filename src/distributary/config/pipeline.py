@@ -32,6 +32,11 @@ class Trigger(Model):
         "`trigger: once` is short for `trigger: {mode: once}`.",
     )
     every: Duration = Field(default=10.0, description="The interval: `10 seconds`, `500 ms`, or a number of seconds.")
+    stop_within: Duration | None = Field(
+        default=None,
+        description="When a run is to stop (SIGTERM, Ctrl-C), how long the batch that is being written may still take; "
+        "after that the process ends, and the next run finishes the batch. Without it, a second signal ends it.",
+    )
 
 
 class Spark(Model):

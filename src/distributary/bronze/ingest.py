@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from distributary.batch import BatchReport
 from distributary.bronze.rows import KEY
 from distributary.bronze.table import Start, check_hop_1, hop_1_checkpoint, hop_1_state, make_bronze, schema_of
-from distributary.bronze.unwrap import unknown_in, unwrap_task
+from distributary.bronze.unwrap import Asked, unwrap_task
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import DistributaryError, StoreDown
 from distributary.fanout.envelopes import Envelopes
@@ -36,7 +36,7 @@ from distributary.state.checkpoint import lost_offsets, read_offsets, stream_id
 from distributary.state.journal import Refusals
 from distributary.state.ledger import Ledger
 from distributary.tables import append
-from distributary.tables.store import Store
+from distributary.tables.store import Store, join
 
 STREAM = "bronze"
 """In place of a stream id in the reports of hop 1."""
@@ -60,6 +60,7 @@ class Ingest:
         self.refused: Refusals = {}
         self.query: StreamingQuery | None = None
         self._known: set[int] = set()
+        self._asked = Asked(join(hop_1_state(config), "asked"), self.store)
         self._start: Start | None = None
         self._outages = 0
         self._stopping = threading.Event()
@@ -142,7 +143,7 @@ class Ingest:
         except PySparkException as e:
             if self._stopping.is_set():
                 return True
-            if unknown := unknown_in(str(e)):
+            if unknown := self._asked.take() - self._known:
                 self._learn(unknown)
                 return False
             raise translated(e, self.config) from e
@@ -153,7 +154,7 @@ class Ingest:
         if start.offsets is not None and isinstance(source, KafkaSource):
             config = config.model_copy(update={"source": _from(source, start.offsets)})
         reader = replace(self.envelopes.begin(), share=None)
-        task = partial(unwrap_task, reader=replace(reader, refused=self.refused), schema=schema)
+        task = partial(unwrap_task, reader=replace(reader, refused=self.refused), schema=schema, asked=self._asked)
         rows = source_stream(self.spark, config, hop=1).mapInArrow(task, from_arrow_schema(schema))
         if "delta.autoOptimize.optimizeWrite" in config.bronze.properties:
             return rows

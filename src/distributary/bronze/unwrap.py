@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,21 +14,32 @@ from distributary.errors import Reason
 from distributary.fanout.chunks import Cut, one_array
 from distributary.fanout.demux import EnvelopeReader, rejected_envelopes, row_origin, split_values
 from distributary.fanout.workers import in_worker
-
-_UNKNOWN = "distributary: unknown envelope schemas"
+from distributary.tables.files import names_in
+from distributary.tables.store import Store
 
 
 class UnknownEnvelopes(Exception):
     """Envelope schemas that this task was not given: the driver looks them up and begins the batch again."""
 
-    def __init__(self, ids: set[int]) -> None:
-        super().__init__(f"{_UNKNOWN} [{', '.join(map(str, sorted(ids)))}]")
 
+@dataclass(frozen=True)
+class Asked:
+    """Where tasks leave the ids of the envelope schemas they need: of an error, Spark passes on words only."""
 
-def unknown_in(text: str) -> set[int]:
-    """The ids of an `UnknownEnvelopes` that has come through Spark as text; empty for any other error."""
-    found = re.search(re.escape(_UNKNOWN) + r" \[([\d, ]+)\]", text)
-    return set() if found is None else {int(one) for one in found[1].split(",")}
+    folder: str
+    store: Store
+
+    def leave(self, ids: set[int]) -> None:
+        """In a task. Raises OSError."""
+        for schema_id in ids:
+            self.store.put(self.folder, f"{schema_id}-{uuid.uuid4().hex}", b"asked")
+
+    def take(self) -> set[int]:
+        """On the driver: all ids that were left, once. Raises OSError."""
+        names = names_in(self.folder, self.store)
+        for name in names:
+            self.store.delete(self.folder, name)
+        return {int(name.partition("-")[0]) for name in names}
 
 
 class _Rows(Cut):
@@ -63,15 +75,16 @@ class _Rows(Cut):
 
 @in_worker
 def unwrap_task(
-    batches: Iterator[pa.RecordBatch], reader: EnvelopeReader, schema: pa.Schema
+    batches: Iterator[pa.RecordBatch], reader: EnvelopeReader, schema: pa.Schema, asked: Asked
 ) -> Iterator[pa.RecordBatch]:
-    """Source rows -> rows of `schema` (`bronze_schema`). Raises UnknownEnvelopes."""
+    """Source rows -> rows of `schema` (`bronze_schema`). Raises UnknownEnvelopes, and leaves their ids in `asked`."""
     for batch in batches:
         window = pa.Table.from_batches([batch])
         rows = _Rows(schema)
         _unwrap(window, reader, rows)
         if rows.missing:
-            raise UnknownEnvelopes(rows.missing)
+            asked.leave(rows.missing)
+            raise UnknownEnvelopes(f"envelope schemas {sorted(rows.missing)}")
         yield from rows.found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from distributary.formats.protobuf import MessageDecoder, Split
 from tests.fuzz import messages
 from tests.fuzz.messages import Counts, Difference, check
 
+ROOT = Path(__file__).parent.parent
 ROUNDS = 24
 
 
@@ -77,3 +80,11 @@ def test_a_weight_that_proves_nothing_is_found(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(ptars_decoder.PtarsDecoder, "_proven", trusting)
     with pytest.raises((Difference, TypeError, pa.ArrowException)):
         run()
+
+
+def test_the_page_of_reliability_tells_the_figures_of_the_kept_run() -> None:
+    report = json.loads((ROOT / "bench" / "results" / "fuzz-messages.json").read_text())
+    page = " ".join((ROOT / "docs" / "reliability.md").read_text().split())
+    assert report["differences"] == 0
+    for figure in (report["records"], report["schemas"], report["good"], sum(report["set_aside"].values())):
+        assert f"{figure:,}" in page

@@ -97,7 +97,7 @@ ALLOWED = {
 JUDGE = "audit"
 JUDGE_MAY_USE = (
     "audit border config errors names shares state sources.bodies tables.append tables.files tables.quarantine "
-    "tables.store cdc.backlog cdc.names cdc.tally verify"
+    "tables.store registry schemas sources.kafka cdc.backlog cdc.names cdc.tally verify"
 )
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "manager"}
 MODULE_LINES, FUNCTION_LINES = 400, 60

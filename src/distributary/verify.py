@@ -42,8 +42,9 @@ TABLES_AT_A_TIME = 8
 class TableCheck:
     """One table: what came in by the ledger, and where it was found. `rows_written`: in the table's own files.
 
+    `rows_compared`: with their records, value by value.
     `schema_ids`: rows found by writer schema. `rows_pending`: rows of a batch that is not finished; not counted.
-    `rows_foreign`: rows of other writers. rows_in = rows_written + rows_quarantined + rows_lost - rows_duplicated.
+    `rows_foreign`: rows of other writers.  rows_in = rows_written + rows_quarantined + rows_lost - rows_duplicated.
     """
 
     route: str
@@ -59,11 +60,13 @@ class TableCheck:
     rows_pending: int = 0
     rows_foreign: int = 0
     problems: tuple[str, ...] = ()
+    rows_compared: int = 0
 
 
 @dataclass(frozen=True)
 class Verification:
-    """The sums over all tables and rows without one. `quarantine`: its rows by state. `problems`: in words."""
+    """The sums over all tables and rows without one. `quarantine`: its rows by state. `problems`: in words.
+    `notes`: what could not be judged."""
 
     pipeline: str
     ok: bool
@@ -77,6 +80,7 @@ class Verification:
     quarantine: Mapping[str, int]
     source_losses: tuple[str, ...]
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> Exit:

@@ -219,11 +219,17 @@ def status(
 
 
 @app.command()
-def verify(file: File, as_json: Json = False) -> Exit:
+def verify(
+    file: File,
+    deep: Annotated[bool, typer.Option(help="Of messages, compare every row with its record, not a sample.")] = False,
+    as_json: Json = False,
+) -> Exit:
     """Recount the tables against the ledger.
 
     Reads the data files of every table and of the quarantine. Exit code 0 only if nothing is lost or doubled. Of change
-    files, reads all files again by code of its own, and judges every event of the logs and every row of merged tables.
+    files, reads all files again by code of its own, and judges every event of the logs and every row of merged
+    tables. Of messages, decodes a sample of each route and schema id anew, by the official library, and compares every
+    value with its row.
     """
     config = load_file(file)
     from distributary.cli.render import verification_text
@@ -236,6 +242,10 @@ def verify(file: File, as_json: Json = False) -> Exit:
     else:
         from distributary.verify import verify as recount
     found = recount(config)
+    if config.layout != "declarative" and not isinstance(config.source, DatastreamSource):
+        from distributary.audit.payloads import judge_payloads
+
+        found = judge_payloads(config, found, deep=deep)
     say_json(found.to_json()) if as_json else show(verification_text(found))
     return found.exit_code
 

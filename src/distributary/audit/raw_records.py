@@ -1,0 +1,107 @@
+"""Records as the source still has them: from Kafka by offset, or from the raw table of `layout: two_hop`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+
+from distributary.config import KafkaSource, Pipeline
+from distributary.errors import SourceDown
+from distributary.sources.kafka import client_security
+from distributary.tables import append
+from distributary.tables.store import Store
+
+TIMEOUT_SEC = 5.0
+_FAR = 2_000
+"""Offsets that are stepped over rather than sought."""
+
+
+class Place(NamedTuple):
+    topic: str | None
+    partition: int
+    offset: int
+
+
+class Records(Protocol):
+    """`whole`: the bytes are the source's values, with their envelopes; else payloads, with their schema ids."""
+
+    whole: bool
+
+    def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, tuple[int | None, bytes]]:
+        """(schema id, bytes) of those that are still there. Raises SourceDown, DeltaError, OSError."""
+
+
+class KafkaRecords:
+    whole = True
+
+    def __init__(self, source: KafkaSource) -> None:
+        self._source = source
+        client = {"bootstrap.servers": source.bootstrap_servers, "group.id": "distributary-verify"}
+        more = {"enable.auto.commit": False, "log_level": 0, "enable.partition.eof": True}
+        self._consumer = Consumer({**client, **more, **client_security(source.security)})
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, tuple[int | None, bytes]]:
+        found: dict[Place, tuple[int | None, bytes]] = {}
+        by_partition: dict[tuple[str | None, int], list[Place]] = {}
+        for place in sorted(places, key=lambda p: (p.topic or "", p.partition, p.offset)):
+            by_partition.setdefault((place.topic, place.partition), []).append(place)
+        for (topic, partition), wanted in by_partition.items():
+            self._read(str(topic or self._source.topic), partition, wanted, found)
+        return found
+
+    def _read(
+        self, topic: str, partition: int, wanted: list[Place], found: dict[Place, tuple[int | None, bytes]]
+    ) -> None:
+        try:
+            first, end = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_SEC)
+            at = OFFSET_BEGINNING
+            for place in wanted:
+                if not first <= place.offset < end:
+                    continue
+                if at < 0 or not 0 <= place.offset - at <= _FAR:
+                    self._consumer.assign([TopicPartition(topic, partition, place.offset)])
+                    at = place.offset
+                while at <= place.offset:
+                    message = self._consumer.poll(TIMEOUT_SEC)
+                    if message is None or message.error() is not None:
+                        return  # what is left cannot be had
+                    offset, value = message.offset(), message.value()
+                    at = (offset or 0) + 1
+                    if offset == place.offset and isinstance(value, bytes):
+                        found[place] = None, value
+        except KafkaException as e:
+            raise SourceDown(source=f"Kafka at {self._source.bootstrap_servers}", detail=str(e)) from e
+
+
+class BronzeRecords:
+    whole = False
+
+    def __init__(self, config: Pipeline, store: Store) -> None:
+        self._table = append.open_table(config.bronze_path, store)
+        self._envelope = config.envelope
+
+    def close(self) -> None:
+        self._table = None
+
+    def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, tuple[int | None, bytes]]:
+        wanted = set(places)
+        if self._table is None or not wanted:
+            return {}
+        offsets = pa.array(sorted({p.offset for p in wanted}), pa.int64())
+        names = [self._envelope.schema_id, self._envelope.payload]
+        route_is: Any = pc.field(self._envelope.route) == route
+        rows = self._table.to_pyarrow_dataset().to_table(
+            columns=["topic", "partition", "offset", *names], filter=route_is & pc.field("offset").isin(offsets)
+        )
+        found = {}
+        for topic, partition, offset, schema_id, payload in zip(*(c.to_pylist() for c in rows.columns), strict=True):
+            if payload is not None and Place(topic, partition, offset) in wanted:
+                found[Place(topic, partition, offset)] = (schema_id, payload)
+        return found

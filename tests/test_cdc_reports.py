@@ -53,7 +53,7 @@ REPORTS: Sequence[tuple[str, str, str]] = (
     (f"{DFT} 58a91af3e5", "Oracle: same time and SCN, another RS_ID or SSN: dropped",
      "sequence.test_oracle_orders_by_scn_then_rs_id_as_hex_then_ssn"),
     (f"{DFT}#4237", "SQL Server: order by time alone",
-     "sequence.test_sql_server_orders_by_commit_time_then_the_three_parts_of_the_lsn"),
+     "sequence.test_lsns_order_as_hex_numbers_whatever_the_clock_says"),
     ("UPDATE t SET id = id + 1", "a delete and an insert of one key at one position: the delete won",
      "sequence.test_in_mysql_the_upsert_is_the_newer_of_two_events_at_one_place "
      "merge_contract.test_two_events_of_one_key_and_one_place_leave_one_row"),

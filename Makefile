@@ -55,8 +55,11 @@ SEED ?= 1
 chaos: $(READY) ## kill every kind of pipeline at random moments, compare all rows (KILLS=30 SEED=1)
 	$(BIN)/python -m tests.chaos --kills $(KILLS) --seed $(SEED) --json bench/results/chaos.json $(ARGS)
 
-fuzz: $(READY) ## random input against judges that share no code (RECORDS=1000000 SEED=1)
+RECORDS ?= 1000000
+HISTORIES ?= 20000
+fuzz: $(READY) ## random input against judges that share no code (RECORDS=1000000 HISTORIES=20000 SEED=1)
 	$(BIN)/python -m tests.fuzz messages --records $(RECORDS) --seed $(SEED) --json bench/results/fuzz-messages.json
+	$(BIN)/python -m tests.fuzz histories --count $(HISTORIES) --seed $(SEED) --json bench/results/fuzz-histories.json
 
 docs: $(READY) ## write the generated pages (CHECK=1: fail if they are out of date)
 	$(BIN)/python docs/generate.py $(if $(CHECK),--check)

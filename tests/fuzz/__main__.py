@@ -10,9 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-from tests.fuzz import messages
+from tests.fuzz import histories, messages
 
-KINDS = {"messages": messages}
+KINDS = {"messages": messages, "histories": histories}
 
 
 def main() -> int:

@@ -152,6 +152,9 @@ class Replay:
         wanted = "state = 'open'"
         if reasons is not None:
             wanted += f" AND reason IN ({', '.join(repr(r.value) for r in reasons)})"
+        else:
+            # They would end this process too.
+            wanted += f" AND reason <> '{Reason.KILLED_READER}'"
         rows = self._rows(wanted)
         if rows is None:
             return {}, 0

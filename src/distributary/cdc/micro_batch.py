@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.cdc.attempt import Again, Attempt, Result
@@ -23,13 +25,16 @@ from distributary.cdc.orders import ChangeOrders, ChangeOutcome, RouteOrder, Wor
 from distributary.cdc.retries import Aside, Kept, narrowed, previous
 from distributary.cdc.routing import FileRoutes
 from distributary.cdc.settled import Settled
+from distributary.cdc.tasks import run_killers
 from distributary.config import Pipeline
 from distributary.datastream.model import Kind, SourceTable
 from distributary.fanout.attempt import Delivered
+from distributary.state.journal import Journal
 from distributary.state.ledger import Entry
 from distributary.tables import append
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, quarantine_uri, write_rejected
+from distributary.tables.spark_engine import spark_ended
 from distributary.tables.store import Store, join
 from distributary.tables.tip import Tip
 
@@ -82,6 +87,7 @@ class Changes:
         self.kept = Kept(self.quarantine, store)
         self.files = FileRoutes(self.reading, self.options)
         self.settled = Settled(config.state_root, store)
+        self.journal = Journal(config.state_root, store)
         self.by_spark = BySpark(spark, store)
         self.tips: dict[str, Tip] = {}
         """What the last batch's commits left behind in the log tables, by route."""
@@ -124,6 +130,7 @@ class Changes:
         here = {route for found in routes.values() for route in found}
         orders = replace(
             self.orders(stream, batch, self._routes(routes, parked)),
+            killed=self.journal.killed(stream, batch),
             tips={route: tip for route, tip in self.tips.items() if route in here},
             merge_tips={route: tip for route, tip in self.merge_tips.items() if route in here},
         )
@@ -204,6 +211,22 @@ class Changes:
                 return Attempt(self.by_spark, orders, self._slots).run(files, routes)
             except Again as again:
                 orders = replace(orders, routes={**orders.routes, **again.routes}, tips={}, merge_tips={})
+            except (PySparkException, Py4JError) as e:
+                killed = self._found_killers(files, orders, e)
+                orders = replace(orders, killed=killed, tips={}, merge_tips={})
+
+    def _found_killers(self, files: Sequence[WorkFile], orders: ChangeOrders, error: Exception) -> dict[str, str]:
+        """After a job has failed: the files that end their reader. Written down before a table is touched without them.
+        Raises `error` where there are no new ones."""
+        left = [file for file in files if file.path not in orders.killed]
+        if spark_ended(error) or not left:
+            raise error
+        found = run_killers(self.by_spark.spark, left, orders, self._slots)
+        if not found:
+            raise error
+        killed = {**orders.killed, **found}
+        self.journal.write_killed(orders.stream, orders.batch, killed)
+        return killed
 
     # -- after ---------------------------------------------------------------------------------------------
 

@@ -101,6 +101,8 @@ class ChangeOrders:
     merge_tips: Mapping[str, MergeTip] = field(default_factory=dict)
     waiting: Mapping[str, Sequence[tuple[str, bytes]]] = field(default_factory=dict)
     part: str = ""
+    killed: Mapping[str, str] = field(default_factory=dict)
+    """Files that end the process which reads them, and by which signal."""
 
     @property
     def app(self) -> str:

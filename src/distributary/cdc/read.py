@@ -46,6 +46,10 @@ def read_files(files: Iterable[WorkFile], owned: frozenset[str] | None, orders: 
 
 def _read(file: WorkFile, owned: frozenset[str] | None, orders: ChangeOrders, found: ReadFiles) -> None:
     started = time.monotonic()
+    if file.path in orders.killed:
+        detail = f"it ended the process that read it: {orders.killed[file.path]}"
+        found.rejected += _whole(file, Reason.KILLED_READER, detail, found)
+        return
     try:
         events, changed = load(file, orders)
     except FileNotFoundError as e:

@@ -9,9 +9,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from distributary.apart import killers
 from distributary.cdc.deliver import Work, deliver
 from distributary.cdc.merging import MergeWork, merge_files
-from distributary.cdc.orders import ChangeOrders
+from distributary.cdc.orders import ChangeOrders, WorkFile
+from distributary.cdc.read import load
 from distributary.fanout.tasks import SAID_DDL, heard, said
 from distributary.fanout.workers import in_worker
 
@@ -24,6 +26,12 @@ def run_deliver(spark: SparkSession, buckets: Sequence[Sequence[Work]], orders: 
 def run_merges(spark: SparkSession, work: Sequence[MergeWork], orders: ChangeOrders) -> list[Any]:
     """One task per table to be merged."""
     return _run(spark, len(work), partial(merge_task, work=work, orders=orders))
+
+
+def run_killers(spark: SparkSession, files: Sequence[WorkFile], orders: ChangeOrders, tasks: int) -> dict[str, str]:
+    """The files that end the process which reads them, and by which signal; each is tried in a process of its own."""
+    shares = [list(files[n::tasks]) for n in range(min(tasks, len(files)))]
+    return dict(_run(spark, len(shares), partial(killers_task, shares=shares, orders=orders)))
 
 
 def _run(spark: SparkSession, tasks: int, function: Any) -> list[Any]:
@@ -47,6 +55,15 @@ def merge_task(
 ) -> Iterator[pa.RecordBatch]:
     for number in _numbers(batches):
         yield said([merge_files(work[number], orders)])
+
+
+@in_worker
+def killers_task(
+    batches: Iterator[pa.RecordBatch], shares: Sequence[Sequence[WorkFile]], orders: ChangeOrders
+) -> Iterator[pa.RecordBatch]:
+    for number in _numbers(batches):
+        files = shares[number]
+        yield said([(files[n].path, how) for n, how in killers(partial(load, orders=orders), files).items()])
 
 
 def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:

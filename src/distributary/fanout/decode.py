@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from distributary.border import by_halves, contained
 from distributary.errors import DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.fanout.chunks import Groups, Writer
-from distributary.fanout.orders import ORIGIN, ORIGIN_TYPE, Orders, payload_columns
+from distributary.fanout.orders import ORIGIN, ORIGIN_TYPE, Orders, fingerprint, payload_columns
 from distributary.formats.framing import frame_all
 from distributary.formats.protobuf import BadIndex, decoder_for
 from distributary.registry.compile import CompiledSchema
@@ -113,6 +113,12 @@ def _decode_writer(
         why = contained(e)
         reject(every, Reason.BROKEN_SCHEMA, str(e) if isinstance(e, SchemaBroken) else why)
         return decoded
+    if orders.killed and (found := _killing(records.column("payload"), orders.killed)):
+        ways = [f"it ended the process that read it: {how}" for how in found.values()]
+        decoded.rejected.append(
+            rejected_rows(route, writer, records, list(found), [Reason.KILLED_READER] * len(found), ways, orders)
+        )
+        records = records.take(pa.array(np.setdiff1d(every, list(found))))
     split = decoder.decode(records.column("payload"))
     if split.rejected:
         at, reasons, details = zip(*((r.position, r.reason, r.detail) for r in split.rejected), strict=True)
@@ -130,6 +136,12 @@ def _decode_writer(
     decoded.batches.append(rows)
     decoded.origins.append(good)
     return decoded
+
+
+def _killing(payloads: pa.Array, killed: Mapping[str, str]) -> dict[int, str]:
+    """Positions of the payloads that end their reader, and by which signal."""
+    prints = map(fingerprint, payloads.to_pylist())
+    return {n: killed[one] for n, one in enumerate(prints) if one in killed}
 
 
 def _shaped(

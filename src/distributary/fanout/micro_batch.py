@@ -8,11 +8,14 @@ crash, or right here without a table that turned out to be broken.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import Pipeline
@@ -24,7 +27,7 @@ from distributary.fanout.demux import EnvelopeReader
 from distributary.fanout.envelopes import Envelopes
 from distributary.fanout.orders import Orders, Outcome, Special
 from distributary.fanout.spool import Spool
-from distributary.fanout.tasks import demux_files_task, demux_task
+from distributary.fanout.tasks import SAID_DDL, demux_files_task, demux_task, heard, killers_task
 from distributary.fanout.wide_attempt import WideAttempt
 from distributary.registry.compile import CompiledSchema
 from distributary.schemas import Schemas
@@ -32,9 +35,11 @@ from distributary.sources.data_files import BatchFiles
 from distributary.state.journal import Journal, Refusals
 from distributary.tables.append import COMMIT_ATTEMPTS, CommitConflict, Owner
 from distributary.tables.quarantine import quarantine_uri
-from distributary.tables.spark_engine import SparkEngine, spark_schema
+from distributary.tables.spark_engine import SparkEngine, spark_ended, spark_schema
 from distributary.tables.store import Store
 from distributary.tables.tip import Tip
+
+log = logging.getLogger("distributary")
 
 
 class Fanout:
@@ -57,6 +62,8 @@ class Fanout:
         """Routes whose table needs engine `spark`, as far as known."""
         self.tips: dict[str, Tip] = {}
         """What the last batch's commits left behind, by route: spares the next batch the opening of the table."""
+        self.killed: dict[str, str] = {}
+        """Records that have ended a worker: they may come again."""
         self.files: Callable[[int], BatchFiles | None] = lambda _: None
         """The files that a batch stands for, where its tasks can read them; else Spark brings the rows."""
 
@@ -78,7 +85,8 @@ class Fanout:
                 self.journal.write(stream, batch, {**chunks.refused, **refused})
             # Only this batch's tips: orders travel with every task.
             tips = {route: self.tips[route] for route in writers if route in self.tips}
-            orders = replace(self.orders(stream, batch, refused, parked), tips=tips)
+            killed = {**self.killed, **self.journal.killed(stream, batch)}
+            orders = replace(self.orders(stream, batch, refused, parked), tips=tips, killed=killed)
             delivered = self._deliver(chunks, writers, orders, compiled)
         delivered.seconds = {"cut": cut - started, "deliver": time.monotonic() - cut}
         return delivered
@@ -162,6 +170,28 @@ class Fanout:
                 conflicts += 1
                 if conflicts >= COMMIT_ATTEMPTS:
                     raise
+            except (PySparkException, Py4JError) as e:
+                orders = replace(orders, killed=self._found_killers(chunks, orders, compiled, e))
+
+    def _found_killers(
+        self, chunks: BatchChunks, orders: Orders, compiled: Mapping[int, CompiledSchema], error: Exception
+    ) -> dict[str, str]:
+        """After a job has failed: the records that end their reader, those that were known and new ones. Written down
+        before a table is touched without them. Raises `error` where there are no new ones."""
+        if spark_ended(error):
+            raise error
+        packing = chunks.records_of({chunk["route"] for chunk in chunks.meta if chunk["kind"] == "rows"})
+        if not packing.buckets:
+            raise error
+        task = partial(killers_task, orders=orders, schemas=compiled)
+        found = {one: how for said in heard(chunks.hand_out(packing, task, SAID_DDL).toArrow()) for one, how in said}
+        if not found.keys() - orders.killed.keys():
+            raise error
+        log.warning("a worker died of %d records, which are set aside (KILLED_READER); the batch goes on", len(found))
+        self.killed |= found
+        killed = {**orders.killed, **found}
+        self.journal.write_killed(orders.stream, orders.batch, killed)
+        return killed
 
     def _remember(self, delivered: Delivered) -> None:
         """Keep the tips of the tables just written; any other knowledge of a table that was touched is stale."""

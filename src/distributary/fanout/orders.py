@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -44,6 +45,11 @@ def payload_columns(columns: pa.Schema) -> pa.Schema:
     return pa.schema([f.with_name(f"{ORIGIN}__field") if f.name.lower() == ORIGIN else f for f in columns])
 
 
+def fingerprint(payload: bytes) -> str:
+    """A record's payload, as `Orders.killed` and the journal have it."""
+    return blake2b(payload, digest_size=16).hexdigest()
+
+
 @dataclass(frozen=True)
 class Special:
     """What the driver decided for a route before the tasks run.
@@ -73,6 +79,8 @@ class Orders:
     special: Mapping[str, Special] = field(default_factory=dict)
     tips: Mapping[str, Tip] = field(default_factory=dict)
     refused: Mapping[int, tuple[Reason, str]] = field(default_factory=dict)
+    killed: Mapping[str, str] = field(default_factory=dict)
+    """Records, by `fingerprint`, that end the process which reads them, and by which signal."""
     wide: str | None = None
     """Address of the one table of all routes (`tables.wide`), where there is one."""
 

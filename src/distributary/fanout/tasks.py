@@ -14,6 +14,7 @@ from distributary.fanout.chunks import read_records
 from distributary.fanout.decode import decode, fit
 from distributary.fanout.deliver import deliver
 from distributary.fanout.demux import EnvelopeReader, demux
+from distributary.fanout.killers import find_killers
 from distributary.fanout.orders import Orders
 from distributary.fanout.pieces import cut_pieces
 from distributary.fanout.spool import SpoolReader
@@ -70,6 +71,17 @@ def deliver_task(
 ) -> Iterator[pa.RecordBatch]:
     """Chunks -> tables; says an Outcome per route and the DataFile of its rejected rows."""
     yield said(list(deliver(chunk_rows(batches), orders, schemas, part=f"{name}{_partition()}")))
+
+
+@in_worker
+def killers_task(
+    batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema]
+) -> Iterator[pa.RecordBatch]:
+    """Chunks -> the records among them that end their reader: (fingerprint, signal)."""
+    for chunk in chunk_rows(batches):
+        if chunk["kind"] == "rows":
+            cut = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
+            yield said(list(find_killers(chunk["route"], cut, orders, schemas)))
 
 
 @in_worker

@@ -43,3 +43,13 @@ class Journal:
         folder = self._folder(stream)
         self.store.put_whole(folder, f"{batch}.json", json.dumps(plan).encode())
         self.store.delete(folder, f"{batch - KEPT}.json")
+        self.store.delete(folder, f"{batch - KEPT}.killed.json")
+
+    def killed(self, stream: str, batch: int) -> dict[str, str]:
+        """What an attempt at this batch has found to end its reader: what, and by which signal. Raises OSError."""
+        body = self.store.get(self._folder(stream), f"{batch}.killed.json")
+        return {} if body is None else dict(json.loads(body))
+
+    def write_killed(self, stream: str, batch: int, killed: Mapping[str, str]) -> None:
+        """Raises OSError when the state folder cannot be written."""
+        self.store.put_whole(self._folder(stream), f"{batch}.killed.json", json.dumps(dict(killed)).encode())

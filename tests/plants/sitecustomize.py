@@ -1,0 +1,67 @@
+"""Put on PYTHONPATH by tests/test_killed.py, so that every Python process of a run has readers that some bytes end.
+
+A payload with `sigkill` ends its process as the kernel does when memory runs out; one with `segfault` reads address 0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.abc
+import importlib.util
+import os
+import signal
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+
+def deadly(body: bytes) -> None:
+    if b"sigkill" in body:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if b"segfault" in body:
+        ctypes.string_at(0)
+
+
+def plant(module: ModuleType) -> None:
+    if module.__name__ == "distributary.formats.protobuf":
+        decode = module.MessageDecoder.decode
+
+        def planted(self: Any, payloads: Any) -> Any:
+            for payload in payloads.to_pylist() if self.full_name == "event" else ():
+                deadly(payload)
+            return decode(self, payloads)
+
+        module.MessageDecoder.decode = planted
+        return
+    read = module.read_events
+
+    def planted_read(body: Any, path: str, *more: Any) -> Any:
+        deadly(path.encode())
+        return read(body, path, *more)
+
+    module.read_events = planted_read  # type: ignore[attr-defined]
+
+
+class Planter(importlib.abc.MetaPathFinder):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name not in ("distributary.formats.protobuf", "distributary.datastream.events"):
+            return None
+        sys.meta_path.remove(self)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def run(module: ModuleType) -> None:
+            execute(module)
+            plant(module)
+
+        spec.loader.exec_module = run  # type: ignore[method-assign]
+        return spec
+
+
+sys.meta_path.insert(0, Planter())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from distributary.errors import Reason
 from distributary.formats.protobuf import decoder_for
 from distributary.registry.compile import compile_text
-from distributary.tables.evolve import Evolution, Policy, Slot, common_type, evolve
+from distributary.tables.evolve import Evolution, Policy, Slot, common_type, evolve, home
 from tests.random_tables import TIMESTAMP, schemas, types
 
 INT, LONG, FLOAT, DOUBLE, STRING = pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string()
@@ -256,6 +256,58 @@ def test_two_fields_that_differ_by_case_get_two_columns() -> None:
     assert found.schema == schema(id=INT, Id__int=INT)
     nested = evolve(None, [schema(s=pa.struct([("id", INT), ("ID", STRING)]))], Policy())
     assert nested.schema == schema(s=struct(id=INT, ID__string=STRING))
+
+
+ONE, TWO = pa.int64(), pa.string()
+TWINS = {"Score": "Score", "score": "score__bigint"}
+
+
+@pytest.mark.parametrize("names", [("Score", "score"), ("score", "Score")], ids=" ".join)
+@pytest.mark.parametrize("later", [[["Score"]], [["score"]], [["score", "Score"]], [["score"], ["Score"]]], ids=str)
+def test_fields_that_differ_by_case_keep_their_columns_whoever_else_comes(
+    names: tuple[str, str], later: list[list[str]]
+) -> None:
+    before = evolve(None, [schema(**dict.fromkeys(names, ONE))], Policy()).schema
+    found = add(before, *(schema(**dict.fromkeys(one, ONE)) for one in later))
+    columns = {names[0]: names[0], names[1]: f"{names[1]}__bigint"}
+    assert all(slot.target == columns[slot.source] for slots in found.slots for slot in slots)
+    assert found.schema == before
+
+
+def test_a_schema_that_has_both_spellings_tells_those_that_have_one_apart() -> None:
+    versions = [schema(Score=ONE), schema(score=ONE), schema(Score=ONE, score=ONE)]
+    evolution = evolve(None, versions, Policy())
+    targets = [{slot.source: slot.target for slot in slots} for slots in evolution.slots]
+    assert targets == [{"Score": "Score"}, {"score": "score__bigint"}, TWINS]
+
+
+def test_an_exact_name_wins_over_one_that_differs_by_case() -> None:
+    found = add(schema(val=ONE), schema(Val=ONE, val=ONE))
+    assert [slot.target for slot in found.slots[0]] == ["Val__bigint", "val"]
+
+
+def test_a_value_of_another_type_does_not_make_another_spelling_a_field_of_its_own() -> None:
+    once = add(schema(id=ONE), schema(ID=TWO)).schema
+    assert once.names == ["id", "id__string"]
+    again = add(once, schema(ID=ONE), schema(Id=TWO))
+    assert [slots[0].target for slots in again.slots] == ["id", "id__string"] and again.schema == once
+
+
+@pytest.mark.parametrize(
+    ("names", "name", "found"),
+    [
+        (["id"], "id", "id"),
+        (["id"], "ID", "id"),
+        (["id"], "key", None),
+        (["Id", "id__bigint"], "id", "id__bigint"),
+        (["Id", "id__bigint"], "Id", "Id"),
+        (["id", "id__string"], "ID", "id"),
+        (["Id", "id__list_string_2"], "id", "id__list_string_2"),
+        (["Id", "id__note"], "id", "Id"),
+    ],
+)
+def test_the_column_of_a_name_is_found_as_it_was_given(names: list[str], name: str, found: str | None) -> None:
+    assert home(names, name) == found
 
 
 def test_a_field_named_like_a_second_column_keeps_its_own() -> None:

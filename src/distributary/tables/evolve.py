@@ -14,12 +14,14 @@ Incoming schemas are merged in the order of their schema ids, so the result does
 Names compare in lower case, as Delta does (delta-io/delta: duplicate columns are found case-insensitively). A field
 that has a number (protobuf) is never taken for one whose name differs by case: its column is its exact name, else
 `<name>__<number>`, so that values stay in their column whatever other fields come and go. Two fields of one schema
-never share a column: the second is a conflict. Untyped fields (null, list<null>) get no column: Delta refuses
-array<void>, and a streaming read refuses void (delta-io/delta#6965).
+never share a column: of names without a number that differ in case only, the one that is spelled as the column has it,
+and the other gets a second column, which stays its own, whoever else is in its message. Untyped fields (null,
+list<null>) get no column: Delta refuses array<void>, and a streaming read refuses void (delta-io/delta#6965).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -91,6 +93,11 @@ def evolve(table: pa.Schema | None, incoming: Sequence[pa.Schema], policy: Polic
     before = list(table) if table is not None else []
     fields, slots = before, []
     for schema in incoming:
+        # Fields that differ in case only are told apart by a schema that has both: their columns come first.
+        plain = [f.name for f in schema if not _is_numbered(f)]
+        if len({_folded(name) for name in plain}) < len(plain):
+            fields, _ = _merge_fields(fields, list(schema), rules)
+    for schema in incoming:
         fields, ways = _merge_fields(fields, list(schema), rules)
         slots.append(ways)
     widened = tuple(widenings(before, fields))
@@ -120,8 +127,11 @@ def _merge_fields(
     A slot stays right when later schemas merge: columns are never renamed or moved, and types only grow.
     """
     columns = _Columns(list(fields), policy, frozenset(_folded(f.name) for f in incoming))
-    slots = tuple(columns.place(new) for new in incoming)
-    return columns.fields, slots
+    # A column is first of all that of the field which is spelled as it is.
+    exact = [_is_numbered(new) or new.name in columns.exact for new in incoming]
+    order = sorted(range(len(incoming)), key=lambda number: not exact[number])
+    slots = {number: columns.place(incoming[number]) for number in order}
+    return columns.fields, tuple(slots[number] for number in range(len(incoming)))
 
 
 @dataclass(slots=True)
@@ -134,11 +144,13 @@ class _Columns:
     fields: list[pa.Field]
     policy: Policy
     own: frozenset[str]
+    exact: dict[str, int] = field(init=False)
     index: dict[str, int] = field(init=False)
     taken: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.index = {_folded(f.name): i for i, f in enumerate(self.fields)}
+        self.exact = {f.name: i for i, f in enumerate(self.fields)}
+        self.index = {_folded(name): i for name, i in reversed(self.exact.items())}
 
     def place(self, new: pa.Field) -> Slot:
         name, at = self._home(new)
@@ -157,17 +169,23 @@ class _Columns:
         return self._beside(new, name)
 
     def _home(self, new: pa.Field) -> tuple[str, int | None]:
-        """The column that is this field's by name, and its place; None where the table has none yet."""
-        at = self.index.get(_folded(new.name))
-        if new.metadata is None or _NUMBER not in new.metadata:
-            return new.name, at
+        """(the name that tells this field's columns from others', its column's place; None where it has none yet)."""
+        if not _is_numbered(new):
+            return self._home_by_name(new.name)
         name = new.metadata.get(_NAME, new.name.encode()).decode()
         own = f"{name}__{new.metadata[_NUMBER].decode()}"
         for candidate in (name, own):
-            at = self.index.get(_folded(candidate))
-            if at is not None and self.fields[at].name == candidate:
+            if (at := self.exact.get(candidate)) is not None:
                 return candidate, at
         return own if _folded(name) in self.index else name, self.index.get(_folded(own))
+
+    def _home_by_name(self, name: str) -> tuple[str, int | None]:
+        """As `home`, of many names one after the other."""
+        at = self.exact.get(name)
+        if at is None and (at := self.index.get(_folded(name))) is not None:
+            at = self.exact[home(list(self.exact), name) or name]
+        # Where another field of this message has the column, the spelling tells the two apart from now on.
+        return name if at is None or at in self.taken else self.fields[at].name, at
 
     def _beside(self, new: pa.Field, column: str) -> Slot:
         """The column `<name>__<type>`; with a number behind it where that name holds something else already."""
@@ -210,7 +228,7 @@ class _Columns:
 
     def _add(self, new: pa.Field, name: str, way: _Way) -> Slot:
         at = len(self.fields)
-        self.index[_folded(name)] = at
+        self.exact[name] = self.index[_folded(name)] = at
         self.taken.add(at)
         self.fields.append(pa.field(name, way.kind))
         return way.slot(new.name, name)
@@ -384,6 +402,33 @@ def _type_word(kind: pa.DataType) -> str:
         if test(kind):
             return word
     return "".join(c if c.isalnum() else "_" for c in str(kind))
+
+
+_SECOND = re.compile(
+    rf"__(list_)*({'|'.join(word for word, _ in _WORDS)}|decimal|timestamp|struct|map)(_\d+)?", re.ASCII
+)
+"""How the name of a second column goes on behind that of the column or field whose values it takes."""
+
+
+def second_columns(names: Sequence[str], name: str) -> list[str]:
+    """The second columns of the column `name`, of those with these `names`: what it cannot hold is in one of them."""
+    return [one for one in names if one.startswith(name) and _SECOND.fullmatch(one, len(name))]
+
+
+def home(names: Sequence[str], name: str) -> str | None:
+    """The column, of those with these `names`, that is the field's; None for a new field.
+
+    The one that is spelled so; else the second column that is spelled so, which the field got where another one, that
+    differs in case only, had the first; else the one that differs in case only.
+    """
+    if name in names:
+        return name
+    alike = next((one for one in names if _folded(one) == _folded(name)), None)
+    return alike and next(iter(second_columns(names, name)), alike)
+
+
+def _is_numbered(new: pa.Field) -> bool:
+    return new.metadata is not None and _NUMBER in new.metadata
 
 
 def _folded(name: str) -> str:

@@ -70,10 +70,10 @@ def send(shop: Shop, *events: Said, types: Mapping[str, Any] | None = None) -> P
 
 
 def spelling(value: Any) -> str | None:
-    """A key's value as text: 1, 1.0 and "1" are one key."""
+    """A key's value as text: 1, 1.0 and "1" are one key, and so are a day and its midnight."""
     if isinstance(value, float) and value == int(value):
         return str(int(value))
-    return None if value is None else str(value)
+    return None if value is None else str(value).removesuffix("T00:00:00Z")
 
 
 def newest(events: Sequence[Said], keys: Sequence[str]) -> dict[tuple[str | None, ...], Said]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any
 
 from distributary.datastream.model import Kind
 from distributary.simulate.change_files.events import Event
 
-Key = tuple[Any, ...]
+Key = tuple[str | None, ...]
 DELETES = ("DELETE", "UPDATE-DELETE")
 
 
@@ -52,6 +53,13 @@ def _hex(text: str) -> list[int]:
     return [int(part, 16) for part in re.split("[:/.]", text.strip())]
 
 
+def spelling(value: Any) -> str | None:
+    """A key's value as text, so that it is the same key in a column of any type: 1, 1.0 and "1"."""
+    if isinstance(value, float | Decimal) and value == int(value):
+        return str(int(value))
+    return None if value is None else str(value)
+
+
 def newest(events: Iterable[Event]) -> dict[Key, Event]:
     """Key -> the event that decides it, of one table's events in any order, each as often as it likes."""
     kept: dict[Key, Event] = {}
@@ -59,7 +67,7 @@ def newest(events: Iterable[Event]) -> dict[Key, Event]:
         change = event.change
         if change.table.kind is Kind.MONGODB and change.change_type == "UPDATE" and change.row["data"] is None:
             continue  # the document was gone when it was looked up: its delete follows
-        key = change.table.key_of(change.row)
+        key = tuple(spelling(value) for value in change.table.key_of(change.row))
         before = kept.get(key)
         if before is None or not _gives_way(event, before):
             kept[key] = event
@@ -76,7 +84,7 @@ def _gives_way(event: Event, before: Event) -> bool:
 
 
 def living(events: Iterable[Event], columns: Iterable[str]) -> dict[Key, dict[str, Any]]:
-    """Key -> row. Every event has its whole row, so a column that the newest one lacks is null."""
+    """Key -> the values of `columns`. Every event has its whole row, so a column that the newest one lacks is null."""
     names = list(columns)
     return {
         key: {name: event.change.row.get(name) for name in names}

@@ -17,6 +17,7 @@ from distributary.cdc.by_spark import BySpark
 from distributary.cdc.deliver import Work
 from distributary.cdc.gather import shares_of
 from distributary.cdc.joining import agrees, joined, schema_of, source_of, take_merge
+from distributary.cdc.keys import key_types
 from distributary.cdc.merging import MergeWork
 from distributary.cdc.orders import STRAY, ChangeOrders, ChangeOutcome, RouteOrder, Seen, WorkFile
 from distributary.cdc.routing import groups
@@ -186,8 +187,9 @@ class Attempt:
                 files = tuple(f.path for f in outcome.files)
                 brought = tuple(outcome.brought.items())
                 shares = shares_of(sum(f.size for f in outcome.files))
-                source, at = source_of(outcome), outcome.files_at
-                work.append(MergeWork(source, outcome.keys, at, files, orders.batch, -1, brought, shares))
+                source, at, keys = source_of(outcome), outcome.files_at, outcome.keys
+                types = key_types(schema_of(outcome), keys)
+                work.append(MergeWork(source, keys, at, files, orders.batch, -1, brought, shares, types))
         found = {o.route: o for o in done.outcomes.values() if o.merge_spark}
         found |= {merged.route: merged for merged in run_merges(self.by_spark.spark, work, orders)}
         for route, merged in found.items():

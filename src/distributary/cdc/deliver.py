@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from distributary.cdc.fitting import Fitted, RouteEvents, newest_ms, origins
+from distributary.cdc.keys import key_columns
 from distributary.cdc.log import append_events, write_files
 from distributary.cdc.merging import merge_now
 from distributary.cdc.orders import ChangeOrders, ChangeOutcome, Seen, WorkFile
@@ -83,6 +84,7 @@ def deliver_route(events: RouteEvents, orders: ChangeOrders) -> tuple[ChangeOutc
         outcome.again = _brought_back(events, fitted)
         outcome.rows_in += sum(map(len, outcome.again.values()))
     outcome.brought, outcome.split = fitted.brought, fitted.split
+    outcome.keys = key_columns(fitted.table.column_names, keys[0])
     try:
         merge_now(events, keys, fitted, orders, outcome)
     except BaseException as e:

@@ -61,8 +61,11 @@ class RouteEvents:
         return sum(part.events.rows.num_rows for part in self.parts if part.again)
 
     def key_lists(self) -> list[tuple[str, ...]]:
-        """The key columns that the events name; one list in all but the oddest batches."""
-        return list(dict.fromkeys(part.events.keys for part in self.parts))
+        """The key columns that the events name: one list in all but the oddest batches. That of the newest is first."""
+        found = dict.fromkeys(part.events.keys for part in self.parts)
+        if len(found) > 1:
+            found = dict.fromkeys(part.events.keys for part in sorted(self.parts, key=_newest, reverse=True))
+        return list(found)
 
 
 @dataclass(frozen=True)
@@ -230,6 +233,11 @@ def _unfit(route: str, rows: pa.RecordBatch, found: Mapping[int, tuple[Reason, s
         origin = taken.column(ORIGIN).combine_chunks()
         values = as_text(taken.drop_columns([ORIGIN]))
         yield rejected_events(route, origin, reason, f"column {column!r}", values)
+
+
+def _newest(part: Part) -> str:
+    """The place in true order of a part's newest event."""
+    return pc.max(pc.struct_field(part.events.rows.column(METADATA), "change_sequence_number")).as_py() or ""
 
 
 def origins(events: RouteEvents, batch: int) -> pa.StructArray:

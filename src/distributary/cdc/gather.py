@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from distributary.datastream.hashing import Words, row_hash
+from distributary.datastream.key_text import spelled
 from distributary.datastream.reduce import newest
 from distributary.datastream.sequence import OrderSettings
 
@@ -78,32 +78,10 @@ def in_share(rows: pa.Table, keys: Sequence[str], number: int, shares: int) -> p
 
 
 def _numbers(rows: pa.Table, keys: Sequence[str], shares: int) -> Words:
-    """Each row's share: the same one for a key in every table, whoever wrote it."""
-    columns = {key: _plain(rows.column(key)) for key in keys}
+    """Each row's share: the same one for a key in every table, whoever wrote it and whatever type its columns have."""
+    columns = {key: spelled(rows.column(key)) for key in keys}
     hashed = row_hash(columns, rows.num_rows).to_numpy(zero_copy_only=False)
     return np.asarray((hashed >> np.uint64(32)) % np.uint64(shares))
-
-
-def _plain(column: pa.ChunkedArray) -> pa.Array:
-    """A key's values in a form that does not hang on who wrote them: a widened column has the old one's values."""
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-    kind = array.type
-    if pa.types.is_integer(kind):
-        return array.cast(pa.int64())
-    if pa.types.is_floating(kind):
-        wide = pc.add(array.cast(pa.float64()), 0.0)  # one zero
-        return pc.if_else(pc.is_nan(wide), pa.scalar(float("nan")), wide)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return array.cast(pa.string())
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
-        return array.cast(pa.binary())
-    if pa.types.is_timestamp(kind):
-        return array.cast(pa.timestamp("us", tz=kind.tz)).cast(pa.int64())
-    if pa.types.is_decimal(kind):
-        return pa.array([None if v is None else str(v.normalize()) for v in array.to_pylist()], pa.string())
-    return array
 
 
 class Gathered:
@@ -137,4 +115,4 @@ class Gathered:
 
 
 def _joined(pieces: list[pa.Table]) -> pa.Table:
-    return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces, promote_options="default")
+    return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces, promote_options="permissive")

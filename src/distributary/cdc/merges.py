@@ -15,6 +15,7 @@ from typing import Any
 from deltalake.exceptions import DeltaError
 
 from distributary.cdc.gather import shares_of
+from distributary.cdc.keys import key_columns, key_types
 from distributary.cdc.logs import files_of
 from distributary.cdc.merging import MergeWork
 from distributary.cdc.micro_batch import Behind, Changes, about
@@ -117,7 +118,10 @@ class Merges:
         files = files_of(log, after + 1)
         brought = tuple(self.changes.brought.get(route, {}).items())
         shares = shares_of(sum(files.values()))
-        return MergeWork(behind.source, behind.keys, uri, tuple(files), upto, after, brought, shares)
+        columns = append.arrow_schema(log)
+        keys = key_columns(columns.names, behind.keys)
+        types = key_types(columns, keys)
+        return MergeWork(behind.source, keys, uri, tuple(files), upto, after, brought, shares, types)
 
     def _newly_parked(self, outcome: ChangeOutcome) -> bool:
         """Does the ledger still take this merged table for one that works?"""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 
 from distributary.cdc.fitting import RESERVED, Fitted, RouteEvents
 from distributary.cdc.gather import Gathered, by_share
+from distributary.cdc.keys import KeyTypes, key_columns, key_types, whole, with_types
 from distributary.cdc.logs import log_rows
 from distributary.cdc.orders import ORIGIN, ChangeOrders, ChangeOutcome
 from distributary.cdc.orphans import resolve, split
@@ -26,17 +27,20 @@ from distributary.cdc.unjudged import unjudged
 from distributary.datastream.anew import BegunAnew
 from distributary.datastream.model import SourceTable
 from distributary.datastream.reduce import Reduced, reduce_rows
-from distributary.errors import KeysChanged, LogBegunAnew, Reason
+from distributary.errors import KeysChanged, KeyTypeChanged, LogBegunAnew, Reason
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import write_data_file
-from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
+from distributary.tables.evolve import common_type
+from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows, why_spark
+from distributary.tables.rewrite import rewrite_wider
 
 
 @dataclass(frozen=True)
 class MergeWork:
     """Data files in `folder` whose rows are to be merged. `upto`: the newest batch in them that is meant; `after`:
-    batches up to this one are merged already. `brought`: columns by schema key. `shares`: of the keys."""
+    batches up to this one are merged already. `brought`: columns by schema key. `shares`: of the keys. `key_types`: of
+    the rows of all files together (`cdc.keys`)."""
 
     source: SourceTable
     keys: tuple[str, ...]
@@ -46,6 +50,7 @@ class MergeWork:
     after: int = -1
     brought: tuple[tuple[str, tuple[str, ...]], ...] = ()
     shares: int = 1
+    key_types: KeyTypes = field(default_factory=dict)
 
 
 def merge_now(
@@ -65,6 +70,7 @@ def merge_now(
     if order.merge in ("later", "parked"):
         outcome.merge_state = "waiting" if order.merge == "later" else "parked"
         return
+    keys = [key_columns(fitted.table.column_names, names) for names in keys]
     if len({frozenset(k) for k in keys}) > 1:
         raise KeysChanged(
             route=events.source.route, table=outcome.merged, known=", ".join(keys[0]), found=", ".join(keys[-1])
@@ -113,6 +119,10 @@ def _on_tip(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: 
     # Events that wait for another one look for it in the table.
     if tip is None or orders.waiting.get(route) or named.why_spark(route) is not None:
         return False
+    types = key_types(rows.schema, outcome.keys, tip.arrow_schema())
+    if not _hold(tip.arrow_schema(), types):
+        return False
+    rows = whole(rows, types)
     if split(rows, outcome.keys)[1].num_rows:
         return False
     assert outcome.merged is not None
@@ -140,10 +150,11 @@ def _opened(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: 
     owner = Owner(orders.pipeline, route, outcome.keys)
     table = append.open_owned(uri, owner, orders.store)
     _check_keys(uri, route, table, outcome.keys)
+    table, types = _with_wider_keys(uri, route, table, rows.schema, orders, outcome)
     rules = named.rules(source, horizon(table))
     started = time.monotonic()
-    whole = _whole(source, rows, table, orders, outcome)
-    reduced = reduce_rows(whole, outcome.keys, rules.order, rules.gaps(absent(whole, outcome.brought)))
+    events = _identified(source, whole(rows, types), table, orders, outcome)
+    reduced = reduce_rows(events, outcome.keys, rules.order, rules.gaps(absent(events, outcome.brought)))
     outcome.seconds["reduce"] = time.monotonic() - started
     if table is not None and append.committed_batch(table, mark.app) >= mark.batch:
         outcome.merge_state = "merged"
@@ -158,6 +169,42 @@ def _opened(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: 
         return
     outcome.seconds["merge"] = time.monotonic() - started - outcome.seconds["reduce"]
     take_merged(outcome, merged, reduced.rows)
+
+
+def _hold(merged: pa.Schema, types: KeyTypes) -> bool:
+    """Do the table's key columns have these types?"""
+    return all(merged.field(key).type == kind for key, kind in types.items() if key in merged.names)
+
+
+def _with_wider_keys(
+    uri: str, route: str, table: DeltaTable | None, rows: pa.Schema, orders: ChangeOrders, outcome: ChangeOutcome
+) -> tuple[DeltaTable | None, KeyTypes]:
+    """The merged table with key columns that hold the keys of `rows` too, and the types of these.
+
+    Raises KeyTypeChanged, CommitConflict, DeltaError, OSError.
+    """
+    if table is None:
+        return None, key_types(rows, outcome.keys)
+    before = append.arrow_schema(table)
+    types = key_types(rows, outcome.keys, before)
+    if _hold(before, types):
+        return table, types
+    named, policy = orders.named, orders.named.policy(route)
+    owner = Owner(orders.pipeline, route, outcome.keys)
+    why = named.why_spark(route) or why_spark(table, Target(uri, table, owner, orders.store, policy))
+    if why is None:
+        rewrite_wider(uri, before, with_types(before, types), orders.store)
+        return append.open_owned(uri, owner, orders.store), types
+    for key, kind in types.items():
+        known = before.field(key).type if key in before.names else kind
+        if common_type(known, kind) is None or policy.type_change != "widen" or not policy.can_widen:
+            remedy = f"distributary resync FILE --route {route}"
+            if append.spark_needed(table):
+                remedy = f"remove the table, then {remedy}"
+            raise KeyTypeChanged(
+                route=route, table=uri, column=key, known=str(known), needed=str(kind), why=why, remedy=remedy
+            )
+    return table, types
 
 
 def take_merged(outcome: ChangeOutcome, merged: Merged, rows: pa.Table | None = None) -> None:
@@ -189,7 +236,7 @@ UNSAID = "_unsaid_"
 """Begins the names of columns that say which rows do not speak of a column; in files on their way to Spark only."""
 
 
-def _whole(
+def _identified(
     source: SourceTable, rows: pa.Table, table: DeltaTable | None, orders: ChangeOrders, outcome: ChangeOutcome
 ) -> pa.Table:
     """Rows that all have a key: deletes by ROWID get theirs, those of earlier batches too; who finds none waits."""
@@ -198,7 +245,9 @@ def _whole(
     rows, orphans = split(rows, outcome.keys)
     new = orphans.num_rows
     if held:
-        orphans = pa.concat_tables([orphans, *held], promote_options="default").select(rows.column_names)
+        types = {key: rows.schema.field(key).type for key in outcome.keys}
+        held = [whole(one, types) for one in held]
+        orphans = pa.concat_tables([orphans, *held], promote_options="permissive").select(rows.column_names)
     if not orphans.num_rows:
         return rows
     places = [(uri, found) for uri, found in ((outcome.merged, table), _log_of(source, orders)) if uri and found]
@@ -253,7 +302,8 @@ def merge_files(work: MergeWork, orders: ChangeOrders) -> ChangeOutcome:
     )
     outcome.merge_state = "merged"
     try:
-        pieces = log_rows(work.folder, work.files, orders.store, None, work.after, work.upto)
+        rows_of_files = log_rows(work.folder, work.files, orders.store, None, work.after, work.upto)
+        pieces = (whole(piece, work.key_types) for piece in rows_of_files)
         for number, share in enumerate(by_share(pieces, work.keys, work.shares)):
             with of_one_log(source.route, outcome.merged or ""):
                 rows = _gathered(work, share, orders)

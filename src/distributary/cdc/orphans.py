@@ -14,7 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from distributary.cdc.keys import key_types, paths_of, whole
+from distributary.datastream.key_text import in_type
 from distributary.datastream.model import METADATA
+from distributary.tables import append
 from distributary.tables.files import TableFiles
 from distributary.tables.store import Store
 
@@ -51,8 +54,7 @@ def resolve(
             if (at >= 0).any():
                 found.append(_with_keys(left.filter(pa.array(at >= 0)), known.take(pa.array(at[at >= 0])), keys))
                 left = left.filter(pa.array(at < 0))
-    whole = pa.concat_tables(found) if found else orphans.slice(0, 0)
-    return whole, left
+    return pa.concat_tables(found) if found else orphans.slice(0, 0), left
 
 
 def _lookup(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
@@ -66,8 +68,11 @@ def _lookup(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def _parts(uri: str, table: DeltaTable, keys: Sequence[str], store: Store) -> Iterator[pa.Table]:
-    for piece in TableFiles(table, uri, store).read_all([*keys, _ROW_ID, _TX_ID]):
-        known = piece.filter(pc.and_(pc.is_valid(piece.column(_ROW_ID)), pc.is_valid(piece.column(keys[0]))))
+    columns = append.arrow_schema(table)
+    types, paths = key_types(columns, keys), paths_of(columns.names, keys)
+    for piece in TableFiles(table, uri, store).read_all([*paths, _ROW_ID, _TX_ID]):
+        known = whole(piece.filter(pc.is_valid(piece.column(_ROW_ID))), types)
+        known = known.filter(pc.is_valid(known.column(keys[0])))
         if known.num_rows:
             yield known
 
@@ -92,6 +97,6 @@ def _with_keys(orphans: pa.Table, known: pa.Table, keys: Sequence[str]) -> pa.Ta
     for key in keys:
         at = orphans.column_names.index(key)
         orphans = orphans.set_column(
-            at, orphans.schema.field(at), known.column(key).cast(orphans.schema.field(at).type)
+            at, orphans.schema.field(at), in_type(known.column(key), orphans.schema.field(at).type)
         )
     return orphans

@@ -20,11 +20,12 @@ from deltalake.exceptions import DeltaError
 
 from distributary.cdc.fitting import key_names, with_origin
 from distributary.cdc.gather import by_share, shares_of
+from distributary.cdc.keys import key_columns, paths_of, whole
 from distributary.cdc.logs import RECONCILED, bytes_of
 from distributary.cdc.names import Named
 from distributary.cdc.orders import ORIGIN
 from distributary.config import Pipeline
-from distributary.datastream.key_text import key_texts
+from distributary.datastream.key_text import as_type, key_texts, spelled
 from distributary.datastream.model import METADATA, SourceTable
 from distributary.datastream.sequence import REPAIR_MARGIN_MS
 from distributary.errors import BadInput, StoreDown
@@ -86,6 +87,7 @@ class Reconcile:
             merged = append.open_owned(self.uri, self.owner, self.store)
             if log is None or merged is None:
                 raise BadInput(detail=f"{self.route}: there is no table to reconcile yet")
+            self.keys = key_columns(append.arrow_schema(log).names, self.keys)
             since = self._since(log)
             self.report.since = datetime.fromtimestamp(since / 1000, UTC).isoformat().replace("+00:00", "Z")
             self._gone = self._vanished(log, merged, since)
@@ -152,9 +154,10 @@ class Reconcile:
         return pa.concat_tables(found, promote_options="permissive")
 
     def _shown(self, log: DeltaTable, since: int) -> Iterator[pa.Table]:
-        for piece in TableFiles(log, self.log_uri, self.store).read_all([*self.keys, _TIME, _BACKFILL]):
+        paths = paths_of(append.arrow_schema(log).names, self.keys)
+        for piece in TableFiles(log, self.log_uri, self.store).read_all([*paths, _TIME, _BACKFILL]):
             wanted = pc.and_(pc.fill_null(piece.column(_BACKFILL), False), pc.greater_equal(piece.column(_TIME), since))
-            yield piece.filter(pc.fill_null(wanted, False)).select(list(self.keys))
+            yield _spelled(piece.filter(pc.fill_null(wanted, False)), self.keys).select(list(self.keys))
 
     def _before(self, merged: DeltaTable, since: int) -> Iterator[pa.Table]:
         """Living rows whose last event came before the backfill."""
@@ -165,15 +168,14 @@ class Reconcile:
             yield piece.filter(pc.fill_null(wanted, False))
 
 
-def _comparable(value: Any) -> Any:
-    """Floats as the merge compares them: one zero, one NaN."""
-    if isinstance(value, float):
-        return "NaN" if value != value else value + 0.0
-    return value
+def _spelled(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """With keys as text, in which they are the same whatever the types of their columns are."""
+    return whole(rows, dict.fromkeys(keys, pa.string()))
 
 
 def _tuples(rows: pa.Table, keys: Sequence[str]) -> list[tuple[Any, ...]]:
-    return list(zip(*(map(_comparable, rows.column(key).to_pylist()) for key in keys), strict=True))
+    texts = _spelled(rows, keys)
+    return list(zip(*(texts.column(key).to_pylist() for key in keys), strict=True))
 
 
 def _deletes(gone: pa.Table, keys: Sequence[str], schema: pa.Schema, since: str) -> pa.Table:
@@ -201,12 +203,21 @@ def _deletes(gone: pa.Table, keys: Sequence[str], schema: pa.Schema, since: str)
     columns: dict[str, Any] = {
         METADATA: _struct(given, kind, count),
         ORIGIN: _struct(origin, schema.field(ORIGIN).type, count),
-        **{key: gone.column(key).combine_chunks() for key in keys},
+        **{key: _as_in_log(spelled(gone.column(key)), schema.field(key).type) for key in keys if key in schema.names},
     }
     return pa.table(
         [(columns[f.name] if f.name in columns else pa.nulls(count, f.type)) for f in schema],
         schema=schema,
     )
+
+
+def _as_in_log(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The keys that the log's column can hold; `_origin` has them all."""
+    found = as_type(texts, kind)
+    if found is not None:
+        return found
+    each = [as_type(texts.slice(n, 1), kind) for n in range(len(texts))]
+    return pa.concat_arrays([pa.nulls(1, kind) if one is None else one for one in each])
 
 
 def _struct(given: Mapping[str, pa.Array], kind: pa.StructType, count: int) -> pa.StructArray:

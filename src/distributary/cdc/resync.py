@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from distributary.cdc.gather import Gathered, by_share, in_share, shares_of
+from distributary.cdc.keys import NEWEST, key_columns, key_types, newest_key_columns, whole, with_types
 from distributary.cdc.log import payload_schema
 from distributary.cdc.logs import bytes_of, log_rows
 from distributary.cdc.merging import absent, of_one_log
@@ -32,7 +33,7 @@ from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
-from distributary.tables.files import file_names
+from distributary.tables.files import TableFiles, file_names
 from distributary.tables.merge_rows import as_merged
 from distributary.tables.store import Store
 
@@ -85,11 +86,12 @@ def rebuild(config: Pipeline, route: str, known: Behind) -> Rebuilt:
         check_not_begun(config, store)
         ledger = Ledger(config.state_root, config.pipeline, store)
         with of_one_log(route, str(named.merged(known.source))):
-            done = _Rebuild(config, ledger, route, known).run()
+            build = _Rebuild(config, ledger, route, known)
+            done = build.run()
         # In the ledger it is one entry of its own: a table that was parked, for its keys, is not any more.
         stream = f"{RESYNC}{uuid.uuid4()}"
         log = named.log(known.source)
-        outcome = ChangeOutcome(route, log or "", "empty", source=known.source, keys=known.keys, merged=done.table)
+        outcome = ChangeOutcome(route, log or "", "empty", source=known.source, keys=build.keys, merged=done.table)
         outcome.keeps, outcome.brought = bool(known.brought), dict(known.brought)
         more = outcome.more()
         more["merge_state"] = "merged"
@@ -124,8 +126,12 @@ class _Rebuild:
                 raise BadInput(detail=f"{self.route}: there is no log table at {self.log_uri}")
             if table is not None and (why := append.spark_needed(table)):
                 raise BadInput(detail=f"{self.uri}: it needs Spark's own writer ({why}), which a rebuild does not use")
+            schema = append.arrow_schema(log)
+            self.keys = key_columns(schema.names, self._keys_now(log))
+            self.types = key_types(schema, self.keys)
+            self.owner = replace(self.owner, keys=self.keys)
             # The log first has each batch, so it holds all that the merged table does.
-            files = self._build(log, append.arrow_schema(log))
+            files = self._build(log, schema)
             mark = self._mark(log, table)
             if self._commit(table, files, mark):
                 return self.report
@@ -133,6 +139,12 @@ class _Rebuild:
         raise StoreDown(
             path=self.uri, detail=f"a run has merged into it {SWAPS} times meanwhile; raise tables.merge_every"
         )
+
+    def _keys_now(self, log: DeltaTable) -> tuple[str, ...]:
+        """The key by the settings, else as the newest event names it: a late file may still name the one before."""
+        if Named.of(self.config).own(self.route).keys is not None:
+            return self.keys
+        return newest_key_columns(TableFiles(log, self.log_uri, self.store).read_all(NEWEST)) or self.keys
 
     def _commit(self, table: DeltaTable | None, files: Sequence[DataFile], mark: Mark) -> bool:
         schema = self._schema()
@@ -190,7 +202,7 @@ class _Rebuild:
         """The log's rows that have a key; the others go to `orphans`."""
         for piece in log_rows(self.log_uri, names, self.store, schema):
             report.events += piece.num_rows
-            rows, lost = split(piece, self.keys)
+            rows, lost = split(whole(piece, self.types), self.keys)
             if lost.num_rows:
                 orphans.append(lost)
             yield rows
@@ -200,5 +212,6 @@ class _Rebuild:
         return reduce_rows(rows, self.keys, self.rules.order, gaps).rows
 
     def _schema(self) -> pa.Schema:
-        plain = pa.schema([f for f in payload_schema(self._columns) if f.name != ORIGIN])
+        columns = with_types(payload_schema(self._columns), self.types)
+        plain = pa.schema([f for f in columns if f.name != ORIGIN])
         return as_merged(plain.empty_table(), self.keys, self.rules).schema

@@ -86,6 +86,13 @@ def as_type(texts: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | 
     return values if spelled(values).equals(texts.cast(pa.string())) else None
 
 
+def in_type(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """A column's values in a wider type; as text they are spelled as keys are. Raises pa.ArrowInvalid."""
+    if column.type == kind:
+        return column
+    return spelled(column).cast(kind) if _is_text(kind) else column.cast(kind)
+
+
 def holding(kind: pa.DataType, texts: pa.Array | pa.ChunkedArray) -> pa.DataType:
     """The type that a key column of type `kind` must have to hold these too: itself, or the narrowest wider one.
 

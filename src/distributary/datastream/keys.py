@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.datastream.key_text import in_type
+
 Codes = npt.NDArray[np.int64]
 
 
@@ -46,9 +48,7 @@ class KeyIndex:
         found = np.zeros(rows.num_rows, np.int64)
         for number, key in enumerate(self._keys):
             values = self._values[number]
-            column = _comparable(rows.column(key))
-            if column.type != values.type:
-                column = column.cast(values.type)
+            column = _comparable(in_type(rows.column(key), values.type))
             codes = _lookup(column, values)
             if number:
                 pairs = _lookup(pa.array(found * len(values) + codes), self._pairs[number - 1])

@@ -74,6 +74,7 @@ from distributary.errors.sources import (
 from distributary.errors.tables import (
     ExpectationBroken,
     KeysChanged,
+    KeyTypeChanged,
     LogBegunAnew,
     QuarantineLimit,
     ReplayMismatch,
@@ -102,6 +103,7 @@ __all__ = [
     "HandoverFailed",
     "JavaMissing",
     "KafkaDown",
+    "KeyTypeChanged",
     "KeysChanged",
     "LayoutChanged",
     "LintFailed",

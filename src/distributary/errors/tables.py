@@ -63,6 +63,16 @@ class LogBegunAnew(NeedsAttention):
     )
 
 
+class KeyTypeChanged(NeedsAttention):
+    """A key column's values do not fit into the merged table's column, and its engine cannot make that one wider."""
+
+    condition = "KEY_TYPE_CHANGED"
+    template = (
+        "{route}: key column {column!r} of {table} is of type {known}, but its keys need {needed} now, and the table "
+        "cannot be written anew by itself ({why}). It is not merged any further; its log goes on. Rebuild it: {remedy}"
+    )
+
+
 class QuarantineLimit(NeedsAttention):
     condition = "QUARANTINE_LIMIT"
     template = (

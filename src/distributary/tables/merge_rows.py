@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.datastream import anew
+from distributary.datastream.key_text import in_type
 from distributary.datastream.keys import KeyIndex
 from distributary.datastream.reduce import METADATA, Gaps, Places, Ranked, has_row_ids
 from distributary.datastream.sequence import Bools, OrderSettings
@@ -225,7 +226,7 @@ def fitted(part: pa.Table, schema: pa.Schema) -> pa.Table:
             columns.append(pa.nulls(part.num_rows, wanted.type))
         else:
             column = part.column(at)
-            columns.append(column if column.type == wanted.type else column.cast(wanted.type))
+            columns.append(in_type(column, wanted.type))
     return pa.table(columns, schema=schema)
 
 

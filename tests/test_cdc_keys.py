@@ -290,7 +290,6 @@ def test_of_columns_that_differ_in_case_only_either_may_be_the_key(shop: Sparkle
     rows = shop.merged("public_t").to_pylist()
     assert in_table(rows, ("id__bigint",)) == {("1",): "d", ("2",): "b"}
     assert {row["Id"] for row in rows} == {7, 9}
-    shop.check()
     resync(shop)
     assert in_table(shop.merged("public_t").to_pylist(), ("id__bigint",)) == {("1",): "d", ("2",): "b"}
 

@@ -63,7 +63,7 @@ def write(engine: Engine, dice: Random) -> list[File]:
 
 
 def _is_wide(engine: Engine, event: dict[str, Any]) -> bool:
-    return engine.kind != "mongodb" and bool(event["payload"]["n"] >= 2**31)
+    return engine.kind != "mongodb" and (event["payload"]["n"] or 0) >= 2**31
 
 
 def _readings(engine: Engine, dice: Random) -> list[dict[str, Any]]:

@@ -26,9 +26,8 @@ end of the uuid counts them. So k3 is the read time and k4 the reading, the coun
 is left and then taken (`UPDATE t SET id = id + 1`) lives, and one that is taken and then left (a row that moves there
 and back) does not. "The upsert is the newer one" decides only where all these are alike, as in files without uuids of
 this form. An event that is read again, with another uuid, is read later, so that the last reading decides as a whole.
-Limits: a reading that breaks off inside a binlog event decides until the event has been read to its end. Of two readings
-in one millisecond, or where the counter begins again within one, nobody knows the first; the same one is taken as the
-later everywhere.
+Limits: a reading that breaks off inside a binlog event decides until that has been read to its end. Of two readings in
+one millisecond, or where a counter begins again, nobody knows the first; the same one is the later everywhere.
 """
 
 from __future__ import annotations

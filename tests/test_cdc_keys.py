@@ -339,7 +339,7 @@ def test_keys_of_odd_texts_stay_apart(shop: Sparkless) -> None:
 
 
 def test_floats_have_one_zero_and_one_nan_as_keys(shop: Sparkless) -> None:
-    events = [Said({"id": key, "v": str(n)}, n + 1) for n, key in enumerate(["NaN", "-0.0", "0.0", "NaN", "1.5"])]
+    events = [Said({"id": key, "v": str(n)}, n + 1) for n, key in enumerate(["NaN", -0.0, 0.0, "NaN", 1.5])]
     send(shop, *events, types={"id": "double", "v": "string"})
     send(shop, Said({"id": "1.5", "v": "text"}, 50), Said({"id": "NaN", "v": "text"}, 51), types=TEXT)
     shop.run()

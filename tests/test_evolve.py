@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from distributary.errors import Reason
 from distributary.formats.protobuf import decoder_for
 from distributary.registry.compile import compile_text
-from distributary.tables.evolve import Evolution, Policy, Slot, common_type, evolve, home
+from distributary.tables.column_names import home
+from distributary.tables.evolve import Evolution, Policy, Slot, common_type, evolve
 from tests.random_tables import TIMESTAMP, schemas, types
 
 INT, LONG, FLOAT, DOUBLE, STRING = pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string()

@@ -19,7 +19,8 @@ from distributary.cdc.fitting import column_name
 from distributary.cdc.orders import ORIGIN
 from distributary.datastream.key_text import as_type, holding_both, in_type, key_parts, spelled
 from distributary.datastream.model import METADATA
-from distributary.tables.evolve import common_type, home, second_columns
+from distributary.tables.column_names import home, second_columns
+from distributary.tables.evolve import common_type
 
 KeyTypes = Mapping[str, pa.DataType]
 """Key column -> the type that holds every key."""

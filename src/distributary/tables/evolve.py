@@ -21,7 +21,6 @@ list<null>) get no column: Delta refuses array<void>, and a streaming read refus
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -30,6 +29,7 @@ from typing import Literal
 import pyarrow as pa
 
 from distributary.errors import Reason
+from distributary.tables.column_names import folded, home, type_word
 
 _NUMBER, _NAME = b"number", b"name"
 """What a field says of where it comes from (`formats.columns`)."""
@@ -95,7 +95,7 @@ def evolve(table: pa.Schema | None, incoming: Sequence[pa.Schema], policy: Polic
     for schema in incoming:
         # Fields that differ in case only are told apart by a schema that has both: their columns come first.
         plain = [f.name for f in schema if not _is_numbered(f)]
-        if len({_folded(name) for name in plain}) < len(plain):
+        if len({folded(name) for name in plain}) < len(plain):
             fields, _ = _merge_fields(fields, list(schema), rules)
     for schema in incoming:
         fields, ways = _merge_fields(fields, list(schema), rules)
@@ -126,7 +126,7 @@ def _merge_fields(
 
     A slot stays right when later schemas merge: columns are never renamed or moved, and types only grow.
     """
-    columns = _Columns(list(fields), policy, frozenset(_folded(f.name) for f in incoming))
+    columns = _Columns(list(fields), policy, frozenset(folded(f.name) for f in incoming))
     # A column is first of all that of the field which is spelled as it is.
     exact = [_is_numbered(new) or new.name in columns.exact for new in incoming]
     order = sorted(range(len(incoming)), key=lambda number: not exact[number])
@@ -150,7 +150,7 @@ class _Columns:
 
     def __post_init__(self) -> None:
         self.exact = {f.name: i for i, f in enumerate(self.fields)}
-        self.index = {_folded(name): i for name, i in reversed(self.exact.items())}
+        self.index = {folded(name): i for name, i in reversed(self.exact.items())}
 
     def place(self, new: pa.Field) -> Slot:
         name, at = self._home(new)
@@ -177,12 +177,12 @@ class _Columns:
         for candidate in (name, own):
             if (at := self.exact.get(candidate)) is not None:
                 return candidate, at
-        return own if _folded(name) in self.index else name, self.index.get(_folded(own))
+        return own if folded(name) in self.index else name, self.index.get(folded(own))
 
     def _home_by_name(self, name: str) -> tuple[str, int | None]:
         """As `home`, of many names one after the other."""
         at = self.exact.get(name)
-        if at is None and (at := self.index.get(_folded(name))) is not None:
+        if at is None and (at := self.index.get(folded(name))) is not None:
             at = self.exact[home(list(self.exact), name) or name]
         # Where another field of this message has the column, the spelling tells the two apart from now on.
         return name if at is None or at in self.taken else self.fields[at].name, at
@@ -193,8 +193,8 @@ class _Columns:
         if fresh is None:
             return Slot(new.name, None, reject=Reason.TYPE_CONFLICT)
         for name in _second_names(column, new.type):
-            if _folded(name) not in self.own:
-                at = self.index.get(_folded(name))
+            if folded(name) not in self.own:
+                at = self.index.get(folded(name))
                 if at is None:
                     return self._add(new, name, fresh)
                 way = self._way_into(at, new)
@@ -208,9 +208,9 @@ class _Columns:
         if _merge_type(self.fields[at].type, new.type, as_is) is not None:
             return None
         for name in _second_names(column, new.type):
-            if _folded(name) in self.own:
+            if folded(name) in self.own:
                 continue
-            second = self.index.get(_folded(name))
+            second = self.index.get(folded(name))
             if second is None:
                 return None
             way = None if second in self.taken else _merge_type(self.fields[second].type, new.type, as_is)
@@ -228,14 +228,14 @@ class _Columns:
 
     def _add(self, new: pa.Field, name: str, way: _Way) -> Slot:
         at = len(self.fields)
-        self.exact[name] = self.index[_folded(name)] = at
+        self.exact[name] = self.index[folded(name)] = at
         self.taken.add(at)
         self.fields.append(pa.field(name, way.kind))
         return way.slot(new.name, name)
 
 
 def _second_names(column: str, kind: pa.DataType) -> Iterator[str]:
-    base = f"{column}__{_type_word(kind)}"
+    base = f"{column}__{type_word(kind)}"
     yield base
     yield from (f"{base}_{number}" for number in count(2))
 
@@ -344,7 +344,7 @@ def _leaves_of(kind: pa.DataType, path: tuple[str, ...]) -> Iterator[tuple[tuple
 
 def type_text(kind: pa.DataType) -> str:
     """A leaf's type as SQL spells it."""
-    return f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else _type_word(kind)
+    return f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else type_word(kind)
 
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -372,64 +372,5 @@ def common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
     return None
 
 
-_WORDS: tuple[tuple[str, pa.DataType], ...] = (
-    ("tinyint", pa.int8()),
-    ("smallint", pa.int16()),
-    ("int", pa.int32()),
-    ("bigint", pa.int64()),
-    ("float", pa.float32()),
-    ("double", pa.float64()),
-    ("boolean", pa.bool_()),
-    ("string", pa.string()),
-    ("binary", pa.binary()),
-    ("date", pa.date32()),
-    ("timestamp_ntz", pa.timestamp("us")),
-)
-
-
-def _type_word(kind: pa.DataType) -> str:
-    for word, known in _WORDS:
-        if kind == known:
-            return word
-    if pa.types.is_list(kind):
-        return f"list_{_type_word(kind.value_type)}"
-    for word, test in (
-        ("decimal", pa.types.is_decimal),
-        ("timestamp", pa.types.is_timestamp),
-        ("struct", pa.types.is_struct),
-        ("map", pa.types.is_map),
-    ):
-        if test(kind):
-            return word
-    return "".join(c if c.isalnum() else "_" for c in str(kind))
-
-
-_SECOND = re.compile(
-    rf"__(list_)*({'|'.join(word for word, _ in _WORDS)}|decimal|timestamp|struct|map)(_\d+)?", re.ASCII
-)
-"""How the name of a second column goes on behind that of the column or field whose values it takes."""
-
-
-def second_columns(names: Sequence[str], name: str) -> list[str]:
-    """The second columns of the column `name`, of those with these `names`: what it cannot hold is in one of them."""
-    return [one for one in names if one.startswith(name) and _SECOND.fullmatch(one, len(name))]
-
-
-def home(names: Sequence[str], name: str) -> str | None:
-    """The column, of those with these `names`, that is the field's; None for a new field.
-
-    The one that is spelled so; else the second column that is spelled so, which the field got where another one, that
-    differs in case only, had the first; else the one that differs in case only.
-    """
-    if name in names:
-        return name
-    alike = next((one for one in names if _folded(one) == _folded(name)), None)
-    return alike and next(iter(second_columns(names, name)), alike)
-
-
 def _is_numbered(new: pa.Field) -> bool:
     return new.metadata is not None and _NUMBER in new.metadata
-
-
-def _folded(name: str) -> str:
-    return name.lower()

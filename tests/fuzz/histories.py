@@ -8,6 +8,8 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -100,6 +102,7 @@ def _living(table: pa.Table | None, kind: str) -> dict[int, dict[str, Any]]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=20_000, help="histories")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
 
 
 def main(arguments: argparse.Namespace) -> tuple[dict[str, Any], int]:
@@ -107,13 +110,27 @@ def main(arguments: argparse.Namespace) -> tuple[dict[str, Any], int]:
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     started = time.monotonic()
-    for number in range(arguments.count):
-        if arguments.seconds and time.monotonic() - started > arguments.seconds:
-            break
-        try:
-            check(f"{arguments.seed}:{number}", counts)
-        except Exception as e:
-            wrong.append(f"{type(e).__name__} ({arguments.seed}:{number}): {e}"[:500])
+    seeds = (f"{arguments.seed}:{number}" for number in range(arguments.count))
+    with ProcessPoolExecutor(arguments.workers) as pool:
+        while some := list(islice(seeds, AT_A_TIME * arguments.workers)):
+            for found, said in pool.map(_checked, some, chunksize=AT_A_TIME // 4):
+                counts.update(found)
+                wrong += said
+            if 0 < arguments.seconds < time.monotonic() - started:
+                break
     seconds = round(time.monotonic() - started, 1)
     report = {"seed": arguments.seed, **counts, "seconds": seconds, "wrong": len(wrong), "first": wrong[:10]}
     return report, int(bool(wrong))
+
+
+AT_A_TIME = 100
+"""Histories of a process between two looks at the clock."""
+
+
+def _checked(seed: str) -> tuple[Counter[str], list[str]]:
+    counts: Counter[str] = Counter()
+    try:
+        check(seed, counts)
+    except Exception as e:
+        return counts, [f"{type(e).__name__} ({seed}): {e}"[:500]]
+    return counts, []

@@ -364,10 +364,11 @@ CONTAINED = {r: e for r, e in ERRORS.items() if not is_store_fault(e) and not is
 
 def test_a_file_that_breaks_its_reader_is_set_aside_alone(shop: Sparkless, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while the driver looks for what a file may hold."""
-    paths = [shop.garbage(f"shop_bad/2026/01/01/00/00/{route}/broken.avro") for route in CONTAINED]
+    paths = [shop.garbage(f"shop_bad/2026/01/01/00/00/{route}.avro") for route in CONTAINED]
 
     def named(_: Any, path: str, *__: Any) -> str | None:
-        return next((part for part in path.split("/") if part in CONTAINED), None)
+        name = Path(path).stem
+        return name if name in CONTAINED else None
 
     monkeypatch.setattr(read, "read_events", raising(named, read_events))
     monkeypatch.setattr(routing, "peek", raising(named, peek))

@@ -22,7 +22,7 @@ from distributary.simulate.change_files.stream import write_history
 from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
 from distributary.simulate.changes.history import History, HistoryPlan
 from distributary.simulate.changes.history_tables import tables_of
-from distributary.simulate.changes.unified import INTEGER, STRING
+from distributary.simulate.changes.unified import INTEGER, LONG, STRING
 from distributary.sources.file_ledger import FILES_SCHEMA
 from distributary.state.ledger import Ledger
 from distributary.status import status
@@ -67,6 +67,33 @@ def test_a_server_whose_log_counts_anew_and_a_backfill_that_repairs_a_gap(lake: 
     assert shop.living("shop_orders") == [(1, "new server")]
     assert shop.living("shop_repaired") == [(1, "read"), (2, "after it")]
     assert shop.living("shop_plain") == [(1, "before the gap"), (2, "after it")]
+    shop.check()
+
+
+@pytest.mark.parametrize("share_rows", [1, 100_000], ids=["many tasks", "one task"])
+def test_wider_types_widen_log_and_merged_table_for_every_reader(
+    lake: Path, monkeypatch: pytest.MonkeyPatch, share_rows: int
+) -> None:
+    """By rewriting both, whoever reads their files: no table feature, and what was there before is there."""
+    monkeypatch.setattr("distributary.fanout.packing.SHARE_ROWS", share_rows)
+    shop = Sparkless(lake)
+    narrow = mysql_table(columns={"id": INTEGER, "status": INTEGER})
+    wider = mysql_table(columns={"id": LONG, "status": LONG, "note": STRING})
+    shop.send(*(change(narrow, "INSERT", {"id": n, "status": n}, 100 + n) for n in range(40)))
+    shop.run()
+    new = [{"id": 2**40 + n, "status": 2**41, "note": "x"} for n in range(40)]
+    shop.send(*(change(wider, "INSERT", row, 200 + n, sec=60) for n, row in enumerate(new)))
+    shop.run()
+    shop.send(change(narrow, "UPDATE-INSERT", {"id": 1, "status": 7}, 300, sec=61))
+    shop.run()
+    for name in ("shop_orders", "shop_orders_log"):
+        table = DeltaTable(str(lake / "lake" / name))
+        assert not table.protocol().reader_features
+        kinds = {field.name: field.type.type for field in table.schema().fields if field.name in ("id", "status")}
+        assert kinds == {"id": "long", "status": "long"}
+    found = {(r["id"], r["status"]) for r in shop.merged("shop_orders").to_pylist()}
+    assert found == {(0, 0), (1, 7), *((n, n) for n in range(2, 40)), *((2**40 + n, 2**41) for n in range(40))}
+    assert shop.entry("shop.orders").engine == "task"
     shop.check()
 
 

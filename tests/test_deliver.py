@@ -270,6 +270,24 @@ def test_a_table_that_is_too_large_to_be_rewritten_gets_a_second_column_and_keep
     assert [(r["score"], r["score__bigint"]) for r in rows_of(orders)] == [(1, None), (None, 5_000_000_000), (None, 7)]
 
 
+def test_a_route_s_columns_in_a_wide_table_get_the_wider_type_and_no_other_route_s_file_is_touched(
+    orders: Orders,
+) -> None:
+    orders = replace(orders, wide=f"{orders.tables.root}/all")
+    put(orders, event(1, user="x", score=1))
+    orders = next_batch(orders)
+    put(orders, event(1, user="b", score=2), route="b", first=1)
+    before = set(DeltaTable(orders.table("b")).file_uris())
+    orders = next_batch(orders)
+    outcome, bad = put(orders, event(3, user="y", score=5_000_000_000), first=2)
+    assert (outcome.state, outcome.evolved, bad) == ("written", True, [])
+    assert outcome.widened == {"score": "int -> bigint"}
+    found = rows_of(orders)
+    assert [(r["a"] or r["b"])["score"] for r in found] == [1, 2, 5_000_000_000]
+    assert [r["_route_key"] for r in found] == ["a", "b", "a"]
+    assert len(before & set(DeltaTable(orders.table("b")).file_uris())) == 1
+
+
 def test_a_column_beside_names_with_blanks_and_dots_gets_the_wider_type(orders: Orders) -> None:
     old = pa.table({"unit price": ["1"], "a.b": pa.array([1], pa.int32()), "score": pa.array([1], pa.int32())})
     write_deltalake(orders.table("a"), old)
@@ -278,6 +296,18 @@ def test_a_column_beside_names_with_blanks_and_dots_gets_the_wider_type(orders: 
     rows = DeltaTable(orders.table("a")).to_pyarrow_table().to_pylist()
     found = sorted((r["score"], r["unit price"], r["a.b"]) for r in rows)
     assert found == [(1, "1", 1), (5_000_000_000, None, None)]
+
+
+def test_a_schema_of_which_no_row_enters_adds_no_column(orders: Orders) -> None:
+    put(orders, event(1, user="x", score=1))
+    orders = next_batch(orders, type_change="quarantine")
+    text = 'syntax = "proto3"; message event { string score = 2; string more = 3; }'
+    events = [(9, message(text, "event", score="a")), (2, b"\xff"), event(1, user="z")]
+    found = decoded(*events, orders=orders, schemas={**SCHEMAS, 9: compile_text(text, id=9)})
+    outcome, bad = deliver_route("a", found, orders)
+    assert (outcome.state, outcome.rows_in, outcome.rows_written, outcome.evolved) == ("written", 3, 1, False)
+    assert sorted(reason for _, reason in reasons(bad)) == ["CORRUPT_PAYLOAD", "TYPE_CONFLICT"]
+    assert not {"more", "boss"} & set(DeltaTable(orders.table("a")).to_pyarrow_table().column_names)
 
 
 def test_type_widening_where_it_is_asked_for_is_the_other_engine_s(orders: Orders) -> None:

@@ -18,6 +18,7 @@ from distributary.tables.append import CommitConflict, Mark, Owner, arrow_schema
 from distributary.tables.commits import put_commit, read_commit
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
+from distributary.tables.exchange import active, exchange
 from distributary.tables.rewrite import rewrite_wider
 from distributary.tables.store import Store
 from distributary.tables.tip import Tip, append_on_tip
@@ -259,6 +260,18 @@ def test_an_append_that_was_decided_upon_the_old_columns_does_not_land(tmp_path:
     assert not append_on_tip(str(tmp_path), tip, [file_of(tmp_path, {"a": 1})], Mark("s", 1), STORE)
     take(tmp_path, 1, {"a": 1})
     assert values(tmp_path) == [0, 1]
+
+
+def test_rows_rebuilt_in_the_old_columns_do_not_take_the_place_of_those_in_the_wider_ones(tmp_path: Path) -> None:
+    take(tmp_path, 0, {"b": "x"}, schema=pa.schema([("b", pa.string())]))
+    opened(tmp_path).alter.add_columns(Schema.from_arrow(INT).fields)
+    before = arrow_schema(opened(tmp_path))
+    old, rebuilt = active(opened(tmp_path)), file_of(tmp_path, {"b": "x", "a": 1}, schema=before)
+    rewrite_wider(str(tmp_path), before, before.set(1, LONG.field("a")), STORE)
+    assert active(opened(tmp_path)) == old
+    with pytest.raises(CommitConflict):
+        exchange(str(tmp_path), old, [rebuilt], Mark("r", 0), 1, STORE, before)
+    assert values(tmp_path) == [None]
 
 
 def test_of_two_that_make_the_same_columns_wider_one_decides_anew(

@@ -306,7 +306,8 @@ class _Resync:
                 append.add_columns(append.open_table(self.uri, self.store) or table, evolution)
             except CommitFailedError as e:
                 raise CommitConflict(str(e)) from e
-        exchange(self.uri, old, built.files, mark, rows, self.store)
+        columns = None if evolution is None else evolution.schema
+        exchange(self.uri, old, built.files, mark, rows, self.store, columns)
 
     def _complete(self) -> None:
         """Do what is left of a rebuild of this route whose commit is in; forget one whose commit never came."""

@@ -19,7 +19,7 @@ from distributary.formats.framing import frame_all
 from distributary.formats.protobuf import BadIndex, decoder_for
 from distributary.registry.compile import CompiledSchema
 from distributary.tables.conform import conform
-from distributary.tables.evolve import Evolution
+from distributary.tables.evolve import Evolution, Slot
 from distributary.tables.quarantine import REJECTED_SCHEMA
 
 
@@ -245,26 +245,51 @@ def fit(
 ) -> Fitted:
     """Unify the decoded batches with the table's schema (None: no table yet); keep aside what may not enter. `table`:
     as it is open, where its columns may get wider types for them."""
-    incoming = [incoming_schema(b.schema, orders) for b in decoded.batches]
-    evolution = orders.evolve(route, table, schema, incoming)
-    parts: list[pa.Table] = []
+    every = zip(decoded.writers, decoded.batches, decoded.origins, strict=True)
+    entering = [(writer, batch, origin) for writer, batch, origin in every if batch.num_rows]
     rejected: list[pa.Table] = []
+    while True:
+        incoming = [incoming_schema(batch.schema, orders) for _, batch, _ in entering]
+        evolution = orders.evolve(route, table, schema, incoming)
+        parts: list[pa.Table] = []
+        refused: list[list[pa.Table]] = []
+        for (writer, batch, origin), slots in zip(entering, evolution.slots, strict=True):
+            part, bad = _conformed(route, writer, batch, origin, slots, evolution.schema, orders)
+            parts.append(part)
+            refused.append(bad)
+        left = [one for one, part in zip(entering, parts, strict=True) if part.num_rows]
+        if len(left) == len(entering):
+            break
+        # A schema of which no row may enter has no say in the table's columns.
+        rejected += [bad for part, found in zip(parts, refused, strict=True) if not part.num_rows for bad in found]
+        entering = left
+    rejected += [bad for found in refused for bad in found]
     counts: Counter[int] = Counter()
-    for number, (writer, batch) in enumerate(zip(decoded.writers, decoded.batches, strict=True)):
-        origin = decoded.origins[number]
-        if orders.tables.origin:
-            batch = batch.append_column(ORIGIN, _origin(origin, writer[0], orders.batch))
-        conformed = conform(batch, evolution.slots[number], evolution.schema)
-        part = pa.table(conformed.columns, schema=evolution.schema)
-        if conformed.rejected:
-            keep = np.ones(batch.num_rows, dtype=bool)
-            keep[list(conformed.rejected)] = False
-            part = part.filter(pa.array(keep))
-            rejected.extend(_unfit(route, writer, origin, conformed.rejected, orders))
+    for (writer, _, _), part in zip(entering, parts, strict=True):
         counts[writer[0]] += part.num_rows
-        parts.append(part)
-    table = pa.concat_tables(parts) if parts else evolution.schema.empty_table()
-    return Fitted(table, evolution, rejected, {k: n for k, n in counts.items() if n})
+    rows = pa.concat_tables(parts) if parts else evolution.schema.empty_table()
+    return Fitted(rows, evolution, rejected, dict(counts))
+
+
+def _conformed(
+    route: str,
+    writer: Writer,
+    batch: pa.RecordBatch,
+    origin: pa.RecordBatch,
+    slots: Sequence[Slot],
+    schema: pa.Schema,
+    orders: Orders,
+) -> tuple[pa.Table, list[pa.Table]]:
+    """One writer's rows in the columns of `schema`, and those of them that may not enter."""
+    if orders.tables.origin:
+        batch = batch.append_column(ORIGIN, _origin(origin, writer[0], orders.batch))
+    conformed = conform(batch, slots, schema)
+    part = pa.table(conformed.columns, schema=schema)
+    if not conformed.rejected:
+        return part, []
+    keep = np.ones(batch.num_rows, dtype=bool)
+    keep[list(conformed.rejected)] = False
+    return part.filter(pa.array(keep)), list(_unfit(route, writer, origin, conformed.rejected, orders))
 
 
 def _unfit(

@@ -28,7 +28,7 @@ from distributary.registry.compile import CompiledSchema
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.datafile import DataFile, write_data_file
-from distributary.tables.evolve import Evolution
+from distributary.tables.evolve import Evolution, widened_in_words
 from distributary.tables.quarantine import write_rejected
 from distributary.tables.rewrite import commit_rows, committed_widening
 from distributary.tables.tip import Tip, append_on_tip
@@ -174,6 +174,8 @@ def _write_wide(
     elif fitted.rows:
         files = [orders.write(route, fitted.table)]
         outcome.created, outcome.evolved = orders.columns(route, table) is None, fitted.evolution.changed
+        if (before := orders.columns(route, table)) is not None:
+            outcome.widened = widened_in_words(before, fitted.evolution.schema)
         commit_wide(table, orders, {route: fitted.evolution.schema}, files, {route: fitted.rows})
         outcome.state = "written"
     return bad

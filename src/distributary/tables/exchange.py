@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from distributary.tables.append import CommitConflict, Mark, committed_batch, open_table
+from distributary.tables.append import CommitConflict, Mark, arrow_schema, committed_batch, open_table
 from distributary.tables.commits import OVERWRITE, commit_text, put_commit
 from distributary.tables.datafile import DataFile
 from distributary.tables.store import Store
@@ -20,11 +20,20 @@ PUTS = 50
 """How often a commit gives way to somebody else's append before it gives up."""
 
 
-def exchange(uri: str, old: Collection[str], files: Sequence[DataFile], mark: Mark, rows: int, store: Store) -> None:
+def exchange(
+    uri: str,
+    old: Collection[str],
+    files: Sequence[DataFile],
+    mark: Mark,
+    rows: int,
+    store: Store,
+    columns: pa.Schema | None = None,
+) -> None:
     """Remove the files `old` (paths as the log has them), add `files`, whatever else was appended meanwhile.
 
-    `rows`: what the commit says to have written under its mark. Does nothing when the mark is there already.
-    Raises CommitConflict when one of `old` is not there any more (compacted, deleted), OSError.
+    `rows`: what the commit says to have written under its mark. `columns`: those of the files, where there are any.
+    Does nothing when the mark is there already. Raises CommitConflict when one of `old` is not there any more
+    (compacted, deleted) or a column has another type than in the files (widened since), OSError.
     """
     for _ in range(PUTS):
         table = open_table(uri, store)
@@ -32,6 +41,9 @@ def exchange(uri: str, old: Collection[str], files: Sequence[DataFile], mark: Ma
             raise CommitConflict(f"{uri} is not there any more")
         if committed_batch(table, mark.app) >= mark.batch:
             return
+        kinds = {field.name: field.type for field in arrow_schema(table)}
+        if other := [field.name for field in columns or () if kinds.get(field.name) != field.type]:
+            raise CommitConflict(f"{uri}: column {other[0]!r} has got another type")
         there = {row["path"]: row for row in pa.table(table.get_add_actions()).to_pylist()}
         if gone := [path for path in old if path not in there]:
             raise CommitConflict(f"{uri}: {gone[0]} is not in it any more")

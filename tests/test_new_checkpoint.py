@@ -138,12 +138,14 @@ def test_a_checksum_that_does_not_fit_is_told_in_our_words(lake: Path) -> None:
     laid.put("1")
     laid.run()
     offsets = Path(laid.config.checkpoint_path) / "offsets" / "0"
-    (offsets.parent / ".0.crc").write_bytes(b"crc\0" + bytes(8))
+    checksum = offsets.parent / ".0.crc"
     laid.put("2")
-    with pytest.raises(CheckpointDamaged) as caught:
-        laid.run()
-    assert caught.value.parameters["file"] == str(offsets)
-    (offsets.parent / ".0.crc").unlink()
+    for body, file in ((b"crc\0" + bytes(8), checksum), (b"", checksum), (b"crc\0\0\0\2\0" + b"none", offsets)):
+        checksum.write_bytes(body)
+        with pytest.raises(CheckpointDamaged) as caught:
+            laid.run()
+        assert caught.value.parameters["file"] == str(file)
+    checksum.unlink()
     laid.run()
     assert laid.values("a", "user") == ["1", "2"]
 

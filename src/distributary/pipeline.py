@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import random
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -28,7 +27,6 @@ from distributary.config import DatastreamSource, DeltaSource, KafkaSource, Pipe
 from distributary.errors import (
     AlreadyRunning,
     BadInput,
-    CheckpointDamaged,
     DistributaryError,
     SourceDataLost,
     SourceDown,
@@ -48,6 +46,7 @@ from distributary.sources.files import file_stream
 from distributary.sources.kafka import kafka_stream
 from distributary.spark.session import build_session
 from distributary.state.checkpoint import check_checkpoint, check_topics
+from distributary.state.checkpoint_damage import wrong_sum
 from distributary.state.cleaning import at_work
 from distributary.state.layout import claim_layout
 from distributary.state.ledger import Ledger
@@ -374,11 +373,8 @@ def translated(error: PySparkException, config: Pipeline) -> Exception:
         return SourceHistoryGone(source=source, detail=_reason(text))
     if "DELTA_SOURCE_TABLE_IGNORE_CHANGES" in text or "DELTA_SOURCE_IGNORE_DELETE" in text:
         return SourceRewritten(source=source, detail=_reason(text))
-    if found := re.search(r"ChecksumException: Checksum error: (?:file:)?(\S+) at", text):
-        file = found[1]
-        folder, name = file.rsplit("/", 1)
-        remedy = f"If the file is right, remove the checksum {folder}/.{name}.crc; else restore it from a backup"
-        return CheckpointDamaged(file=file, found="is not what its checksum says", remedy=remedy)
+    if (damaged := wrong_sum(text)) is not None:
+        return damaged
     if any(sign in text for sign in ("org.apache.kafka.common.errors", "TimeoutException", "KafkaException")):
         return SourceDown(source=source, detail=_reason(text))
     return error

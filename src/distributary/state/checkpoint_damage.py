@@ -11,6 +11,7 @@ or are of no account; then the error says how to put them right. It is not done 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,8 @@ class Checkpoint:
         self._check_id(stream, planned)
         if planned is None:
             return
+        for folder, batch in (("offsets", planned), ("offsets", planned - 1), ("commits", done)):
+            self._check_sum(folder, f".{batch}.crc")
         self._check_planned(planned, finished, begun)
         if planned > 0:
             self._check_before(planned, done)
@@ -84,6 +87,13 @@ class Checkpoint:
         if found is None and planned is not None and stream is not None:
             text = json.dumps({"id": stream})
             raise self.damaged("metadata", why, f"Write this into it: {text}{_checksum('.metadata.crc')}")
+
+    def _check_sum(self, folder: str, file: str) -> None:
+        """Hadoop keeps a checksum beside each file of this machine. Whether it fits is found by Spark, and told by
+        `wrong_sum`; one without a sensible head stops Spark by an error of arithmetic."""
+        body = self.store.get(join(self.folder, folder), file)
+        if body is not None and (body[:4] != b"crc\0" or not any(body[4:8])):
+            raise self.damaged(f"{folder}/{file}", "is no checksum", "Remove it")
 
     def _check_planned(self, batch: int, finished: int, begun: Callable[[int], bool]) -> None:
         try:
@@ -122,6 +132,15 @@ class Checkpoint:
             again = f"batch {batch} is decided, and is passed over when Spark gives it again"
             remedy = f"Remove it{_checksum(f'commits/.{batch}.crc')}: {again}" if batch <= finished else _RESTORE
             raise self.damaged(f"commits/{batch}", _said(body, e), remedy) from e
+
+
+def wrong_sum(text: str) -> CheckpointDamaged | None:
+    """What an error of Spark's says of a file that is not what its checksum says; None for another error."""
+    if (found := re.search(r"Checksum error: (?:file:)?(\S+) at", text)) is None:
+        return None
+    folder, name = found[1].rsplit("/", 1)
+    remedy = f"If the file is right, remove the checksum {folder}/.{name}.crc; else restore it from a backup"
+    return CheckpointDamaged(file=found[1], found="is not what its checksum says", remedy=remedy)
 
 
 def _offsets(body: bytes) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from distributary.cdc.writer import ChangeWriter
 from distributary.datastream.model import Kind
 from distributary.errors import Exit
 from distributary.maintain import maintain
+from distributary.plan import plan
 from distributary.simulate.change_files.stream import write_history
 from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
 from distributary.simulate.changes.history import History, HistoryPlan
@@ -83,6 +84,9 @@ def test_wider_types_widen_log_and_merged_table_for_every_reader(
     shop.run()
     new = [{"id": 2**40 + n, "status": 2**41, "note": "x"} for n in range(40)]
     shop.send(*(change(wider, "INSERT", row, 200 + n, sec=60) for n, row in enumerate(new)))
+    (planned,) = plan(shop.config).tables
+    assert (planned.engine, planned.new_columns) == ("task", {"note": "string"})
+    assert planned.type_changes == {"id": ["int", "bigint"], "status": ["int", "bigint"]}
     shop.run()
     shop.send(change(narrow, "UPDATE-INSERT", {"id": 1, "status": 7}, 300, sec=61))
     shop.run()

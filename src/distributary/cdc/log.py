@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -15,11 +14,10 @@ from distributary.errors import ReplayMismatch
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.datafile import write_data_file
-from distributary.tables.evolve import Evolution, evolve
 from distributary.tables.merge_rows import DELETED, DELETED_AT
 from distributary.tables.rewrite import commit_rows, committed_widening
 from distributary.tables.tip import Tip, append_on_tip
-from distributary.tables.widening import evolve_table, in_place, said_of
+from distributary.tables.widening import growing, in_place, said_of
 
 FILE_ROWS = 500_000
 """Rows of one data file at most."""
@@ -139,12 +137,7 @@ def _fit(
     """`table`: as it is open at `uri`; without it, no column that is there gets another type."""
     named, route = orders.named, events.source.route
     flat, keys, policy = named.tables.metadata_columns, named.own(route).keys, named.policy(route)
-
-    def grow(known: pa.Schema | None, schemas: Sequence[pa.Schema]) -> Evolution:
-        if table is None:
-            return evolve(known, schemas, replace(policy, can_widen=False))
-        return evolve_table(table, known, schemas, policy, uri, orders.store)
-
+    grow = growing(table, policy, uri, orders.store)
     return fit(events, schema, policy, orders.batch, flat=flat, keys=keys, grow=grow)
 
 

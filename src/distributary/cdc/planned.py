@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from distributary.border import contained
@@ -33,6 +34,7 @@ from distributary.state.ledger import Ledger
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.store import Store
+from distributary.tables.widening import growing, in_place
 
 STRAYS_NAMED = 5
 
@@ -52,6 +54,8 @@ class RoutePlan:
     after: pa.Schema | None = None
     why_spark: str | None = None
     parked: str | None = None
+    table: DeltaTable | None = field(default=None, repr=False)
+    """The table at `log`, or at `merged` where there is no log, as it is open."""
     events: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
 
@@ -196,6 +200,7 @@ def _add(config: Pipeline, store: Store, events: RouteEvents, found: FilesPlan, 
         uri = log or named.merged(events.source)
         try:
             table = None if uri is None else append.open_owned(uri, Owner(config.pipeline, route), store)
+            plan.table = table
             if table is not None:
                 plan.before = payload_schema(append.arrow_schema(table))
             plan.why_spark = append.why_spark(table, config.tables, route)
@@ -204,13 +209,14 @@ def _add(config: Pipeline, store: Store, events: RouteEvents, found: FilesPlan, 
             plan.parked = contained(e)
         plan.after = plan.before
     plan.events += events.rows
-    flat, given = config.tables.metadata_columns, named.own(route).keys
+    flat, given, policy = config.tables.metadata_columns, named.own(route).keys, named.policy(route)
+    grow = None if plan.table is None else growing(plan.table, policy, plan.log or plan.merged or "", store)
     try:
-        fitted = fit(events, plan.after, named.policy(route), 0, flat=flat, keys=given)
+        fitted = fit(events, plan.after, policy, 0, flat=flat, keys=given, grow=grow)
     except BaseException as e:
         plan.parked = plan.parked or contained(e)
         return
-    if plan.before is not None:
+    if in_place(policy, plan.table):
         plan.why_spark = plan.why_spark or widening(fitted)
     plan.after = fitted.evolution.schema
     plan.reasons.update(count_reasons(fitted.rejected))

@@ -13,7 +13,6 @@ Merging is idempotent by the events' sequence, and each batch leaves its mark, a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,7 +33,7 @@ from distributary.tables.merge_files import LiveFile, Reader, Unit, Writer, live
 from distributary.tables.merge_rows import Counts, Incoming, MergeRules, Verdict, as_merged, completed
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.put_once import cannot_put_once
-from distributary.tables.rewrite import rewrite_wider
+from distributary.tables.rewrite import is_elsewhere, rewrite_wider
 from distributary.tables.store import Store
 from distributary.tables.widening import evolve_table, in_place
 
@@ -98,7 +97,7 @@ def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: Mer
     if evolution.changed:
         table = _with_columns(target, table, evolution)
     files = live_files(table, keys)
-    if any(_is_elsewhere(file.path) for file in files):
+    if any(is_elsewhere(file.path) for file in files):
         return Merged(why_spark="files outside its folder, as in a clone")
     merged = _Merge(target, int(table.version()), incoming, unsaid, evolution.schema).run(files, mark)
     return replace(merged, evolved=evolution.changed)
@@ -130,10 +129,6 @@ def merge_on_tip(
 def _rows(file: LiveFile) -> int:
     """As logged; for a file without statistics a guess that is rather too high."""
     return file.rows if file.rows >= 0 else file.size // 16
-
-
-def _is_elsewhere(path: str) -> bool:
-    return path.startswith("/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", path) is not None
 
 
 def why_spark(table: DeltaTable, target: Target) -> str | None:

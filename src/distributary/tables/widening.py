@@ -49,6 +49,20 @@ def evolve_table(
     return evolve(schema, incoming, replace(policy, can_widen=False))
 
 
+def growing(
+    table: DeltaTable | None, policy: Policy, uri: str, store: Store
+) -> Callable[[pa.Schema | None, Sequence[pa.Schema]], Evolution]:
+    """(columns, incoming schemas) -> `evolve_table`; without `table`, as it is open at `uri`, no column that is there
+    gets another type."""
+
+    def grow(schema: pa.Schema | None, incoming: Sequence[pa.Schema]) -> Evolution:
+        if table is None:
+            return evolve(schema, incoming, replace(policy, can_widen=False))
+        return evolve_table(table, schema, incoming, policy, uri, store)
+
+    return grow
+
+
 def settled(table: DeltaTable | None, schema: pa.Schema | None) -> Evolution:
     """The evolution of a table to the columns that were decided upon, once files in them have been written.
 

@@ -82,9 +82,18 @@ class Names:
         found = self._known.get(field)
         if found is None:
             folded = field.lower()
-            found = tuple(c for c in self.columns if (base := c.lower()) == folded or BESIDE.sub("", base) == folded)
+            found = tuple(c for c in self.columns if folded in bases(c.lower()))
             self._known[field] = found
         return found
+
+
+@lru_cache(4096)
+def bases(column: str) -> tuple[str, ...]:
+    """A column's name, and the fields that it may be beside: `id__bigint__string` is beside `id__bigint`, a twin of `id`."""
+    found = [column]
+    while (base := BESIDE.sub("", found[-1])) != found[-1]:
+        found.append(base)
+    return tuple(found)
 
 
 @lru_cache(1024)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.audit.change_events import Meta, of_row
-from distributary.audit.likeness import Names, names_of, same, unlike
+from distributary.audit.likeness import Names, same, unlike
 from distributary.audit.merged import RECONCILED
 from distributary.audit.source_files import SourceFiles
 from distributary.audit.values import plain, spelled
@@ -145,9 +145,15 @@ def _same_key(said: Mapping[str, Any], row: LogRow) -> bool:
     """Is the key that the log spells the one that the event names?"""
     if row.key is None:
         return True
-    names = names_of(tuple(said))
-    values = [next((said[n] for n in names.of(c) if n.lower() == c.lower()), None) for c in row.key_columns]
+    values = [_named(said, column) for column in row.key_columns]
     return len(values) == len(row.key) and all(map(_means, values, row.key))
+
+
+def _named(said: Mapping[str, Any], name: str) -> Any:
+    """The value of a field: of this very name, else of one that differs in case only."""
+    if name in said:
+        return said[name]
+    return next((value for other, value in said.items() if other.lower() == name.lower()), None)
 
 
 def _means(value: Any, text: str | None) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from distributary.audit.by_key import ByKey, Event, Row
 from distributary.audit.change_events import HOUR_MS, Meta, Order, of_row
-from distributary.audit.likeness import BESIDE, Names, names_of, unlike
+from distributary.audit.likeness import Names, bases, names_of, unlike
 from distributary.audit.values import nothing, spelled
 
 RECONCILED = "reconcile:"
@@ -184,4 +184,4 @@ def alike(values: Values) -> int:
 
 @lru_cache(4096)
 def _base(column: str) -> str:
-    return BESIDE.sub("", column)
+    return bases(column)[-1]

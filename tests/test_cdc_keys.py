@@ -295,6 +295,20 @@ def test_of_columns_that_differ_in_case_only_either_may_be_the_key(shop: Sparkle
     assert in_table(shop.merged("public_t").to_pylist(), ("id__bigint",)) == {("1",): "d", ("2",): "b"}
 
 
+def test_tasks_that_name_a_new_key_in_two_cases_and_types_write_it_to_one_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of the files go to one task: it has no `id` beside its `ID`, and calls the second column `ID__bigint`."""
+    shop = a_shop(tmp_path, "several tasks", monkeypatch, type_change="new_column")
+    rows = [({"id": 1, "v": "a"}, "id"), ({"ID": 2**63 + 3, "v": "b"}, "ID"), ({"ID": 1, "v": "d"}, "ID")]
+    events = [Said(row, at, "UPDATE", (key,)) for at, (row, key) in enumerate([*rows, ({"ID": 1, "v": "c"}, "ID")], 1)]
+    for event in events:
+        send(shop, event, types={"id": "long", "v": "string"} if "id" in event.row else None)
+    shop.run()
+    check(shop, events)
+    assert not [name for name in shop.merged("public_t").column_names if name.startswith("ID")]
+
+
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 PAIR = {"id": "long", "r": "string", "v": "string"}

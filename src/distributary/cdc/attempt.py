@@ -16,7 +16,7 @@ from distributary.border import contained
 from distributary.cdc.by_spark import BySpark
 from distributary.cdc.deliver import Work
 from distributary.cdc.gather import shares_of
-from distributary.cdc.joining import agrees, joined, schema_of, source_of, take_merge
+from distributary.cdc.joining import agrees, columns_of_all, joined, schema_of, source_of, take_merge
 from distributary.cdc.keys import key_types
 from distributary.cdc.merging import MergeWork
 from distributary.cdc.orders import STRAY, ChangeOrders, ChangeOutcome, RouteOrder, Seen, WorkFile
@@ -123,12 +123,12 @@ class Attempt:
                 again[route] = self._parked(failed, failed.error or "")
                 continue
             try:
-                evolution = self._evolution(None, outcomes, orders)
+                columns = columns_of_all(outcomes, orders.named.policy(route))
             except BaseException as e:
                 again[route] = self._parked(outcomes[0], contained(e))
                 continue
-            if not all(agrees(evolution.schema, schema_of(o)) for o in outcomes):
-                again[route] = replace(orders.order(route), schema=evolution.schema)
+            if not all(agrees(columns, schema_of(o)) for o in outcomes):
+                again[route] = replace(orders.order(route), schema=columns)
         if again:
             raise Again(again)
 

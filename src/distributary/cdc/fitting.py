@@ -72,13 +72,16 @@ class RouteEvents:
 class Fitted:
     """`table`: the good rows in the columns of `evolution`. `brought`: the columns of which events speak, by schema
     key; a value that has another type than its column speaks of this one too. `split`: columns whose numbers of JSON
-    files went to a second column, since these files came with another type."""
+    files went to a second column, since these files came with another type. `incoming`: the schemas of the rows that
+    entered; `known`: how many columns the table had, which are the first ones of `evolution`."""
 
     table: pa.Table
     evolution: Evolution
     rejected: list[pa.Table]
     brought: dict[str, tuple[str, ...]]
     split: tuple[str, ...] = ()
+    incoming: tuple[pa.Schema, ...] = ()
+    known: int = 0
 
 
 def fit(
@@ -120,7 +123,9 @@ def fit(
     if grown != schema:
         evolution = replace(evolution, changed=True)
     table = pa.concat_tables(good) if good else evolution.schema.empty_table()
-    return Fitted(table, evolution, rejected, _brought(events, every, slots), _split(events, every, slots))
+    known = 0 if grown is None else len(grown)
+    brought, split = _brought(events, every, slots), _split(events, every, slots)
+    return Fitted(table, evolution, rejected, brought, split, tuple(left), known)
 
 
 def _conformed(

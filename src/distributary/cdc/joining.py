@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -66,7 +68,26 @@ def take_merge(outcome: ChangeOutcome, merged: ChangeOutcome) -> None:
 
 def schema_of(outcome: ChangeOutcome) -> pa.Schema:
     """The columns of an outcome's files; none where it has none."""
-    return pa.schema([]) if outcome.schema is None else pa.ipc.read_schema(pa.py_buffer(outcome.schema))
+    return pa.schema([]) if outcome.schema is None else _schema(outcome.schema)
+
+
+def columns_of_all(outcomes: Sequence[ChangeOutcome], policy: Policy) -> pa.Schema:
+    """The columns that hold the events of all outcomes of one route.
+
+    By what the events brought, not by what each task made of it: alone with `ID`, a task calls the column of its second
+    type `ID__bigint`, and beside the `id` of another task that would pass for the column of a field of its own.
+    """
+    known = [pa.schema(list(schema_of(o))[: o.known]) for o in outcomes if o.known]
+    incoming = list(dict.fromkeys(_schema(body) for o in outcomes for body in o.incoming))
+    if not known:
+        return evolve(None, incoming, policy).schema
+    # Where the table's own columns had to grow, each task has decided that already, in the same way.
+    table = evolve(None, known, Policy()).schema
+    return evolve(table, incoming, replace(policy, can_widen=False)).schema
+
+
+def _schema(body: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(body))
 
 
 def agrees(whole: pa.Schema, part: pa.Schema) -> bool:

@@ -54,6 +54,8 @@ def write_files(
         return fitted
     outcome.state = "files"
     outcome.schema = fitted.evolution.schema.serialize().to_pybytes()
+    outcome.incoming = [schema.serialize().to_pybytes() for schema in fitted.incoming]
+    outcome.known = fitted.known
     outcome.files_at = uri
     if fitted.table.num_rows:
         outcome.files = [write_data_file(uri, rows, orders.store) for rows in _pieces(fitted.table)]

@@ -132,7 +132,8 @@ class ChangeOutcome(Outcome):
     - `merge_spark`: why Spark must merge, and `merge_files` in the folder `parts`, whose rows these are.
     - `merge_tip`: what is known of the merged table now.
     - `seconds`: what took how long in the task: log, reduce, merge.
-    - `files_at`: the folder of `files`; `schema`: their columns, as an Arrow IPC message.
+    - `files_at`: the folder of `files`; `schema`: their columns, as an Arrow IPC message, the first `known` of them those
+      of the table; `incoming`: the schemas of the events in them, likewise.
     - `changed`: the log holds other rows of this batch than the files do now. `by_spark`: Spark has written one of its
       tables.
     """
@@ -153,6 +154,8 @@ class ChangeOutcome(Outcome):
     stale: int = 0
     newest_ms: int | None = None
     schema: bytes | None = None
+    known: int = 0
+    incoming: list[bytes] = field(default_factory=list)
     changed: bool = False
     by_spark: bool = False
     files_at: str = ""

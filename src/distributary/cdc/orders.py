@@ -132,8 +132,8 @@ class ChangeOutcome(Outcome):
     - `merge_spark`: why Spark must merge, and `merge_files` in the folder `parts`, whose rows these are.
     - `merge_tip`: what is known of the merged table now.
     - `seconds`: what took how long in the task: log, reduce, merge.
-    - `files_at`: the folder of `files`; `schema`: their columns, as an Arrow IPC message, the first `known` of them those
-      of the table; `incoming`: the schemas of the events in them, likewise.
+    - `files_at`: the folder of `files`; `schema`: their columns, as an Arrow IPC message, of which the first `known`
+      are the table's; `incoming`: the schemas of the events in them, likewise.
     - `changed`: the log holds other rows of this batch than the files do now. `by_spark`: Spark has written one of its
       tables.
     """

@@ -89,7 +89,7 @@ class Names:
 
 @lru_cache(4096)
 def bases(column: str) -> tuple[str, ...]:
-    """A column's name, and the fields that it may be beside: `id__bigint__string` is beside `id__bigint`, and so is that
+    """A column's name, and the fields that it may be beside: `id__bigint__string` is beside `id__bigint`, that is
     beside `id`."""
     found = [column]
     while (base := BESIDE.sub("", found[-1])) != found[-1]:

@@ -17,8 +17,10 @@ from distributary.fanout import chunks, demux
 from distributary.fanout.chunks import CHUNK_SCHEMA, read_records, read_rejected
 from distributary.fanout.demux import EnvelopeReader
 from distributary.formats.framing import frame
+from distributary.formats.protobuf import decoder_for
 from distributary.registry.compile import compile_text
 from distributary.simulate.games.schemas import WRAPPER_TEXT
+from tests.exceptions import all_types, instance
 from tests.scenarios import SOURCE_SCHEMA, TOPIC, message
 
 WRAPPER_ID = 1
@@ -97,6 +99,41 @@ def test_rows_of_one_route_are_one_chunk_sorted_by_writer() -> None:
     assert [(c["task"], c["seq"], c["route"], c["rows"]) for c in found] == [(3, 0, "a", 5)]
     assert json.loads(found[0]["groups"]) == [[11, "0", 2], [12, "0", 1], [13, "0", 2]]
     assert [r[3] for r in records(found)] == [b"x0", b"x1", b"x2", b"x3", b"x4"]
+
+
+def test_an_envelope_that_breaks_its_decoder_is_set_aside_alone_whatever_it_raises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = decoder_for(READER.schemas[WRAPPER_ID], "0")
+    raised: list[BaseException] = [instance(kind) or OSError() for kind in all_types()]
+
+    class Breaking:
+        columns, full_name = whole.columns, whole.full_name
+
+        def decode(self, bodies: pa.Array) -> Any:
+            if any(b"break" in one for one in bodies.to_pylist()):
+                raise raised[-1]
+            return whole.decode(bodies)
+
+    monkeypatch.setattr(demux, "decoder_for", lambda *_: Breaking())
+    values = [envelope("a", frame(11, b"x%d" % n)) for n in range(5)]
+    values[3] = envelope("a", frame(11, b"break"))
+    while raised:
+        found = cut([*values, b"no envelope", None])
+        assert [r[4] for r in records(found)] == [0, 1, 2, 4]
+        assert rejected(found) == [(3, "CORRUPT_ENVELOPE", "envelope", None), (5, "BAD_MAGIC", "envelope", None)]
+        assert tombstones(found) == {None: 1}
+        raised.pop()
+
+
+def test_a_schema_that_no_decoder_can_be_made_of_sets_its_envelopes_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Any:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(demux, "decoder_for", broken)
+    found = cut([envelope("a", frame(11, b"x")), envelope("b", frame(11, b"y"))])
+    assert records(found) == []
+    assert [r[:2] for r in rejected(found)] == [(0, "CORRUPT_ENVELOPE"), (1, "CORRUPT_ENVELOPE")]
 
 
 def test_a_null_value_is_a_tombstone_and_never_a_row() -> None:

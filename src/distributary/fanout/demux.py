@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.border import by_halves
 from distributary.bronze.rows import set_apart
 from distributary.errors import Reason, SchemaBroken
 from distributary.fanout.chunks import Cut, one_array
@@ -58,6 +59,10 @@ class EnvelopeReader:
     def names(self) -> tuple[str, str, str]:
         return self.route, self.schema_id, self.payload
 
+
+_Opened: TypeAlias = tuple[pa.Array, pa.Array, pa.Array, pa.Table]
+"""Route, schema id, payload and origin of opened envelopes."""
+_BAD = Reason.CORRUPT_ENVELOPE
 
 Payloads: TypeAlias = "Callable[[pa.Array, pa.Array, pa.Array, pa.Table, EnvelopeReader, Cut], None]"
 """What takes opened envelopes: route, schema id, payload, origin."""
@@ -150,25 +155,54 @@ def _unwrap(
         else:
             cut.unknown(schema_id)
         return
+    bad: list[pa.Table] = []
+
+    def work(begin: int, end: int) -> _Opened | None:
+        count = end - begin
+        some = (raw.slice(begin, count), body.slice(begin, count), origin.slice(begin, count))
+        return _open(schema_id, message, *some, reader, bad)
+
+    def alone(begin: int, end: int, why: str) -> None:
+        count = end - begin
+        bad.append(rejected_envelopes(origin.slice(begin, count), raw.slice(begin, count), _BAD, why))
+
+    # Whatever an envelope or its schema makes the decoder raise, only its own record is set aside.
+    for opened in by_halves(0, len(raw), work, alone):
+        while bad:
+            cut.bad(bad.pop(0))
+        if opened is not None:
+            then(*opened, reader, cut)
+
+
+def _open(
+    schema_id: int,
+    message: str,
+    raw: pa.Array,
+    body: pa.Array,
+    origin: pa.Table,
+    reader: EnvelopeReader,
+    bad: list[pa.Table],
+) -> _Opened | None:
+    """What some envelopes hold; None where their schema is no envelope's. Those that cannot be read go to `bad`."""
     try:
         decoder = decoder_for(reader.schemas[schema_id], message)
     except (BadIndex, SchemaBroken) as e:
-        cut.bad(rejected_envelopes(origin, raw, Reason.CORRUPT_ENVELOPE, str(e)))
-        return
+        bad.append(rejected_envelopes(origin, raw, _BAD, str(e)))
+        return None
     if (wrong := wrong_fields(decoder.columns, reader)) is not None:
         detail = f"the envelope {decoder.full_name} (schema id {schema_id}) {wrong}"
-        cut.bad(rejected_envelopes(origin, raw, Reason.CORRUPT_ENVELOPE, detail))
-        return
+        bad.append(rejected_envelopes(origin, raw, _BAD, detail))
+        return None
     split = decoder.decode(body)
+    rows = split.rows
+    route, payload = (rows.column(name).cast(kind) for name, kind in _needed(reader).items())
+    ids = _schema_ids(rows, reader)
+    good = origin if split.positions is None else origin.take(split.positions)
     if split.rejected:
         at = pa.array([row.position for row in split.rejected])
         details = pa.array([row.detail for row in split.rejected])
-        cut.bad(rejected_envelopes(origin.take(at), raw.take(at), Reason.CORRUPT_ENVELOPE, details))
-    if split.positions is not None:
-        origin = origin.take(split.positions)
-    rows = split.rows
-    route, payload = (rows.column(name).cast(kind) for name, kind in _needed(reader).items())
-    then(route, _schema_ids(rows, reader), payload, origin, reader, cut)
+        bad.append(rejected_envelopes(origin.take(at), raw.take(at), _BAD, details))
+    return route, ids, payload, good
 
 
 def _needed(reader: EnvelopeReader) -> dict[str, pa.DataType]:

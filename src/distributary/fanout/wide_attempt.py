@@ -72,7 +72,7 @@ class WideAttempt(Attempt):
         try:
             before = self.orders.seen(route, self._before)
             evolution = self.orders.evolve(route, self._table, before, self._incoming(route))
-        except (DistributaryError, DeltaError, OSError) as e:
+        except BaseException as e:
             raise self._fault(route, e) from e
         self._evolutions[route] = evolution
         return Special("files" if self._taken is None else "counted", evolution.schema)

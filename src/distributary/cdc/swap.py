@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 
 from distributary.tables.append import Mark, Owner
 from distributary.tables.commits import OVERWRITE, commit_text, put_commit
 from distributary.tables.datafile import DataFile
+from distributary.tables.rewrite import metadata_action
 from distributary.tables.store import Store
 
 
@@ -23,17 +24,7 @@ def replace_rows(
 
     Raises OSError.
     """
-    meta = table.metadata()
-    metadata = {
-        "id": meta.id,
-        "name": meta.name,
-        "description": owner.text(),
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": Schema.from_arrow(schema).to_json(),
-        "partitionColumns": [],
-        "configuration": dict(meta.configuration),
-        "createdTime": meta.created_time,
-    }
+    metadata = {**metadata_action(table, schema), "description": owner.text()}
     removed = [(row["path"], row["size_bytes"]) for row in pa.table(table.get_add_actions()).to_pylist()]
     rows = sum(file.rows for file in files)
     text = commit_text(table.version(), mark, files, removed, rows=rows, about=OVERWRITE, metadata=metadata)

@@ -416,6 +416,18 @@ def test_a_type_that_has_a_second_column_goes_on_there(nest: Any) -> None:
     assert [slots[0].target for slots in found.slots] == [table.names[1], "c"]
 
 
+@pytest.mark.parametrize("nest", [lambda kind: kind, array, to_map], ids=["plain", "list", "map"])
+def test_each_level_of_a_deep_schema_is_looked_at_once(nest: Any) -> None:
+    def deep(kind: pa.DataType) -> pa.Schema:
+        for _ in range(40):
+            kind = nest(struct(x=kind, y=INT))
+        return schema(c=kind)
+
+    assert len(add(deep(INT), deep(LONG)).widened) == 1
+    table = add(deep(INT), deep(LONG), can_widen=False).schema
+    assert add(table, deep(LONG)).schema == table
+
+
 def test_a_nested_column_is_widened_by_its_path() -> None:
     found = add(
         schema(s=struct(x=INT), l=array(INT), m=to_map(struct(y=FLOAT))),

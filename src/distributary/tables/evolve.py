@@ -205,6 +205,9 @@ class _Columns:
     def _second_column(self, at: int, new: pa.Field, column: str) -> tuple[int, _Way] | None:
         """The second column that takes `new` as it is, where its own would have to grow for it."""
         as_is = replace(self.policy, can_widen=False, is_new=False)
+        if pa.types.is_struct(_innermost(new.type)):
+            # Its own fields see to it, each level for itself: to ask here as well would double the work at each.
+            return None
         if _merge_type(self.fields[at].type, new.type, as_is) is not None:
             return None
         for name in _second_names(column, new.type):
@@ -232,6 +235,13 @@ class _Columns:
         self.taken.add(at)
         self.fields.append(pa.field(name, way.kind))
         return way.slot(new.name, name)
+
+
+def _innermost(kind: pa.DataType) -> pa.DataType:
+    """What the lists and maps of a type hold in the end."""
+    while pa.types.is_list(kind) or pa.types.is_map(kind):
+        kind = kind.value_type if pa.types.is_list(kind) else kind.item_type
+    return kind
 
 
 def _second_names(column: str, kind: pa.DataType) -> Iterator[str]:

@@ -29,7 +29,7 @@ from distributary.declarative.flows import Flows
 from distributary.declarative.history import version_of, written_since
 from distributary.declarative.libraries import Library, load_library
 from distributary.declarative.server import Server, client, server_conf
-from distributary.declarative.views import keep_current, tables_of
+from distributary.declarative.views import keep_current
 from distributary.errors import BadInput, without_stack
 from distributary.names import literal
 from distributary.schemas import Schemas
@@ -159,7 +159,7 @@ def run_update(
     chosen = _chosen(selection, tables, without, full)
     before = {name: version_of(datasets.uri(name), store) for name in tables}
     if not selection.dry_run:
-        _adopt(spark, config, {name for name, version in before.items() if version >= 0})
+        _adopt(spark, config, [n for n, at in before.items() if at >= 0 and n.lower() not in update.defined.there])
     if chosen is None:
         update.completed = True
     else:
@@ -257,15 +257,14 @@ def _chosen(
     return chosen if chosen or full else None
 
 
-def _adopt(spark: SparkSession, config: Pipeline, there: Collection[str]) -> None:
-    """Tell Spark's catalog of those tables `there` that it does not know: a kill came between a table's first commit
-    and its entry in the catalog, or the catalog was lost. Spark refuses to make a table in a folder that has one.
+def _adopt(spark: SparkSession, config: Pipeline, unknown: Collection[str]) -> None:
+    """Tell Spark's catalog of tables that it does not know: a kill came between a table's first commit and its entry in
+    the catalog, or the catalog was lost. Spark refuses to make a table in a folder that has one.
 
     A table of somebody else is left to that refusal.
     """
     datasets, store = Datasets.of(config), Store.of(config.tables)
-    known = tables_of(spark, datasets)
-    for name in sorted(name for name in there if name.lower() not in known):
+    for name in sorted(unknown):
         table = append.open_table(datasets.uri(name), store)
         owner = None if table is None else Owner.of(table)
         ours = owner is not None and owner.pipeline == config.pipeline

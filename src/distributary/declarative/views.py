@@ -54,7 +54,7 @@ def keep_current(
     said: dict[str, str] = json.loads(store.get(folder, VIEWS_FILE) or b"{}")
     changed = {name: view for name, view in views.items() if said.get(name) != view.query}
     if changed and there is None:
-        there = tables_of(spark, datasets)
+        there = _tables(spark, datasets)
     done = {}
     for name, view in changed.items():
         if not {name, *view.needs} <= set(there or ()):
@@ -76,7 +76,7 @@ def make_way(
     All of it is computed from other tables, and by the update that follows. Raises TableCollision, DeltaError, OSError.
     """
     datasets, store = Datasets.of(config), Store.of(config.tables)
-    there = tables_of(spark, datasets)
+    there = _tables(spark, datasets)
     as_views = {str(row["viewName"]) for row in spark.sql(f"SHOW VIEWS IN {datasets.place}").collect()}
     dropped = as_views & materialized.keys()
     for name in sorted(dropped):
@@ -93,7 +93,7 @@ def make_way(
     return there - dropped
 
 
-def tables_of(spark: SparkSession, datasets: Datasets) -> set[str]:
+def _tables(spark: SparkSession, datasets: Datasets) -> set[str]:
     """The names of all tables and views of the database."""
     return {str(row["tableName"]) for row in spark.sql(f"SHOW TABLES IN {datasets.place}").collect()}
 

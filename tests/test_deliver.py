@@ -22,9 +22,10 @@ from distributary.fanout.deliver import deliver, deliver_route
 from distributary.fanout.orders import Orders, Outcome, Special
 from distributary.fanout.pieces import cells_of, cut_pieces
 from distributary.registry.compile import CompiledSchema, compile_text
+from distributary.tables import append
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Policy, evolve
-from distributary.tables.quarantine import commit_quarantine
+from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, write_rejected
 from distributary.tables.store import Store
 from tests.scenarios import message
 
@@ -471,6 +472,30 @@ def test_a_task_writes_its_routes_and_one_file_for_the_quarantine(orders: Orders
     rows = DeltaTable(orders.quarantine).to_pyarrow_table().to_pylist()
     assert sorted(r["route"] for r in rows) == ["a", "b"]
     assert len({r["id"] for r in rows}) == 2
+
+
+def test_rows_that_are_claimed_while_a_batch_commits_its_quarantine_only_make_it_commit_again(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keep(batch: int, user: str) -> None:
+        rows = pa.Table.from_pylist([{"route": user, "value": b"?"}], schema=REJECTED_SCHEMA)
+        file = write_rejected(orders.quarantine, [rows], orders.stream, batch, "0", orders.store)
+        commit_quarantine(orders.quarantine, "games", [file], orders.stream, batch, orders.store)
+
+    keep(0, "a")
+    commit = append.commit_append
+    raced: list[Any] = []
+
+    def beaten(table: DeltaTable, *args: Any, **more: Any) -> int | None:
+        if not raced:
+            raced.append(DeltaTable(orders.quarantine).update({"state": "'claimed'"}))
+        return commit(table, *args, **more)
+
+    monkeypatch.setattr(append, "commit_append", beaten)
+    keep(1, "b")
+    assert raced
+    found = sorted((r["route"], r["state"]) for r in DeltaTable(orders.quarantine).to_pyarrow_table().to_pylist())
+    assert found == [("a", "claimed"), ("b", "open")]
 
 
 @pytest.mark.parametrize("batches", [[(1, 2, 3)], [(1,), (2,), (3,)], [(1,), (3,), (2,)], [(3,), (2,), (1,)]])

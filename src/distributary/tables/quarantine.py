@@ -140,11 +140,17 @@ def commit_quarantine(
 ) -> None:
     """Take a batch's files into the quarantine in one commit; nothing happens when the batch's mark is there.
 
-    Raises OSError or DeltaError when the state folder cannot be written.
+    A replay or rebuild that claims rows at the same time may be first: then it is done again.
+
+    Raises CommitConflict (others were first each time), OSError or DeltaError when the state folder cannot be written.
     """
-    table = append.open_table(uri, store)
-    if table is not None and append.committed_batch(table, stream) >= batch:
-        return
-    found = None if table is None else append.arrow_schema(table)
-    evolution = evolve(found, [schema], Policy(type_change="new_column"))
-    append.commit_append(table, uri, evolution, files, Mark(stream, batch), Owner(pipeline, ""), store)
+
+    def commit() -> None:
+        table = append.open_table(uri, store)
+        if table is not None and append.committed_batch(table, stream) >= batch:
+            return
+        found = None if table is None else append.arrow_schema(table)
+        evolution = evolve(found, [schema], Policy(type_change="new_column"))
+        append.commit_append(table, uri, evolution, files, Mark(stream, batch), Owner(pipeline, ""), store)
+
+    append.retried(commit)

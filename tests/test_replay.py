@@ -136,12 +136,15 @@ def test_a_replay_that_died_is_finished_with_the_rows_it_had_claimed(lake: Path)
     scenario.check()
 
 
-def test_a_replay_writes_by_engine_spark_where_the_table_needs_it(lake: Path) -> None:
-    scenario = Unknown(lake).start()
+@pytest.mark.parametrize(("type_change", "engine"), [("type_widening", "spark"), ("widen", "task")])
+def test_a_replay_writes_by_engine_spark_only_where_the_table_needs_it(
+    lake: Path, type_change: str, engine: str
+) -> None:
+    scenario = Unknown(lake, tables={"evolution": {"type_change": type_change}}).start()
     scenario.learn(LONG)
     assert scenario.replay("a").rows == {"a": 2}
     assert scenario.columns("a")["score"] == "int64"
-    assert scenario.newest("a").engine == "spark"
+    assert scenario.newest("a").engine == engine
     assert scenario.replay().rows == {"b": 1}
     scenario.check()
 

@@ -10,6 +10,7 @@ import gzip
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -228,7 +229,8 @@ def test_keys_that_move_and_swap_end_right_in_any_order_of_files(lake: Path) -> 
             place[new] = place.pop(old)
             files.append(change(ORDERS, "UPDATE-DELETE", order(old, place[new]), position))
             files.append(change(ORDERS, "UPDATE-INSERT", order(new, place[new]), position))
-    for one in reversed(files):
+    read = [replace(one, seen_ms=one.seen_ms + 2000 * n) for n, one in enumerate(files)]  # in the order of the log
+    for one in reversed(read):
         shop.send(one)
     shop.run()
     assert len(shop.batches) == 1 + len(files)

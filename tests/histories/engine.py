@@ -209,7 +209,7 @@ class Engine:
 
     def _server_base(self) -> int:
         """A new server's numbers are lower ones."""
-        return 1000 - 200 * self._server
+        return 100_000 - 200 * self._server
 
     def _backfill(self) -> None:
         for key, row in self.rows.items():

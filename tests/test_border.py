@@ -32,11 +32,14 @@ from distributary.errors import FileBroken, Outage, Reason, StoreDown
 from distributary.fanout import attempt as attempt_module
 from distributary.fanout import decode as decode_module
 from distributary.fanout import deliver as deliver_module
+from distributary.fanout import wide_attempt as wide_module
 from distributary.fanout.attempt import Attempt, RouteFault
 from distributary.fanout.chunks import RECORD_SCHEMA
 from distributary.fanout.decode import decode, fit
 from distributary.fanout.deliver import deliver_route
-from distributary.fanout.orders import Orders, Outcome, Special
+from distributary.fanout.orders import ORIGIN_TYPE, Orders, Outcome, Special
+from distributary.fanout.wide import commit_wide
+from distributary.fanout.wide_attempt import WideAttempt
 from distributary.formats.protobuf import decoder_for
 from distributary.registry.compile import compile_text
 from distributary.shape import Shape
@@ -343,6 +346,63 @@ def test_all_tables_failing_below_is_the_store_s_fault_and_above_it_their_own() 
                 made._check(done)
         else:
             made._check(done)
+
+
+# -- the one table of layout wide --------------------------------------------------------------------------
+
+
+def wide_attempt(orders: Orders, *routes: str) -> tuple[WideAttempt, Any]:
+    """All tasks have written a file of each route; the commit is to come."""
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+    unused: Any = None
+    orders = replace(orders, wide=orders.tables.root)
+    attempt = WideAttempt(spark, Store(), unused, set(), unused, {r: {(1, "0")} for r in routes}, orders, SCHEMAS)
+    attempt._open()
+    attempt._prepare_shared(routes)
+    rows = pa.table({"user": ["x"], "score": pa.array([1], pa.int32())})
+    done: dict[str, Outcome] = {}
+    for route in routes:
+        origin = pa.nulls(1, ORIGIN_TYPE)
+        file = attempt.orders.write(route, rows.append_column("_origin", origin))
+        done[route] = Outcome(route, orders.table(route), "files", rows_in=1, rows_written=1, files=[file])
+    return attempt, SimpleNamespace(outcomes=done)
+
+
+def test_one_route_s_columns_that_the_shared_commit_cannot_take_park_that_route(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = commit_wide
+
+    def commit(table: Any, orders: Any, columns: Mapping[str, pa.Schema], *more: Any) -> None:
+        if found := [route for route in columns if route.startswith("r")]:
+            raise made(found[0])
+        whole(table, orders, columns, *more)
+
+    monkeypatch.setattr(wide_module, "commit_wide", commit)
+    for route, error in some(10).items():
+        attempt, done = wide_attempt(orders, "a", route, "z")
+        if isinstance(error, append.CommitConflict) or is_store_fault(error):
+            continue
+        with pytest.raises(RouteFault) as caught:
+            attempt._commit_shared(done)
+        assert (caught.value.route, caught.value.why.split(":")[0]) == (route, type(error).__name__)
+    attempt, done = wide_attempt(orders, "a", "z")
+    attempt._commit_shared(done)
+    assert [o.state for o in done.outcomes.values()] == ["written", "written"]
+
+
+def test_a_shared_commit_that_fails_for_no_route_s_columns_fails_the_batch(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, done = wide_attempt(orders, "a", "z")
+    attempt._commit_shared(done)
+    monkeypatch.setattr(wide_module, "commit_wide", raising(lambda *_: "r0", commit_wide))
+    attempt, done = wide_attempt(replace(orders, batch=1), "a", "z")
+    with pytest.raises(StoreDown):
+        attempt._commit_shared(done)
+    monkeypatch.setattr(wide_module, "open_own", raising(lambda *_: "r0", deliver_module.open_own))
+    with pytest.raises(StoreDown):
+        wide_attempt(replace(orders, batch=1), "a", "z")
 
 
 # -- a file ------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +16,7 @@ from distributary.declarative.known import Route
 from distributary.errors import ExpectationBroken, Reason
 from distributary.simulate.games.records import REASONS
 from tests.declarative_at_rest import Rest
+from tests.exceptions import panic
 
 
 def decoded(verdicts: pa.StructArray, route: Route) -> pa.StructArray:
@@ -46,6 +48,27 @@ def test_what_is_set_aside_keeps_its_bytes_as_they_came(tmp_path: Path) -> None:
             assert verdict["payload"] == record.envelope.payload
         elif verdict["level"] is not None:
             assert verdict["payload"] == record.value
+
+
+def test_a_record_that_breaks_its_decoder_is_set_aside_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = Rest(tmp_path)
+    records = [r for r in rest.send(1) if r.fault is None]
+    values, known = pa.array([r.value for r in records], pa.binary()), rest.known()
+    bodies = [v["payload"] for v in judge_values(values, known).to_pylist()]
+    whole = Route.decoder
+
+    class Poisoned:
+        def __init__(self, decoder: Any) -> None:
+            self.decoder = decoder
+
+        def decode(self, payloads: pa.Array) -> Any:
+            if bodies[3] in payloads.to_pylist():
+                raise panic()
+            return self.decoder.decode(payloads)
+
+    monkeypatch.setattr(Route, "decoder", lambda self, writer: Poisoned(whole(self, writer)))
+    reasons = [v["reason"] for v in judge_values(values, known).to_pylist()]
+    assert reasons == [Reason.DECODER_FAILED if body == bodies[3] else None for body in bodies]
 
 
 @pytest.mark.parametrize("rows", [0, 3])

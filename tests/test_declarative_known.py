@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from distributary.declarative import known as module
+from distributary.declarative.judge import judge_values
 from distributary.declarative.known import add_writers, discover, parse_writers, read_writers, write_down
-from distributary.errors import StoreUnreadable, TableCollision
+from distributary.errors import Reason, StoreUnreadable, TableCollision
 from distributary.fanout.orders import ORIGIN
+from distributary.formats.protobuf import decoder_for
+from distributary.registry.compile import CompiledSchema
 from distributary.schemas import Schemas
 from distributary.simulate.games.schemas import event_text
+from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.store import Store
 from tests.declarative_at_rest import Rest
+from tests.exceptions import panic
 
 
 def test_routes_come_from_subjects_and_envelopes_are_none(tmp_path: Path) -> None:
@@ -85,6 +92,25 @@ def test_writers_are_written_down_and_read_again() -> None:
     assert parse_writers("") == set()
 
 
+def test_a_schema_that_breaks_its_decoder_breaks_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = Rest(tmp_path)
+    rest.send(1)
+    game = rest.games.names[0]
+    bad = rest.registry.register(f"{game}-value", event_text(game, 2)).schema.id
+    whole = decoder_for
+
+    def decoder(schema: CompiledSchema, *args: Any, **more: Any) -> Any:
+        if schema.id == bad:
+            raise panic()
+        return whole(schema, *args, **more)
+
+    monkeypatch.setattr(module, "decoder_for", decoder)
+    known = rest.known()
+    assert sorted(known.routes) == sorted(rest.games.names)
+    assert list(known.routes[game].broken) == [bad]
+    assert bad not in {schema_id for schema_id, _ in known.routes[game].slots}
+
+
 @pytest.mark.parametrize("dataset", ["bronze", "silver_amber_anchor_game_events"])
 def test_a_table_of_another_pipeline_is_refused(tmp_path: Path, dataset: str) -> None:
     rest = Rest(tmp_path)
@@ -94,11 +120,34 @@ def test_a_table_of_another_pipeline_is_refused(tmp_path: Path, dataset: str) ->
         rest.known()
 
 
-def test_a_table_that_cannot_be_read_is_an_outage_and_no_new_table(tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_read_is_left_out_with_its_rows_and_is_no_new_table(tmp_path: Path) -> None:
+    rest = Rest(tmp_path)
+    records = rest.send(1)
+    rest.take(records)
+    game = rest.games.names[0]
+    log = Path(rest.silver_uri(game), "_delta_log", f"{0:020}.json")
+    whole = log.read_text()
+    log.write_text("{broken")
+    known = rest.known()
+    assert list(known.failed) == [game]
+    assert list(known.routes) == rest.games.names[1:]
+    verdicts = judge_values(pa.array([r.value for r in records], pa.binary()), known).to_pylist()
+    assert {v["reason"] for v in verdicts if v["route"] == game} == {Reason.TABLE_PARKED}
+    log.write_text(whole)
+    assert rest.known().failed == {}
+
+
+def test_a_store_that_is_away_leaves_no_table_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rest = Rest(tmp_path)
     rest.take(rest.send(1))
-    log = Path(rest.silver_uri(rest.games.names[0]), "_delta_log", f"{0:020}.json")
-    log.write_text("{broken")
+    whole = append.open_owned
+
+    def away(uri: str, *args: Any) -> Any:
+        if "silver" in uri:
+            raise TimeoutError
+        return whole(uri, *args)
+
+    monkeypatch.setattr(append, "open_owned", away)
     with pytest.raises(StoreUnreadable):
         rest.known()
 

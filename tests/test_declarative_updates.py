@@ -249,3 +249,25 @@ def test_a_table_that_the_catalog_does_not_know_is_taken_up_as_it_is(remote: str
     world.send(2, start=5)
     assert world.run().ok
     world.check()
+
+
+def test_a_table_that_cannot_be_read_stops_no_other_and_gets_its_rows_once_it_can(
+    remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "ATTEMPTS_ONCE", 1)
+    world = World(tmp_path, remote, Plan(games=2, versions=2, records=5))
+    first, second = world.games.names
+    world.send(1)
+    assert world.run().ok
+    log = Path(world.datasets.uri(world.datasets.silver(second)), "_delta_log", f"{0:020}.json")
+    whole = log.read_text()
+    log.write_text("{broken")
+    world.send(2)
+    report = world.run()
+    assert (report.ok, list(report.failed)) == (False, [world.datasets.silver(second)])
+    assert len(world.silver(first)) == len(world.good(first))
+    log.write_text(whole)
+    mended = world.run()
+    assert (mended.ok, mended.replayed) == (True, 5)
+    world.check()
+    assert verify(world.config).ok

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from distributary.batch import BatchWriter
+from distributary.fanout import packing
 from distributary.state.ledger import Ledger
 from tests.scenarios import Scenario, dying, message
 
@@ -71,6 +72,26 @@ def test_rows_are_appended_with_their_origin_and_read_by_spark_sql(
     entry = scenario.newest("a")
     assert (entry.engine, entry.state, entry.created, entry.schema_ids) == (engine, "written", True, {schema_id: 4})
     assert scenario.batches[0].created == ("a",)
+    scenario.check()
+
+
+def test_a_schema_of_which_no_row_is_written_adds_no_columns(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where several tasks write the route, or Spark does, so that its columns are decided before."""
+    monkeypatch.setattr(packing, "SHARE_ROWS", 10)
+    monkeypatch.setattr(packing, "TABLE_WEIGHT", 1)
+    bad = scenario.event("a", scenario.schema("a-value", V2), b"\x0f\x01")
+    for user in ("x", "y"):
+        scenario.send(*(event(scenario, "v1", user=f"{user}{n}") for n in range(30)), *[bad] * 10)
+        scenario.run()
+        assert set(scenario.rows("a")[0]) == {"user", "score", "detail", "trail", "by_key", "_origin"}
+        assert scenario.newest("a").reasons == {"CORRUPT_PAYLOAD": 10 * len(scenario.batches)}
+    scenario.send(
+        *(event(scenario, "v1", user=f"z{n}") for n in range(30)), *[bad] * 200, event(scenario, "v2", boss="b")
+    )
+    scenario.run()
+    assert [r["boss"] for r in scenario.rows("a") if r["boss"]] == ["b"]
     scenario.check()
 
 

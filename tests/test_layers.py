@@ -31,7 +31,7 @@ LAYERS = [
     "fanout.chunks",
     "fanout.decode fanout.owned fanout.pieces fanout.wide",
     "fanout.demux",
-    "fanout.deliver fanout.envelopes fanout.killers bronze.unwrap",
+    "fanout.deliver fanout.entering fanout.envelopes fanout.killers bronze.unwrap",
     "fanout.tasks",
     "fanout.batch_chunks",
     "fanout.attempt",

@@ -127,6 +127,20 @@ def _forgetful(laid: Laid) -> Any:
     return watch
 
 
+def test_a_schema_of_which_no_row_is_written_adds_no_columns_to_the_wide_table(lake: Path) -> None:
+    laid = Laid(lake, WIDE)
+    wider = EVENT.replace("}", "string late = 9; }")
+    known, late = laid.schema("a-value", EVENT), laid.schema("a-value", wider)
+    good = [laid.event(r, known, message(EVENT, "event", user="u")) for r in ("a", "b")]
+    laid.send(*good, *[laid.event("a", late, b"\xff")] * 100)
+    laid.run()
+    assert "late" not in laid.rows("a")[0]
+    laid.send(*good, *[laid.event("a", late, b"\xff")] * 100, laid.event("a", late, message(wider, "event", late="l")))
+    laid.run()
+    assert laid.values("a", "late") == [None, None, "l"]
+    laid.check()
+
+
 # -- one table that fails, and another layout ----------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from distributary.schemas import Schemas
 from distributary.simulate.games.schemas import WRAPPER_TEXT
 from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
+from tests.exceptions import panic
 from tests.scenarios import Scenario, dying, message
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -49,6 +51,33 @@ class Unknown(Scenario):
 
     def learn(self, text: str = LATE) -> None:
         assert self.schema("late-value", text) == self.late
+
+
+def test_a_table_that_fails_whatever_it_raises_stops_no_other_replay(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = Unknown(lake).start()
+    scenario.learn()
+
+    def breaks(name: str, error: BaseException) -> Callable[..., Any]:
+        whole = getattr(Replay, name)
+
+        def step(self: Replay, *args: Any) -> Any:
+            if args[0] == "a":
+                raise error
+            return whole(self, *args)
+
+        return step
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replay, "_count_good", breaks("_count_good", panic()))
+        found = scenario.replay()
+    assert (found.rows, list(found.failed)) == ({"b": 1}, ["a"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Replay, "_write", breaks("_write", RecursionError("deep")))
+        assert list(scenario.replay().failed) == ["a"]
+    assert scenario.replay().rows == {"a": 2}
+    scenario.check()
 
 
 def test_rows_come_in_once_when_their_schema_becomes_known(lake: Path) -> None:

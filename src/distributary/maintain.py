@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from distributary.border import contained
 from distributary.cdc.backlog import oldest_waiting_ms, version_read
 from distributary.cdc.merging import HORIZON, horizon
 from distributary.config import DatastreamSource, Pipeline
@@ -112,8 +113,8 @@ def _look_after(
             _compact(table, store, config, done)
     except CommitFailedError:
         done.busy = True
-    except (DeltaError, OSError, pa.ArrowException) as e:
-        done.skipped = append.in_words(e)
+    except BaseException as e:
+        done.skipped = contained(e)
     return done
 
 

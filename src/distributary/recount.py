@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from distributary.border import contained
 from distributary.errors import Reason
 from distributary.state.ledger import Entry, is_batch, quarantine_files, replay_stream
 from distributary.tables import append
@@ -72,8 +73,8 @@ def _sizes(files: TableFiles, count: Count) -> dict[str, int]:
             sizes[name] = files.rows(name)
         except FileNotFoundError:
             count.problems.append(f"data file {name} is not there")
-        except (OSError, pa.ArrowInvalid) as e:
-            count.problems.append(f"data file {name} cannot be read: {e}")
+        except BaseException as e:
+            count.problems.append(f"data file {name} cannot be read: {contained(e)}")
     return sizes
 
 
@@ -196,8 +197,12 @@ def _kept_pieces(uri: str, store: Store, table: DeltaTable | None, entries: Sequ
 
 
 def _readable(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """A file that is gone has no rows: they count as lost."""
+    """A file that is gone or broken has no rows: they count as lost. Raises OSError where the store is away."""
     try:
         yield from pieces
-    except (FileNotFoundError, pa.ArrowInvalid):
+    except FileNotFoundError:
         return
+    except OSError:
+        raise
+    except BaseException as e:
+        contained(e)

@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
+from distributary.border import contained
 from distributary.config import Pipeline
-from distributary.errors import Reason, StoreDown
+from distributary.errors import EnvironmentFault, Reason, StoreDown
 from distributary.fanout.chunks import Cut, Groups, one_array, read_records
 from distributary.fanout.decode import Decoded, decode, fit
 from distributary.fanout.deliver import deliver_route
@@ -29,9 +30,9 @@ from distributary.fanout.micro_batch import Fanout
 from distributary.fanout.orders import Orders, Outcome
 from distributary.state.ledger import Entry, Ledger, replay_stream
 from distributary.tables import append
-from distributary.tables.append import CommitConflict, Mark
+from distributary.tables.append import Mark
+from distributary.tables.outage import is_store_fault
 from distributary.tables.quarantine import ORIGIN_FIELDS, QUARANTINE_SCHEMA, replay_app, update_rows
-from distributary.tables.spark_engine import SparkEngineError
 
 
 @dataclass
@@ -63,7 +64,7 @@ class Replay:
             if route is None and (nameless := total - sum(rows.num_rows for rows in opened.values())):
                 report.left[""] = nameless
             for found, rows in sorted(opened.items()):
-                good = self._good(found, rows)
+                good = self._good_now(found, rows, report)
                 bad = rows.num_rows - good.num_rows
                 if bad:
                     report.left[found] = bad
@@ -171,6 +172,23 @@ class Replay:
                     found.setdefault(name, []).append(one)
         return {name: pa.concat_tables(parts) for name, parts in found.items()}, rows.num_rows
 
+    def _good_now(self, route: str, rows: pa.Table, report: ReplayReport) -> pa.Table:
+        """As `_good`; none, and why, where the route's table or schemas let nobody say."""
+        try:
+            return self._good(route, rows)
+        except BaseException as e:
+            report.failed[route] = self._fault(route, e)
+            return rows.slice(0, 0)
+
+    def _fault(self, route: str, error: BaseException) -> str:
+        """What is wrong with one route, in words. Raises what is wrong with all of them: EnvironmentFault."""
+        if isinstance(error, EnvironmentFault):
+            raise error
+        why = contained(error)
+        if is_store_fault(error):
+            raise StoreDown(path=self._orders(0, {}).table(route), detail=why) from error
+        return why
+
     def _good(self, route: str, rows: pa.Table) -> pa.Table:
         """The rows that would be written now. Whole groups first, halves where a group holds a bad row."""
         good = self._count_good(route, rows)
@@ -199,10 +217,13 @@ class Replay:
     def _finish(self, number: int, rows: pa.Table, report: ReplayReport) -> None:
         """Write what replay `number` claimed, enter it into the ledger, and let the rows go."""
         route = self._route_of(rows)
-        there = self._already_there(route, rows)
-        rest = rows.filter(pc.invert(there))
-        decoded, orders = self._decode(route, rest, number)
-        outcome = self._write(route, decoded, orders)
+        try:
+            rest = rows.filter(pc.invert(self._already_there(route, rows)))
+            decoded, orders = self._decode(route, rest, number)
+            outcome = self._write(route, decoded, orders)
+        except BaseException as e:
+            report.failed[route] = self._fault(route, e)
+            return
         if outcome.state == "failed" or outcome.rows_written != rest.num_rows:
             report.failed[route] = outcome.error or f"{rest.num_rows - outcome.rows_written} rows no longer decode"
             return
@@ -237,8 +258,8 @@ class Replay:
             return outcome
         try:
             return self.fanout.write_decoded(route, decoded, orders)
-        except (SparkEngineError, DeltaError, OSError, CommitConflict) as e:
-            return replace(outcome, state="failed", error=f"{type(e).__name__}: {e}")
+        except BaseException as e:
+            return replace(outcome, state="failed", error=self._fault(route, e))
 
     def _record(self, number: int, route: str, rows: pa.Table, outcome: Outcome) -> None:
         count = rows.num_rows

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from typing import Any, TypeAlias
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from distributary.border import contained
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import Exit, StoreUnreadable
 from distributary.names import shown, table_name
@@ -273,8 +273,8 @@ def _count(config: Pipeline, opened: _Open, said: Entry) -> tuple[Count, list[st
             by_offset=isinstance(config.source, KafkaSource),
         )
         return count, list(count.problems)
-    except (DeltaError, OSError, pa.ArrowException) as e:
-        return Count(), [f"the table cannot be read: {e}"]
+    except BaseException as e:
+        return Count(), [f"the table cannot be read: {contained(e)}"]
 
 
 def _in_both(store: Store, kept: Kept, said: Entry) -> int:

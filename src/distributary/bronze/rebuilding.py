@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Set
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
@@ -46,10 +47,15 @@ class _Rebuilding(Attempt):
     def _of_the_driver(self, packing: Packing) -> Set[str]:
         return self.writers.keys()
 
+    def _columns(self, route: str) -> pa.Schema | None:
+        return self.orders.columns(route, self.table)
+
     def _prepare_shared(self, routes: Collection[str]) -> set[str]:
         for route in routes:
-            before = self.orders.columns(route, self.table)
-            self.evolution = self.orders.evolve(route, None, before, self._incoming(route))
+            try:
+                self.evolution = self.orders.evolve(route, None, self._columns(route), self._incoming(route))
+            except BaseException as e:
+                raise self._fault(route, e) from e
             self._special(route, Special("files", self.evolution.schema))
         return set()
 

@@ -15,7 +15,7 @@ from typing import Any
 from distributary.config import Pipeline
 from distributary.declarative.bronze import Bronze, Counts, RouteCount
 from distributary.declarative.datasets import Datasets
-from distributary.errors import QuarantineLimit
+from distributary.errors import QuarantineLimit, Reason
 from distributary.state.ledger import Entry, Ledger, totals
 from distributary.tables.store import Store
 
@@ -93,6 +93,12 @@ class Books:
         table = self.bronze.open()
         last = {} if table is None else self._last(str(table.metadata().id))
         return {r: {int(i): n for i, n in ids.items()} for r, ids in last.get("unknown", {}).items()}
+
+    def waiting(self) -> set[str]:
+        """Routes whose rows were set aside because their table could not be read, and now can."""
+        parked = {route for route, entry in self.ledger.newest.items() if entry.state == "parked"}
+        sums = totals(self.ledger.entries())
+        return {route for route, e in sums.items() if route and e.reasons.get(Reason.TABLE_PARKED, 0) > 0} - parked
 
     def check_limits(self, counts: Counts) -> None:
         """Raises QuarantineLimit when too many of the rows that came were set aside."""

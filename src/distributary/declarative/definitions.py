@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from distributary.border import contained
 from distributary.config import Pipeline, load
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.gold import materialized, quarantine_sql
@@ -100,9 +101,12 @@ class _Definitions:
     def _prepare(self) -> set[str]:
         """What Spark's pipelines do not do with tables and views that are there."""
         for change in growth(self.datasets, self.known):
-            self.spark.sql(change)
+            try:
+                self.spark.sql(change)
+            except BaseException as e:  # its flow fails by it, and the others go on
+                self.problems.append(f"{change}: {contained(e)}")
         there = make_way(self.spark, self.config, self.views, self.materialized)
-        keep_current(self.spark, self.config, self.views, there)
+        self.problems += keep_current(self.spark, self.config, self.views, there)
         return there
 
     def _note(self, name: str, kind: str, route: str | None = None) -> str:

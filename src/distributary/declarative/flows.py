@@ -12,14 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow.fs as pafs
-from deltalake.exceptions import DeltaError
 
+from distributary.border import contained
 from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets, flow_checkpoints, storage
 from distributary.errors import StoreUnreadable
 from distributary.state.checkpoint import last_committed, read_offsets
 from distributary.tables import append
 from distributary.tables.files import filesystem
+from distributary.tables.outage import is_store_fault
 from distributary.tables.store import Store, join
 
 
@@ -86,7 +87,7 @@ class Flows:
     def torn(self, names: Iterable[str]) -> list[str]:
         """Those whose table and checkpoint do not go together: one of them is there without the other.
 
-        Raises StoreUnreadable.
+        Of a table that cannot be read nobody can say so. Raises StoreUnreadable where that is bronze, or all of them.
         """
         found = []
         for name in names:
@@ -97,6 +98,8 @@ class Flows:
                 filled = table is not None and bool(table.file_uris())
                 if (table is None and self.has_read(name)) or (filled and self.checkpoint(name) is None):
                     found.append(name)
-            except (DeltaError, OSError) as e:
-                raise StoreUnreadable(path=uri, detail=f"{type(e).__name__}: {e}") from e
+            except BaseException as e:
+                why = contained(e)
+                if name == self.datasets.bronze or is_store_fault(e):
+                    raise StoreUnreadable(path=uri, detail=why) from e
         return found

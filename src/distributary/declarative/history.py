@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deltalake.exceptions import DeltaError
-
+from distributary.border import contained
 from distributary.tables import append
 from distributary.tables.store import Store
 
@@ -24,7 +23,8 @@ def version_of(uri: str, store: Store) -> int:
     """The table's version; -1 where there is none, or it cannot be read."""
     try:
         table = append.open_table(uri, store)
-    except (DeltaError, OSError):
+    except BaseException as e:
+        contained(e)
         return -1
     return -1 if table is None else int(table.version())
 

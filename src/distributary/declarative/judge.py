@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.border import by_halves
 from distributary.declarative.known import Known, Route
-from distributary.errors import ExpectationBroken, Reason
+from distributary.errors import DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.fanout.chunks import Cut, Writer, one_array
 from distributary.fanout.demux import split_payloads, split_values
 from distributary.formats.framing import frame_all
@@ -121,7 +122,9 @@ class _Verdicts(Cut):
         """The records of one writer of one route."""
         route = self.known.routes.get(name)
         if route is None or writer not in route.slots:
-            self._refuse(records, *why_not(route, name, writer))
+            failed = self.known.failed.get(name)
+            why = why_not(route, name, writer) if failed is None else (Reason.TABLE_PARKED, failed)
+            self._refuse(records, *why)
             return
         verdict = try_records(route, writer, one_array(records.column("payload")))
         faults = verdict.faults
@@ -199,10 +202,37 @@ class Verdict:
 
 
 def try_records(route: Route, writer: Writer, payloads: pa.Array) -> Verdict:
-    """Do all that silver will do with these records, and say what came of it."""
+    """Do all that silver will do with these records, and say what came of it. Whatever one does to its decoder, only it
+    is set aside. Raises what is wrong with the configuration."""
+    wrong: list[DistributaryError] = []
+
+    def work(begin: int, end: int) -> Verdict:
+        try:
+            return _tried(route, writer, payloads.slice(begin, end - begin), begin)
+        except SchemaBroken:
+            raise
+        except DistributaryError as e:
+            wrong.append(e)
+            return Verdict({}, {})
+
+    def alone(begin: int, end: int, why: str) -> Verdict:
+        return Verdict(dict.fromkeys(range(begin, end), (Reason.DECODER_FAILED, why)), {})
+
+    faults: dict[int, tuple[Reason, str]] = {}
+    warned: dict[int, tuple[str, ...]] = {}
+    for found in by_halves(0, len(payloads), work, alone):
+        faults |= found.faults
+        warned |= found.warned
+    if wrong:
+        raise wrong[0]
+    return Verdict(faults, warned)
+
+
+def _tried(route: Route, writer: Writer, payloads: pa.Array, first: int) -> Verdict:
+    """`first`: the position of the first of these records."""
     split = route.decoder(writer).decode(payloads)
-    faults = {r.position: (r.reason, r.detail) for r in split.rejected}
-    places = np.arange(split.rows.num_rows) if split.positions is None else np.asarray(split.positions)
+    faults = {first + r.position: (r.reason, r.detail) for r in split.rejected}
+    places = first + (np.arange(split.rows.num_rows) if split.positions is None else np.asarray(split.positions))
     shaped = route.shape.apply(split.rows)
     fitted = conform(shaped.rows, route.slots[writer], route.columns)
     for row, (reason, column) in fitted.rejected.items():

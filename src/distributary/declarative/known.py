@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
+from distributary.border import contained
 from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets, state_folder
-from distributary.errors import SchemaBroken, SchemaNotFound, StoreUnreadable
+from distributary.errors import DistributaryError, EnvironmentFault, SchemaBroken, SchemaNotFound, StoreUnreadable
 from distributary.fanout.chunks import Writer
 from distributary.fanout.demux import EnvelopeReader, wrong_fields
 from distributary.fanout.envelopes import Envelopes
@@ -31,6 +30,7 @@ from distributary.shape import Shape
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.evolve import Slot, evolve
+from distributary.tables.outage import is_store_fault
 from distributary.tables.store import Store
 from distributary.tables.widening import policy_of
 
@@ -64,10 +64,12 @@ class Route:
 
 @dataclass(frozen=True)
 class Known:
-    """What an update knows. `reader`: how envelopes are read, with all the envelope schemas there are."""
+    """What an update knows. `reader`: how envelopes are read, with all the envelope schemas there are. `failed`: routes
+    that are left out, and why: their tables cannot be read."""
 
     reader: EnvelopeReader
     routes: Mapping[str, Route]
+    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 Writers = Mapping[str, Iterable[Writer]]
@@ -92,7 +94,7 @@ class _Discovery:
         self.message = config.payload.message or "0"
 
     def known(self, more: Writers) -> Known:
-        self._open(self.datasets.bronze, "")  # of another pipeline? then it is refused
+        self._check_bronze()
         reader = Envelopes(self.config, self.schemas).begin()
         subjects = self.registry.subjects()
         named = self._routes_by_subject(subjects)
@@ -106,8 +108,9 @@ class _Discovery:
             if subject not in found_envelopes:
                 writers.setdefault(route, set())
         with ThreadPoolExecutor(LOOKUPS) as pool:
-            routes = pool.map(lambda r: self._route(r, named.get(r), writers[r]), sorted(writers))
-            return Known(reader, {r.route: r for r in routes if r is not None})
+            routes = list(pool.map(lambda r: self._route_or_why(r, named.get(r), writers[r]), sorted(writers)))
+        failed = {name: why for name, why in zip(sorted(writers), routes, strict=True) if isinstance(why, str)}
+        return Known(reader, {r.route: r for r in routes if isinstance(r, Route)}, failed)
 
     # -- subjects ------------------------------------------------------------------------------------------
 
@@ -136,7 +139,10 @@ class _Discovery:
             newest = self.registry.latest(subject).schema
             compiled, _ = self.schemas.resolve([newest.id])
             columns = decoder_for(compiled[newest.id], reader.message or "0").columns
-        except (SchemaNotFound, SchemaBroken, BadIndex, KeyError):
+        except EnvironmentFault:
+            raise
+        except BaseException as e:  # whatever is registered under other subjects
+            contained(e)
             return False
         return wrong_fields(columns, reader) is None
 
@@ -152,9 +158,23 @@ class _Discovery:
 
     # -- one route -----------------------------------------------------------------------------------------
 
+    def _route_or_why(self, route: str, subject: str | None, writers: Iterable[Writer]) -> Route | str | None:
+        """As `_route`; in words what is wrong with the route alone. Raises what concerns all: the store, the registry,
+        the pipeline file."""
+        try:
+            return self._route(route, subject, writers)
+        except DistributaryError:
+            raise
+        except BaseException as e:
+            why = contained(e)
+            if is_store_fault(e):
+                raise StoreUnreadable(path=self.datasets.uri(self.datasets.silver(route)), detail=why) from e
+            return why
+
     def _route(self, route: str, subject: str | None, writers: Iterable[Writer]) -> Route | None:
         """None for a route without any schema that can be decoded."""
-        table = self._open(self.datasets.silver(route), route)
+        owner = Owner(self.config.pipeline, route)
+        table = append.open_owned(self.datasets.uri(self.datasets.silver(route)), owner, self.store)
         known = set(writers)
         before = None
         if table is not None:
@@ -170,9 +190,11 @@ class _Discovery:
         for schema_id, message in sorted(known - {(i, m) for i, m in known if i in broken}):
             try:
                 decoder = decoder_for(compiled[schema_id], message, raw_nested_indexes=raw)
-                incoming[schema_id, message] = payload_columns(shape.columns(decoder.columns))
-            except (BadIndex, SchemaBroken) as e:
-                broken[schema_id] = str(e)
+            except BaseException as e:
+                why = contained(e)
+                broken[schema_id] = str(e) if isinstance(e, (BadIndex, SchemaBroken)) else why
+                continue
+            incoming[schema_id, message] = payload_columns(shape.columns(decoder.columns))
         if not incoming:
             return None
         # Spark adds columns to a streaming table by itself, but never changes a column's type.
@@ -186,12 +208,15 @@ class _Discovery:
             columns = pa.schema([f for f in columns if f.name in made])
         return Route(route, columns, slots, compiled, broken, before, raw, shape)
 
-    def _open(self, name: str, route: str) -> DeltaTable | None:
-        uri = self.datasets.uri(name)
+    def _check_bronze(self) -> None:
+        """Raises TableCollision where bronze is another pipeline's."""
+        uri = self.datasets.uri(self.datasets.bronze)
         try:
-            return append.open_owned(uri, Owner(self.config.pipeline, route), self.store)
-        except (DeltaError, OSError) as e:
-            raise StoreUnreadable(path=uri, detail=f"{type(e).__name__}: {e}") from e
+            append.open_owned(uri, Owner(self.config.pipeline, ""), self.store)
+        except DistributaryError:
+            raise
+        except BaseException as e:
+            raise StoreUnreadable(path=uri, detail=contained(e)) from e
 
 
 # -- writers, written down ---------------------------------------------------------------------------------

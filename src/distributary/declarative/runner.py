@@ -124,6 +124,7 @@ class Runner:
         self._stopping = threading.Event()
         self._resting: dict[str, Rest] = {}
         self._tried: set[tuple[str, int]] = set()
+        self._waited: set[str] = set()
         self._envelopes: frozenset[int] = frozenset()
         self._events = local_path(state_folder(config))
         self._is_alive: Callable[[], bool] | None = None
@@ -268,6 +269,7 @@ class Runner:
     def _note_envelopes(self, update: Update) -> None:
         """Rows whose envelope could not be read do not say which schema they wait for: try all when one is new."""
         known = update.defined.known.reader.schemas if update.defined is not None else {}
+        self._waited -= update.defined.known.failed.keys() if update.defined is not None else set()
         if self._envelopes != (found := frozenset(known)):
             self._envelopes = found
             self._tried = {pair for pair in self._tried if pair[1] != ENVELOPE}
@@ -276,16 +278,18 @@ class Runner:
         """Replay what was set aside for a schema that the registry has by now; rows that came back."""
         unknown = {(route, i) for route, ids in self.books.unknown().items() for i in ids} - self._tried
         there = {pair for pair in unknown if pair[1] == ENVELOPE or is_there(self.registry, pair[1])}
-        if not there:
+        waiting = self.books.waiting() - self._waited
+        if not there and not waiting:
             return 0
         try:
             with only_run(self.config.state_root, self.config.pipeline, "replay"):
-                report = replay(self.config, self.registry, reasons={Reason.UNKNOWN_SCHEMA_ID})
+                report = replay(self.config, self.registry, reasons={Reason.UNKNOWN_SCHEMA_ID, Reason.TABLE_PARKED})
         except AlreadyRunning:
             return 0
         rows = sum(report.rows.values())
         # What does not come back now has another fault: it is not read again by every update.
         self._tried |= {pair for pair in there if pair[0] not in report.rows}
+        self._waited |= waiting - report.rows.keys()
         if rows:
             self.report.replayed += rows
             self._tell({"kind": "replay", "rows": report.rows, "left": report.left})

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
 from pyspark.pipelines.block_session_mutations import block_session_mutations
@@ -20,6 +19,7 @@ from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectG
 from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 from pyspark.sql import DataFrame, SparkSession
 
+from distributary.border import contained
 from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets, storage
 from distributary.declarative.definitions import Defined, register
@@ -78,6 +78,11 @@ class Update:
     def problems(self) -> list[str]:
         return [*(self.defined.problems if self.defined is not None else ()), *self.notes]
 
+    def leave_out(self, failed: Mapping[str, str]) -> None:
+        """Datasets that cannot even be defined, and why."""
+        self.states |= dict.fromkeys(failed, "FAILED")
+        self.reasons |= failed
+
     def kinds(self) -> dict[str, str]:
         """What each dataset is: bronze, silver and so on, or the user's own."""
         known = self.defined.kinds if self.defined is not None else {}
@@ -133,8 +138,7 @@ def run_update(
 ) -> Update:
     """Define everything anew and run it to the end. Flows that fail are in the result, not raised.
 
-    `base`: the folder of the pipeline file. `schemas`: for one update after another. `without`: datasets that are left
-    out.
+    `base`: the folder of the pipeline file. `schemas`: for one update after another. `without`: what is left out.
     Raises BadInput (a dataset that is not there, a lost bronze), what `define` and the user's own files raise.
     """
     began = time.monotonic()
@@ -152,6 +156,7 @@ def run_update(
         update.defined = register(config, base, spark, schemas=schemas, dry=selection.dry_run)
         for library in libraries:
             load_library(library, spark, registry)
+    update.leave_out({datasets.silver(route): why for route, why in update.defined.known.failed.items()})
     tables = registry.tables()
     _check_names(selection, tables, update.defined.views)
     full = set() if selection.dry_run else _to_refill(selection, update.defined, config, store)
@@ -177,7 +182,7 @@ def run_update(
         _blame(update, tables)
     if not selection.dry_run:
         new = update.defined.views.keys() - set(update.defined.there)
-        keep_current(spark, config, update.defined.views, new=new)
+        update.notes += keep_current(spark, config, update.defined.views, new=new)
         _count(update, datasets, store, before)
     update.seconds = time.monotonic() - began
     return update
@@ -265,10 +270,15 @@ def _adopt(spark: SparkSession, config: Pipeline, unknown: Collection[str]) -> N
     """
     datasets, store = Datasets.of(config), Store.of(config.tables)
     for name in sorted(unknown):
-        table = append.open_table(datasets.uri(name), store)
-        owner = None if table is None else Owner.of(table)
-        ours = owner is not None and owner.pipeline == config.pipeline
-        if table is not None and (ours or not table.file_uris()):
+        try:
+            table = append.open_table(datasets.uri(name), store)
+            owner = None if table is None else Owner.of(table)
+            ours = owner is not None and owner.pipeline == config.pipeline
+            known = table is not None and (ours or not table.file_uris())
+        except BaseException as e:
+            contained(e)  # its flow says so
+            continue
+        if known:
             spark.sql(f"CREATE TABLE {datasets.sql(name)} USING DELTA LOCATION {literal(_url(datasets.uri(name)))}")
 
 
@@ -311,11 +321,11 @@ def _count(update: Update, datasets: Datasets, store: Store, before: Mapping[str
     for name, version in before.items():
         try:
             written = written_since(datasets.uri(name), version, store)
-        except (DeltaError, OSError) as e:
+        except BaseException as e:
             # Of the user's own tables: Spark reads it all the same.
             update.notes.append(
-                f"{name} cannot be read without Spark: {str(e)[:200]}. A string that a Python type or function has "
-                "made is stored with a collation: write .cast('string')"
+                f"{name} cannot be read without Spark: {contained(e)[:200]}. A string that a Python type or function "
+                "has made is stored with a collation: write .cast('string')"
             )
             continue
         if written.version >= 0:

@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
+from distributary.border import contained
 from distributary.config import DeltaSource, Pipeline
 from distributary.declarative.bronze import Bronze, Counts, RouteCount
 from distributary.declarative.datasets import Datasets
@@ -57,8 +56,8 @@ class _Recount:
             table = self.bronze.open()
             counts = {} if table is None else self.bronze.count(table)
             source = self._source_rows(table, counts)
-        except (DeltaError, OSError, pa.ArrowException) as e:
-            raise StoreUnreadable(path=self.bronze.uri, detail=f"{type(e).__name__}: {e}") from e
+        except BaseException as e:
+            raise StoreUnreadable(path=self.bronze.uri, detail=contained(e)) from e
         routes = sorted(route for route in counts if route is not None)
         with ThreadPoolExecutor(TABLES_AT_A_TIME) as pool:
             tables = list(pool.map(lambda route: self._table(route, counts[route]), routes))
@@ -118,8 +117,8 @@ class _Recount:
             lost, doubled = max(0, least.total() - rows), max(0, rows - most.total())
             if found is not None:
                 lost, doubled = max(lost, (least - found).total()), max(doubled, (found - most).total())
-        except (DeltaError, OSError, pa.ArrowException) as e:
-            problems.append(f"the table cannot be read: {e}")
+        except BaseException as e:
+            problems.append(f"the table cannot be read: {contained(e)}")
             lost = good
         if lost:
             problems.append(f"{lost} rows are missing from the table")

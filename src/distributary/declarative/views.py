@@ -13,13 +13,16 @@ from typing import TypeVar
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from distributary.border import contained
 from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets, state_folder
-from distributary.errors import TableCollision
+from distributary.errors import StoreUnreadable, TableCollision, without_stack
 from distributary.tables import append
 from distributary.tables.append import Owner
+from distributary.tables.outage import is_store_fault
 from distributary.tables.store import Store
 
 VIEWS_FILE = "views.json"
@@ -44,26 +47,36 @@ def keep_current(
     views: Mapping[str, View],
     there: Collection[str] | None = None,
     new: Collection[str] = (),
-) -> None:
+) -> list[str]:
     """Change the views that are there and say something else.
 
     A view that reads what is not there yet keeps saying what it said; the next call changes it. `there`: the names of
-    all tables and views, where they are known. `new`: views that were made just now, as they are to be. Raises OSError.
+    all tables and views, where they are known. `new`: views that were made just now, as they are to be. Returns in
+    words which could not be changed: they are tried again. Raises OSError.
     """
     datasets, store, folder = Datasets.of(config), Store.of(config.tables), state_folder(config)
     said: dict[str, str] = json.loads(store.get(folder, VIEWS_FILE) or b"{}")
     changed = {name: view for name, view in views.items() if said.get(name) != view.query}
     if changed and there is None:
         there = _tables(spark, datasets)
-    done = {}
+    done, problems = {}, []
     for name, view in changed.items():
         if not {name, *view.needs} <= set(there or ()):
             continue
-        if name not in new:
-            spark.sql(f"ALTER VIEW {datasets.sql(name)} AS {view.query}")
-        done[name] = view.query
+        try:
+            if name not in new:
+                spark.sql(f"ALTER VIEW {datasets.sql(name)} AS {view.query}")
+            done[name] = view.query
+        except BaseException as e:
+            problems.append(f"view {name} still says what it said, for it cannot be changed: {_line(e)}")
     if done:
         store.put_whole(folder, VIEWS_FILE, json.dumps({**said, **done}, ensure_ascii=False).encode())
+    return problems
+
+
+def _line(error: BaseException) -> str:
+    why = contained(error)
+    return without_stack(error) if isinstance(error, PySparkException) else why
 
 
 def make_way(
@@ -82,7 +95,13 @@ def make_way(
     for name in sorted(dropped):
         spark.sql(f"DROP VIEW {datasets.sql(name)}")
     for name in sorted((there - as_views) & {*views, *materialized}):
-        table = append.open_table(datasets.uri(name), store)
+        try:
+            table = append.open_table(datasets.uri(name), store)
+        except BaseException as e:
+            why = contained(e)
+            if is_store_fault(e):
+                raise StoreUnreadable(path=datasets.uri(name), detail=why) from e
+            continue  # its own flow says what is wrong with it
         owner = None if table is None else Owner.of(table)
         if table is None or owner is None or owner.pipeline != config.pipeline:
             whose = "somebody else" if owner is None else f"pipeline {owner.pipeline}"

@@ -24,7 +24,7 @@ from distributary.fanout.deliver import check_replay, open_own, why_spark
 from distributary.fanout.orders import Orders, Outcome, Special, State
 from distributary.fanout.packing import Packing
 from distributary.fanout.pieces import cells_of
-from distributary.fanout.tasks import SAID_DDL, deliver_task, heard, spark_rows_task
+from distributary.fanout.tasks import SAID_DDL, deliver_task, entering_task, heard, spark_rows_task
 from distributary.registry.compile import CompiledSchema
 from distributary.tables import append
 from distributary.tables.append import Owner
@@ -83,6 +83,7 @@ class Attempt:
         self.writers = writers
         self.orders = orders
         self.compiled = compiled
+        self._enter: dict[str, set[Writer]] = {}
         self.spark_did: dict[str, tuple[State, bool, bool]] = {}
 
     def run(self) -> Delivered:
@@ -91,13 +92,16 @@ class Attempt:
         packing = chunks.packed(self._cells)
         open_routes = self.writers.keys() - self.orders.special.keys()
         on_spark = {r for r in open_routes if r in self.on_spark}
-        on_spark |= self._prepare_shared(self._of_the_driver(packing) & open_routes - on_spark)
+        shared = self._of_the_driver(packing) & open_routes - on_spark
+        self._ask(shared | on_spark)
+        on_spark |= self._prepare_shared(shared)
         self._write_by_spark(on_spark)
         self._pass(packing, done)
         late = {r for r, o in done.outcomes.items() if o.state == "spark"}
         if late:
             for route in late:
                 del done.outcomes[route]
+            self._ask(late)
             self._write_by_spark(late)
             self._pass(chunks.records_of(late), done, "late")
         for route, (state, created, evolved) in self.spark_did.items():
@@ -123,7 +127,30 @@ class Attempt:
         return cells_of(groups, self.compiled, raw_nested_indexes=self.orders.raw_nested_indexes)
 
     def _incoming(self, route: str) -> list[pa.Schema]:
-        return incoming_schemas(route, self.writers[route], self.compiled, self.orders)
+        return incoming_schemas(route, self._enter.get(route, self.writers[route]), self.compiled, self.orders)
+
+    def _ask(self, routes: Collection[str]) -> None:
+        """Which writers have a row that enters, of routes whose columns this batch may change (`fanout.entering`).
+        Routes with a single writer need no answer: without a row that enters nothing is committed."""
+        asked: dict[str, pa.Schema | None] = {}
+        for route in sorted(r for r in routes if len(self.writers[r]) > 1):
+            try:
+                columns = self._columns(route)
+                if columns is None or self.orders.evolve(route, None, columns, self._incoming(route)).changed:
+                    asked[route] = columns
+            except BaseException as e:
+                raise self._fault(route, e) from e
+        if not asked:
+            return
+        task = partial(entering_task, orders=self.orders, schemas=self.compiled, columns=asked)
+        self._enter |= {route: set() for route in asked}
+        for found in heard(self.chunks.hand_out(self.chunks.records_of(asked), task, SAID_DDL).toArrow()):
+            for route, writer in found:
+                self._enter[route].add(writer)
+
+    def _columns(self, route: str) -> pa.Schema | None:
+        """Of the route's table, as the route sees it; None where there is none yet."""
+        return self.orders.columns(route, open_own(route, self.orders))
 
     # -- routes that several tasks write -------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from distributary.border import by_halves, contained
-from distributary.errors import DistributaryError, ExpectationBroken, Reason, SchemaBroken
+from distributary.errors import BadInput, DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.fanout.chunks import Groups, Writer
 from distributary.fanout.orders import ORIGIN, ORIGIN_TYPE, Orders, fingerprint, payload_columns
 from distributary.formats.framing import frame_all
@@ -67,10 +67,19 @@ def decode(
             begin += rows
     decoded = Decoded()
     for writer in sorted(by_writer):
-        records = pa.Table.from_batches(by_writer[writer]).combine_chunks().to_batches()[0]
-        for part in _of_writer(route, writer, records, orders, schemas):
-            decoded.add(part)
+        for records in _joined(by_writer[writer]):
+            for part in _of_writer(route, writer, records, orders, schemas):
+                decoded.add(part)
     return decoded
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """One batch of all, which decodes faster; as they are where they are too much for one."""
+    try:
+        return list(pa.Table.from_batches(batches).combine_chunks().to_batches())
+    except BaseException as e:
+        contained(e)
+        return batches
 
 
 def _of_writer(
@@ -269,6 +278,15 @@ def fit(
         counts[writer[0]] += part.num_rows
     rows = pa.concat_tables(parts) if parts else evolution.schema.empty_table()
     return Fitted(rows, evolution, rejected, dict(counts))
+
+
+def fit_decided(route: str, decoded: Decoded, schema: pa.Schema | None, orders: Orders) -> Fitted:
+    """As `fit`, into columns upon which the driver has decided for all tasks. Raises BadInput for rows that would need
+    others."""
+    fitted = fit(route, decoded, schema, orders)
+    if fitted.rows and fitted.table.schema != schema:
+        raise BadInput(detail=f"{route}: rows need other columns than were decided upon: {fitted.evolution.schema}")
+    return fitted
 
 
 def _conformed(

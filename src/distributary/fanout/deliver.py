@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from distributary import __version__
 from distributary.errors import Reason, ReplayMismatch, TableCollision, WideUnfit
 from distributary.fanout.chunks import read_records, read_rejected
-from distributary.fanout.decode import Decoded, Fitted, decode, fit, rejected_rows
+from distributary.fanout.decode import Decoded, Fitted, decode, fit, fit_decided, rejected_rows
 from distributary.fanout.orders import Orders, Outcome
 from distributary.fanout.pieces import Chunks, cut_pieces
 from distributary.fanout.wide import commit_wide
@@ -102,7 +102,7 @@ def _write(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> li
     if decoded.broken is not None:
         raise decoded.broken
     if special is not None:
-        fitted = fit(route, decoded, special.schema, orders)
+        fitted = fit_decided(route, decoded, special.schema, orders)
         outcome.state = "files" if special.mode == "files" else "counted"
         outcome.schema_ids = fitted.schema_ids
         outcome.rows_written = fitted.rows

@@ -137,7 +137,7 @@ class Fanout:
         Raises SparkEngineError, DeltaError, OSError.
         """
         uri, owner = orders.table(route), Owner(orders.pipeline, route)
-        incoming = [incoming_schema(b.schema, orders) for b in decoded.batches]
+        incoming = [incoming_schema(b.schema, orders) for b in decoded.batches if b.num_rows]
         self.on_spark.add(route)
         schema = self.by_spark.prepare(uri, incoming, orders.policy(route), owner, orders.tables.properties)
         fitted = fit(route, decoded, schema, orders)

@@ -11,9 +11,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from distributary.fanout.chunks import read_records
-from distributary.fanout.decode import decode, fit
+from distributary.fanout.decode import decode, fit_decided
 from distributary.fanout.deliver import deliver
 from distributary.fanout.demux import EnvelopeReader, demux
+from distributary.fanout.entering import entering
 from distributary.fanout.killers import find_killers
 from distributary.fanout.orders import Orders
 from distributary.fanout.pieces import cut_pieces
@@ -74,6 +75,20 @@ def deliver_task(
 
 
 @in_worker
+def entering_task(
+    batches: Iterator[pa.RecordBatch],
+    orders: Orders,
+    schemas: Mapping[int, CompiledSchema],
+    columns: Mapping[str, pa.Schema | None],
+) -> Iterator[pa.RecordBatch]:
+    """Chunks -> (route, writer) of those who have a row that enters their table. `columns`: of each route's table."""
+    for chunk in chunk_rows(batches):
+        if chunk["kind"] == "rows":
+            route, cut = chunk["route"], [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
+            yield said([(route, writer) for writer in entering(route, cut, columns[route], orders, schemas)])
+
+
+@in_worker
 def killers_task(
     batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema]
 ) -> Iterator[pa.RecordBatch]:
@@ -95,7 +110,7 @@ def spark_rows_task(
             decoded = decode(route, piece, orders, schemas)
             if decoded.broken is not None:
                 raise decoded.broken
-            fitted = fit(route, decoded, orders.special[route].schema, orders)
+            fitted = fit_decided(route, decoded, orders.special[route].schema, orders)
             yield from fitted.table.to_batches()
 
 

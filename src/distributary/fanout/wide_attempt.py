@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Set
 from dataclasses import replace
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from distributary import __version__
-from distributary.errors import BadInput, DistributaryError, ReplayMismatch, StoreDown
-from distributary.fanout.attempt import Attempt, Delivered
+from distributary.border import contained
+from distributary.errors import BadInput, ReplayMismatch, StoreDown
+from distributary.fanout.attempt import Attempt, Delivered, RouteFault
 from distributary.fanout.deliver import check_replay, open_own
 from distributary.fanout.orders import Outcome, Special
 from distributary.fanout.packing import Packing
@@ -20,7 +21,9 @@ from distributary.names import table_name
 from distributary.tables import append
 from distributary.tables.append import CommitConflict
 from distributary.tables.evolve import Evolution, widened_in_words
+from distributary.tables.outage import is_store_fault
 from distributary.tables.rewrite import committed_widening
+from distributary.tables.store import Store
 from distributary.tables.wide import committed_routes
 
 LEFT_OUT = "this batch was committed without it"
@@ -42,8 +45,15 @@ class WideAttempt(Attempt):
     def _of_the_driver(self, packing: Packing) -> Set[str]:
         return self.writers.keys()
 
-    def _prepare_shared(self, routes: Collection[str]) -> set[str]:
-        self._evolutions = {}
+    def _ask(self, routes: Collection[str]) -> None:
+        self._open()
+        if self._taken is None:
+            super()._ask(routes)
+
+    def _columns(self, route: str) -> pa.Schema | None:
+        return self.orders.seen(route, self._before)
+
+    def _open(self) -> None:
         try:
             self._table = open_own("", self.orders)
             if self._table is not None:
@@ -52,8 +62,11 @@ class WideAttempt(Attempt):
                     self._taken = self._committed(self._table)
         except (BadInput, ReplayMismatch):
             raise
-        except (DistributaryError, DeltaError, OSError) as e:
-            raise StoreDown(path=str(self.orders.wide), detail=append.in_words(e)) from e
+        except BaseException as e:  # the one table of all routes: without it there is nothing to go on with
+            raise StoreDown(path=str(self.orders.wide), detail=contained(e)) from e
+
+    def _prepare_shared(self, routes: Collection[str]) -> set[str]:
+        self._evolutions = {}
         special = {route: self._prepare(route) for route in sorted(routes)}
         self.orders = replace(self.orders, special={**self.orders.special, **special})
         return set()
@@ -97,8 +110,8 @@ class WideAttempt(Attempt):
             commit_wide(self._table, self.orders, columns, files, {o.route: o.rows_written for o in mine})
         except CommitConflict:
             raise
-        except (DeltaError, OSError) as e:
-            raise StoreDown(path=str(self.orders.wide), detail=append.in_words(e)) from e
+        except BaseException as e:
+            raise self._blamed(e, [o.route for o in written]) from e
         for outcome in written:
             outcome.state = "written"
             outcome.created = outcome.route in new
@@ -107,11 +120,31 @@ class WideAttempt(Attempt):
             if before is not None:
                 outcome.widened = widened_in_words(before, self._evolutions[outcome.route].schema)
 
+    def _blamed(self, error: BaseException, routes: Collection[str]) -> Exception:
+        """Whose fault it is that the commit of all routes failed. A route's, if its columns were to change: the batch
+        is tried without the first that cannot make a table of its own, else without the first. Else it is the table's,
+        and so everybody's."""
+        why = contained(error)
+        changed = [r for r in sorted(routes) if self._evolutions[r].schema != self.orders.seen(r, self._before)]
+        if not changed or is_store_fault(error):
+            return StoreDown(path=str(self.orders.wide), detail=why)
+        return RouteFault(next((r for r in changed if self._fails_alone(r)), changed[0]), why)
+
+    def _fails_alone(self, route: str) -> bool:
+        with TemporaryDirectory() as folder:
+            try:
+                trial = replace(self.orders, wide=folder, store=Store())
+                commit_wide(None, trial, {route: self._evolutions[route].schema}, [], {})
+            except BaseException as e:
+                contained(e)
+                return True
+        return False
+
     def _count(self, outcomes: Collection[Outcome], taken: Mapping[str, int]) -> None:
         for outcome in outcomes:
             try:
                 check_replay(taken[outcome.route], outcome.rows_written, outcome.table, self.orders)
-            except DistributaryError as e:
+            except BaseException as e:
                 raise self._fault(outcome.route, e) from e
             outcome.state, outcome.widened = "replayed", self._widened(outcome.route)
 

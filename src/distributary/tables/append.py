@@ -7,7 +7,6 @@ Two racing writers of one mark: one wins, the other gets CommitFailedError (trie
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import re
@@ -19,9 +18,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import create_table_with_add_actions
 
+from distributary.border import contained
 from distributary.border import in_words as in_words
 from distributary.config import Tables
 from distributary.errors import TableCollision
@@ -240,7 +240,10 @@ def commit_append(
         version = None if evolution.changed else int(table.version()) + 1
     except CommitFailedError as e:
         raise CommitConflict(str(e)) from e
-    except (DeltaError, OSError) as e:
+    except CommitConflict:
+        raise
+    except BaseException as e:  # delta-rs panics too
+        contained(e)
         if "already exists" in str(e):
             raise CommitConflict(str(e)) from e
         if not _landed(table, uri, mark, store, e):
@@ -305,7 +308,7 @@ def add_columns(table: DeltaTable, evolution: Evolution) -> None:
     table.alter.add_columns([f for f in delta_schema(evolution.schema).fields if f.name in grown])
 
 
-def _landed(table: DeltaTable | None, uri: str, mark: Mark, store: Store, error: Exception) -> bool:
+def _landed(table: DeltaTable | None, uri: str, mark: Mark, store: Store, error: BaseException) -> bool:
     """Whether the marked commit is in the table after all.
 
     An error does not say that nothing was written: delta-rs also raises when the checkpoint that follows a commit
@@ -313,7 +316,8 @@ def _landed(table: DeltaTable | None, uri: str, mark: Mark, store: Store, error:
     """
     try:
         found = open_table(uri, store)
-    except (DeltaError, OSError):
+    except BaseException as e:
+        contained(e)
         return False
     if found is None:
         return False
@@ -366,8 +370,10 @@ def checkpoint_in_turn(uri: str, version: int, store: Store) -> None:
 def _checkpoint(uri: str, store: Store) -> None:
     """Checkpoint the newest version and drop log entries that have expired."""
     # The commit is in; a checkpoint that fails now is made at the table's next turn.
-    with contextlib.suppress(DeltaError, OSError):
+    try:
         table = open_table(uri, store)
         if table is not None:
             table.create_checkpoint()
             table.cleanup_metadata()
+    except BaseException as e:
+        contained(e)

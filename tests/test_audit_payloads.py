@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.audit import payloads
-from distributary.audit.messages import message_class
+from distributary.audit.messages import differs, message_class
 from distributary.audit.payloads import judge_payloads
 from distributary.audit.raw_records import Place
 from distributary.errors import SourceDown
@@ -20,7 +20,7 @@ from distributary.fanout.orders import ORIGIN, ORIGIN_TYPE
 from distributary.formats.framing import frame
 from distributary.formats.protobuf import decoder_for
 from distributary.registry import open_registry
-from distributary.registry.compile import compile_schema
+from distributary.registry.compile import compile_schema, compile_text
 from distributary.state.ledger import Entry
 from distributary.tables.append import Mark
 from distributary.verify import Verification, verify
@@ -172,6 +172,26 @@ def test_a_fault_in_a_table_is_found(made: tuple[Lake, Records], fault: str) -> 
     found = judged(lake)
     assert not found.ok
     assert {t.route for t in found.tables if t.problems} == {"ann_game"}
+
+
+@pytest.mark.parametrize(
+    ("column", "seconds", "nanos", "right"),
+    [
+        ("at", 253_402_300_800, 0, True),
+        ("at", 253_402_300_799, 999_999_999, False),
+        ("at", 1, -1, True),
+        ("took", 1, -1, True),
+        ("took", -1, -1, False),
+        ("took", 0, 10**9, True),
+    ],
+)
+def test_a_null_is_right_only_of_a_time_that_no_reader_can_hold(
+    column: str, seconds: int, nanos: int, right: bool
+) -> None:
+    message = message_class(compile_text(SCORE), (0,))()
+    getattr(message, column).seconds, getattr(message, column).nanos = seconds, nanos
+    row = {"user": "", "score": 0, "kind": "NONE", "raw": b"", "big": 0, "ratio": 0.0, column: None}
+    assert differs(message, row) == (None if right else column)
 
 
 def test_records_that_retention_took_are_said_and_no_problem(made: tuple[Lake, Records]) -> None:

@@ -20,6 +20,10 @@ _WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
+_SECONDS = {
+    "google.protobuf.Timestamp": range(-62_135_596_800, 253_402_300_800),
+    "google.protobuf.Duration": range(-315_576_000_000, 315_576_000_001),
+}
 _JSON = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))
 
 
@@ -114,10 +118,19 @@ def _one(field: FieldDescriptor, value: Any, kept: Any) -> bool:
     return same(value, kept)
 
 
+def _beyond(value: Any, seconds: range) -> bool:
+    """A time that no reader holds may be null (payload.out_of_range)."""
+    signed = value.DESCRIPTOR.name == "Duration"
+    nanos = range(-(10**9) + 1 if signed else 0, 10**9)
+    return value.seconds not in seconds or value.nanos not in nanos or (signed and value.seconds * value.nanos < 0)
+
+
 def _message(value: Any, kept: Any) -> bool:
     name = value.DESCRIPTOR.full_name
     if name in _WRAPPERS:
         return kept is not None and same(value.value, kept)
+    if kept is None and name in _SECONDS:
+        return _beyond(value, _SECONDS[name])
     if name == "google.protobuf.Timestamp":
         return isinstance(kept, Moment) and kept == value.seconds * 10**6 + value.nanos // 1000
     if name == "google.protobuf.Duration":

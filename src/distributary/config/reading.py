@@ -306,3 +306,8 @@ class Payload(Model):
     raw_nested_indexes: bool = Field(
         default=False, description="Message indexes count map entry types too, as confluent-kafka-python does."
     )
+    out_of_range: Literal["null", "reject"] = Field(
+        default="reject",
+        description="Timestamps and Durations that no reader can hold (years before 1 or after 9999, nanos out of 0 to "
+        "999,999,999 or of the other sign): the row is quarantined, or the column is null and the row is counted.",
+    )

@@ -56,10 +56,16 @@ class Route:
     broken: Mapping[int, str] = field(default_factory=dict)
     before: pa.Schema | None = None
     raw_nested_indexes: bool = False
+    null_out_of_range: bool = False
     shape: Shape = field(default_factory=Shape)
 
     def decoder(self, writer: Writer) -> MessageDecoder:
-        return decoder_for(self.schemas[writer[0]], writer[1], raw_nested_indexes=self.raw_nested_indexes)
+        return decoder_for(
+            self.schemas[writer[0]],
+            writer[1],
+            raw_nested_indexes=self.raw_nested_indexes,
+            null_out_of_range=self.null_out_of_range,
+        )
 
 
 @dataclass(frozen=True)
@@ -206,7 +212,8 @@ class _Discovery:
             # The user's function makes columns of its own: those it must not find there already.
             made = {slot.target for ways in slots.values() for slot in ways}
             columns = pa.schema([f for f in columns if f.name in made])
-        return Route(route, columns, slots, compiled, broken, before, raw, shape)
+        null = self.config.payload.out_of_range == "null"
+        return Route(route, columns, slots, compiled, broken, before, raw, null, shape)
 
     def _check_bronze(self) -> None:
         """Raises TableCollision where bronze is another pipeline's."""

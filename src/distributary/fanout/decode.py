@@ -114,7 +114,12 @@ def _decode_writer(
         reject(every, *orders.refused[schema_id])
         return decoded
     try:
-        decoder = decoder_for(schemas[schema_id], message, raw_nested_indexes=orders.raw_nested_indexes)
+        decoder = decoder_for(
+            schemas[schema_id],
+            message,
+            raw_nested_indexes=orders.raw_nested_indexes,
+            null_out_of_range=orders.null_out_of_range,
+        )
     except BadIndex as e:
         reject(every, Reason.BAD_INDEX, str(e))
         return decoded
@@ -133,7 +138,7 @@ def _decode_writer(
         at, reasons, details = zip(*((r.position, r.reason, r.detail) for r in split.rejected), strict=True)
         bad = rejected_rows(route, writer, records, at, reasons, details, orders)
         decoded.rejected.append(bad)
-    decoded.warnings.update({f"extension {name} has no column": rows for name, rows in split.extensions.items()})
+    decoded.warnings.update(split.warnings)
     good = records if split.positions is None else records.take(split.positions)
     try:
         rows, good = _shaped(route, writer, split.rows, good, orders, decoded)

@@ -126,6 +126,7 @@ class Fanout:
             quarantine=self.quarantine,
             payload_framed=self.config.payload.framing == "confluent",
             raw_nested_indexes=self.config.payload.raw_nested_indexes,
+            null_out_of_range=self.config.payload.out_of_range == "null",
             refused=refused,
             special={route: Special("parked", why=why) for route, why in parked.items()},
             wide=self.config.wide_path if self.config.layout == "wide" else None,

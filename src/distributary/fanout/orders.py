@@ -76,6 +76,7 @@ class Orders:
     quarantine: str
     payload_framed: bool
     raw_nested_indexes: bool
+    null_out_of_range: bool = False
     special: Mapping[str, Special] = field(default_factory=dict)
     tips: Mapping[str, Tip] = field(default_factory=dict)
     refused: Mapping[int, tuple[Reason, str]] = field(default_factory=dict)

@@ -48,14 +48,17 @@ class Rejected:
 class OfficialDecoder:
     """Decodes one message, exactly and slowly (some microseconds a row)."""
 
-    def __init__(self, schema: Reduced, message: Message, pool: DescriptorPool | None) -> None:
-        """`pool` holds the writer schema, to render Any as JSON."""
+    def __init__(
+        self, schema: Reduced, message: Message, pool: DescriptorPool | None, *, null_out_of_range: bool = False
+    ) -> None:
+        """`pool` holds the writer schema, to render Any as JSON. `null_out_of_range`: a Timestamp or Duration that no
+        reader can hold is null, and its row good."""
         self._schema = schema
         self._own = DescriptorPool()
         self._own.AddSerializedFile(schema.file)
         self._class = GetMessageClass(self._own.FindMessageTypeByName(ROOT))
         self._type = message.type
-        self._getters = _Getters(pool)
+        self._getters = _Getters(pool, null_out_of_range=null_out_of_range)
         self._values = self._getters.struct(message)
         self._opaque: dict[str, Getter] = {}
 
@@ -91,22 +94,24 @@ class OfficialDecoder:
     def decode(
         self, rows: Iterable[tuple[int, bytes]]
     ) -> tuple[pa.StructArray, list[int], list[Rejected], Counter[str]]:
-        """Good rows as structs, their positions, the others, and how many of the good ones hold which extension."""
-        values, positions, rejected, dropped = [], [], [], Counter[str]()
+        """Good rows as structs, their positions, the others, and how many of the good ones lack something, in words."""
+        values, positions, rejected, warnings = [], [], [], Counter[str]()
         for position, payload in rows:
             found: set[str] = set()
             try:
                 message = self._class.FromString(payload)
                 _refuse_mismatch(message, self._schema.extensions, found)
+                self._getters.nulls.clear()
                 values.append(self._values(message))
                 positions.append(position)
-                dropped.update(found)
+                warnings.update(f"extension {name} has no column" for name in found)
+                warnings.update(f"field {name} is out of range, so null" for name in self._getters.nulls)
             except DecodeError as error:
                 detail = str(error).replace(f" with type '{ROOT}'", "")
                 rejected.append(Rejected(position, Reason.CORRUPT_PAYLOAD, detail))
             except _Refused as refused:
                 rejected.append(Rejected(position, refused.reason, refused.detail))
-        return pa.array(values, self._type), positions, rejected, dropped
+        return pa.array(values, self._type), positions, rejected, warnings
 
 
 class _Refused(Exception):
@@ -166,8 +171,11 @@ def _inner(message: Any) -> Iterator[Any]:
 class _Getters:
     """Builds, once per schema, the functions that turn a parsed message into the values of its columns."""
 
-    def __init__(self, pool: DescriptorPool | None) -> None:
+    def __init__(self, pool: DescriptorPool | None, *, null_out_of_range: bool) -> None:
         self._pool = pool
+        self._null_out_of_range = null_out_of_range
+        self.nulls: set[str] = set()
+        """Columns that are null in the last row because their values are out of range."""
 
     def struct(self, message: Message) -> Getter:
         if not message.fields:
@@ -199,9 +207,9 @@ class _Getters:
                 names = field.names or {}
                 return lambda number: names.get(number) or str(number)
             case "timestamp":
-                return lambda m: _microseconds(m, SECONDS_MIN, SECONDS_MAX, 0, NANOS_MAX, "Timestamp")
+                return self._in_range(field, _timestamp)
             case "duration":
-                return _duration
+                return self._in_range(field, _duration)
             case "json":
                 to_json = _JSON[field.full_name]
                 return lambda m: json.dumps(to_json(m), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
@@ -214,6 +222,16 @@ class _Getters:
             case "struct":
                 assert field.message is not None
                 return self.struct(field.message)
+
+    def _in_range(self, field: Field, read: Callable[[Any], int]) -> Getter:
+        def read_or_null(message: Any) -> int | None:
+            try:
+                return read(message)
+            except _Refused:
+                self.nulls.add(field.column)
+                return None
+
+        return read_or_null if self._null_out_of_range else read
 
     def _any_json(self, type_url: str, value: bytes) -> str | None:
         """JSON of a packed message whose type is part of the writer schema; None for all others, never an error."""
@@ -243,6 +261,10 @@ def _levels(text: str) -> int:
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _timestamp(message: Any) -> int:
+    return _microseconds(message, SECONDS_MIN, SECONDS_MAX, 0, NANOS_MAX, "Timestamp")
 
 
 def _duration(message: Any) -> int:

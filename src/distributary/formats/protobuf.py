@@ -45,8 +45,8 @@ class Split:
     """Input positions of the good rows, ascending; None means all of them."""
     rejected: list[Rejected]
     """Bad rows, by ascending position."""
-    extensions: Mapping[str, int] = field(default_factory=dict)
-    """How many good rows hold a value of an extension, which has no column, by its full name."""
+    warnings: Mapping[str, int] = field(default_factory=dict)
+    """In words what good rows lack (an extension, which has no column; a time out of range), and how many."""
 
 
 class MessageDecoder:
@@ -59,7 +59,7 @@ class MessageDecoder:
         engine_reason: why the engine is "protobuf"; None for ptars.
     """
 
-    def __init__(self, descriptor: Descriptor) -> None:
+    def __init__(self, descriptor: Descriptor, *, null_out_of_range: bool = False) -> None:
         """`descriptor` comes from a pool of its own, which the decoder keeps only if the schema holds an Any."""
         message = message_columns(descriptor)
         self.full_name: str = descriptor.full_name
@@ -67,6 +67,7 @@ class MessageDecoder:
         self.engine_reason = why_official(message)
         self.engine: Literal["ptars", "protobuf"] = "protobuf" if self.engine_reason else "ptars"
         self._message = message
+        self._null_out_of_range = null_out_of_range
         self._schema = Reduced.of(descriptor)
         has_any = any(found.full_name == "google.protobuf.Any" for found in reachable(descriptor))
         self._pool = descriptor.file.pool if has_any else None
@@ -86,7 +87,7 @@ class MessageDecoder:
         left = np.ones(count, bool)
         left[at] = False
         rest = np.flatnonzero(left)
-        rows, positions, rejected, extensions = self._official.decode(
+        rows, positions, rejected, warnings = self._official.decode(
             zip(rest.tolist(), payloads.take(pa.array(rest)).to_pylist(), strict=True)
         )
         order = np.concatenate((at, np.array(positions, np.int64)))
@@ -95,16 +96,18 @@ class MessageDecoder:
             ranks = np.argsort(order)
             merged, order = merged.take(pa.array(ranks)), order[ranks]
         batch = pa.RecordBatch.from_struct_array(merged)
-        return Split(batch, None if len(order) == count else pa.array(order, pa.int64()), rejected, extensions)
+        return Split(batch, None if len(order) == count else pa.array(order, pa.int64()), rejected, warnings)
 
     @cached_property
     def _official(self) -> OfficialDecoder:
         """Built when a row needs it: most decoders never do."""
-        return OfficialDecoder(self._schema, self._message, self._pool)
+        return OfficialDecoder(self._schema, self._message, self._pool, null_out_of_range=self._null_out_of_range)
 
 
 @lru_cache(maxsize=CACHE_SIZE)
-def decoder_for(schema: CompiledSchema, message: str = "0", *, raw_nested_indexes: bool = False) -> MessageDecoder:
+def decoder_for(
+    schema: CompiledSchema, message: str = "0", *, raw_nested_indexes: bool = False, null_out_of_range: bool = False
+) -> MessageDecoder:
     """The decoder of one message of a schema, from this process's cache.
 
     Args:
@@ -112,6 +115,7 @@ def decoder_for(schema: CompiledSchema, message: str = "0", *, raw_nested_indexe
         message: a message index path as text ("0", "0.1"), or the full name of a message.
         raw_nested_indexes: count map entries among nested messages, as confluent-kafka-python's serializer does
             (2.16.1). Off: they are not counted, as in Confluent's Java (`schema-registry#2359`).
+        null_out_of_range: a Timestamp or Duration that no reader can hold is null. Off: its row is rejected.
 
     Raises:
         BadIndex: the path or name leads to no message, or to a map entry.
@@ -130,7 +134,7 @@ def decoder_for(schema: CompiledSchema, message: str = "0", *, raw_nested_indexe
         raise SchemaBroken(what=f"id {schema.id}", detail=str(error)) from error
     if descriptor.GetOptions().map_entry:
         raise BadIndex(f"{message} of schema {schema.id} is a map entry, not a message")
-    return MessageDecoder(descriptor)
+    return MessageDecoder(descriptor, null_out_of_range=null_out_of_range)
 
 
 def _name_at(messages: list[DescriptorProto], scope: str, path: str, raw: bool) -> str:

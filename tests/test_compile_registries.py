@@ -152,6 +152,39 @@ def test_an_import_of_an_import_may_be_missing_too() -> None:
     assert message(compile_text(text, {"middle.proto": middle})).fields_by_name["m"].message_type is not None
 
 
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ("KIND_NONE = 0; KIND_ONE = 1; ONE = 2;", {0: "KIND_NONE", 1: "KIND_ONE", 2: "ONE"}),
+        ("none = 0; NONE = 1; wire_0000000a_x = 2;", {0: "none", 1: "NONE", 2: "wire_0000000a_x"}),
+        ('NONE = 0; ONE = 1 [deprecated = true]; reserved 4; UN = 1; option wrong = "x";', {0: "NONE", 1: "UN"}),
+    ],
+)
+@pytest.mark.parametrize("syntax", [P3, 'edition = "2023"; '])
+def test_enum_values_that_protoc_takes_for_the_same_keep_their_names(
+    syntax: str, values: str, names: dict[int, str]
+) -> None:
+    other = P3 + "package p; enum Other { OTHER_A = 0; a = 1; }"
+    body = f"enum Kind {{ {values} }} Kind kind = 1; p.Other other = 2;"
+    text = f'{syntax} import "p/other.proto"; message A {{ {body} }}'
+    found = message(compile_text(text, {"p/other.proto": other}))
+    kinds: list[Any] = [field.enum_type for field in found.fields]
+    assert {number: value.name for number, value in kinds[0].values_by_number.items()} == names
+    assert [value.name for value in kinds[1].values] == ["OTHER_A", "a"]
+
+
+def test_a_default_finds_its_enum_value_again() -> None:
+    body = "enum Kind { ONE = 1; UN = 1; TWO = 2; } optional Kind kind = 1 [default = TWO, json_name = 4];"
+    found = message(compile_text(f'syntax = "proto2"; message A {{ {body} optional int32 n = 2 [default = 7]; }}'))
+    assert [field.default_value for field in found.fields] == [2, 7]
+
+
+def test_extensions_of_types_that_nobody_has_play_no_part() -> None:
+    body = "message A { optional int32 x = 1; extend gone.B { optional int32 y = 9; } }"
+    found = message(compile_text('syntax = "proto2"; import "gone.proto"; ' + body))
+    assert [field.name for field in found.fields] == ["x"]
+
+
 def test_a_missing_import_that_a_field_needs_is_still_said() -> None:
     with pytest.raises(SchemaBroken) as error:
         compile_text(P3 + 'import "gone.proto";\nmessage A { gone.Type t = 1 [(gone.o) = 1]; }')

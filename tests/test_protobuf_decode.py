@@ -565,6 +565,7 @@ def test_rows_with_extensions_are_counted_by_extension() -> None:
         (NODE, P3, "ptars"),
         ("message M { optional group G = 1 { optional int32 x = 1; } }", P2, "protobuf"),
         ("message M { int32 x = 536870911; }", P3, "protobuf"),
+        ("message M { int32 x = 19000; }", P3, "protobuf"),
         ("message M { google.protobuf.Any a = 1; }", P3, "ptars"),
         ("message M { google.protobuf.Struct s = 1; }", P3, "ptars"),
         ("message M {}", P3, "protobuf"),

@@ -29,6 +29,8 @@ ROOT: Final = "M0"
 _KINDS: Final[dict[str, Any]] = {"enum": FieldDescriptorProto.TYPE_INT32} | dict.fromkeys(
     OPAQUE, FieldDescriptorProto.TYPE_BYTES
 )
+RESERVED_NUMBERS: Final = range(19_000, 20_000)
+"""Protobuf keeps them to itself; protoc warns, ptars panics."""
 MAX_FAST_NUMBER: Final = 65_535
 """ptars allocates 16 bytes per possible field number and message, on each call: 8 GB for the highest number."""
 
@@ -127,7 +129,7 @@ def _not_for_ptars(message: Message) -> Iterator[str]:
         for part in field.entry or (field,):
             if field.kind == FieldDescriptor.TYPE_GROUP:
                 yield f"{message.full_name}.{field.column} is a group"
-            if field.number > MAX_FAST_NUMBER:
+            if field.number > MAX_FAST_NUMBER or field.number in RESERVED_NUMBERS:
                 yield f"{message.full_name}.{field.column} has number {field.number}"
             if part.message is not None:
                 yield from _not_for_ptars(part.message)

@@ -35,7 +35,7 @@ from grpc_tools import _protoc_compiler as protoc
 
 from distributary.registry.built_in import WELL_KNOWN, built_in
 from distributary.registry.compiler import BROKEN, DONE, LENGTH, TOO_LARGE
-from distributary.registry.lenient import wire_file, wire_text
+from distributary.registry.lenient import own_names, wire_file, wire_text
 
 IDLE_SEC: Final = 60.0
 """After so long without a request the process ends by itself."""
@@ -124,17 +124,23 @@ def _leniently(
     root: str, texts: Mapping[str, str], missing: list[str], folder: str, detail: str
 ) -> list[FileDescriptorProto]:
     """What the wire needs of the texts. Raises Broken with `detail`, the words of the first attempt."""
-    absent = set(missing)
+    absent, rename = set(missing), False
     while True:
         for name, text in texts.items():
-            _write(Path(folder), name, wire_text(text, absent))
+            _write(Path(folder), name, wire_text(text, absent, rename=rename))
         try:
-            return _compiled(root, folder)
+            files = _compiled(root, folder)
         except protoc.ProtocErrors as error:
             # Another file's imports may only be looked at now.
-            if not (more := set(_missing(error)) - absent):
+            more = set(_missing(error)) - absent
+            if not more and rename:
                 raise Broken(detail) from None
-            absent |= more
+            absent, rename = absent | more, not more
+        else:
+            for file in files:
+                if rename and file.name in texts:
+                    own_names(file)
+            return files
 
 
 def _compiled(root: str, folder: str) -> list[FileDescriptorProto]:

@@ -4,6 +4,8 @@ Registries hold texts that protoc refuses although every byte of their payloads 
 own formatter wrote wrongly, imports that only options use and nobody registered, fields whose JSON names clash. So
 options, services, extensions of options and JSON names go, and imports that cannot be had; what decides about bytes
 or columns stays: `packed`, `default`, `allow_alias`, `message_set_wire_format` and the features of editions.
+protoc also refuses enum values whose names differ in case or in the enum's name before them only, and two of one number
+(`KIND_ONE` and `ONE`). So that it takes them they get other names, and from the descriptors their own again.
 
 Lines stay where they are, so that messages about what is still wrong name the right line.
 """
@@ -11,6 +13,7 @@ Lines stay where they are, so that messages about what is still wrong name the r
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,9 +26,14 @@ _TOKEN: Final = re.compile(
 )
 _STATEMENTS: Final = ("allow_alias", "message_set_wire_format")
 _IN_BRACKETS: Final = ("packed", "default")
+_SCALARS: Final = frozenset(
+    {"double", "float", "bool", "string", "bytes"}
+    | {f"{sign}{kind}{bits}" for sign in ("", "u", "s") for kind in ("int", "fixed") for bits in (32, 64)}
+)
 _LABELS: Final = ("optional", "required", "repeated")
 _NO_JSON: Final = " option deprecated_legacy_json_field_conflicts = true;"
 """Lets protoc take fields and enum values whose JSON names clash."""
+_OWN: Final = re.compile("^wire_[0-9a-f]{8}_")
 _OPENING, _CLOSING = frozenset("{[("), frozenset("}])")
 
 
@@ -43,17 +51,21 @@ class _Change:
     by: str = ""
 
 
-def wire_text(text: str, absent: Collection[str] = ()) -> str:
-    """A .proto text without what the wire does not need. `absent`: import paths that cannot be had."""
+def wire_text(text: str, absent: Collection[str] = (), *, rename: bool = False) -> str:
+    """A .proto text without what the wire does not need. `absent`: import paths that cannot be had. `rename`: as the
+    last resort, extensions go too, and enum values get names that protoc takes; `own_names` gives them back."""
     tokens = [
         _Token(found[0], found.start(), found.end())
         for found in _TOKEN.finditer(text)
         if not found[0].isspace() and not found[0].startswith(("//", "/*"))
     ]
-    return _apply(text, _changes(tokens, absent))
+    changes = list(_changes(tokens, absent, rename))
+    if rename:
+        changes = sorted([*changes, *_renamed(tokens)], key=lambda change: (change.start, change.end))
+    return _apply(text, changes)
 
 
-def _changes(tokens: list[_Token], absent: Collection[str]) -> Iterator[_Change]:
+def _changes(tokens: list[_Token], absent: Collection[str], rename: bool) -> Iterator[_Change]:
     at, begin = 0, 0
     while at < len(tokens):
         word, first = tokens[at].text, at == begin
@@ -65,7 +77,7 @@ def _changes(tokens: list[_Token], absent: Collection[str]) -> Iterator[_Change]
             end = _end_of_statement(tokens, at)
             if _imported(tokens[at:end]) in absent:
                 yield _cut(tokens[at:end])
-        elif first and (word == "service" or (word == "extend" and _is_of_options(tokens, at))):
+        elif first and (word == "service" or (word == "extend" and (rename or _is_of_options(tokens, at)))):
             end = _end_of_block(tokens, at)
             yield _cut(tokens[at:end])
         elif first and word in ("message", "enum") and [t.text for t in tokens[at + 2 : at + 3]] == ["{"]:
@@ -73,11 +85,46 @@ def _changes(tokens: list[_Token], absent: Collection[str]) -> Iterator[_Change]
             yield _Change(tokens[at + 2].end, tokens[at + 2].end, _NO_JSON)
         elif word == "[":
             end = _close(tokens, at)
-            yield _bracket(tokens[begin:at], tokens[at:end])
+            yield _bracket(tokens[begin:at], tokens[at:end], rename)
         last = tokens[end - 1].text
         if end > at + 1 or last in ("{", "}", ";"):
             begin = end if last in ("{", "}", ";") else begin
         at = end
+
+
+def _renamed(tokens: list[_Token]) -> Iterator[_Change]:
+    """Other names for all enum values; and those of one number are said to be meant so."""
+    for at, token in enumerate(tokens):
+        before = tokens[at - 1].text if at else ";"
+        if token.text != "enum" or before not in (";", "{", "}") or [t.text for t in tokens[at + 2 : at + 3]] != ["{"]:
+            continue
+        begins = [place for place in range(at + 3, _close(tokens, at + 2) - 2) if tokens[place - 1].text in ("{", ";")]
+        values = [p for p in begins if tokens[p + 1].text == "=" and tokens[p].text != "option"]
+        for place in values:
+            yield _cut(tokens[place : place + 1], _stand_in(tokens[place].text))
+        numbers = [tokens[place + 2].text for place in values]
+        has_option = any(t.text == "allow_alias" for t in tokens[at + 3 : _close(tokens, at + 2)])
+        if len(set(numbers)) < len(numbers) and not has_option:
+            yield _Change(tokens[at + 2].end, tokens[at + 2].end, " option allow_alias = true;")
+
+
+def _stand_in(name: str) -> str:
+    """The same in every file, for a default may name a value of another."""
+    return f"wire_{zlib.crc32(name.encode()):08x}_{name}"
+
+
+def own_names(file: File) -> None:
+    """Give enum values back the names that `wire_text` has taken from them."""
+    messages, enums = list(file.message_type), list(file.enum_type)
+    for message in messages:
+        messages += message.nested_type
+        enums += message.enum_type
+        for field in message.field:
+            if field.type == FieldDescriptorProto.TYPE_ENUM and field.HasField("default_value"):
+                field.default_value = _OWN.sub("", field.default_value)
+    for enum in enums:
+        for value in enum.value:
+            value.name = _OWN.sub("", value.name)
 
 
 def _apply(text: str, changes: Iterable[_Change]) -> str:
@@ -139,7 +186,7 @@ def _statement(tokens: list[_Token]) -> Iterator[_Change]:
         yield _cut(tokens)
 
 
-def _bracket(statement: list[_Token], tokens: list[_Token]) -> _Change:
+def _bracket(statement: list[_Token], tokens: list[_Token], rename: bool) -> _Change:
     """The options of a field: those that stay, each with its value as protoc wants it."""
     words = [token.text for token in statement if token.text not in _LABELS]
     is_text = words[:1] in (["string"], ["bytes"])
@@ -147,7 +194,9 @@ def _bracket(statement: list[_Token], tokens: list[_Token]) -> _Change:
     for option in _split([token.text for token in tokens[1:-1]]):
         name, value = _named(option)
         if name in _IN_BRACKETS or _is_feature(name):
-            kept.append(f"{name} = {value if name == 'default' and is_text else _unquoted(value)}")
+            value = value if name == "default" and is_text else _unquoted(value)
+            is_enum = name == "default" and not set(words[:1]) & _SCALARS
+            kept.append(f"{name} = {_stand_in(value) if rename and is_enum else value}")
     return _cut(tokens, f"[{', '.join(kept)}]" if kept else "")
 
 

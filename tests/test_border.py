@@ -391,6 +391,21 @@ def test_one_route_s_columns_that_the_shared_commit_cannot_take_park_that_route(
     assert [o.state for o in done.outcomes.values()] == ["written", "written"]
 
 
+def test_a_shared_commit_that_came_in_before_it_failed_is_nobody_s_fault(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit(*args: Any) -> None:
+        commit_wide(*args)
+        raise made("r0")
+
+    monkeypatch.setattr(wide_module, "commit_wide", commit)
+    attempt, done = wide_attempt(orders, "a", "z")
+    with pytest.raises(append.CommitConflict):
+        attempt._commit_shared(done)
+    attempt, _ = wide_attempt(orders, "a", "z")
+    assert attempt._taken == {"a": 1, "z": 1}
+
+
 def test_a_shared_commit_that_fails_for_no_route_s_columns_fails_the_batch(
     orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:

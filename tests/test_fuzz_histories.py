@@ -10,7 +10,7 @@ import pytest
 
 from distributary.datastream import sequence
 from distributary.datastream.reduce import Ranked
-from tests.fuzz.histories import Difference, check
+from tests.fuzz.histories import Difference, check, check_handed_on
 from tests.histories.engine import KINDS
 
 HISTORIES = 150
@@ -28,6 +28,11 @@ def test_tables_are_what_the_databases_of_random_histories_hold() -> None:
     assert counts["histories"] == HISTORIES
     assert all(counts[f"histories of {kind}"] > 9 for kind in KINDS)
     assert counts["epochs"] > 9
+
+
+def test_a_rebuild_is_right_where_oracle_s_transactions_hand_keys_on_more_than_once() -> None:
+    for number in range(HISTORIES):
+        check_handed_on(f"handed:{number}")
 
 
 def by_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,8 +123,11 @@ class WideAttempt(Attempt):
     def _blamed(self, error: BaseException, routes: Collection[str]) -> Exception:
         """Whose fault it is that the commit of all routes failed. A route's, if its columns were to change: the batch
         is tried without the first that cannot make a table of its own, else without the first. Else it is the table's,
-        and so everybody's."""
+        and so everybody's. Nobody's, if the commit has come in all the same: the next attempt counts by it."""
         why = contained(error)
+        self._open()
+        if self._taken is not None:
+            return CommitConflict(why)
         changed = [r for r in sorted(routes) if self._evolutions[r].schema != self.orders.seen(r, self._before)]
         if not changed or is_store_fault(error):
             return StoreDown(path=str(self.orders.wide), detail=why)

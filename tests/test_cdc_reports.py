@@ -500,6 +500,27 @@ def test_a_json_column_whose_numbers_are_in_two_columns_is_named_with_what_mends
     said = [record.getMessage() for record in caplog.records if "source.json_numbers" in record.getMessage()]
     assert len(said) == 1 and "amount" in said[0] and "id" not in said[0].split("numbers of")[1].split("are")[0]
     assert [row["amount__string"] for row in shop.log("shop_orders_log")] == [None, "5.25", None]
+
+
+def test_columns_that_are_two_for_other_reasons_are_not_blamed_on_json(
+    lake: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key that the source itself made a text, and names that differ in case only."""
+    shop = Sparkless(lake)
+    for number, (kind, value) in enumerate((("int", 1), ("string", "1"))):
+        payload = {
+            "type": "record",
+            "name": "p",
+            "fields": [{"name": "id", "type": kind}, {"name": "v", "type": "int"}],
+        }
+        schema = {"type": "record", "name": "r", "fields": [{"name": "payload", "type": payload}]}
+        path = json_file(shop, f"{number}.jsonl", [event(number, {"id": value, "v": number})])
+        Path(f"{path}.schema").write_text(json.dumps(schema))
+        shop.run()
+    json_file(shop, "more.jsonl", [event(5, {"id": 5, "Val": "x", "val": "y", "VAL": 7}, table="cases")])
+    shop.run()
+    assert not [record for record in caplog.records if "source.json_numbers" in record.getMessage()]
+    assert "id__string" in shop.log("shop_orders_log")[0]
     mended = Sparkless(lake / "mended", source={"columns": {"shop.orders.amount": "decimal(12,2)"}})
     for number, amount in enumerate((5, 5.25)):
         json_file(mended, f"{number}.jsonl", [event(number, {"id": number, "amount": amount})])

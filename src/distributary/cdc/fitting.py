@@ -8,7 +8,7 @@ A merged table gets the same rows, reduced, without `_origin`. So what may enter
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,7 +28,6 @@ from distributary.tables.merge_rows import DELETED, DELETED_AT
 RESERVED = frozenset({METADATA, ORIGIN, DELETED, DELETED_AT})
 """Columns of our own. A payload column of that name becomes `<name>__field`."""
 
-JSON_ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 JSON_NUMBERS = (pa.int64(), pa.float64(), pa.string())
 _TIME = pa.timestamp("us", tz="UTC")
 _FLAT: Mapping[Kind, tuple[str, ...]] = {Kind.MYSQL: ("log_file", "log_position"), Kind.ORACLE: ("scn",)}
@@ -124,7 +123,7 @@ def fit(
         evolution = replace(evolution, changed=True)
     table = pa.concat_tables(good) if good else evolution.schema.empty_table()
     known = 0 if grown is None else len(grown)
-    brought, split = _brought(events, every, slots), _split(events, every, slots)
+    brought, split = _brought(events, every, slots), _split(events, every, slots, set(evolution.schema.names))
     return Fitted(table, evolution, rejected, brought, split, tuple(left), known)
 
 
@@ -154,14 +153,17 @@ def with_origin(schema: pa.Schema) -> pa.Schema:
     return schema.set(at, known.with_type(pa.struct([*known.type, *new]))) if new else schema
 
 
-def _split(events: RouteEvents, rows: Sequence[pa.Table], slots: Mapping[pa.Schema, Sequence[Slot]]) -> tuple[str, ...]:
-    """Without a `.schema` file whole numbers are long, others what `source.json_numbers` says, each file by itself."""
+def _split(
+    events: RouteEvents, rows: Sequence[pa.Table], slots: Mapping[pa.Schema, Sequence[Slot]], names: Set[str]
+) -> tuple[str, ...]:
+    """Without a `.schema` file whole numbers are long, others what `source.json_numbers` says, each file by itself.
+    `names`: of all columns; one whose own is not there gave way to another case of it, whatever the types."""
     found = {
         slot.source
         for part, one in zip(events.parts, rows, strict=True)
-        if part.path.lower().endswith(JSON_ENDINGS)
+        if not part.events.typed
         for slot in slots.get(one.schema, ())
-        if slot.target is not None and slot.target.startswith(f"{slot.source}__")
+        if slot.target is not None and slot.target.startswith(f"{slot.source}__") and slot.source in names
         if one.schema.field(slot.source).type in JSON_NUMBERS or pa.types.is_decimal(one.schema.field(slot.source).type)
     }
     return tuple(sorted(found))
@@ -263,4 +265,4 @@ def select(events: Events, wanted: Sequence[int]) -> Events | None:
     numbers = events.numbers.filter(mask)
     if not len(numbers):
         return None
-    return Events(events.table, events.schema_key, events.keys, events.rows.filter(mask), numbers)
+    return replace(events, rows=events.rows.filter(mask), numbers=numbers)

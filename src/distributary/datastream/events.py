@@ -35,6 +35,8 @@ from distributary.datastream.model import (
 from distributary.datastream.sequence import sequence_numbers
 from distributary.errors import FileBroken, Reason
 
+JSON_ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+
 
 def read_events(body: pa.Buffer | bytes, path: str, reading: Reading, schema_text: str | None = None) -> FileEvents:
     """Every event of a file: in `events`, in `bad`, or counted in `skipped`. `schema_text` is the `.schema` file's.
@@ -42,7 +44,7 @@ def read_events(body: pa.Buffer | bytes, path: str, reading: Reading, schema_tex
     Raises:
         FileBroken: nothing of the file can be read, or it is something else than change events.
     """
-    parts = _Parts(reading)
+    parts = _Parts(reading, typed=schema_text is not None or not path.lower().endswith(JSON_ENDINGS))
     for rows in read_rows(pa.py_buffer(body), path, reading, schema_text, parts.bad):
         if len(rows.numbers) > 1 and not names_tables(rows):
             fields = ", ".join([*rows.top, *(name for name, _, _ in rows.payload)][:8])
@@ -75,8 +77,8 @@ class _Parts:
     """Collects events by table, schema and keys. The columns count too: without a schema file, JSON has types of its
     own in each file, and two objects may claim one schema key."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
+    def __init__(self, reading: Reading, *, typed: bool) -> None:
+        self._reading, self._typed = reading, typed
         self._tables: dict[Group, list[tuple[pa.Table, npt.NDArray[np.int64]]]] = {}
         self.bad: list[BadEvent] = []
         self._unknown: set[str] = set()
@@ -86,7 +88,7 @@ class _Parts:
     def file_events(self) -> FileEvents:
         events = [
             Events(table, schema_key, keys, pa.concat_tables([rows for rows, _ in parts]),
-                   pa.chunked_array([pa.array(numbers) for _, numbers in parts]))
+                   pa.chunked_array([pa.array(numbers) for _, numbers in parts]), self._typed)
             for (table, schema_key, keys, _), parts in self._tables.items()
         ]  # fmt: skip
         bad = sorted(self.bad, key=lambda event: event.row)

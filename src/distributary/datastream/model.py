@@ -89,7 +89,8 @@ class Events:
     """Events of one source table, one schema and one list of key columns, in the order of the file.
 
     `rows` has the payload's columns and behind them the struct column `datastream_metadata`. `keys` are spelt as in
-    the payload; () where the table has no key. `numbers` is each event's number in its file, from 0.
+    the payload; () where the table has no key. `numbers` is each event's number in its file, from 0. `typed`: something
+    says what types the columns have at the source; nothing does of JSON without a `.schema` file.
     """
 
     table: SourceTable
@@ -97,6 +98,7 @@ class Events:
     keys: tuple[str, ...]
     rows: pa.Table
     numbers: pa.ChunkedArray
+    typed: bool = True
 
 
 @dataclass(frozen=True)

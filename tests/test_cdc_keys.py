@@ -155,6 +155,15 @@ def check(shop: Sparkless, events: Sequence[Said], keys: Sequence[str] = ("id",)
     shop.check()
 
 
+def test_a_merged_table_alone_that_gets_wider_is_in_the_ledger(shop: Sparkless) -> None:
+    """The log keeps what came, in a second column; the key's column in the merged table is written anew as text."""
+    for number, (types, key) in enumerate(((LONG, 1), (TEXT, "x"))):
+        send(shop, Said({"id": key, "v": "a"}, 1 + number), types=types)
+        shop.run()
+    assert shop.entry("public.t").widened == {"id": "bigint -> string"}
+    assert shop.batches[-1].widened == ("public.t",)
+
+
 def resync(shop: Sparkless, route: str = "public.t") -> None:
     rebuild(shop.config, route, known_route(shop.config, route))
 

@@ -31,7 +31,7 @@ from distributary.errors import KeysChanged, KeyTypeChanged, LogBegunAnew, Reaso
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import write_data_file
-from distributary.tables.evolve import common_type
+from distributary.tables.evolve import common_type, widened_in_words
 from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows, why_spark
 from distributary.tables.rewrite import rewrite_wider
 
@@ -193,7 +193,9 @@ def _with_wider_keys(
     owner = Owner(orders.pipeline, route, outcome.keys)
     why = named.why_spark(route) or why_spark(table, Target(uri, table, owner, orders.store, policy))
     if why is None:
-        rewrite_wider(uri, before, with_types(before, types), orders.store)
+        after = with_types(before, types)
+        rewrite_wider(uri, before, after, orders.store)
+        outcome.widened = {**outcome.widened, **widened_in_words(before, after)}
         return append.open_owned(uri, owner, orders.store), types
     for key, kind in types.items():
         known = before.field(key).type if key in before.names else kind
@@ -212,6 +214,7 @@ def take_merged(outcome: ChangeOutcome, merged: Merged, rows: pa.Table | None = 
     outcome.merge_state, outcome.merge_created = "merged", merged.created
     outcome.upserts, outcome.deletes = merged.counts.inserted + merged.counts.updated, merged.counts.deleted
     outcome.stale, outcome.merge_tip = merged.counts.ignored, merged.tip
+    outcome.widened = {**outcome.widened, **merged.widened}
     _set_aside(outcome, merged.late)
     if merged.unjudged and rows is not None:
         _set_aside(outcome, rows.take(pa.array(merged.unjudged, pa.int64())))

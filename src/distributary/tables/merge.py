@@ -35,7 +35,7 @@ from distributary.tables.merge_tip import MergeTip
 from distributary.tables.put_once import cannot_put_once
 from distributary.tables.rewrite import is_elsewhere, rewrite_wider
 from distributary.tables.store import Store
-from distributary.tables.widening import evolve_table, in_place
+from distributary.tables.widening import evolve_table, in_place, said_of
 
 TASK_ROWS = 20_000_000
 """Rows of the files that may hold a key of the batch, up to which a merge is one task's work. A task holds a byte for
@@ -51,7 +51,7 @@ class Merged:
 
     `unjudged`: numbers of the events that are older than the tombstones which have been purged; from engine `spark`,
     which does not number them, `late` has their rows. `why_spark`: why nothing was done, and engine `spark` must do it.
-    `tip`: what is known of the table now.
+    `tip`: what is known of the table now. `widened`: columns that got a wider type, `score` -> `int -> bigint`.
     """
 
     counts: Counts = field(default_factory=Counts)
@@ -62,6 +62,7 @@ class Merged:
     late: pa.Table | None = field(default=None, compare=False)
     version: int | None = field(default=None, compare=False)
     tip: MergeTip | None = field(default=None, compare=False)
+    widened: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -94,13 +95,14 @@ def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: Mer
     incoming = Incoming(rows, keys, rules)
     if table is None:
         return _create(target, incoming, evolution, mark)
+    widened = said_of(table, evolution)
     if evolution.changed:
         table = _with_columns(target, table, evolution)
     files = live_files(table, keys)
     if any(is_elsewhere(file.path) for file in files):
         return Merged(why_spark="files outside its folder, as in a clone")
     merged = _Merge(target, int(table.version()), incoming, unsaid, evolution.schema).run(files, mark)
-    return replace(merged, evolved=evolution.changed)
+    return replace(merged, evolved=evolution.changed, widened=widened)
 
 
 def merge_on_tip(

@@ -41,7 +41,7 @@ LAYERS = [
     "cdc.micro_batch",
     "cdc.merges",
     "replay",
-    "batch cdc.feed maintain views",
+    "batch cdc.feed maintain views spark.failures",
     "cdc.writer",
     "pipeline",
     "bronze.ingest",

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.border import contained
@@ -35,9 +34,10 @@ from distributary.fanout.micro_batch import Fanout
 from distributary.fanout.orders import Orders, Outcome, Special
 from distributary.fanout.pieces import cut_pieces
 from distributary.fanout.tasks import SAID_DDL, chunk_rows, heard, said
-from distributary.pipeline import source_stream, translated
+from distributary.pipeline import build, source_stream
 from distributary.registry.compile import CompiledSchema
 from distributary.schemas import schemas_of
+from distributary.spark.failures import SPARK_ERRORS, translated
 from distributary.state.checkpoint import stream_id
 from distributary.state.ledger import Ledger
 from distributary.tables import append
@@ -160,9 +160,9 @@ class DryRun:
             try:
                 query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
                 query.awaitTermination()
-            except PySparkException as e:
+            except SPARK_ERRORS as e:
                 if self.plan.stops is None:
-                    raise self._failure or translated(e, self.config) from e
+                    raise translated(self._failure or e, build(self.config).source, checkpoint) from e
 
     def _batch(self, rows: DataFrame, batch: int) -> None:
         try:

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pyspark.errors import PySparkException
+from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from distributary.batch import BatchReport, BatchWriter, Returns
+from distributary.border import in_words
 from distributary.catalog import register_tables
 from distributary.cdc.feed import Feed
 from distributary.cdc.micro_batch import Changes
@@ -28,10 +29,8 @@ from distributary.errors import (
     AlreadyRunning,
     BadInput,
     DistributaryError,
-    SourceDataLost,
-    SourceDown,
-    SourceHistoryGone,
-    SourceRewritten,
+    StoreDown,
+    StoreUnreadable,
 )
 from distributary.fanout.micro_batch import Fanout
 from distributary.maintain import maintain
@@ -44,13 +43,13 @@ from distributary.sources.delta import delta_stream
 from distributary.sources.delta_batch import batch_files, store_of_source
 from distributary.sources.files import file_stream
 from distributary.sources.kafka import kafka_stream
+from distributary.spark.failures import SPARK_ERRORS, translated
 from distributary.spark.session import build_session
 from distributary.state.checkpoint import check_checkpoint, check_topics
-from distributary.state.checkpoint_damage import wrong_sum
 from distributary.state.cleaning import at_work
 from distributary.state.layout import claim_layout
 from distributary.state.ledger import Ledger
-from distributary.state.lock import only_run
+from distributary.state.lock import books_of, only_run
 from distributary.tables.store import Store, join, local_path
 from distributary.views import refresh
 
@@ -214,10 +213,11 @@ class Run:
 
     def go(self, once: bool) -> RunReport:
         """Run to the end (`once`), or until `stop`. Raises the error that ended the stream."""
-        claim_layout(self.config, self.store)
-        check_checkpoint(self.config, self.ledger)
-        if self.config.layout != "two_hop":
-            check_topics(self.config, self.store, self.ledger)
+        with books_of(self.config.state_root):
+            claim_layout(self.config, self.store)
+            check_checkpoint(self.config, self.ledger)
+            if self.config.layout != "two_hop":
+                check_topics(self.config, self.store, self.ledger)
         if self.config.layout == "wide":
             # A run that died after its last batch may have left some out of date.
             refresh(self.spark, self.config, self.ledger)
@@ -278,10 +278,11 @@ class Run:
             self.query.awaitTermination()
             if self._failure is not None:
                 raise self._failure
-        except PySparkException as e:
+        except SPARK_ERRORS as e:
             if self._stopping.is_set() and self._failure is None:
                 return
-            raise self._failure or translated(e, self.config) from e
+            # A batch's own failure may be Spark's too: a job that could not read its rows, or write its files.
+            raise translated(self._failure or e, build(self.config).source, self.config.checkpoint_path) from e
 
     def _batch(self, rows: DataFrame, batch: int) -> None:
         self._stream.wait()
@@ -290,6 +291,10 @@ class Run:
                 raise _Stopped
             try:
                 self._take(rows, batch)
+            except (OSError, DeltaError) as e:
+                # Between two batches nothing but the pipeline's own state is read and written.
+                self._failure = StoreDown(path=self.config.state_root, detail=in_words(e))
+                raise
             except BaseException as e:
                 # Spark would turn it into text; the run wants the error itself.
                 self._failure = e
@@ -329,9 +334,13 @@ class Run:
         """Upkeep of the tables between two batches, where the pipeline file asks for it."""
         every = self.config.maintenance.every
         if every is not None and time.monotonic() - self._maintained >= every:
-            for done in maintain(self.config):
-                if done.skipped:
-                    log.info("upkeep of %s: %s", done.table, done.skipped)
+            try:
+                for done in maintain(self.config):
+                    if done.skipped:
+                        log.info("upkeep of %s: %s", done.table, done.skipped)
+            except StoreUnreadable as e:
+                # It is tried again as often; the stream's own batches find out whether the store is away.
+                log.warning("upkeep was left out: %s", e)
             self._maintained = time.monotonic()
 
     def _bring_back(self, report: BatchReport) -> None:
@@ -361,27 +370,3 @@ def run(
         running = Run(config, spark, progress)
         handle(running)
         return running.go(once)
-
-
-def translated(error: PySparkException, config: Pipeline) -> Exception:
-    """Spark's own failures in our words; unknown ones pass unchanged."""
-    text = str(error)
-    source = build(config).source
-    if any(sign in text for sign in ("Some data may have been lost", "offset was changed from", "DATA_LOSS")):
-        return SourceDataLost(source=source, detail=_reason(text))
-    if any(sign in text for sign in ("DELTA_LOG_FILE_NOT_FOUND", "DELTA_VERSIONS_NOT_CONTIGUOUS")):
-        return SourceHistoryGone(source=source, detail=_reason(text))
-    if "DELTA_SOURCE_TABLE_IGNORE_CHANGES" in text or "DELTA_SOURCE_IGNORE_DELETE" in text:
-        return SourceRewritten(source=source, detail=_reason(text))
-    if (damaged := wrong_sum(text)) is not None:
-        return damaged
-    if any(sign in text for sign in ("org.apache.kafka.common.errors", "TimeoutException", "KafkaException")):
-        return SourceDown(source=source, detail=_reason(text))
-    return error
-
-
-def _reason(text: str) -> str:
-    for line in text.splitlines():
-        if "Caused by" in line or "Exception:" in line:
-            return line.strip()[:300]
-    return text.strip().splitlines()[0][:300]

@@ -17,7 +17,6 @@ from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
@@ -29,9 +28,10 @@ from distributary.bronze.unwrap import Asked, unwrap_task
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import DistributaryError, StoreDown
 from distributary.fanout.envelopes import Envelopes
-from distributary.pipeline import RESTARTS, rest_sec, source_stream, translated, triggered
+from distributary.pipeline import RESTARTS, build, rest_sec, source_stream, triggered
 from distributary.schemas import schemas_of
 from distributary.sources.kafka import describe_topics
+from distributary.spark.failures import SPARK_ERRORS, translated
 from distributary.state.checkpoint import lost_offsets, read_offsets, stream_id
 from distributary.state.journal import Refusals
 from distributary.state.ledger import Ledger
@@ -140,13 +140,13 @@ class Ingest:
             if self._stopping.is_set():
                 self.query.stop()
             return self._watch(self.query)
-        except PySparkException as e:
+        except SPARK_ERRORS as e:
             if self._stopping.is_set():
                 return True
             if unknown := self._asked.take() - self._known:
                 self._learn(unknown)
                 return False
-            raise translated(e, self.config) from e
+            raise translated(e, build(self.config).source, hop_1_checkpoint(self.config)) from e
 
     def _rows(self, start: Start) -> DataFrame:
         config, schema = self.config, schema_of(self.config)

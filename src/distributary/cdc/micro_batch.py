@@ -29,6 +29,7 @@ from distributary.cdc.tasks import run_killers
 from distributary.config import Pipeline
 from distributary.datastream.model import Kind, SourceTable
 from distributary.fanout.attempt import Delivered
+from distributary.fanout.workers import told_outage
 from distributary.state.journal import Journal
 from distributary.state.ledger import Entry
 from distributary.tables import append
@@ -219,7 +220,7 @@ class Changes:
         """After a job has failed: the files that end their reader. Written down before a table is touched without them.
         Raises `error` where there are no new ones."""
         left = [file for file in files if file.path not in orders.killed]
-        if spark_ended(error) or not left:
+        if spark_ended(error) or not left or told_outage(str(error)) is not None:
             raise error
         found = run_killers(self.by_spark.spark, left, orders, self._slots)
         if not found:

@@ -23,6 +23,16 @@ class AlreadyRunning(BadInput):
     template = "pipeline {pipeline} is already running ({owner}). A second run would write the same tables: stop it."
 
 
+class StreamTakenOver(NeedsAttention):
+    """As after a machine that stood still and was given up; the batches' marks keep the tables right."""
+
+    condition = "STREAM_TAKEN_OVER"
+    template = (
+        "another process has gone on with the stream of checkpoint {checkpoint}, beside this one or while it stood "
+        "still. No row was written twice. See that one runs: leave the other, or stop it and run this again."
+    )
+
+
 class ShareInvalid(BadInput):
     condition = "SHARE_INVALID"
     template = "{what}: {detail}"

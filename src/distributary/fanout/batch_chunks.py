@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from distributary.fanout.chunks import CHUNK_SCHEMA, Groups, Writer
 from distributary.fanout.packing import BUCKET_BYTES, Packing, pack, refs
 from distributary.fanout.pieces import FEW_ROWS, PIECE_CELLS
-from distributary.fanout.spool import close_spool
+from distributary.fanout.spool import close_spool, spooled
 from distributary.fanout.tasks import listed_task
 from distributary.state.journal import Refusals
 
@@ -177,7 +177,7 @@ class SpooledChunks(BatchChunks):
             if bucket is not None:
                 lists[bucket].append(chunk)
         path = str(Path(self.folder) / f"lists-{uuid.uuid4().hex}")
-        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, CHUNK_SCHEMA) as out:
+        with spooled(self.folder), pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, CHUNK_SCHEMA) as out:
             for chunks in lists:
                 out.write_batch(pa.RecordBatch.from_pylist(chunks, schema=CHUNK_SCHEMA))
         numbers = self.spark.range(0, packing.buckets, 1, packing.buckets)

@@ -29,6 +29,7 @@ from distributary.fanout.orders import Orders, Outcome, Special
 from distributary.fanout.spool import Spool
 from distributary.fanout.tasks import SAID_DDL, demux_files_task, demux_task, heard, killers_task
 from distributary.fanout.wide_attempt import WideAttempt
+from distributary.fanout.workers import told_outage
 from distributary.registry.compile import CompiledSchema
 from distributary.schemas import Schemas
 from distributary.sources.data_files import BatchFiles
@@ -179,7 +180,7 @@ class Fanout:
     ) -> dict[str, str]:
         """After a job has failed: the records that end their reader, those that were known and new ones. Written down
         before a table is touched without them. Raises `error` where there are no new ones."""
-        if spark_ended(error):
+        if spark_ended(error) or told_outage(str(error)) is not None:
             raise error
         packing = chunks.records_of({chunk["route"] for chunk in chunks.meta if chunk["kind"] == "rows"})
         if not packing.buckets:

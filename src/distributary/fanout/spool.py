@@ -14,11 +14,14 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
+
+from distributary.border import in_words
+from distributary.errors import StoreDown
 
 ALIGNMENT = 64
 """Arrow's own for buffers: what is mapped is used as it lies."""
@@ -49,8 +52,9 @@ class Spool:
         weakref.finalize(self, _remove, self.folder, lock)
 
     def open(self) -> str:
-        """A folder for one batch's chunks; `close_spool` takes it."""
-        return tempfile.mkdtemp(dir=self.folder)
+        """A folder for one batch's chunks; `close_spool` takes it. Raises StoreDown."""
+        with spooled(str(self.folder)):
+            return tempfile.mkdtemp(dir=self.folder)
 
 
 def _remove(folder: Path, lock: int) -> None:
@@ -87,18 +91,28 @@ def close_spool(folder: str, *, reuse: bool) -> None:
 
 
 def write_spool(folder: str, bodies: Sequence[pa.Buffer]) -> tuple[str, list[int]]:
-    """Write `bodies` into one file of a batch's folder: (path, where each begins). Raises OSError.
+    """Write `bodies` into one file of a batch's folder: (path, where each begins). Raises StoreDown.
 
     The name is new each time: an attempt at a task never meets what an earlier one left.
     """
     path = Path(folder) / f"{uuid.uuid4().hex}{_CHUNKS}"
     begins: list[int] = []
-    with path.open("r+b" if _took_spare(path) else "wb") as file:
+    with spooled(folder), path.open("r+b" if _took_spare(path) else "wb") as file:
         for body in bodies:
             begins.append(file.tell())
             file.write(body)
             file.write(bytes(-len(body) % ALIGNMENT))
     return str(path), begins
+
+
+@contextmanager
+def spooled(folder: str) -> Iterator[None]:
+    """What is wrong with the spool within: the disk of temporary files, no table's and no store's. Raises StoreDown."""
+    try:
+        yield
+    except OSError as e:
+        detail = f"{in_words(e)}; chunks of a batch lie there (spark.local.dir, else TMPDIR)"
+        raise StoreDown(path=folder, detail=detail) from e
 
 
 def _took_spare(path: Path) -> bool:

@@ -3,27 +3,56 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterator
 from functools import cache, wraps
 from typing import ParamSpec, TypeVar
+
+from distributary import errors
+from distributary.errors import Outage
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_NOTE = "distributary outage "
+_NOTED = re.compile(rf"^\s*{_NOTE}(\{{.*\}})\s*$", re.MULTILINE)
 
-def in_worker(task: Callable[P, R]) -> Callable[P, R]:
-    """Mark a function that runs in Spark's Python workers.
+
+def in_worker(task: Callable[P, Iterator[R]]) -> Callable[P, Iterator[R]]:
+    """Mark a function that runs in Spark's Python workers, and yields what it has made.
+
+    Spark brings an error of a worker to the driver as a text: an outage gets a line by which `told_outage` finds it.
 
     After each task Spark has the worker collect its garbage (pyspark 4.2.0, daemon.py), and the worker's next task
     waits for that: 45 ms over all that our imports leave in memory (measured), none of which is garbage, ever.
     """
 
     @wraps(task)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+    def run(*args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         _spare_imports()
-        return task(*args, **kwargs)
+        try:
+            yield from task(*args, **kwargs)
+        except Outage as e:
+            if not hasattr(e, "__notes__"):
+                e.add_note(_NOTE + json.dumps({"is": type(e).__name__, **_texts(e)}))
+            raise
 
     return run
+
+
+def told_outage(text: str) -> Outage | None:
+    """The outage that ended a worker, from what Spark says of it; None where it was none."""
+    try:
+        said = json.loads(_NOTED.findall(text)[-1])
+        kind = getattr(errors, said.pop("is"), None)
+        return kind(**said) if isinstance(kind, type) and issubclass(kind, Outage) else None
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def _texts(error: Outage) -> dict[str, str]:
+    return {name: str(value) for name, value in error.parameters.items()}
 
 
 @cache

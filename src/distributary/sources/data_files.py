@@ -14,6 +14,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from distributary.border import in_words
+from distributary.errors import SourceDown
+from distributary.tables.outage import is_store_fault
 from distributary.tables.store import Store
 
 PIECE_BYTES = 32 * 2**20
@@ -68,10 +71,15 @@ class BatchFiles:
     def read(self, task: int) -> Iterator[pa.RecordBatch]:
         """The rows of one task, at most `BATCH_ROWS` at a time; a column that a file lacks is null.
 
-        Raises OSError, ArrowInvalid (what is no Parquet file).
+        Raises SourceDown (its store is away), OSError, ArrowInvalid (what is no Parquet file).
         """
         for piece in self.tasks[task]:
-            yield from self._piece(piece)
+            try:
+                yield from self._piece(piece)
+            except OSError as e:
+                if not is_store_fault(e):
+                    raise
+                raise SourceDown(source=self.folder, detail=in_words(e)) from e
 
     def _piece(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         with (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from distributary.config import Pipeline
 from distributary.errors import CleanUnfinished
-from distributary.state.lock import only_run
+from distributary.state.lock import books_of, only_run
 from distributary.tables.store import Store
 
 FILE = "clean.json"
@@ -49,15 +49,17 @@ def begin(config: Pipeline, tables: Mapping[str, str | None], streams: Collectio
 
 
 def check_not_begun(config: Pipeline, store: Store) -> None:
-    """Of the whole pipeline, also for one of its streams. Raises CleanUnfinished, OSError."""
-    if store.get(config.whole_state, FILE) is not None:
+    """Of the whole pipeline, also for one of its streams. Raises CleanUnfinished, StoreUnreadable."""
+    with books_of(config.whole_state):
+        begun = store.get(config.whole_state, FILE) is not None
+    if begun:
         raise CleanUnfinished(pipeline=config.pipeline)
 
 
 @contextmanager
 def at_work(config: Pipeline, store: Store, name: str = "run") -> Iterator[None]:
     """Hold the lock `name`, as whoever writes this pipeline's tables must: a clean-up holds it too, so none begins
-    meanwhile. Raises AlreadyRunning, CleanUnfinished, OSError."""
+    meanwhile. Raises AlreadyRunning, CleanUnfinished, StoreDown, StoreUnreadable."""
     with only_run(config.state_root, config.pipeline, name):
         check_not_begun(config, store)
         yield

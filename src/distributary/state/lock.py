@@ -9,8 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
-from distributary.errors import AlreadyRunning
+from deltalake.exceptions import DeltaError
+
+from distributary.border import in_words
+from distributary.errors import AlreadyRunning, StoreDown, StoreUnreadable
 from distributary.tables.store import local_path
 
 # `status` looks at a lock by taking it for a moment: that must not turn a run away.
@@ -25,9 +29,27 @@ def _make_private(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
+def _opened(folder: Path, name: str) -> TextIO:
+    try:
+        _make_private(folder)
+        return open(folder / f"{name}.lock", "a+", encoding="utf-8")
+    except OSError as e:
+        raise StoreDown(path=str(folder), detail=in_words(e)) from e
+
+
+@contextmanager
+def books_of(state_root: str) -> Iterator[None]:
+    """What cannot be read of a pipeline's state within is said with its place. Raises StoreUnreadable."""
+    try:
+        yield
+    except (OSError, DeltaError) as e:
+        raise StoreUnreadable(path=state_root, detail=in_words(e)) from e
+
+
 @contextmanager
 def only_run(state_root: str, pipeline: str, name: str = "run") -> Iterator[None]:
-    """Hold the pipeline's lock `name`. Raises AlreadyRunning when another process holds it.
+    """Hold the pipeline's lock `name`. Raises AlreadyRunning when another process holds it, StoreDown when the state
+    folder cannot be written.
 
     State in an object store has no such lock: there, Spark's checkpoint refuses the second query at its first commit,
     and the batch's marks keep the tables right.
@@ -36,8 +58,7 @@ def only_run(state_root: str, pipeline: str, name: str = "run") -> Iterator[None
     if folder is None:
         yield
         return
-    _make_private(folder)
-    with open(folder / f"{name}.lock", "a+", encoding="utf-8") as file:
+    with _opened(folder, name) as file:
         for attempt in range(_TRIES):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
+from distributary.errors import StoreDown
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import DataFile, write_data_file
@@ -90,6 +91,7 @@ def write_rejected(
     """Write rejected rows as one data file of the quarantine; the batch's commit takes it in later.
 
     `part` tells the batch's files apart: with stream, batch and row number it makes each row's `id`.
+    Raises StoreDown.
     """
     rows = pa.concat_tables(rejected)
     now = pa.scalar(int(time.time() * 1e6), pa.timestamp("us", tz="UTC"))
@@ -103,7 +105,10 @@ def write_rejected(
         "replay": pa.nulls(count, pa.int64()),
     }
     columns = [given.get(f.name, rows.column(f.name) if f.name in rows.column_names else None) for f in schema]
-    return write_data_file(uri, pa.table(columns, schema=schema), store)
+    try:
+        return write_data_file(uri, pa.table(columns, schema=schema), store)
+    except (DeltaError, OSError) as e:
+        raise StoreDown(path=uri, detail=append.in_words(e)) from e
 
 
 def update_rows(
@@ -142,7 +147,7 @@ def commit_quarantine(
 
     A replay or rebuild that claims rows at the same time may be first: then it is done again.
 
-    Raises CommitConflict (others were first each time), OSError or DeltaError when the state folder cannot be written.
+    Raises CommitConflict (others were first each time), StoreDown when it cannot be written.
     """
 
     def commit() -> None:
@@ -153,4 +158,7 @@ def commit_quarantine(
         evolution = evolve(found, [schema], Policy(type_change="new_column"))
         append.commit_append(table, uri, evolution, files, Mark(stream, batch), Owner(pipeline, ""), store)
 
-    append.retried(commit)
+    try:
+        append.retried(commit)
+    except (DeltaError, OSError) as e:
+        raise StoreDown(path=uri, detail=append.in_words(e)) from e

@@ -1,0 +1,161 @@
+"""What ends a stream, in our words: from the JVM's errors by their types, and from a worker's by what it noted."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PythonException
+
+from distributary.errors import DistributaryError, SourceDown, StoreDown
+from distributary.fanout.spool import write_spool
+from distributary.fanout.workers import in_worker, told_outage
+from distributary.sources.data_files import BatchFiles, Column, Piece, SourceFile
+from distributary.spark.failures import translated
+from distributary.tables.store import Store
+
+LOST = (
+    "org.apache.spark.sql.kafka010.KafkaIllegalStateException: Some data may have been lost because they are not\n"
+    "available, set the source option failOnDataLoss to false.\n"
+    "Reason: Could not read records in offset [30, 50) for topic partition events-1\nwith consumer group x."
+)
+FULL = "java.io.IOException: No space left on device"
+SEALED = "java.io.FileNotFoundException: /c/offsets/.1.tmp (Read-only file system)"
+LATE = "org.apache.kafka.common.errors.TimeoutException: Timeout of 3000ms expired"
+
+
+class Throwable:
+    """Of the JVM."""
+
+    def __init__(self, *texts: str) -> None:
+        self._texts = texts
+
+    def toString(self) -> str:
+        return self._texts[0]
+
+    def getCause(self) -> Throwable | None:
+        return Throwable(*self._texts[1:]) if self._texts[1:] else None
+
+
+class FromJava(Py4JError):  # type: ignore[misc]
+    """As a job raises it: what it says is the whole stack."""
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__("An error occurred while calling o1.getResult.\n: " + "\nCaused by: ".join(texts))
+        self.java_exception = Throwable(*texts)
+
+
+@pytest.mark.parametrize(
+    ("texts", "condition"),
+    [
+        ((LOST,), "SOURCE_DATA_LOST"),
+        ((FULL,), "STORE_DOWN"),
+        ((SEALED,), "STORE_DOWN"),
+        ((LATE,), "SOURCE_DOWN"),
+        (("org.apache.spark.SparkException: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent update",), "STREAM_TAKEN_OVER"),
+        (("java.net.ConnectException: Connection refused",), "STORE_DOWN"),
+        (("org.apache.hadoop.fs.s3a.AWSServiceThrottledException: slow: 503",), "STORE_DOWN"),
+    ],
+)
+def test_a_cause_below_spark_s_own_errors_is_said_in_our_words(texts: tuple[str, ...], condition: str) -> None:
+    wrapped = ("org.apache.spark.SparkException: Exception thrown in awaitResult: ", "java.lang.Exception: x", *texts)
+    found = translated(FromJava(*wrapped), "Kafka h:1", "/state/checkpoint")
+    assert isinstance(found, DistributaryError)
+    assert found.condition == condition
+    named = next(found.parameters[n] for n in ("source", "path", "checkpoint") if n in found.parameters)
+    assert named in ("Kafka h:1", "/state/checkpoint")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "java.lang.IllegalStateException: table No space left on device",
+        "java.lang.RuntimeException: org.apache.kafka is a name, TimeoutException too",
+        "java.io.IOException: /lake/No space left on device/x is no folder",
+    ],
+)
+def test_what_only_reads_like_an_outage_stays_what_it_is(text: str) -> None:
+    error = FromJava(text)
+    assert translated(error, "s", "c") is error
+
+
+def test_an_error_that_is_not_spark_s_stays_what_it_is() -> None:
+    error = KeyError("x")
+    assert translated(error, "s", "c") is error
+
+
+def fail(error: Exception) -> Any:
+    raise error
+
+
+def from_worker(task: Any) -> PythonException:
+    """The error of a task as Spark brings it to the driver: its text."""
+    try:
+        list(task(iter([])))
+    except Exception:
+        return PythonException(f"An exception was thrown from the Python worker:\n{traceback.format_exc()}")
+    raise AssertionError("it raised nothing")
+
+
+def test_an_outage_in_a_worker_is_that_outage_in_the_driver(tmp_path: Path) -> None:
+    @in_worker
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+        yield write_spool(str(tmp_path / "gone"), [pa.py_buffer(b"x")])
+
+    found = translated(from_worker(task), "s", "c")
+    assert isinstance(found, StoreDown)
+    assert found.parameters["path"] == str(tmp_path / "gone")
+
+
+def test_an_outage_goes_through_tasks_within_tasks_once() -> None:
+    @in_worker
+    def inner(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+        yield from map(fail, [StoreDown(path="p", detail="a\nline")])
+
+    @in_worker
+    def outer(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+        yield from inner(batches)
+
+    found = told_outage(str(from_worker(outer)))
+    assert isinstance(found, StoreDown) and found.parameters == {"path": "p", "detail": "a\nline"}
+
+
+class Away(Store):
+    def open(self, folder: str, name: str) -> pa.NativeFile:
+        raise ConnectionResetError(104, "reset")
+
+
+def test_a_source_whose_store_is_away_in_a_worker_is_an_outage_of_the_source() -> None:
+    piece = Piece(SourceFile("a.parquet", 10, {}), 0, 10)
+    files = BatchFiles("/lake/source", (Column("value", "value", pa.binary()),), ((piece,),), Away())
+
+    @in_worker
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+        yield from files.read(0)
+
+    found = translated(from_worker(task), "s", "c")
+    assert isinstance(found, SourceDown) and found.parameters["source"] == "/lake/source"
+
+
+@pytest.mark.parametrize("said", ['{"is": "DistributaryError", "detail": "x"}', '{"is": "no_such"}'])
+def test_only_outages_are_told(said: str) -> None:
+    assert told_outage(f"distributary outage {said}") is None
+
+
+def test_a_fault_of_a_worker_that_is_no_outage_is_none() -> None:
+    @in_worker
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+        yield from map(fail, [ValueError("distributary outage")])
+
+    assert told_outage(str(from_worker(task))) is None
+
+
+def test_offsets_that_are_gone_are_named_and_no_setting_that_is_not_ours() -> None:
+    found = translated(FromJava(LOST), "Kafka h:1", "c")
+    assert isinstance(found, DistributaryError)
+    assert found.parameters["detail"] == "Could not read records in offset [30, 50) for topic partition events-1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from distributary.state.ledger import (
     replay_stream,
     totals,
 )
+from distributary.tables import append
 from distributary.tables.datafile import DataFile
 from distributary.tables.store import Store
 
@@ -206,3 +208,27 @@ def test_a_table_that_an_earlier_version_wrote_as_a_relative_folder_is_known_fro
     ledger.record("s", 0, [Entry("s", 0, "a", table="lake/a", merged="lake/b"), Entry("s", 0, None)], {})
     (entry,) = (e for e in read_entries(str(lake), Store()) if e.route == "a")
     assert (entry.table, entry.merged) == (str(lake / "lake/a"), str(lake / "lake/b"))
+
+
+def test_commits_that_the_ledger_no_longer_needs_go_after_an_hour(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One a batch would be hundreds of thousands in the 30 days that Delta keeps them by default."""
+    monkeypatch.setattr(append, "CHECKPOINT_COMMITS", 4)
+    folder = tmp_path / "ledger"
+    for batch in range(24):
+        ledger.record("s", batch, [Entry("s", batch, None, rows_in=1)], {})
+        for file in (folder / "_delta_log").iterdir():
+            old = file.stat().st_mtime - 3601
+            os.utime(file, (old, old))
+    # All since the checkpoint before the last: that one is the newest of more than an hour.
+    assert len(list(folder.glob("_delta_log/*.json"))) <= 2 * 4
+    assert totals(reopened(tmp_path).entries())[None].rows_in == 24
+
+
+def test_a_ledger_of_an_earlier_version_is_given_the_shorter_time_too(tmp_path: Path, ledger: Ledger) -> None:
+    ledger.record("s", 0, [Entry("s", 0, None)], {})
+    DeltaTable(tmp_path / "ledger").alter.set_table_properties({"delta.logRetentionDuration": "interval 30 days"})
+    ledger.compact()
+    found = DeltaTable(tmp_path / "ledger").metadata().configuration
+    assert found["delta.logRetentionDuration"] == "interval 1 hour"

@@ -25,6 +25,8 @@ LONGEST_WORDS: Final = 4_000
 T = TypeVar("T")
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_FRAMES = re.compile(r"(?:\n\s*\d+: <unknown>|\n\s*\d+: [\w$.<>:]+(?:\n\s+at \S+:\d+:\d+)?)+\s*")
+"""The stack of a library in Rust, where the environment asks for one (RUST_BACKTRACE)."""
 
 
 def contained(error: BaseException) -> str:
@@ -35,10 +37,11 @@ def contained(error: BaseException) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """An error as one text for ledger and people. Never raises; delta-rs colours its own for a terminal."""
+    """An error as one text for ledger and people. Never raises; delta-rs colours its own for a terminal, and adds
+    frames of its stack to some."""
     name = type(error).__name__
     try:
-        text = _COLOUR.sub("", str(error))
+        text = _FRAMES.sub("\n", _COLOUR.sub("", str(error))).rstrip()
     except Exception as inner:  # a foreign class may fail to say what it means
         text = f"(no text: {type(inner).__name__})"
     if len(text) > LONGEST_WORDS:

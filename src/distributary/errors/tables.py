@@ -12,7 +12,10 @@ class StoreDown(Outage):
 
 class StoreUnreadable(EnvironmentFault):
     condition = "STORE_UNREADABLE"
-    template = "{path} cannot be read: {detail}. Check the path, and the credentials in tables.storage_options."
+    template = (
+        "{path} cannot be read: {detail}. Check the path, and the credentials in tables.storage_options. If files of "
+        "its _delta_log are missing or damaged, put them back from a backup (docs/stores.md, Damaged logs)."
+    )
 
 
 class TableCollision(BadInput):

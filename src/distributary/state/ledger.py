@@ -11,15 +11,17 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake import write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from distributary.config.quantities import absolute
+from distributary.errors import StoreUnreadable
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import DataFile, write_data_file
@@ -74,6 +76,10 @@ KEPT_ROWS = 20_000
 """Rows that stay as they are; older ones are added up into one row per route when as many again have come, or"""
 UPKEEP_BATCHES = 200
 """after so many batches: each is a file, and a reader reads them all."""
+FILES_KEPT_HOURS = 1
+"""What a fold has replaced, and commits before a checkpoint, stay for readers that are at it."""
+PROPERTIES = {"delta.logRetentionDuration": f"interval {FILES_KEPT_HOURS} hour"}
+"""Of the ledger's table. Delta's own default is 30 days, a file a batch."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +184,7 @@ class Ledger:
     """The ledger of one pipeline. Keeps in memory each route's newest entry and each stream's newest batch."""
 
     def __init__(self, state_root: str, pipeline: str, store: Store, entries: Sequence[Entry] | None = None) -> None:
-        """`entries`: what `read_entries` has found. Raises DeltaError, OSError."""
+        """`entries`: what `read_entries` has found. Raises StoreUnreadable."""
         self.state_root = state_root
         self.uri = join(state_root, "ledger")
         self.pipeline = pipeline
@@ -186,10 +192,16 @@ class Ledger:
         self.newest: dict[str | None, Entry] = {}
         self.own: dict[str, Entry] = {}
         self.finished: dict[str, int] = {}
-        entries = self.entries() if entries is None else entries
+        entries = self._found() if entries is None else entries
         self._rows = len(entries)
         for entry in entries:
             self._remember(entry)
+
+    def _found(self) -> list[Entry]:
+        try:
+            return self.entries()
+        except (DeltaError, OSError) as e:
+            raise StoreUnreadable(path=self.uri, detail=append.in_words(e)) from e
 
     def _remember(self, entry: Entry) -> None:
         before = self.newest.get(entry.route)
@@ -249,7 +261,7 @@ class Ledger:
         files = [write_data_file(self.uri, _table(entries), self.store)]
         found = None if table is None else append.arrow_schema(table)
         evolution = evolve(found, [LEDGER_SCHEMA], Policy(type_change="new_column"))
-        append.commit_append(table, self.uri, evolution, files, mark, Owner(self.pipeline, ""), self.store)
+        append.commit_append(table, self.uri, evolution, files, mark, Owner(self.pipeline, ""), self.store, PROPERTIES)
         return True
 
     def note_loss(self, lost: Sequence[str]) -> None:
@@ -281,9 +293,18 @@ class Ledger:
         except CommitFailedError:
             return
         self._rows = len(kept)
-        DeltaTable(table.table_uri, storage_options=dict(self.store.options) or None).vacuum(
-            retention_hours=24, dry_run=False, enforce_retention_duration=False
-        )
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove files that a fold has replaced. A ledger that an earlier version began gets its properties here."""
+        table = append.open_table(self.uri, self.store)
+        if table is None:
+            return
+        if not PROPERTIES.items() <= table.metadata().configuration.items():
+            # Another writer's commit may be first: at the next fold, then.
+            with suppress(CommitFailedError):
+                table.alter.set_table_properties(PROPERTIES)
+        table.vacuum(retention_hours=FILES_KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
 
 
 def replay_stream(number: int) -> str:

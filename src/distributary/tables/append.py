@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import create_table_with_add_actions
 
 from distributary.border import contained
@@ -27,6 +27,7 @@ from distributary.config import Tables
 from distributary.errors import TableCollision
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution
+from distributary.tables.log_folder import empty_commit
 from distributary.tables.outage import is_store_fault as is_store_fault
 from distributary.tables.store import Store, engine_uri
 
@@ -105,9 +106,15 @@ class Owner:
 def open_table(uri: str, store: Store) -> DeltaTable | None:
     """The table, or None where there is none. Raises DeltaError / OSError when it cannot be read."""
     try:
-        return DeltaTable(engine_uri(uri), storage_options=dict(store.options) or None)
+        table = DeltaTable(engine_uri(uri), storage_options=dict(store.options) or None)
     except TableNotFoundError:
         return None
+    if (empty := empty_commit(uri)) is not None:
+        raise DeltaError(
+            f"commit {empty} of its log is empty (0 bytes): what it held is missing for every reader, and would be for "
+            "good with the next checkpoint. Put the file back from a backup, or see docs/stores.md, Damaged logs"
+        )
+    return table
 
 
 def open_owned(uri: str, owner: Owner, store: Store) -> DeltaTable | None:

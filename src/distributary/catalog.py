@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from distributary.border import contained
 from distributary.config import DatastreamSource, Pipeline
-from distributary.names import literal, pattern_name, quoted, quoted_parts, table_name
+from distributary.names import literal, pattern_name, quoted, quoted_parts, shown, table_name
 from distributary.state.ledger import Entry, Ledger
+from distributary.tables.spark_engine import spark_ended
 from distributary.tables.store import join
+
+log = logging.getLogger("distributary")
 
 
 def register_tables(spark: SparkSession, config: Pipeline, ledger: Ledger, created: Sequence[str]) -> None:
@@ -27,7 +33,8 @@ def register_tables(spark: SparkSession, config: Pipeline, ledger: Ledger, creat
         if (view := view_of(config, ledger.newest.get(route))) is not None:
             name, merged = view
             # Made anew whenever columns may have come: a view keeps the columns that it was made with.
-            put_view(spark, f"{schema}.{quoted(name)}", living_rows(schema, merged))
+            with one_name(f"{schema}.{quoted(name)}") as known:
+                put_view(spark, known, living_rows(schema, merged))
 
 
 def register(spark: SparkSession, database: str, locations: Iterable[str]) -> str:
@@ -35,9 +42,21 @@ def register(spark: SparkSession, database: str, locations: Iterable[str]) -> st
     schema = quoted_parts(database)
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {schema}")
     for location in locations:
-        name = f"{schema}.{quoted(last_part(location))}"
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING DELTA LOCATION {literal(location)}")
+        with one_name(f"{schema}.{quoted(last_part(location))}") as name:
+            spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING DELTA LOCATION {literal(location)}")
     return schema
+
+
+@contextmanager
+def one_name(name: str) -> Iterator[str]:
+    """What the catalog refuses of one name is said, and stops no other. Raises what says that Spark itself is gone."""
+    try:
+        yield name
+    except BaseException as e:
+        why = contained(e)
+        if isinstance(e, Exception) and spark_ended(e):
+            raise
+        log.warning("%s cannot be made in the catalog: %s", shown(name), shown(why, 1000))
 
 
 def put_view(spark: SparkSession, name: str, text: str) -> None:

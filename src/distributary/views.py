@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
-from distributary.catalog import put_view, register
+from distributary.catalog import one_name, put_view, register
 from distributary.config import Pipeline
 from distributary.errors import BadInput, StoreDown
 from distributary.fanout.orders import ORIGIN
@@ -69,11 +69,11 @@ def refresh(
     anew: bool = False,
 ) -> list[View]:
     """Make the views of `routes` (None: of all) that are not there or out of date, or all of them (`anew`); returns
-    those that were made. Safe to repeat.
+    those that were made. Safe to repeat: one that the catalog refuses is said, and tried again by the next run.
 
     Raises StoreDown when the table or the state folder cannot be used.
     """
-    store = ledger.store
+    store, made = ledger.store, list[View]()
     try:
         table = append.open_table(config.wide_path, store)
         if table is None:
@@ -84,12 +84,23 @@ def refresh(
         if stale and config.tables.database is not None:
             register(spark, config.tables.database, [config.wide_path])
         for view in stale:
-            if config.tables.database is not None:
-                put_view(spark, _in_catalog(config.tables.database, view), view.text)
-            store.put_whole(join(config.state_root, FOLDER), f"{view.name}.sql", view.text.encode())
+            if _put(spark, config, view):
+                store.put_whole(join(config.state_root, FOLDER), f"{view.name}.sql", view.text.encode())
+                made.append(view)
     except (DeltaError, OSError) as e:
         raise StoreDown(path=config.wide_path, detail=append.in_words(e)) from e
-    return stale
+    return made
+
+
+def _put(spark: SparkSession, config: Pipeline, view: View) -> bool:
+    """Let the catalog have the view, if there is one; False where it refuses it."""
+    if config.tables.database is None:
+        return True
+    made = False
+    with one_name(_in_catalog(config.tables.database, view)) as name:
+        put_view(spark, name, view.text)
+        made = True
+    return made
 
 
 def kept(config: Pipeline, store: Store) -> dict[str, str]:

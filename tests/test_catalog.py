@@ -1,0 +1,70 @@
+"""Names in a catalog: what it refuses of one table or view stops no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from py4j.protocol import Py4JNetworkError
+
+from distributary.catalog import register
+from distributary.config import Pipeline
+from distributary.state.ledger import Ledger
+from distributary.tables.store import Store
+from distributary.tables.wide import KEY
+from distributary.views import kept, refresh
+from tests.exceptions import panic
+
+
+class Refusing:
+    """A session whose catalog raises for every command that speaks of `name`."""
+
+    def __init__(self, name: str, error: BaseException) -> None:
+        self.name, self.error = name, error
+        self.done: list[str] = []
+        self.catalog = SimpleNamespace(tableExists=lambda _: False)
+
+    def sql(self, text: str) -> None:
+        if f"`{self.name}`" in text.split(" USING ")[0].split(" AS ")[0]:
+            raise self.error
+        self.done.append(text)
+
+
+def session(name: str, error: BaseException) -> Any:
+    return Refusing(name, error)
+
+
+@pytest.mark.parametrize("error", [ValueError("taken"), panic()])
+def test_a_table_that_the_catalog_refuses_stops_no_other(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    spark = session("b", error)
+    register(spark, "games", ["/lake/a", "/lake/b", "/lake/c"])
+    assert [text.split("`")[3] for text in spark.done[1:]] == ["a", "c"]
+    assert [type(error).__name__ in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_spark_that_is_gone_is_no_table_s_fault() -> None:
+    with pytest.raises(Py4JNetworkError):
+        register(session("b", Py4JNetworkError("gone")), "games", ["/lake/a", "/lake/b"])
+
+
+def test_a_view_that_the_catalog_refuses_stops_no_other_and_is_made_by_a_later_run(tmp_path: Path) -> None:
+    config = Pipeline.model_validate(
+        {
+            "pipeline": "games", "layout": "wide", "source": {"type": "delta", "path": str(tmp_path / "source")},
+            "registry": {"path": str(tmp_path / "registry")},
+            "tables": {"root": str(tmp_path / "lake"), "database": "games"},
+        }
+    )  # fmt: skip
+    write_deltalake(config.wide_path, pa.table({KEY: ["a"], "a": [{"x": 1}], "b": [{"x": 1}]}))
+    ledger = Ledger(config.state_root, config.pipeline, Store())
+    made = refresh(session("b", panic()), config, ledger, ["a", "b"])
+    assert ([view.route for view in made], sorted(kept(config, Store()))) == (["a"], ["a"])
+    spark = session("nothing", panic())
+    spark.catalog.tableExists = lambda _: True
+    assert [view.route for view in refresh(spark, config, ledger, ["a", "b"])] == ["b"]

@@ -305,7 +305,7 @@ def _sum_up(books: Books, sums: Mapping[str | None, Entry], tables: Sequence[Tab
         f"{path} cannot be read in full, though nothing of it is kept aside: {why}" for path, why in unread.items()
     ]
     gone = len(books.sources.gone.keys() - books.whole)
-    note = f"{gone} files that were read are gone, damaged or others by now; their events were counted in the logs only"
+    note = f"{gone} files that were read are gone, damaged or others by now; for their events the logs speak alone"
     return Verification(
         pipeline=books.config.pipeline,
         ok=not problems,
@@ -317,6 +317,7 @@ def _sum_up(books: Books, sums: Mapping[str | None, Entry], tables: Sequence[Tab
         tombstones=own.tombstones,
         tables=tuple(tables),
         quarantine=dict(books.states),
-        source_losses=(note,) if gone else (),
+        source_losses=(),
         problems=tuple(problems),
+        notes=(note,) if gone else (),
     )

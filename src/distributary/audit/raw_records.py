@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import SourceDown
@@ -16,6 +16,7 @@ from distributary.tables import append
 from distributary.tables.store import Store
 
 TIMEOUT_SEC = 5.0
+READ_SEC = 30.0
 _FAR = 2_000
 """Offsets that are stepped over rather than sought."""
 
@@ -40,9 +41,12 @@ class KafkaRecords:
 
     def __init__(self, source: KafkaSource) -> None:
         self._source = source
+        self._name = f"Kafka at {source.bootstrap_servers}"
         client = {"bootstrap.servers": source.bootstrap_servers, "group.id": "distributary-verify"}
         more = {"enable.auto.commit": False, "log_level": 0, "enable.partition.eof": True}
-        self._consumer = Consumer({**client, **more, **client_security(source.security)})
+        # A run that takes uncommitted records has rows of transactions that were aborted.
+        isolation = {"isolation.level": source.options.get("isolation.level", "read_committed")}
+        self._consumer = Consumer({**client, **more, **isolation, **client_security(source.security)})
 
     def close(self) -> None:
         self._consumer.close()
@@ -69,15 +73,19 @@ class KafkaRecords:
                     self._consumer.assign([TopicPartition(topic, partition, place.offset)])
                     at = place.offset
                 while at <= place.offset:
-                    message = self._consumer.poll(TIMEOUT_SEC)
-                    if message is None or message.error() is not None:
-                        return  # what is left cannot be had
+                    message = self._consumer.poll(READ_SEC)
+                    if message is None:
+                        raise SourceDown(source=self._name, detail=f"no record in {READ_SEC:.0f} s")
+                    if (error := message.error()) is not None:
+                        if error.code() == KafkaError._PARTITION_EOF:
+                            return  # behind it are only records that were compacted or aborted
+                        raise SourceDown(source=self._name, detail=str(error))
                     offset, value = message.offset(), message.value()
                     at = (offset or 0) + 1
                     if offset == place.offset and isinstance(value, bytes):
                         found[place] = None, value
         except KafkaException as e:
-            raise SourceDown(source=f"Kafka at {self._source.bootstrap_servers}", detail=str(e)) from e
+            raise SourceDown(source=self._name, detail=str(e)) from e
 
 
 class BronzeRecords:

@@ -13,7 +13,7 @@ WORKERS ?= 3
 SPREAD := $(if $(ARGS),,-n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=30)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench chaos fuzz docs clean
+.PHONY: help setup demo test check format bench chaos faults fuzz docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,10 @@ KILLS ?= 30
 SEED ?= 1
 chaos: $(READY) ## kill every kind of pipeline at random moments, compare all rows (KILLS=30 SEED=1)
 	$(BIN)/python -m tests.chaos --kills $(KILLS) --seed $(SEED) --json bench/results/chaos.json $(ARGS)
+
+BATCHES ?= 500
+faults: $(READY) ## neighbours that fail, compare all rows; as root, for it mounts small disks (BATCHES=500 ARGS="--only broker")
+	$(BIN)/python -m tests.faults --batches $(BATCHES) --json bench/results/faults.json $(ARGS)
 
 RECORDS ?= 1000000
 HISTORIES ?= 20000

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
-from deltalake import PostCommitHookProperties, write_deltalake
+from deltalake import CommitProperties, PostCommitHookProperties, Transaction, write_deltalake
 
 from bench.result import Case, Result
 from bench.workload import Place, WrongRows, say
@@ -38,8 +38,9 @@ def run(place: Place) -> Result:
 def _case(tables: Sequence[str], commits: int) -> Case:
     for uri in tables:
         table = open_table(uri, STORE)
-        for _ in range(commits - (0 if table is None else table.version() + 1)):
-            write_deltalake(uri, ROWS, mode="append", post_commithook_properties=NO_HOOKS)
+        for version in range(0 if table is None else table.version() + 1, commits):
+            mark = CommitProperties(app_transactions=[Transaction("tip", version)])
+            write_deltalake(uri, ROWS, mode="append", commit_properties=mark, post_commithook_properties=NO_HOOKS)
     ours = _cpu_ms(tables, lambda uri: _on_tip(uri, commits - 1))
     other = _cpu_ms(tables, lambda uri: _by_delta_rs(uri, commits))
     for uri in tables:
@@ -58,8 +59,8 @@ def _cpu_ms(tables: Sequence[str], write: Callable[[str], None]) -> float:
 
 
 def _on_tip(uri: str, version: int) -> None:
-    tip = Tip.of(version, ROWS.schema)
-    if not append_on_tip(uri, tip, [write_data_file(uri, ROWS, STORE)], Mark("tip", version), STORE):
+    tip = Tip.of(version, ROWS.schema, Mark("tip", version))
+    if not append_on_tip(uri, tip, [write_data_file(uri, ROWS, STORE)], Mark("tip", version + 1), STORE):
         raise WrongRows(f"{uri}: no commit on the tip {version}")
 
 

@@ -253,7 +253,7 @@ def test_a_compaction_meanwhile_is_found(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_an_append_that_was_decided_upon_the_old_columns_does_not_land(tmp_path: Path) -> None:
     take(tmp_path, 0, {"a": 0})
-    before, tip = opened(tmp_path), Tip.of(0, INT)
+    before, tip = opened(tmp_path), Tip.of(0, INT, Mark("s", 0))
     rewrite_wider(str(tmp_path), INT, LONG, STORE)
     with pytest.raises(CommitConflict):
         take(tmp_path, 1, {"a": 1}, table=before)

@@ -13,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from distributary.tables import append
 from distributary.tables.append import CHECKPOINT_COMMITS, Mark, Owner, commit_append
+from distributary.tables.commits import is_marked
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.store import Store
@@ -44,7 +45,8 @@ def commit(uri: str, batch: int) -> int | None:
 
 
 def tip(version: int) -> Tip:
-    return Tip.of(version, ROWS.schema)
+    """As the commit of batch `version` of the stream has left it."""
+    return Tip.of(version, ROWS.schema, Mark("s", version))
 
 
 def count(uri: str) -> int:
@@ -110,6 +112,31 @@ def test_a_table_that_was_removed_or_made_anew_is_not_continued(uri: str) -> Non
     write_deltalake(uri, ROWS)
     assert not append_on_tip(uri, tip(2), [file_of(uri)], Mark("s", 3), STORE)
     assert (count(uri), DeltaTable(uri).version()) == (2, 0)
+
+
+def test_a_table_that_another_made_anew_with_as_many_commits_is_not_continued(uri: str) -> None:
+    """Ours would land in it, with columns that it does not have."""
+    other = pa.table({"name": ["a"]})
+    for batch in (1, 2):
+        assert append_on_tip(uri, tip(batch - 1), [file_of(uri)], Mark("s", batch), STORE)
+    shutil.rmtree(uri)
+    for _ in range(3):
+        write_deltalake(uri, other, mode="append")
+    assert not append_on_tip(uri, tip(2), [file_of(uri)], Mark("s", 3), STORE)
+    assert (DeltaTable(uri).version(), DeltaTable(uri).to_pyarrow_table().column_names) == (2, ["name"])
+
+
+def test_a_table_that_was_made_anew_by_another_batch_or_stream_is_not_continued(uri: str) -> None:
+    shutil.rmtree(uri)
+    commit(uri, 5)
+    for mark in (Mark("s", 0), Mark("s", 50), Mark("t", 5)):
+        assert not append_on_tip(uri, Tip.of(0, ROWS.schema, mark), [file_of(uri)], Mark("s", 6), STORE)
+    assert append_on_tip(uri, Tip.of(0, ROWS.schema, Mark("s", 5)), [file_of(uri)], Mark("s", 6), STORE)
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff\x00", b'{"txn"', b'"txn"\n', b'{"txn": null}\n', b'[{"txn": 1}]\n'])
+def test_a_commit_that_is_damaged_is_nobodys(text: bytes) -> None:
+    assert not is_marked(text, Mark("s", 0))
 
 
 @pytest.fixture
@@ -199,7 +226,7 @@ def test_a_tip_keeps_the_whole_schema() -> None:
             ("m", pa.map_(pa.string(), pa.int64())),
         ]
     )
-    assert Tip.of(7, schema).arrow_schema() == schema
+    assert Tip.of(7, schema, Mark("s", 7)).arrow_schema() == schema
 
 
 def test_however_long_a_stream_runs_readers_replay_few_commits(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pyarrow as pa
 from deltalake import DeltaTable
 
@@ -74,7 +72,7 @@ def _on_tip(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: Change
     if not append_on_tip(uri, tip, files, orders.mark, orders.store):
         return None
     outcome.state, outcome.rows_written = "written", fitted.table.num_rows
-    outcome.tip = replace(tip, version=tip.version + 1)
+    outcome.tip = tip.after(orders.mark)
     return fitted
 
 
@@ -109,7 +107,7 @@ def _opened(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: Change
     outcome.created, outcome.evolved = table is None, fitted.evolution.changed
     outcome.widened = said_of(table, fitted.evolution)
     if version is not None:
-        outcome.tip = Tip.of(version, fitted.evolution.schema)
+        outcome.tip = Tip.of(version, fitted.evolution.schema, orders.mark)
     return fitted
 
 

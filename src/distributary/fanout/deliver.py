@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -126,7 +125,7 @@ def _write_on_tip(route: str, decoded: Decoded, orders: Orders, outcome: Outcome
     if not append_on_tip(outcome.table, tip, [file], orders.mark, orders.store):
         return None
     outcome.state, outcome.schema_ids, outcome.rows_written = "written", fitted.schema_ids, fitted.rows
-    outcome.tip = replace(tip, version=tip.version + 1)
+    outcome.tip = tip.after(orders.mark)
     return [*decoded.rejected, *fitted.rejected]
 
 
@@ -157,7 +156,7 @@ def _write_opened(route: str, decoded: Decoded, orders: Orders, outcome: Outcome
     outcome.state, outcome.created, outcome.evolved = "written", table is None, fitted.evolution.changed
     outcome.widened = said_of(table, fitted.evolution)
     if version is not None:
-        outcome.tip = Tip.of(version, fitted.evolution.schema)
+        outcome.tip = Tip.of(version, fitted.evolution.schema, orders.mark)
     return bad
 
 

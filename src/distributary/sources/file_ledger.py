@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -202,7 +202,7 @@ class FileLedger:
 
     def _commit(self, file: DataFile, mark: Mark) -> None:
         if self._tip is not None and append_on_tip(self.uri, self._tip, [file], mark, self.store):
-            self._tip = replace(self._tip, version=self._tip.version + 1)
+            self._tip = self._tip.after(mark)
             return
         table = append.open_table(self.uri, self.store)
         if table is not None and append.committed_batch(table, APP) >= mark.batch:
@@ -213,7 +213,7 @@ class FileLedger:
         evolution = evolve(None if table is None else append.arrow_schema(table), [FILES_SCHEMA], Policy())
         owner = Owner(self.pipeline, "")
         version = append.commit_append(table, self.uri, evolution, files, mark, owner, self.store, PROPERTIES)
-        self._tip = None if version is None else Tip.of(version, FILES_SCHEMA)
+        self._tip = None if version is None else Tip.of(version, FILES_SCHEMA, mark)
 
     def _entered(self, paths: Collection[str]) -> list[FileRef]:
         """The newest entry of each path that the ledger has."""

@@ -73,6 +73,16 @@ def read_commit(uri: str, store: Store, version: int) -> bytes | None:
     return read(uri, store, "_delta_log", f"{version:020d}.json")
 
 
+def is_marked(text: bytes, mark: Mark) -> bool:
+    """Is `text` a commit under this mark? By whichever engine. False also for what is no commit."""
+    try:
+        # Only these lines are read: those of its files may be long.
+        found = [json.loads(line).get("txn") or {} for line in text.splitlines() if b'"txn"' in line]
+    except (ValueError, AttributeError):
+        return False
+    return any(txn.get("appId") == mark.app and txn.get("version") == mark.batch for txn in found)
+
+
 def _removed(now: int, path: str, size: int, partition: Mapping[str, str] | None = None) -> dict[str, Any]:
     return {
         "path": path,

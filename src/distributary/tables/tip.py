@@ -5,18 +5,19 @@ the append of delta-rs reads the log again (deltalake 1.6.6; `make bench ONLY=lo
 table's newest commit knows what that left behind: the version, the schema, that delta-rs may write it. With that
 (`Tip`) an append is one file, `<version + 1>.json`, put only if absent: where the put succeeds, nobody came in between,
 and all that was known still holds (Delta protocol, "Transaction Log": versions are contiguous, a commit is the first
-writer of its file). Where it fails, the table is opened and everything decided anew.
+writer of its file). The commit before it must be the stream's own, by its mark: a table that was removed and made anew
+may have as many. Where either fails, the table is opened and everything decided anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from distributary.tables.append import Mark, checkpoint_due
-from distributary.tables.commits import APPEND, commit_text, has_commit, put_commit
+from distributary.tables.commits import APPEND, commit_text, is_marked, put_commit, read_commit
 from distributary.tables.datafile import DataFile
 from distributary.tables.put_once import cannot_put_once
 from distributary.tables.store import Store
@@ -24,14 +25,20 @@ from distributary.tables.store import Store
 
 @dataclass(frozen=True)
 class Tip:
-    """What a stream knows of a table after its own commit. `schema`: the table's, as an Arrow IPC message."""
+    """What a stream knows of a table after its own commit `version`, under `mark`. `schema`: the table's, as an Arrow
+    IPC message."""
 
     version: int
     schema: bytes
+    mark: Mark
 
     @classmethod
-    def of(cls, version: int, schema: pa.Schema) -> Tip:
-        return cls(version, schema.serialize().to_pybytes())
+    def of(cls, version: int, schema: pa.Schema, mark: Mark) -> Tip:
+        return cls(version, schema.serialize().to_pybytes(), mark)
+
+    def after(self, mark: Mark) -> Tip:
+        """What is known after one more commit like the last one, under `mark`."""
+        return replace(self, version=self.version + 1, mark=mark)
 
     def leads(self, uri: str, store: Store) -> bool:
         """Can the next version of the table at `uri` be committed without opening it? Not one that is checkpointed."""
@@ -52,7 +59,7 @@ def append_on_tip(uri: str, tip: Tip, files: Sequence[DataFile], mark: Mark, sto
     rows = sum(file.rows for file in files)
     text = commit_text(tip.version, mark, files, rows=rows, about=APPEND)
     try:
-        # A table that was removed and made anew has another history: its log must still end where ours did.
-        return has_commit(uri, store, tip.version) and put_commit(uri, store, tip.version + 1, text)
+        before = read_commit(uri, store, tip.version)
+        return before is not None and is_marked(before, tip.mark) and put_commit(uri, store, tip.version + 1, text)
     except OSError:
         return False

@@ -255,6 +255,17 @@ def is_clean(lake: Lake) -> bool:
         return False
 
 
+def test_a_ledger_that_lost_its_newest_batch_is_found(lake: Lake) -> None:
+    """Its rows must not pass for those of a batch that is under way."""
+    schema, rows = read(lake.state / "ledger")
+    newest = max(row["batch"] for row in rows)
+    try:
+        rewrite(lake.state / "ledger", [row for row in rows if row["batch"] != newest], schema)
+        assert not is_clean(lake)
+    finally:
+        lake.mend()
+
+
 def test_a_lake_that_was_changed_at_random_is_never_found_right(lake: Lake) -> None:
     assert is_clean(lake)
     missed, planted = [], set()

@@ -29,7 +29,7 @@ _KEPT = ["route", "reason", "level", "state", "file", "row", "stream", "batch"]
 class Books:
     """`newest`: the newest finished batch of `stream`. `aside`: numbers of the events in the quarantine, by file;
     `kept`: how many rows of it are of a route; `whole`: files of which nothing could be read; `late`: events that are
-    in a log only."""
+    in a log only; `decided`: the newest batch by the marks of ledger and quarantine, which no entry may be behind."""
 
     config: Pipeline
     store: Store
@@ -41,6 +41,7 @@ class Books:
     kept: Counter[str | None] = field(default_factory=Counter)
     whole: set[str] = field(default_factory=set)
     late: set[tuple[str, int]] = field(default_factory=set)
+    decided: int = -1
     states: Counter[str] = field(default_factory=Counter)
 
     def skips(self, path: str) -> bool:
@@ -58,6 +59,9 @@ def read_books(config: Pipeline, store: Store) -> Books:
 
 
 def _read_once(config: Pipeline, store: Store) -> Books:
+    # The marks first: the entries of a batch that is decided meanwhile are then there.
+    roots = (join(config.state_root, "ledger"), quarantine_uri(config.state_root))
+    marked = [table for table in (append.open_table(root, store) for root in roots) if table is not None]
     entries = read_entries(config.state_root, store)
     ledger = Ledger(config.state_root, config.pipeline, store, entries)
     newest = ledger.finished.get(ledger.stream or "", -1)
@@ -70,6 +74,8 @@ def _read_once(config: Pipeline, store: Store) -> Books:
         files = {row["path"]: Known(row["size"], row["path"] in again) for row in done}
     sources = SourceFiles(files, source_options(config))
     books = Books(config, store, entries, ledger.stream, newest, sources)
+    if ledger.stream is not None:
+        books.decided = max((append.committed_batch(table, ledger.stream) for table in marked), default=-1)
     for piece in _quarantined(books):
         for row in piece.to_pylist():
             _set_aside(books, row)

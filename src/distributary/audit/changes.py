@@ -300,6 +300,8 @@ def _sum_up(books: Books, sums: Mapping[str | None, Entry], tables: Sequence[Tab
         problems.append(f"{lost} events are missing from the quarantine")
     if doubled:
         problems.append(f"{doubled} events are in the quarantine without an entry in the ledger")
+    if books.decided > books.newest:
+        problems.append(f"the ledger lacks what batch {books.decided} did; its newest entry is of batch {books.newest}")
     unread = {p: why for p, why in books.sources.partly.items() if p not in books.whole and p not in books.aside}
     problems += [
         f"{path} cannot be read in full, though nothing of it is kept aside: {why}" for path, why in unread.items()

@@ -19,10 +19,12 @@ from distributary.errors import SourceDown
 from distributary.fanout.orders import ORIGIN, ORIGIN_TYPE
 from distributary.formats.framing import frame
 from distributary.formats.protobuf import decoder_for
+from distributary.names import table_name
 from distributary.registry import open_registry
 from distributary.registry.compile import compile_schema, compile_text
 from distributary.state.ledger import Entry
-from distributary.tables.append import Mark
+from distributary.tables.append import Mark, Owner
+from distributary.tables.wide import KEY, packed
 from distributary.verify import Verification, verify
 from tests.lake import Lake
 
@@ -211,3 +213,78 @@ def test_a_broker_that_is_down_is_said_and_the_counts_stand(
     found = judged(lake)
     assert found.ok and len(found.notes) == 1
     assert replace(found, notes=()) == verify(lake.config)
+
+
+# -- one table for all routes ----------------------------------------------------------------------------------
+
+
+def in_one_table(made: Lake, root: Path) -> Lake:
+    """The rows of `made` in the table of `layout: wide`."""
+    wide = Lake(root, layout="wide", registry={"path": str(made.config.tables.root / Path("r"))})
+    uri, name = str(root / "wide"), wide.config.pipeline
+    parts, entries = [], [Entry(wide.stream, 0, None)]
+    for route in ROUTES:
+        rows = packed(route, DeltaTable(made.table(route)).to_pyarrow_table(), ORIGIN)
+        parts.append(rows.append_column(KEY, pa.array([table_name(route)] * rows.num_rows)))
+        count = {"rows_in": 30, "rows_written": 30, "schema_ids": rows_by_schema(rows)}
+        entries.append(Entry(wide.stream, 0, route, table=uri, state="written", **count))  # type: ignore[arg-type]
+    together = pa.concat_tables(parts, promote_options="default")
+    write_deltalake(uri, together, partition_by=[KEY], description=Owner(name, "").text())
+    wide.begin()
+    wide.ledger.record(wide.stream, 0, entries, {})
+    return wide
+
+
+def rows_by_schema(rows: pa.Table) -> dict[int, int]:
+    ids = [origin["schema_id"] for origin in rows.column(ORIGIN).to_pylist()]
+    return {schema_id: ids.count(schema_id) for schema_id in set(ids)}
+
+
+def in_struct(**values: Any) -> Callable[[str], None]:
+    """Other values in the first row of a route's struct."""
+
+    def change(rows: Rows) -> Rows:
+        at = next(n for n, row in enumerate(rows) if row["_route"] == "ann_game")
+        rows[at] = {**rows[at], "ann_game": {**rows[at]["ann_game"], **values}}
+        return rows
+
+    return rewrite_wide(change)
+
+
+def rewrite_wide(change: Callable[[Rows], Rows]) -> Callable[[str], None]:
+    def plant(uri: str) -> None:
+        rows = DeltaTable(uri).to_pyarrow_table()
+        changed = pa.Table.from_pylist(change(rows.to_pylist()), rows.schema)
+        write_deltalake(uri, changed, mode="overwrite", partition_by=[KEY])
+
+    return plant
+
+
+def both_structs(rows: Rows) -> Rows:
+    other = next(row["bob_game"] for row in rows if row["_route"] == "bob_game")
+    return [{**row, "bob_game": other} if row["_route"] == "ann_game" else row for row in rows]
+
+
+WIDE_FAULTS: dict[str, Callable[[str], None]] = {
+    "a changed value": in_struct(user="somebody"),
+    "a null in place of a value": in_struct(score=None),
+    "no struct": rewrite_wide(lambda rows: [{**r, "ann_game": None} if r["_route"] == "ann_game" else r for r in rows]),
+    "another route's struct beside its own": rewrite_wide(both_structs),
+    "another route's name": rewrite_wide(
+        lambda rows: [{**r, "_route": "bob_game"} if r["_route"] == "ann_game" else r for r in rows]
+    ),
+}
+
+
+def test_the_table_of_all_routes_is_compared_too_and_each_fault_in_it_is_found(
+    made: tuple[Lake, Records], tmp_path: Path
+) -> None:
+    wide = in_one_table(made[0], tmp_path / "right")
+    for deep, compared in ((True, 30), (False, payloads.SAMPLE)):
+        found = judged(wide, deep=deep)
+        assert (found.problems, found.notes) == ((), ())
+        assert [t.rows_compared for t in found.tables] == [compared, compared]
+    for name, plant in WIDE_FAULTS.items():
+        wrong = in_one_table(made[0], tmp_path / name)
+        plant(str(tmp_path / name / "wide"))
+        assert {t.route for t in judged(wrong).tables if t.problems} == {"ann_game"}, name

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from distributary.audit.messages import differs, message_class, unframed
 from distributary.audit.raw_records import BronzeRecords, KafkaRecords, Place, Records
-from distributary.audit.values import plain
+from distributary.audit.values import nothing, plain
 from distributary.border import contained
 from distributary.config import KafkaSource, Pipeline
 from distributary.config.text_files import read_text
@@ -33,7 +33,8 @@ from distributary.verify import TableCheck, Verification
 SAMPLE = 20
 """Rows of each (route, schema id) in a data file, where not all are compared."""
 AT_ONCE = 4_096
-KEY = "route_key"
+KEY, ROUTE = "_route_key", "_route"
+"""Columns of the table of `layout: wide`, which has a struct per route beside them."""
 
 
 @dataclass
@@ -120,7 +121,7 @@ class _Judge:
                     compared.wrong[why] += 1
 
     def _wrong(
-        self, route: str, record: tuple[int | None, bytes], row: Mapping[str, Any] | None, origin: Mapping[str, Any]
+        self, route: str, record: tuple[int | None, bytes], row: dict[str, Any], origin: Mapping[str, Any]
     ) -> str | None:
         try:
             named, schema_id, message = self._message(route, record)
@@ -130,7 +131,12 @@ class _Judge:
             return f"have a record of {shown(named)}"
         if schema_id != origin["schema_id"]:
             return "have a record of another schema id"
-        column = differs(message, row or {})
+        if self.config.layout == "wide":
+            own = table_name(route)
+            if row.pop(ROUTE, None) != route or any(not nothing(v) for c, v in row.items() if c != own):
+                return "have a route or values of another route"
+            row = row.get(own) or {}
+        column = differs(message, row)
         return None if column is None else f"have another {shown(column)} than their record"
 
     def _message(self, route: str, record: tuple[int | None, bytes]) -> tuple[str, int | None, Any]:
@@ -167,7 +173,7 @@ class _Judge:
         registry = self.schemas.registry
         return compile_schema(registry.latest(str(subject)).schema, registry, self.schemas.compiler)
 
-    def _rows(self, table: TableCheck) -> Iterator[list[tuple[Mapping[str, Any] | None, Mapping[str, Any]]]]:
+    def _rows(self, table: TableCheck) -> Iterator[list[tuple[dict[str, Any], Mapping[str, Any]]]]:
         """(values, origin) of the rows that are to be compared, some thousand at a time."""
         opened = append.open_table(str(table.table), self.store)
         if opened is None:
@@ -181,9 +187,9 @@ class _Judge:
                 piece = _ours(piece, left, self.deep)
                 for at in range(0, piece.num_rows, AT_ONCE):
                     some = piece.slice(at, AT_ONCE)
-                    columns = [table_name(table.route)] if wide else [c for c in some.column_names if c != "_origin"]
+                    columns = [c for c in some.column_names if c not in ("_origin", *((KEY,) if wide else ()))]
                     values = zip(*(plain(some.column(c)) for c in columns), strict=True)
-                    rows = [one[0] if wide else dict(zip(columns, one, strict=True)) for one in values]
+                    rows = [dict(zip(columns, one, strict=True)) for one in values]
                     yield list(zip(rows, plain(some.column("_origin")), strict=True))
 
 

@@ -124,6 +124,8 @@ def verification_text(found: Verification) -> RenderableType:
     else:
         lines = [f"NOT verified: {found.rows_lost:,} rows lost, {found.rows_duplicated:,} rows doubled; {counted}"]
         lines += [f"  {shown(problem, ERROR_CHARS)}" for problem in found.problems]
+    if compared := sum(t.rows_compared for t in found.tables):
+        lines.append(f"values compared: {compared:,} of {found.rows_written:,} rows")
     lines += [f"lost at the source, with your consent: {shown(loss, ERROR_CHARS)}" for loss in found.source_losses]
     lines += [f"not judged: {shown(note, ERROR_CHARS)}" for note in found.notes]
     return Text("\n".join(lines), style="" if found.ok else "red")

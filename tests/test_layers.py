@@ -16,7 +16,7 @@ LAYERS = [
     "__init__",
     "names",
     "errors",
-    "apart border shares",
+    "apart border scratch shares",
     "config spark.java spark.launcher",
     "registry spark.session datastream shape",
     "formats tables",
@@ -96,7 +96,7 @@ ALLOWED = {
 # `verify` judges by code of its own: of the product it may use what opens files and tables, and the books.
 JUDGE = "audit"
 JUDGE_MAY_USE = (
-    "audit border config errors names shares state sources.bodies tables.append tables.files tables.quarantine "
+    "audit border config errors names scratch shares state sources.bodies tables.append tables.files tables.quarantine "
     "tables.store registry schemas sources.kafka cdc.backlog cdc.names cdc.tally verify"
 )
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "manager"}

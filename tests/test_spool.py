@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -83,17 +82,6 @@ def test_a_spool_goes_with_its_stream(tmp_path: Path) -> None:
     write_spool(spool.open(), [pa.py_buffer(b"a")])
     del spool
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_a_killed_process_left_goes_and_what_a_living_one_has_stays(tmp_path: Path) -> None:
-    living = Spool(str(tmp_path))
-    dead, young = tmp_path / "distributary-chunks-dead", tmp_path / "distributary-chunks-young"
-    (dead / "spare").mkdir(parents=True)
-    for folder in (living.folder, dead):
-        os.utime(folder, (0, 0))
-    young.mkdir()
-    next_ = Spool(str(tmp_path))
-    assert set(tmp_path.iterdir()) == {living.folder, next_.folder, young}
 
 
 def test_a_file_that_is_gone_is_an_error_with_its_name(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ from distributary.fanout.tasks import SAID_DDL, chunk_rows, heard, said
 from distributary.pipeline import build, source_stream
 from distributary.registry.compile import CompiledSchema
 from distributary.schemas import schemas_of
+from distributary.scratch import Scratch
 from distributary.spark.failures import SPARK_ERRORS, translated
 from distributary.state.checkpoint import stream_id
 from distributary.state.ledger import Ledger
@@ -297,8 +297,8 @@ def _type(kind: pa.DataType) -> str:
 @contextmanager
 def _copied(checkpoint: str, spark: SparkSession) -> Iterator[str]:
     """A copy of a checkpoint folder (empty where there is none) that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="distributary-plan-") as folder:
-        copy = Path(folder) / "checkpoint"
+    with Scratch("plan") as folder:
+        copy = folder / "checkpoint"
         local = local_path(checkpoint)
         if local is None:
             _copy_by_hadoop(checkpoint, copy, spark)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import marshal
 import pickle
 import sqlite3
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import groupby
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from distributary.audit.change_events import Meta
+from distributary.scratch import Scratch
 
 _CACHE_KB = 16_384
 
@@ -39,8 +38,8 @@ class ByKey:
     """`event` and `row` put in, `every_key` gives back. Keys are ASCII texts."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="distributary-")
-        self._db = sqlite3.connect(Path(self._folder.name) / "keys", isolation_level=None, check_same_thread=False)
+        self._folder = Scratch("keys")
+        self._db = sqlite3.connect(self._folder.folder / "keys", isolation_level=None, check_same_thread=False)
         for pragma in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KB}", "temp_store=FILE"):
             self._db.execute(f"PRAGMA {pragma}")
         self._db.execute("CREATE TABLE events (key TEXT, meta BLOB, file TEXT, row INTEGER, alike INTEGER)")
@@ -56,7 +55,7 @@ class ByKey:
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
         self._db.close()
-        self._folder.cleanup()
+        self._folder.close()
 
     def add_events(self, events: Iterable[tuple[str, Event]]) -> None:
         rows = ((key, marshal.dumps(tuple(e.meta)), e.file, e.row, e.alike) for key, e in events)

@@ -6,7 +6,6 @@ the local disk.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +17,7 @@ from distributary.datastream.hashing import Words, row_hash
 from distributary.datastream.key_text import spelled
 from distributary.datastream.reduce import newest
 from distributary.datastream.sequence import OrderSettings
+from distributary.scratch import Scratch
 
 SHARE_BYTES = 128 << 20
 """Bytes of log files (compressed) per share of the keys: what is held at a time is the newest rows of one share, or,
@@ -38,8 +38,8 @@ def by_share(pieces: Iterable[pa.Table], keys: Sequence[str], shares: int) -> It
     if shares == 1:
         yield iter(pieces)
         return
-    with tempfile.TemporaryDirectory(prefix="distributary-") as folder:
-        written = _spill(pieces, keys, shares, Path(folder))
+    with Scratch("shares") as folder:
+        written = _spill(pieces, keys, shares, folder)
         for number in range(shares):
             yield _read(written[number])
 

@@ -6,7 +6,6 @@ never sees it.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
 
@@ -18,6 +17,7 @@ from distributary.fanout.decode import decode, fit
 from distributary.fanout.orders import Orders, fingerprint
 from distributary.fanout.pieces import Chunks, cut_pieces
 from distributary.registry.compile import CompiledSchema
+from distributary.scratch import Scratch
 from distributary.tables.datafile import write_data_file
 from distributary.tables.store import Store
 
@@ -62,5 +62,5 @@ def _try(trial: Trial, route: str, orders: Orders, schemas: Mapping[int, Compile
     """All that is done to a route's records by code that is not ours, but for the commit."""
     chunks = [(groups, pa.ipc.read_record_batch(pa.py_buffer(body), RECORD_SCHEMA)) for groups, body in trial]
     fitted = fit(route, decode(route, chunks, orders, schemas), None, orders)
-    with tempfile.TemporaryDirectory(prefix="distributary-") as folder:
-        write_data_file(folder, fitted.table, Store())
+    with Scratch("trial") as folder:
+        write_data_file(str(folder), fitted.table, Store())

@@ -7,31 +7,25 @@ where. That takes four copies of a batch's bytes out of the JVM (`make bench ONL
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import tempfile
-import time
 import uuid
-import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 
 from distributary.border import in_words
 from distributary.errors import StoreDown
+from distributary.scratch import Scratch
 
 ALIGNMENT = 64
 """Arrow's own for buffers: what is mapped is used as it lies."""
 KEPT_BYTES = 512 * 2**20
 """Bytes of files that are kept from batch to batch."""
-_PREFIX = "distributary-chunks-"
 _CHUNKS = ".chunks"
 _SPARE = "spare"
-_YOUNG_SEC = 60.0
-"""A folder may be that young and not be locked yet."""
 
 
 class Spool:
@@ -43,36 +37,14 @@ class Spool:
     """
 
     def __init__(self, parent: str | None) -> None:
-        parent = parent or tempfile.gettempdir()
-        _sweep(parent)
-        self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        lock = os.open(self.folder, os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        self._scratch = Scratch("chunks", parent)
+        self.folder = self._scratch.folder
         (self.folder / _SPARE).mkdir()
-        weakref.finalize(self, _remove, self.folder, lock)
 
     def open(self) -> str:
         """A folder for one batch's chunks; `close_spool` takes it. Raises StoreDown."""
         with spooled(str(self.folder)):
             return tempfile.mkdtemp(dir=self.folder)
-
-
-def _remove(folder: Path, lock: int) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    os.close(lock)
-
-
-def _sweep(parent: str) -> None:
-    """Remove what killed processes have left: the kernel has given their locks back."""
-    for left in Path(parent).glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            lock = os.open(left, os.O_RDONLY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if time.time() - left.stat().st_mtime > _YOUNG_SEC:
-                    shutil.rmtree(left, ignore_errors=True)
-            finally:
-                os.close(lock)
 
 
 def close_spool(folder: str, *, reuse: bool) -> None:

@@ -15,12 +15,10 @@ import json
 import logging
 import os
 import select
-import shutil
 import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -32,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from distributary.errors import CompilerDown, SchemaBroken
 from distributary.registry.jsonfile import read_json, write_json
+from distributary.scratch import Scratch
 
 if TYPE_CHECKING:
     from distributary.config import RegistryConfig
@@ -49,7 +48,6 @@ FORMAT: Final = 1
 """Raised when the same texts compile to something else: what older versions have stored is then no answer."""
 PATIENCE: Final = 20
 """A process is given up after this many times its seconds of CPU: it does not get any."""
-FOLDER: Final = "distributary-proto-"
 _PROGRAM: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from distributary.registry.compiler_child import main; main(sys.argv[2], int(sys.argv[3]))"
@@ -181,7 +179,7 @@ class _Process:
         self._limits = limits
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
-        self._folder = ""
+        self._scratch: Scratch | None = None
 
     def ask(self, request: bytes) -> tuple[int, bytes]:
         """Status and body of the reply. Raises _Refused, CompilerDown."""
@@ -245,9 +243,8 @@ class _Process:
 
     def _start(self) -> subprocess.Popen[bytes]:
         try:
-            _sweep()
-            self._folder = tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-")
-            arguments = [json.dumps(sys.path), self._folder, str(self._limits.memory)]
+            self._scratch = Scratch("schemas")
+            arguments = [json.dumps(sys.path), str(self._scratch.folder), str(self._limits.memory)]
             self._child = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, *arguments],
                 stdin=subprocess.PIPE,
@@ -273,7 +270,8 @@ class _Process:
         except subprocess.TimeoutExpired:
             child.kill()
             status = child.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.close()
         return status
 
     def close(self) -> None:
@@ -296,21 +294,3 @@ def _close_all() -> None:
     for (owner, _), process in list(_processes.items()):
         if owner == os.getpid():
             process.close()
-
-
-def _sweep() -> None:
-    """Remove the folders of processes that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
-        owner = folder.name.removeprefix(FOLDER).partition("-")[0]
-        if owner.isdecimal() and not _alive(int(owner)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True

@@ -9,11 +9,11 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from distributary.errors import JavaMissing
+from distributary.scratch import Scratch
 
 SUPPORTED = (17, 21)
 """Major versions that Spark 4.2 documents (https://spark.apache.org/docs/4.2.0/)."""
@@ -29,6 +29,9 @@ USUAL_FOLDERS = (
 # Spark always passes this flag (JavaModuleOptions). A runtime without the module, as a jlink'ed one may be,
 # refuses to start because of it, although Spark runs well without the module.
 _VECTOR = "jdk.incubator.vector"
+
+_KEPT: list[Scratch] = []
+"""As long as the process."""
 
 
 def find_java(environ: Mapping[str, str], folders: Sequence[str] = USUAL_FOLDERS) -> Path:
@@ -119,9 +122,12 @@ def _wrapped(home: Path, cache: Path) -> Path:
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        built = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
+        scratch = Scratch("java", folder.parent)
     except OSError:  # a home that cannot be written: a folder of this process will do
-        folder = built = Path(tempfile.mkdtemp(prefix="distributary-java-"))
+        scratch = Scratch("java")
+        _KEPT.append(scratch)
+        folder = scratch.folder / "home"
+    built = scratch.folder / "home"
     _write_script(built / "bin" / "java", script)
     if built != folder:
         _publish(built, folder)
@@ -129,7 +135,7 @@ def _wrapped(home: Path, cache: Path) -> Path:
 
 
 def _write_script(path: Path, script: str) -> None:
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     path.write_text(script)
     path.chmod(0o755)
 
@@ -139,6 +145,5 @@ def _publish(built: Path, folder: Path) -> None:
     try:
         built.rename(folder)
     except OSError:
-        shutil.rmtree(built, ignore_errors=True)
         if not (folder / "bin" / "java").is_file():
             raise

@@ -21,6 +21,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 
 from distributary.errors import SparkNotStarted
+from distributary.scratch import Scratch
 
 log = logging.getLogger(__name__)
 
@@ -131,15 +132,20 @@ class Jars:
             yield
 
 
-def launch(settings: Mapping[str, str], console: Console, environ: MutableMapping[str, str]) -> Any:
+def launch(
+    settings: Mapping[str, str], console: Console, environ: MutableMapping[str, str], scratch: Scratch | None = None
+) -> Any:
     """Start the JVM and return its py4j gateway. JAVA_HOME must be in `environ`, this process' environment.
+
+    `scratch`: a folder that stays as long as the JVM does.
 
     Raises:
         SparkNotStarted: with the reason that the JVM printed.
     """
     streams = {"stderr": console.writer, "stdout": console.writer}
     try:
-        with _handed_over(settings, environ) as files:
+        with _handed_over(settings, environ) as file:
+            files = (file,) if scratch is None else (file, scratch.lock)
             return launch_gateway(popen_kwargs={**streams, "pass_fds": files})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as exc:
         failure: Exception = exc
@@ -149,8 +155,8 @@ def launch(settings: Mapping[str, str], console: Console, environ: MutableMappin
 
 
 @contextmanager
-def _handed_over(settings: Mapping[str, str], environ: MutableMapping[str, str]) -> Iterator[tuple[int, ...]]:
-    """Hand settings to the JVM that is started meanwhile; gives the open files that it needs.
+def _handed_over(settings: Mapping[str, str], environ: MutableMapping[str, str]) -> Iterator[int]:
+    """Hand settings to the JVM that is started meanwhile; gives the open file that it needs.
 
     `--conf` would put them on its command line, which every user of the machine can read, and the keys of object stores
     are among them. So they are in a file without a name, which only this process and the JVM have: a kill leaves none.
@@ -159,7 +165,7 @@ def _handed_over(settings: Mapping[str, str], environ: MutableMapping[str, str])
         file.write(properties(settings))
         file.flush()
         with for_now(environ, {SUBMIT_ARGS: _submit_args(file.fileno(), environ.get(SUBMIT_ARGS, "pyspark-shell"))}):
-            yield (file.fileno(),)
+            yield file.fileno()
 
 
 def _submit_args(file: int, given: str) -> str:

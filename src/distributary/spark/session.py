@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from distributary.config.environment import environment
 from distributary.errors import EnvironmentFault
+from distributary.scratch import Scratch
 from distributary.spark.java import cache_folder, find_java
 from distributary.spark.launcher import Console, Jars, explained, for_now, launch
 
@@ -44,6 +46,9 @@ hadoop-aws, and a coordinate that is excluded is not fetched even where the user
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 LOG_SETTING = "log4j2.configurationFile"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+JAVA_TEMPORARY = "java.io.tmpdir"
+LOCAL_DIR = "spark.local.dir"
 LOCAL_IP = "SPARK_LOCAL_IP"
 """Where Spark's UI listens, if it is switched on: no setting says it. Without it, on all interfaces."""
 
@@ -134,7 +139,7 @@ def build_session(
     if master.startswith("local") and LOCAL_IP not in environ:
         start_environ[LOCAL_IP] = "127.0.0.1"
     with jars.first_start_alone(), for_now(environ, start_environ):
-        return _started(settings | jars.settings(), jars)
+        return _started(settings | jars.settings() | _temporary_files(settings), jars)
 
 
 def _settings(app: str, master: str, wanted: Mapping[str, str], *, local_state: bool = False) -> dict[str, str]:
@@ -144,11 +149,25 @@ def _settings(app: str, master: str, wanted: Mapping[str, str], *, local_state: 
     settings = {**START_CONF, **local, **wanted, "spark.app.name": app, "spark.master": master}
     extensions = [name for name in wanted.get("spark.sql.extensions", "").split(",") if name]
     settings["spark.sql.extensions"] = ",".join(dict.fromkeys([*extensions, EXTENSION]))
-    options = wanted.get("spark.driver.extraJavaOptions", "")
+    options = wanted.get(JAVA_OPTIONS, "")
     if LOG_SETTING not in options:
         log_file = Path(str(files("distributary.spark") / "log4j2.properties")).as_uri()
-        settings["spark.driver.extraJavaOptions"] = f"-D{LOG_SETTING}={log_file} {options}".strip()
+        settings[JAVA_OPTIONS] = f"-D{LOG_SETTING}={log_file} {options}".strip()
     return settings
+
+
+@cache
+def _scratch() -> Scratch:
+    return Scratch("spark")
+
+
+def _temporary_files(settings: Mapping[str, str]) -> dict[str, str]:
+    """Where Spark and its JVM put theirs: rows among them, which a killed JVM leaves."""
+    folder, options = str(_scratch().folder), settings.get(JAVA_OPTIONS, "")
+    here = {LOCAL_DIR: folder} if settings["spark.master"].startswith("local") and LOCAL_DIR not in settings else {}
+    if JAVA_TEMPORARY not in options:
+        here[JAVA_OPTIONS] = f"-D{JAVA_TEMPORARY}={folder} {options}".strip()
+    return here
 
 
 def _started(settings: Mapping[str, str], jars: Jars) -> SparkSession:
@@ -156,7 +175,7 @@ def _started(settings: Mapping[str, str], jars: Jars) -> SparkSession:
     # A stopped context leaves its JVM, and pyspark can't have two: the next context starts in the same one.
     if (gateway := SparkContext._gateway) is None:
         console = Console()
-        gateway = launch(settings, console, environment())
+        gateway = launch(settings, console, environment(), _scratch())
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     try:
         context = SparkContext(conf=conf, gateway=gateway)

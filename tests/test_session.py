@@ -212,8 +212,12 @@ def test_the_keys_of_stores_reach_spark_whole_and_no_other_process_and_its_ui_li
         spark = build_session("secret", master="local[1]", conf=conf)
         print(spark.range(3).count(), spark.sparkContext.getConf().get("spark.hadoop.fs.s3a.secret.key") == canary)
         print(spark.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.secret.key") == canary)
+        from contextlib import suppress
         family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-        seen = [text for process in family for text in (*process.cmdline(), *process.environ().values())]
+        seen = []
+        for process in family:
+            with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                seen += [*process.cmdline(), *process.environ().values()]
         print(len(family) > 1, [text for text in seen if canary[3:8] in text or "na\\u003d" + "ry" in text])
         jvm = psutil.Process(SparkContext._gateway.proc.pid)
         listening = [c.laddr.ip for c in jvm.net_connections("inet") if c.status == psutil.CONN_LISTEN]

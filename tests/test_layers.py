@@ -14,6 +14,7 @@ MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob(
 # A module imports from the lines above its own only. Modules of one package may import each other.
 LAYERS = [
     "__init__",
+    "redaction",
     "names",
     "errors",
     "apart border scratch shares",
@@ -96,8 +97,8 @@ ALLOWED = {
 # `verify` judges by code of its own: of the product it may use what opens files and tables, and the books.
 JUDGE = "audit"
 JUDGE_MAY_USE = (
-    "audit border config errors names scratch shares state sources.bodies tables.append tables.files tables.quarantine "
-    "tables.store registry schemas sources.kafka cdc.backlog cdc.names cdc.tally verify"
+    "audit border config errors names redaction scratch shares state sources.bodies tables.append tables.files "
+    "tables.quarantine tables.store registry schemas sources.kafka cdc.backlog cdc.names cdc.tally verify"
 )
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "manager"}
 MODULE_LINES, FUNCTION_LINES = 400, 60

@@ -17,6 +17,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
+from distributary.redaction import redacted
+
 PROCESS: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """Meant for the process, not for what it works at."""
 LONGEST_WORDS: Final = 4_000
@@ -44,6 +46,7 @@ def in_words(error: BaseException) -> str:
         text = _FRAMES.sub("\n", _COLOUR.sub("", str(error))).rstrip()
     except Exception as inner:  # a foreign class may fail to say what it means
         text = f"(no text: {type(inner).__name__})"
+    text = redacted(text)
     if len(text) > LONGEST_WORDS:
         text = f"{text[:LONGEST_WORDS]} ..."
     return f"{name}: {text}".encode(errors="replace").decode()

@@ -18,6 +18,7 @@ import threading
 from typing import NoReturn
 
 from distributary.errors import DistributaryError, Exit
+from distributary.redaction import redacted
 from distributary.supervisor.policy import is_lasting
 
 
@@ -36,7 +37,7 @@ def watch_parent(grace_sec: float) -> None:
 
 def tell(error: BaseException, code: int) -> None:
     condition = error.condition if isinstance(error, DistributaryError) else type(error).__name__
-    said = {"kind": "error", "condition": condition, "text": str(error)[:2000], "exit_code": int(code)}
+    said = {"kind": "error", "condition": condition, "text": redacted(str(error))[:2000], "exit_code": int(code)}
     sys.stdout.write(json.dumps({**said, "lasting": is_lasting(error)}) + "\n")
     sys.stdout.flush()
 

@@ -19,6 +19,8 @@ from __future__ import annotations
 import hashlib
 import re
 
+from distributary.redaction import redacted
+
 MAX_NAME_CHARS = 200
 """Under the limits of Unity Catalog (255), the Hive metastore (256) and file names (255 bytes)."""
 
@@ -99,7 +101,8 @@ def shown(name: object, limit: int = MAX_SHOWN_CHARS) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """`text` with all that does not print spelled out, but for the characters of `keep`."""
+    """`text` with all that does not print spelled out, but for the characters of `keep`, and without secrets."""
+    text = redacted(text)
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)

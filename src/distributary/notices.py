@@ -241,7 +241,7 @@ def _insist(send: Callable[[], None], receiver: str) -> None:
         try:
             send()
             return
-        except (OSError, smtplib.SMTPException) as e:
+        except Exception as e:  # also what an address makes urllib raise, which would show it
             if attempt == ATTEMPTS - 1:
                 code = getattr(e, "code", None) or getattr(e, "smtp_code", None) or getattr(e, "reason", None)
                 raise OSError(f"{receiver}: {type(e).__name__}{f' ({code})' if code else ''}") from None

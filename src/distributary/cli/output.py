@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from distributary.names import printable
+from distributary.redaction import redacted
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -46,9 +47,9 @@ def note(text: str) -> None:
 
 
 def say_json(value: Any) -> None:
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = redacted(json.dumps(value, ensure_ascii=False, default=str))
     # JSON escapes less than what a terminal obeys, and cannot be written at all with half a character in it.
-    typer.echo(text if text.isprintable() else json.dumps(value, default=str))
+    typer.echo(text if text.isprintable() else redacted(json.dumps(value, default=str)))
 
 
 def say_batch(report: BatchReport) -> None:

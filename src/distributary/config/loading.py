@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from distributary.config.document import read_document
 from distributary.config.pipeline import Pipeline
 from distributary.config.problems import problems_of
 from distributary.config.quantities import is_relative
-from distributary.config.secrets import resolve
+from distributary.config.secrets import KeyPath, looks_secret, resolve
 from distributary.errors import ConfigError
+from distributary.redaction import hide
 
 FOLDERS = (("tables", "root"), ("state",), ("checkpoint",), ("bronze", "path"))
 """Keys that name a folder, which a checked pipeline has from the root."""
@@ -38,8 +40,33 @@ def load(path: str | Path, *, secrets: bool = True) -> Pipeline:
         problems = problems_of(error, document, lines)
         raise ConfigError(file=str(path), **problems[0], problems=problems) from None
     pipeline._references.update(references)
+    if secrets:
+        for value in _secrets(pipeline.model_dump(), ()):
+            hide(value)
     pipeline._relative = tuple(".".join(path) for path in FOLDERS if _is_relative(resolved, path))
     return pipeline
+
+
+def _secrets(value: Any, path: KeyPath) -> Iterator[str]:
+    """All secrets of a pipeline. A store's options are no secrets but by their names: a region is to be read."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _secrets(item, (*path, key))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _secrets(item, (*path, number))
+    elif isinstance(value, SecretStr):
+        if "storage_options" not in path or looks_secret(path):
+            yield from _with_parts(value.get_secret_value())
+    elif isinstance(value, str) and looks_secret(path):
+        yield value
+
+
+def _with_parts(secret: str) -> Iterator[str]:
+    """A secret, and of an address its path, which a library may show alone."""
+    yield secret
+    if secret.startswith(("https://", "http://")):
+        yield from (part for part in urlsplit(secret).path.split("/") if part)
 
 
 def _is_relative(document: Mapping[str, Any], path: Sequence[str]) -> bool:

@@ -58,7 +58,7 @@ class Notices(Model):
     @classmethod
     def _check_webhooks(cls, addresses: list[SecretStr]) -> list[SecretStr]:
         for address in addresses:
-            if not address.get_secret_value().startswith(("https://", "http://")):
+            if not address.get_secret_value().startswith(("https://", "http://", "${")):
                 raise ValueError("allowed: addresses that begin with https:// or http://")
         return addresses
 

@@ -16,9 +16,10 @@ from distributary.config.layouts import Bronze, Hop, Wide
 from distributary.config.operating import Grant, Notices
 from distributary.config.quantities import Duration, Folder, Option, Text
 from distributary.config.reading import DatastreamSource, Envelope, KafkaSource, Payload, RegistryConfig, Source
-from distributary.config.secrets import MASK, KeyPath, looks_secret
+from distributary.config.secrets import KeyPath, looks_secret
 from distributary.config.writing import Maintenance, Quarantine, RouteOverride, Tables
 from distributary.errors import NotYet
+from distributary.redaction import MASK
 from distributary.shares import Share
 
 BY_ROUTE = "by_route"

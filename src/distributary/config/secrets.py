@@ -13,10 +13,11 @@ from distributary.errors import ConfigError, SecretMissing
 
 KeyPath = tuple[str | int, ...]
 
-MASK = "**********"
 _WHOLE = re.compile(r"\$\{(\w+):([^{}]+)\}")
 _BEGIN = re.compile(r"\$\{\w+:")
-_SECRET_KEY = re.compile(r"(?i)secret|passw|token|access.?key|account.?key|jaas|credential")
+_SECRET_KEY = re.compile(
+    r"(?i)secret|passw|passphrase|token|access.?key|account.?key|private.?key|keystore.?key|jaas|credential|\bsas\b"
+)
 
 
 def dotted(path: KeyPath) -> str:

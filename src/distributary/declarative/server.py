@@ -25,6 +25,7 @@ from distributary.config import Pipeline
 from distributary.config.environment import environment
 from distributary.declarative.datasets import state_folder
 from distributary.errors import ConfigError
+from distributary.redaction import hide
 from distributary.spark.session import build_session
 from distributary.tables.store import local_path
 
@@ -80,6 +81,7 @@ class Server:
 
     def __enter__(self) -> Self:
         self._token = secrets.token_hex(16)
+        hide(self._token)
         metastore = self.conf.get(METASTORE_URL, "")
         if metastore.startswith("jdbc:derby:"):
             folder = Path(metastore.partition("databaseName=")[2].partition(";")[0]).parent

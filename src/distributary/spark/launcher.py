@@ -21,6 +21,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 
 from distributary.errors import SparkNotStarted
+from distributary.redaction import redacted
 from distributary.scratch import Scratch
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Console:
         with os.fdopen(self._reader, "rb") as stream:
             for line in stream:
                 if self._open:
-                    os.write(2, line)
+                    os.write(2, redacted(line.decode(errors="surrogateescape")).encode(errors="surrogateescape"))
                     continue
                 self._kept.append(line)
                 if not announced and line.startswith(b"downloading "):

@@ -53,7 +53,8 @@ LOCAL_IP = "SPARK_LOCAL_IP"
 """Where Spark's UI listens, if it is switched on: no setting says it. Without it, on all interfaces."""
 
 REDACTED = (
-    r"(?i)url|secret|password|passphrase|token|credential|jaas|access[.]?key|account[.]?key|private[.]?key|\bsas\b"
+    r"(?i)url|secret|password|passphrase|token|credential|jaas|access[.]?key|account[.]?key|private[.]?key|"
+    r"keystore[.]?key|\bsas\b"
 )
 """Names of settings and options whose values Spark shows nowhere."""
 

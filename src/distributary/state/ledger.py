@@ -22,6 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from distributary.config.quantities import absolute
 from distributary.errors import StoreUnreadable
+from distributary.redaction import redacted
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import DataFile, write_data_file
@@ -242,8 +243,16 @@ class Ledger:
         Raises OSError or DeltaError when the state folder cannot be written.
         """
         now = int(time.time() * 1e6)
-        text = json.dumps(details)
-        finished = [replace(e, finished_at=now, details=text if e.route is None else None) for e in entries]
+        text = redacted(json.dumps(details))
+        finished = [
+            replace(
+                e,
+                finished_at=now,
+                details=text if e.route is None else None,
+                error=None if e.error is None else redacted(e.error),  # a task that wrote it knows no secrets
+            )
+            for e in entries
+        ]
         # A run and a replay may get in each other's way.
         if not append.retried(lambda: self._commit(finished, Mark(stream, batch))):
             return

@@ -168,13 +168,13 @@ def taken(uri: str, store: Store, batch: int, tip: Tip | None) -> Tip | None:
     rows, mark = pa.table({"x": [batch]}), Mark("s", batch)
     files = [write_data_file(uri, rows, store)]
     if tip is not None and append_on_tip(uri, tip, files, mark, store):
-        return Tip.of(tip.version + 1, rows.schema)
+        return Tip.of(tip.version + 1, rows.schema, mark)
     try:
         table = open_table(uri, store)
         if table is not None and committed_batch(table, "s") >= batch:
-            return Tip.of(int(table.version()), rows.schema)
+            return Tip.of(int(table.version()), rows.schema, mark)
         evolution = evolve(None if table is None else append.arrow_schema(table), [rows.schema], Policy())
         version = commit_append(table, uri, evolution, files, mark, Owner("p", "r"), store)
-        return None if version is None else Tip.of(version, rows.schema)
+        return None if version is None else Tip.of(version, rows.schema, mark)
     except (OSError, DeltaError) as e:
         raise CommitConflict(str(e)) from e

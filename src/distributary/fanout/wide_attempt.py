@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Set
 from dataclasses import replace
-from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -18,6 +17,7 @@ from distributary.fanout.orders import Outcome, Special
 from distributary.fanout.packing import Packing
 from distributary.fanout.wide import commit_wide
 from distributary.names import table_name
+from distributary.scratch import Scratch
 from distributary.tables import append
 from distributary.tables.append import CommitConflict
 from distributary.tables.evolve import Evolution, widened_in_words
@@ -134,9 +134,9 @@ class WideAttempt(Attempt):
         return RouteFault(next((r for r in changed if self._fails_alone(r)), changed[0]), why)
 
     def _fails_alone(self, route: str) -> bool:
-        with TemporaryDirectory() as folder:
+        with Scratch("wide") as folder:
             try:
-                trial = replace(self.orders, wide=folder, store=Store())
+                trial = replace(self.orders, wide=str(folder), store=Store())
                 commit_wide(None, trial, {route: self._evolutions[route].schema}, [], {})
             except BaseException as e:
                 contained(e)

@@ -136,10 +136,9 @@ def _done(piped: Piped, *arguments: str) -> tuple[int, str]:
 
 
 def _family(process: psutil.Popen) -> list[psutil.Process]:
-    found = [psutil.Process(process.pid)]
     with suppress(psutil.NoSuchProcess):
-        found += process.children(recursive=True)
-    return found
+        return [psutil.Process(process.pid), *process.children(recursive=True)]
+    return []
 
 
 def _workers(process: psutil.Popen) -> list[psutil.Process]:
@@ -151,6 +150,8 @@ def _workers(process: psutil.Popen) -> list[psutil.Process]:
 
 
 def _ended(process: psutil.Popen) -> None:
+    if process.poll() is not None:
+        return
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(90)

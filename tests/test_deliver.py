@@ -23,6 +23,8 @@ from distributary.fanout.orders import Orders, Outcome, Special
 from distributary.fanout.pieces import cells_of, cut_pieces
 from distributary.registry.compile import CompiledSchema, compile_text
 from distributary.tables import append
+from distributary.tables.append import arrow_schema
+from distributary.tables.column_names import leaves
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, write_rejected
@@ -75,7 +77,7 @@ def put(orders: Orders, *events: tuple[int, bytes], route: str = "a", first: int
     return deliver_route(route, decoded(*events, orders=orders, route=route, first=first), orders)
 
 
-def next_batch(orders: Orders, **evolution: str) -> Orders:
+def next_batch(orders: Orders, **evolution: str | int) -> Orders:
     """Orders of the batch after; from now on under these evolution rules."""
     tables = orders.tables
     if evolution:
@@ -367,6 +369,23 @@ def test_a_column_that_may_not_be_added_keeps_aside_the_rows_that_need_it(
     assert (outcome.state, outcome.rows_written) == ("written", 1)
     assert reasons(bad) == [(1, reason)]
     assert "boss" not in DeltaTable(orders.table("a")).to_pyarrow_table().column_names
+
+
+def test_a_table_that_has_all_the_columns_it_may_keeps_aside_the_rows_that_bring_more(orders: Orders) -> None:
+    put(orders, event(1, user="x"))
+    columns = leaves(arrow_schema(DeltaTable(orders.table("a"))))
+    for most, written, kept in ((columns, 1, [(1, "TOO_MANY_COLUMNS")]), (columns + 1, 2, [])):
+        orders = next_batch(orders, max_columns=most)
+        outcome, bad = put(orders, event(2, user="y", boss="b"), event(1, user="z"), first=1)
+        assert (outcome.state, outcome.rows_written, reasons(bad)) == ("written", written, kept)
+
+
+def test_a_schema_of_too_many_columns_makes_no_table(orders: Orders) -> None:
+    orders = next_batch(orders, max_columns=1)
+    outcome, bad = put(orders, event(1, user="x"), event(1))
+    assert (outcome.state, outcome.rows_in, outcome.rows_written) == ("empty", 2, 0)
+    assert reasons(bad) == [(0, "TOO_MANY_COLUMNS"), (1, "TOO_MANY_COLUMNS")]
+    assert not Path(orders.table("a")).exists()
 
 
 @pytest.mark.parametrize("rule", ["widen", "type_widening", "new_column", "quarantine", "freeze"])

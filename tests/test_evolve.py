@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from distributary.errors import Reason
 from distributary.formats.protobuf import decoder_for
 from distributary.registry.compile import compile_text
-from distributary.tables.column_names import home
+from distributary.tables.column_names import home, leaves
 from distributary.tables.evolve import Evolution, Policy, Slot, common_type, evolve
 from tests.random_tables import TIMESTAMP, schemas, types
 
@@ -545,3 +545,33 @@ def test_a_type_change_of_a_renamed_field_gets_its_column_beside_its_own() -> No
 def test_a_table_does_not_keep_what_fields_say_of_their_numbers() -> None:
     evolution = evolve(None, [pa.schema([("in", pa.struct(list(numbered(("a", 1)))))])], Policy())
     assert evolution.schema.field("in").type.field("a").metadata is None
+
+
+def test_a_schema_that_would_bring_too_many_columns_adds_none_and_the_next_one_may() -> None:
+    table, flood, small = schema(a=INT), schema(a=INT, x=INT, s=struct(y=INT, z=INT)), schema(a=INT, b=INT)
+    found = evolve(table, [flood, small], Policy(max_columns=3))
+    assert found.schema == schema(a=INT, b=INT)
+    assert [slot.reject for slot in found.slots[0]] == [None, Reason.TOO_MANY_COLUMNS, Reason.TOO_MANY_COLUMNS]
+    assert found.slots[1] == (Slot("a", "a"), Slot("b", "b"))
+    assert evolve(found.schema, [flood, small], Policy(max_columns=3)).slots == found.slots, "a replay decides the same"
+
+
+def test_second_columns_count_too_and_a_table_beyond_the_bound_still_takes_what_it_has() -> None:
+    table = schema(a=INT, s=struct(x=INT))
+    full = Policy(type_change="new_column", max_columns=2)
+    assert evolve(table, [schema(a=STRING)], full).slots[0] == (Slot("a", None, reject=Reason.TOO_MANY_COLUMNS),)
+    nested = evolve(table, [schema(s=struct(x=INT, y=INT))], replace(full, max_columns=1))
+    assert nested.schema == table
+    assert nested.slots[0][0].children[1] == Slot("y", None, reject=Reason.TOO_MANY_COLUMNS)
+    assert not evolve(table, [table], replace(full, max_columns=1)).slots[0][0].reject
+
+
+@given(st.data())
+def test_no_table_grows_beyond_its_bound_whatever_comes(data: st.DataObject) -> None:
+    most = data.draw(st.integers(1, 6))
+    names = st.sets(st.sampled_from("abcdefgh"), min_size=1, max_size=8)
+    found: pa.Schema | None = None
+    for _ in range(4):
+        kinds = {name: data.draw(st.sampled_from([INT, STRING, struct(n=INT)])) for name in data.draw(names)}
+        found = evolve(found, [schema(**kinds)], Policy(max_columns=most)).schema
+        assert leaves(found) <= most

@@ -30,7 +30,7 @@ LAYERS = [
     "fanout.spool fanout.orders fanout.packing fanout.workers",
     "cdc",
     "fanout.chunks",
-    "fanout.decode fanout.owned fanout.pieces fanout.wide",
+    "fanout.admission fanout.decode fanout.owned fanout.pieces fanout.wide",
     "fanout.demux",
     "fanout.deliver fanout.entering fanout.envelopes fanout.killers bronze.unwrap",
     "fanout.tasks",

@@ -188,7 +188,7 @@ class DryRun:
             compiled, refused = self.fanout.schemas.resolve(
                 {i for found in writers.values() for i, _ in found}, earlier
             )
-            orders = self.fanout.orders(stream, batch, refused, {})
+            orders = self.fanout.admit(chunks, self.fanout.orders(stream, batch, refused, {}))
             self._fits = {}
             special = {route: self._special(route, found, compiled, orders) for route, found in writers.items()}
             taken, bad = self._count(chunks, replace(orders, special=special), compiled)
@@ -205,6 +205,8 @@ class DryRun:
         """The columns that a run would give the table of `route`, or why it would not be written."""
         uri = orders.table(route)
         found = self._tables.setdefault(route, TablePlan(route, uri, new=False))
+        if route in orders.special:
+            return orders.special[route]
         found.parked = self.ledger.resting(time.time()).get(route)
         try:
             if found.parked is None:

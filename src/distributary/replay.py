@@ -22,6 +22,7 @@ from deltalake.exceptions import DeltaError
 from distributary.border import contained
 from distributary.config import Pipeline
 from distributary.errors import EnvironmentFault, Reason, StoreDown
+from distributary.fanout.admission import refused_routes
 from distributary.fanout.chunks import Cut, Groups, one_array, read_records
 from distributary.fanout.decode import Decoded, decode, fit
 from distributary.fanout.deliver import deliver_route
@@ -63,7 +64,12 @@ class Replay:
             opened, total = self._open(route, reasons)
             if route is None and (nameless := total - sum(rows.num_rows for rows in opened.values())):
                 report.left[""] = nameless
+            counts = {found: rows.num_rows for found, rows in opened.items()}
+            refused = refused_routes(counts, self.fanout.tips, self._orders(0, {}))
+            report.left |= {found: counts[found] for found in refused}
             for found, rows in sorted(opened.items()):
+                if found in refused:
+                    continue
                 good = self._good_now(found, rows, report)
                 bad = rows.num_rows - good.num_rows
                 if bad:
@@ -301,7 +307,7 @@ class Replay:
     def _decode(self, route: str, rows: pa.Table, number: int) -> tuple[Decoded, Orders]:
         chunks = self._chunks(route, rows).get(route, [])
         ids = {schema_id for groups, _ in chunks for schema_id, _, _ in groups}
-        compiled, refused = self.fanout.schemas.resolve(ids)
+        compiled, refused = self.fanout.schemas.resolve(ids, every=True)
         orders = self._orders(number, refused)
         return decode(route, chunks, orders, compiled), orders
 

@@ -7,7 +7,7 @@ and finds what this one wrote.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -68,13 +68,17 @@ class Attempt:
         Raises Again, SourceDown, StoreDown.
         """
         together = groups(routes)
+        self.orders = _bounded(self.orders, together)
         of_file = [min(together[routes[f.path][0]]) if routes[f.path] else None for f in files]
         done = self._pass(files, of_file, together, self.orders, "")
-        strays = [replace(f, routes=frozenset([route])) for f in files for route in sorted(_foreign(done, f.path))]
-        if strays:
-            owners = [next(iter(f.routes or ())) for f in strays]
-            alone = {route: frozenset([route]) for route in owners}
-            second = self._pass(strays, owners, alone, replace(self.orders, part=STRAY), "stray")
+        foreign = {f.path: tuple(sorted(_foreign(done, f.path))) for f in files if _foreign(done, f.path)}
+        if foreign:
+            strays = [replace(f, routes=frozenset(foreign[f.path])) for f in files if f.path in foreign]
+            # A file is read once more, however many tables it holds.
+            alike = groups(foreign)
+            owners = [min(alike[foreign[f.path][0]]) for f in strays]
+            orders = replace(_bounded(self.orders, alike, together), part=STRAY)
+            second = self._pass(strays, owners, alike, orders, "stray")
             for route, outcome in second.outcomes.items():
                 done.outcomes[route] = joined(done.outcomes.get(route), outcome)
             done.quarantine += second.quarantine
@@ -211,6 +215,17 @@ class Attempt:
         for outcome in failed:
             if outcome.store_fault or (len(failed) == len(tried) > 1 and all(o.store_doubt for o in failed)):
                 raise StoreDown(path=outcome.table, detail=outcome.error or outcome.merge_error)
+
+
+def _bounded(orders: ChangeOrders, routes: Collection[str], before: Collection[str] = ()) -> ChangeOrders:
+    """Orders that make no table of the new routes that are too many for one batch; a task sees whether one has a table
+    already. `before`: routes that the batch has taken up already."""
+    most = orders.named.tables.max_new_tables
+    known = {*orders.tips, *orders.merge_tips}
+    new, taken = sorted({*routes} - known), len({*before} - known)
+    why = f"the batch has {taken + len(new):,} tables that may be new; tables.max_new_tables allows {most:,}"
+    refused = {route: replace(orders.order(route), no_table=why) for route in new[max(0, most - taken) :]}
+    return replace(orders, routes={**orders.routes, **refused})
 
 
 def _foreign(done: Result, path: str) -> Mapping[str, int]:

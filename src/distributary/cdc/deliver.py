@@ -20,6 +20,7 @@ from distributary.cdc.orders import ChangeOrders, ChangeOutcome, Seen, WorkFile
 from distributary.cdc.read import read_files
 from distributary.cdc.rejected import count_reasons, rejected_events, without
 from distributary.errors import Reason
+from distributary.tables import append
 from distributary.tables.datafile import DataFile
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, write_rejected
 
@@ -75,6 +76,10 @@ def deliver_route(events: RouteEvents, orders: ChangeOrders) -> tuple[ChangeOutc
         order = orders.order(route)
         if order.log == "parked":
             raise _Parked(order.why)
+        if order.no_table and append.open_table(outcome.table, orders.store) is None:
+            return outcome, [
+                rejected_events(route, origins(events, orders.batch), Reason.TOO_MANY_ROUTES, order.no_table)
+            ]
         started = time.monotonic()
         fitted = _log(events, log, outcome.merged, orders, outcome)
         outcome.seconds["log"] = time.monotonic() - started

@@ -133,6 +133,9 @@ def _conformed(
     """The rows in the columns of `schema`, piece by piece, and those of them that may not enter."""
     for chunk in rows.combine_chunks().to_batches():
         conformed = conform(chunk, slots, schema)
+        if not len(schema):  # none of the first schema's columns could be added: there is no table to hold a row
+            yield schema.empty_table(), list(_unfit(route, chunk, conformed.rejected))
+            continue
         part = pa.table(conformed.columns, schema=schema)
         if not conformed.rejected:
             yield part, []

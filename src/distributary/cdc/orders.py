@@ -71,12 +71,14 @@ class RouteOrder:
     needs them, the driver commits; `parked`: not tried, `why` says so.
     `merge`: `now`, in the same task; `rows`: by the driver, out of the files; `later`: out of the log; `parked`.
     `schema`: the columns that all tasks of a shared route must agree on, where they did not by themselves.
+    `no_table`: why no table is made of the route where it has none yet.
     """
 
     log: Literal["own", "files", "parked"] = "own"
     merge: Literal["now", "rows", "later", "parked"] = "now"
     schema: pa.Schema | None = None
     why: str = ""
+    no_table: str = ""
 
 
 @dataclass(frozen=True)

@@ -249,6 +249,14 @@ class RegistryConfig(Model):
         default=8 * 2**20, description="The largest text of one schema, with all its imports."
     )
 
+    max_unknown_ids: int = Field(
+        default=1_000,
+        ge=1,
+        description="After so many ids of one batch that the registry does not have, or that do not compile, no more "
+        "of that batch are asked for: their rows are quarantined (reason TOO_MANY_SCHEMA_IDS) and come in by "
+        "`distributary replay`, which asks for every id.",
+    )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.url is None) == (self.path is None):
@@ -281,6 +289,12 @@ class Envelope(Model):
     )
     message: Text | None = Field(
         default=None, description="The envelope's message by full name; without it, the first."
+    )
+    max_route_length: int = Field(
+        default=4_096,
+        ge=1,
+        description="The longest route, in bytes, that a protobuf envelope may name: it stands in the ledger and in "
+        "what people read. Records of longer ones are quarantined (reason ROUTE_TOO_LONG).",
     )
     route: Text = Field(
         default="game_name", description="Field (or column) of the route: the key that decides the table."

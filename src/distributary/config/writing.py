@@ -46,6 +46,12 @@ class Evolution(Model):
     rewrite_up_to: Size = Field(
         default=2**30, description="The largest table that `widen` writes anew, by the size of its files."
     )
+    max_columns: int = Field(
+        default=20_000,
+        ge=1,
+        description="The most columns of a table, those inside of structs counted. A schema that would bring more adds "
+        "none; rows that have a value in one of those are quarantined (reason TOO_MANY_COLUMNS).",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -61,6 +67,7 @@ class EvolutionOverride(Model):
     new_column: NewColumn | None = Field(default=None, description="In place of tables.evolution.new_column.")
     type_change: TypeChange | None = Field(default=None, description="In place of tables.evolution.type_change.")
     rewrite_up_to: Size | None = Field(default=None, description="In place of tables.evolution.rewrite_up_to.")
+    max_columns: int | None = Field(default=None, ge=1, description="In place of tables.evolution.max_columns.")
 
 
 TableName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_]{0,199}$")]
@@ -143,6 +150,12 @@ class Tables(Model):
     )
     properties: dict[str, Option] = Field(
         default={}, description="Delta table properties, set when a table is created."
+    )
+    max_new_tables: int = Field(
+        default=5_000,
+        ge=1,
+        description="The most tables that one batch makes. Rows of further new routes are quarantined (reason "
+        "TOO_MANY_ROUTES) and come in by `distributary replay`, which makes up to as many.",
     )
     retry_after: Duration = Field(
         default=60.0, description="First retry of a parked table; the wait doubles with each, up to 1 hour."

@@ -154,7 +154,7 @@ class _Discovery:
 
     def _all_versions(self, subjects: Iterable[str]) -> dict[int, CompiledSchema]:
         ids = {i for subject in subjects for i in self._ids(subject)}
-        return self.schemas.resolve(ids)[0]
+        return self.schemas.resolve(ids, every=True)[0]
 
     def _ids(self, subject: str) -> list[int]:
         try:
@@ -188,7 +188,7 @@ class _Discovery:
             found = append.arrow_schema(table)
             before = pa.schema([f for f in found if f.name != ORIGIN]) if found.names else None
         known |= {(i, self.message) for i in (self._ids(subject) if subject is not None else ())}
-        compiled, refused = self.schemas.resolve({i for i, _ in known})
+        compiled, refused = self.schemas.resolve({i for i, _ in known}, every=True)
         broken = {i: detail for i, (_, detail) in refused.items()}
         incoming: dict[Writer, pa.Schema] = {}
         shape = Shape.of(self.config.tables, route)

@@ -181,7 +181,7 @@ class Attempt:
     def _commit_shared(self, done: Delivered) -> None:
         for route, outcome in done.outcomes.items():
             special = self.orders.special.get(route)
-            if special is None or special.mode == "parked" or route in self.on_spark:
+            if special is None or special.is_closed or route in self.on_spark:
                 continue
             self._none_failed(outcome)
             try:

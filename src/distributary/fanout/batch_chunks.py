@@ -77,9 +77,7 @@ class BatchChunks(ABC):
 
     def _packed(self, chunks: Iterable[dict[str, Any]], cells: Cells = lambda _: 0) -> Packing:
         names = ("task", "seq", "kind", "route", "rows", "size")
-        rows = Counter[str | None]()
-        for chunk in self.meta:
-            rows[chunk["route"]] += chunk["rows"] if chunk["kind"] == "rows" else 0
+        rows = self.rows()
 
         def cells_of(chunk: dict[str, Any]) -> int:
             # To ask for the columns of every schema would cost more than most batches.
@@ -95,6 +93,14 @@ class BatchChunks(ABC):
         for chunk in self.meta:
             if chunk["kind"] == "rows":
                 found.setdefault(chunk["route"], set()).update((g[0], g[1]) for g in json.loads(chunk["groups"]))
+        return found
+
+    def rows(self) -> Counter[str]:
+        """Records of each route."""
+        found: Counter[str] = Counter()
+        for chunk in self.meta:
+            if chunk["kind"] == "rows":
+                found[chunk["route"]] += chunk["rows"]
         return found
 
     def unknown_ids(self) -> set[int]:

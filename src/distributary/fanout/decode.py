@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from distributary.border import by_halves, contained
 from distributary.errors import BadInput, DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.fanout.chunks import Groups, Writer
-from distributary.fanout.orders import ORIGIN, ORIGIN_TYPE, Orders, fingerprint, payload_columns
+from distributary.fanout.orders import ORIGIN, ORIGIN_TYPE, Orders, killing, payload_columns
 from distributary.formats.framing import frame_all
 from distributary.formats.protobuf import BadIndex, decoder_for
 from distributary.registry.compile import CompiledSchema
@@ -106,10 +106,14 @@ def _decode_writer(
     schema_id, message = writer
     decoded = Decoded(records.num_rows)
     every = np.arange(records.num_rows)
+    special = orders.special.get(route)
 
     def reject(positions: Any, reason: Reason, detail: str) -> None:
         decoded.rejected.append(rejected_rows(route, writer, records, positions, reason, detail, orders))
 
+    if special is not None and special.mode == "refused":
+        reject(every, Reason.TOO_MANY_ROUTES, special.why)
+        return decoded
     if schema_id in orders.refused:
         reject(every, *orders.refused[schema_id])
         return decoded
@@ -127,7 +131,7 @@ def _decode_writer(
         why = contained(e)
         reject(every, Reason.BROKEN_SCHEMA, str(e) if isinstance(e, SchemaBroken) else why)
         return decoded
-    if orders.killed and (found := _killing(records.column("payload"), orders.killed)):
+    if orders.killed and (found := killing(records.column("payload"), orders.killed)):
         ways = [f"it ended the process that read it: {how}" for how in found.values()]
         decoded.rejected.append(
             rejected_rows(route, writer, records, list(found), [Reason.KILLED_READER] * len(found), ways, orders)
@@ -150,12 +154,6 @@ def _decode_writer(
     decoded.batches.append(rows)
     decoded.origins.append(good)
     return decoded
-
-
-def _killing(payloads: pa.Array, killed: Mapping[str, str]) -> dict[int, str]:
-    """Positions of the payloads that end their reader, and by which signal."""
-    prints = map(fingerprint, payloads.to_pylist())
-    return {n: killed[one] for n, one in enumerate(prints) if one in killed}
 
 
 def _shaped(
@@ -307,6 +305,9 @@ def _conformed(
     if orders.tables.origin:
         batch = batch.append_column(ORIGIN, _origin(origin, writer[0], orders.batch))
     conformed = conform(batch, slots, schema)
+    if not len(schema):  # none of the first schema's columns could be added: there is no table to hold a row
+        every = dict.fromkeys(range(batch.num_rows), (Reason.TOO_MANY_COLUMNS, ORIGIN))
+        return schema.empty_table(), list(_unfit(route, writer, origin, every | conformed.rejected, orders))
     part = pa.table(conformed.columns, schema=schema)
     if not conformed.rejected:
         return part, []

@@ -98,6 +98,8 @@ def _write(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> li
     special = orders.special.get(route)
     if special is not None and special.mode == "parked":
         raise _Parked(special.why)
+    if special is not None and special.mode == "refused":
+        return decoded.rejected
     if decoded.broken is not None:
         raise decoded.broken
     if special is not None:

@@ -54,6 +54,7 @@ class EnvelopeReader:
     topic: str | None = None
     share: Share | None = None
     bronze: bool = False
+    max_route_length: int = 4_096
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -202,6 +203,13 @@ def _open(
         at = pa.array([row.position for row in split.rejected])
         details = pa.array([row.detail for row in split.rejected])
         bad.append(rejected_envelopes(origin.take(at), raw.take(at), _BAD, details))
+    if pc.any(long := pc.greater(pc.binary_length(route), reader.max_route_length)).as_py():
+        long = pc.fill_null(long, False)
+        whole = (raw if split.positions is None else raw.take(split.positions)).filter(long)
+        why = f"its route has more than {reader.max_route_length:,} bytes (envelope.max_route_length)"
+        bad.append(rejected_envelopes(good.filter(long), whole, Reason.ROUTE_TOO_LONG, why))
+        keep = pc.invert(long)
+        route, ids, payload, good = route.filter(keep), ids.filter(keep), payload.filter(keep), good.filter(keep)
     return route, ids, payload, good
 
 

@@ -37,6 +37,7 @@ class Envelopes:
             schema_id=envelope.schema_id,
             payload=envelope.payload,
             message=envelope.message,
+            max_route_length=envelope.max_route_length,
             schemas=dict(self._known),
             payload_framed=payload.framing == "confluent",
             payload_message=payload.message or "0",

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import Pipeline
+from distributary.fanout.admission import refused_routes
 from distributary.fanout.attempt import Attempt, Delivered, RouteFault
 from distributary.fanout.batch_chunks import BatchChunks, CarriedChunks, SpooledChunks
 from distributary.fanout.chunks import CHUNK_DDL, Writer
@@ -88,9 +89,15 @@ class Fanout:
             tips = {route: self.tips[route] for route in writers if route in self.tips}
             killed = {**self.killed, **self.journal.killed(stream, batch)}
             orders = replace(self.orders(stream, batch, refused, parked), tips=tips, killed=killed)
+            orders = self.admit(chunks, orders)
             delivered = self._deliver(chunks, writers, orders, compiled)
         delivered.seconds = {"cut": cut - started, "deliver": time.monotonic() - cut}
         return delivered
+
+    def admit(self, chunks: BatchChunks, orders: Orders) -> Orders:
+        """Orders without the new routes that are too many for one batch. Raises DeltaError, OSError."""
+        known = {*self.tips, *self.on_spark, *orders.special}
+        return replace(orders, special={**refused_routes(chunks.rows(), known, orders), **orders.special})
 
     def cut(self, rows: DataFrame | BatchFiles, refused: Refusals) -> BatchChunks:
         """Demultiplex the source rows; looks up the envelope schemas that a batch brings for the first time."""

@@ -50,6 +50,12 @@ def fingerprint(payload: bytes) -> str:
     return blake2b(payload, digest_size=16).hexdigest()
 
 
+def killing(records: pa.Array, killed: Mapping[str, str]) -> dict[int, str]:
+    """Positions of the records (binary) that end their reader, and by which signal."""
+    prints = map(fingerprint, records.to_pylist())
+    return {n: killed[one] for n, one in enumerate(prints) if one in killed}
+
+
 @dataclass(frozen=True)
 class Special:
     """What the driver decided for a route before the tasks run.
@@ -57,11 +63,17 @@ class Special:
     `files`: several tasks write its files, the driver commits them. `counted`: the rows are in the table already (by
     engine `spark`, or by an earlier attempt), the task only counts and keeps bad rows aside. Both fit rows into
     `schema`, which the driver has evolved. `parked`: the table is not tried; `why` says so, all rows are kept aside.
+    `refused`: likewise, of a route that is to have no table.
     """
 
-    mode: Literal["files", "counted", "parked"]
+    mode: Literal["files", "counted", "parked", "refused"]
     schema: pa.Schema | None = None
     why: str = ""
+
+    @property
+    def is_closed(self) -> bool:
+        """Does the route's table get no row of this batch?"""
+        return self.mode in ("parked", "refused")
 
 
 @dataclass(frozen=True)

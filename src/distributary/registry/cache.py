@@ -110,10 +110,16 @@ class CachedRegistry:
             return ask()
         except SchemaNotFound:
             with self._lock:
-                now = self._clock()
-                self._missing = {key: until for key, until in self._missing.items() if until > now}
-                self._missing[what] = now + self._missing_ttl_sec
+                self._note_missing(what)
             raise
+
+    def _note_missing(self, what: str) -> None:
+        """All rest equally long, so those that end first stand first."""
+        now = self._clock()
+        while self._missing and self._missing[first := next(iter(self._missing))] <= now:
+            del self._missing[first]
+        self._missing.pop(what, None)
+        self._missing[what] = now + self._missing_ttl_sec
 
     def _remember(self, found: SchemaVersion) -> SchemaVersion:
         known = self._read(self._id_file(found.schema.id))

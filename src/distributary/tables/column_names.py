@@ -1,9 +1,9 @@
-"""What columns are called: which one is a field's, and how its second columns, for other types, are named."""
+"""What columns are called, which one is a field's, how its second columns, for other types, are named; their number."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
@@ -66,3 +66,21 @@ def home(names: Sequence[str], name: str) -> str | None:
 def folded(name: str) -> str:
     """As Delta compares names."""
     return name.lower()
+
+
+def type_text(kind: pa.DataType) -> str:
+    """A leaf's type as SQL spells it."""
+    return f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else type_word(kind)
+
+
+def leaves(fields: Iterable[pa.Field]) -> int:
+    """Columns that a Parquet file has for these fields: those that hold values, at any depth."""
+    return sum(_leaves(field.type) for field in fields)
+
+
+def _leaves(kind: pa.DataType) -> int:
+    if pa.types.is_struct(kind):
+        return leaves(kind)
+    if pa.types.is_list(kind):
+        return _leaves(kind.value_type)
+    return 1 + _leaves(kind.item_type) if pa.types.is_map(kind) else 1

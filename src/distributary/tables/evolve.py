@@ -29,7 +29,7 @@ from typing import Literal
 import pyarrow as pa
 
 from distributary.errors import Reason
-from distributary.tables.column_names import folded, home, type_word
+from distributary.tables.column_names import folded, home, leaves, type_text, type_word
 
 _NUMBER, _NAME = b"number", b"name"
 """What a field says of where it comes from (`formats.columns`)."""
@@ -45,6 +45,8 @@ class Policy:
     `is_new`: the table does not exist yet, so any column may still be added and any type still grow.
     How a column that is there gets another type (`widening`): by Delta's feature where `type_widening` asks for it,
     else by writing anew a table of up to `rewrite_up_to` bytes (None: of no size).
+    `max_columns`: the most leaf columns of the table (None: any number). A schema that would bring more adds none of
+    its own (`full`); values that need one are kept aside.
     """
 
     new_column: NewColumn = "add"
@@ -53,6 +55,8 @@ class Policy:
     is_new: bool = False
     type_widening: bool = False
     rewrite_up_to: int | None = None
+    max_columns: int | None = None
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +100,26 @@ def evolve(table: pa.Schema | None, incoming: Sequence[pa.Schema], policy: Polic
         # Fields that differ in case only are told apart by a schema that has both: their columns come first.
         plain = [f.name for f in schema if not _is_numbered(f)]
         if len({folded(name) for name in plain}) < len(plain):
-            fields, _ = _merge_fields(fields, list(schema), rules)
+            fields, _ = _merged(fields, list(schema), rules)
     for schema in incoming:
-        fields, ways = _merge_fields(fields, list(schema), rules)
+        fields, ways = _merged(fields, list(schema), rules)
         slots.append(ways)
     widened = tuple(widenings(before, fields))
     return Evolution(pa.schema(fields), table is not None and fields != before, widened, tuple(slots))
 
 
 # -- merging -----------------------------------------------------------------------------------------------
+
+
+def _merged(
+    fields: Sequence[pa.Field], incoming: Sequence[pa.Field], policy: Policy
+) -> tuple[list[pa.Field], tuple[Slot, ...]]:
+    """`_merge_fields` of a whole row, within `Policy.max_columns`."""
+    found, ways = _merge_fields(fields, incoming, policy)
+    most = policy.max_columns
+    if most is None or found == fields or leaves(found) <= max(most, leaves(fields)):
+        return found, ways
+    return _merge_fields(fields, incoming, replace(policy, full=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +169,8 @@ class _Columns:
 
     def place(self, new: pa.Field) -> Slot:
         name, at = self._home(new)
+        if at is None and self.policy.full:
+            return Slot(new.name, None, reject=Reason.TOO_MANY_COLUMNS)
         if at is None:
             frozen = self.policy.new_column == "freeze"
             way = _fresh(new.type) if self.policy.new_column == "add" else None
@@ -195,6 +212,8 @@ class _Columns:
         for name in _second_names(column, new.type):
             if folded(name) not in self.own:
                 at = self.index.get(folded(name))
+                if at is None and self.policy.full:
+                    return Slot(new.name, None, reject=Reason.TOO_MANY_COLUMNS)
                 if at is None:
                     return self._add(new, name, fresh)
                 way = self._way_into(at, new)
@@ -350,11 +369,6 @@ def _leaves_of(kind: pa.DataType, path: tuple[str, ...]) -> Iterator[tuple[tuple
         yield from _leaves_of(kind.item_type, (*path, "value"))
     else:
         yield path, kind
-
-
-def type_text(kind: pa.DataType) -> str:
-    """A leaf's type as SQL spells it."""
-    return f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else type_word(kind)
 
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())

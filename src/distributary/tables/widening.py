@@ -86,6 +86,7 @@ def policy_of(tables: Tables, route: str) -> Policy:
         "widen" if rules.type_change == "type_widening" else rules.type_change,
         type_widening=asked,
         rewrite_up_to=None if asked or engine == "spark" else rules.rewrite_up_to,
+        max_columns=rules.max_columns,
     )
 
 

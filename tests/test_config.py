@@ -5,6 +5,7 @@ import pickle
 import re
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -552,6 +553,26 @@ def test_no_error_shows_the_value_of_a_secret(tmp_path: Path, monkeypatch: pytes
         )
     assert len(caught.value.parameters["problems"]) == 8
     assert SECRET not in str(caught.value) + repr(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "registry: {password: WORD-secret: x}",
+        "registry: {password: *WORD-secret}",
+        "registry: {password: !WORD-secret x}",
+        "registry: {timeout_sec: !!int WORD-secret}",
+        "registry: {password: 'WORD-secret}",
+        "registry: {url: 'http://user:WORD-secret@host', password: x}",
+    ],
+)
+def test_no_error_shows_what_is_written_where_the_file_is_no_yaml_with_its_causes_too(
+    tmp_path: Path, text: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_text(tmp_path, f"pipeline: games\n{text}\n")
+    assert parameters_of(caught.value)["file"]
+    assert "WORD-secret" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_no_error_shows_a_secret_when_models_are_built_directly() -> None:

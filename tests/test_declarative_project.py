@@ -82,6 +82,16 @@ def test_the_pipelines_own_settings_win(tmp_path: Path) -> None:
     assert "spark.sql.shuffle.partitions 7\n" in (out / "conf" / "spark-defaults.conf").read_text()
 
 
+def test_a_setting_from_a_reference_is_named_and_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORE_KEY", "canary-5d1")
+    conf = {"spark.hadoop.fs.s3a.secret.key": "${env:STORE_KEY}", "spark.x": "plain"}
+    out = project(tmp_path, spark={"conf": conf})
+    lines = (out / "conf" / "spark-defaults.conf").read_text().splitlines()
+    assert "spark.x plain" in lines
+    assert any(line.startswith("# spark.hadoop.fs.s3a.secret.key: ") and "${env:STORE_KEY}" in line for line in lines)
+    assert not [path for path in out.rglob("*") if path.is_file() and "canary-5d1" in path.read_text()]
+
+
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     file, config = write(tmp_path)
     (tmp_path / "project").mkdir()

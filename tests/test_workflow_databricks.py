@@ -21,7 +21,7 @@ from databricks.sdk.service.jobs import JobSettings
 from distributary.cli import job as job_entry
 from distributary.cli.entry import execute
 from distributary.config import Pipeline, load
-from distributary.errors import BadInput, ConfigError, WorkspaceFailed
+from distributary.errors import BadInput, ConfigError, Exit, WorkspaceFailed
 from distributary.shares import Division, read_plan
 from distributary.state.shares import claim
 from distributary.tables.store import Store
@@ -340,6 +340,45 @@ def test_the_command_writes_a_bundle_without_any_secret_at_hand(wheel: Path, tmp
     read_plan((out / "src" / "plan.json").read_text(), what="plan")
     root = yaml.safe_load((out / "databricks.yml").read_text())
     assert root["bundle"] == {"name": "distributary-games"} and set(root["targets"]) == {"dev", "prod"}
+
+
+WRITTEN = "canary-5d1"
+
+
+@pytest.mark.parametrize("layout", ["fanout", "declarative"])
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ({"registry": {"url": "http://r", "token": WRITTEN}}, "registry.token"),
+        ({"notices": {"webhooks": [f"https://hooks/{WRITTEN}"]}}, "notices.webhooks[0]"),
+        ({"spark": {"conf": {"spark.hadoop.fs.s3a.secret.key": WRITTEN}}}, "spark.conf.spark.hadoop.fs.s3a.secret.key"),
+        ({"databricks": {"spark_conf": {"x.password": WRITTEN}}}, "databricks.spark_conf.x.password"),
+        ({"tables": {"root": "/t", "storage_options": {"aws_secret_access_key": WRITTEN}}}, "aws_secret_access_key"),
+    ],
+)
+def test_no_bundle_and_no_project_is_made_of_a_file_that_holds_a_secret_itself(
+    layout: str, more: dict[str, Any], key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "games.yaml"
+    keys = {"pipeline": "games", "layout": layout, "source": {"type": "delta", "path": "/source"}}
+    file.write_text(yaml.safe_dump({**keys, "registry": {"path": "/registry"}, "tables": {"root": "/t"}, **more}))
+    command = ["pipeline", "init"] if layout == "declarative" else ["workflow", "databricks"]
+    assert execute(["--debug", *command, str(file), "--out", str(tmp_path / "out")]) == Exit.BAD_INPUT
+    said = capfd.readouterr()
+    assert f"{key}: the file goes along" in said.err
+    assert WRITTEN not in said.out + said.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_references_and_settings_that_only_sound_secret_may_be_in_a_bundle(tmp_path: Path) -> None:
+    file = tmp_path / "games.yaml"
+    file.write_text(
+        "pipeline: games\nsource: {type: delta, path: /source}\nregistry: {path: /registry}\n"
+        'tables: {root: /t, storage_options: {AWS_REGION: here, token: "${env:T}", GOOGLE_SERVICE_ACCOUNT_PATH: /g}}\n'
+        "spark: {conf: {spark.hadoop.fs.s3a.aws.credentials.provider: org.example.Provider}}\n"
+        "databricks: {spark_conf: {a.password: '{{secrets/a/b}}'}, secrets: {TOKEN: scope/key}}\n"
+    )
+    load(file, secrets=False).check_portable(str(file))
 
 
 def test_a_bundle_follows_the_division_that_the_pipeline_has_or_says_that_it_does_not(

@@ -174,6 +174,8 @@ def databricks(
 
     if repair and (create or run):
         raise BadInput(detail="--repair repeats the last run as it is: give it alone")
+    if create or not (run or repair):
+        config.check_portable(str(file))
     workspace = Workspace(connect(profile), config, note) if create or run or repair else None
     target = workspace if create and workspace is not None else out
     whole = is_one_stream(config, (clusters or 1) > 1 or per_cluster or per_route or plan_file)

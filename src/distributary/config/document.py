@@ -21,6 +21,10 @@ MAX_VALUES = 200_000
 """Keys and values, those of an alias counted at each place where it stands."""
 
 
+_QUOTED = re.compile(r"'(?!<)[^']{2,}'")
+"""What PyYAML's messages quote of the file (`password: *word` is an alias); `'<scalar>'` is a word of their own."""
+
+
 class _Loader(yaml.SafeLoader):
     """Scalars of YAML 1.2: `no` and `on` are text, `010` is text, dates are text, `12:30` is text (not base 60)."""
 
@@ -80,14 +84,16 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
         return loader.construct_document(node), lines
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise ConfigError(file=file, key=_place(mark), detail=f"not YAML: {error.problem}") from error
+        detail = f"not YAML: {_QUOTED.sub('(...)', str(error.problem))}"
+        # Nobody's cause: PyYAML's own text quotes the line, and there may be a password in it.
+        raise ConfigError(file=file, key=_place(mark), detail=detail) from None
     except yaml.YAMLError as error:
         detail = f"not YAML: {str(error).splitlines()[0]}"
-        raise ConfigError(file=file, key="file", detail=detail) from error
-    except (ArithmeticError, LookupError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(file=file, key="file", detail=detail) from None
+    except (ArithmeticError, LookupError, AttributeError, TypeError, ValueError):
         # PyYAML's constructors of `!!int`, `!!timestamp` and the like take for granted what they are given.
-        detail = f"a value is not what its tag says: {str(error).splitlines()[0][:200]}"
-        raise ConfigError(file=file, key="file", detail=detail) from error
+        detail = "a value is not what its tag says (`!!int` and the like), or is a number of thousands of digits"
+        raise ConfigError(file=file, key="file", detail=detail) from None
 
 
 def _place(mark: yaml.Mark | None) -> str:

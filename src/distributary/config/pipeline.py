@@ -16,9 +16,9 @@ from distributary.config.layouts import Bronze, Hop, Wide
 from distributary.config.operating import Grant, Notices
 from distributary.config.quantities import Duration, Folder, Option, Text
 from distributary.config.reading import DatastreamSource, Envelope, KafkaSource, Payload, RegistryConfig, Source
-from distributary.config.secrets import KeyPath, looks_secret
+from distributary.config.secrets import KeyPath, literal_secrets, looks_secret
 from distributary.config.writing import Maintenance, Quarantine, RouteOverride, Tables
-from distributary.errors import NotYet
+from distributary.errors import ConfigError, NotYet
 from distributary.redaction import MASK
 from distributary.shares import Share
 
@@ -256,6 +256,12 @@ class Pipeline(Model):
     def relative_folders(self) -> tuple[str, ...]:
         """Keys of folders that the pipeline file gives from the working folder; their values here are absolute."""
         return self._relative
+
+    def check_portable(self, file: str) -> None:
+        """For a copy of the pipeline file that goes elsewhere. Raises ConfigError: it holds a secret itself."""
+        if found := literal_secrets(self.model_dump(), self._references):
+            detail = "the file goes along as it is, with the secret in it: write ${databricks:SCOPE/KEY} or ${env:NAME}"
+            raise ConfigError(file=file, key=", ".join(found), detail=detail)
 
     def as_dict_masked(self) -> dict[str, Any]:
         """All keys with their values, for printing: a value from a reference as the reference, a secret as stars."""

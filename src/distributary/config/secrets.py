@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
+
+from pydantic import SecretStr
 
 from distributary.config.environment import environment
 from distributary.config.text_files import TooLarge, read_text
@@ -13,6 +15,11 @@ from distributary.errors import ConfigError, SecretMissing
 
 KeyPath = tuple[str | int, ...]
 
+_PLATFORM = re.compile(r"\{\{secrets/[^{}]+\}\}")
+"""A reference to a secret in Databricks' own settings."""
+_FREE = frozenset({"options", "conf", "spark_conf", "storage_options"})
+"""Keys of free options: what of these is secret, only a name can tell."""
+_NO_SECRET = re.compile(r"(?i)(provider|class|enabled|type|location|file|path|ur[il]|endpoint)s?$")
 _WHOLE = re.compile(r"\$\{(\w+):([^{}]+)\}")
 _BEGIN = re.compile(r"\$\{\w+:")
 _SECRET_KEY = re.compile(
@@ -30,6 +37,35 @@ def dotted(path: KeyPath) -> str:
 def looks_secret(path: KeyPath) -> bool:
     """Whether a free option (Spark, Kafka, store) is secret by its name, like Spark's own redaction rule."""
     return len(path) > 1 and isinstance(path[-1], str) and bool(_SECRET_KEY.search(path[-1]))
+
+
+def literal_secrets(values: Mapping[str, Any], references: Collection[KeyPath]) -> list[str]:
+    """Keys whose secret is in the file itself. `values`: a pipeline's; `references`: paths that were resolved."""
+    found = ((path, value) for path, value in _leaves(values, ()) if path not in references)
+    return [dotted(path) for path, value in found if _is_literal(path, value)]
+
+
+def _leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, (*path, key))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _leaves(item, (*path, index))
+    else:
+        yield path, value
+
+
+def _is_literal(path: KeyPath, value: Any) -> bool:
+    # All options of a store are masked when they are shown, its region too.
+    free = len(path) > 1 and path[-2] in _FREE
+    if free and (not looks_secret(path) or _NO_SECRET.search(str(path[-1]))):
+        return False
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    elif not free or not isinstance(value, str):
+        return False
+    return bool(value) and not (_WHOLE.fullmatch(value) or _PLATFORM.fullmatch(value))
 
 
 def resolve(document: Any, *, file: str) -> tuple[Any, dict[KeyPath, str]]:

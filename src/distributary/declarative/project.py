@@ -82,10 +82,11 @@ def includes(file: Path, config: Pipeline) -> list[str]:
 def write_project(file: Path, config: Pipeline, out: Path) -> list[Path]:
     """Write the project into `out`; returns the files.
 
-    Raises BadInput (the folder is not empty), and what `sources` raises.
+    Raises BadInput (the folder is not empty), ConfigError (a secret in the file itself), and what `sources` raises.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(detail=f"{out} is not an empty folder; name a new one with --out")
+    config.check_portable(str(file))
     found = sources(file, config)
     metastore = local_path(config.state_root)
     readme = _README.format(name=config.pipeline, metastore=metastore or "your metastore")
@@ -134,7 +135,14 @@ def _conf(config: Pipeline) -> str:
         **START_CONF,
         **server_conf(config),
     }
-    return "".join(f"{key} {value}\n" for key, value in sorted(settings.items()))
+    hidden = config.as_dict_masked()["spark"]["conf"]
+    lines = (_conf_line(key, value, hidden.get(key, value)) for key, value in sorted(settings.items()))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _conf_line(key: str, value: str, shown: str) -> str:
+    """`shown`: the value, or the reference that it came from, which Spark cannot resolve."""
+    return f"{key} {value}" if shown == value else f"# {key}: not written, it is {shown}; give it to spark-pipelines"
 
 
 def _relative(config: Pipeline) -> Iterator[str]:

@@ -232,3 +232,82 @@ def test_a_ledger_of_an_earlier_version_is_given_the_shorter_time_too(tmp_path: 
     ledger.compact()
     found = DeltaTable(tmp_path / "ledger").metadata().configuration
     assert found["delta.logRetentionDuration"] == "interval 1 hour"
+
+
+def at(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """The wall clock says `seconds` from now on."""
+    monkeypatch.setattr("time.time", lambda: seconds)
+
+
+def test_a_clock_that_is_set_back_changes_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest batch is found with its details, from which a crash is completed, and each route's state is its last
+    one, across a replay too."""
+    ledger = reopened(tmp_path)
+    at(monkeypatch, 10_000)
+    ledger.record("s", 7, batch_of("s", 7, "a", "b"), {"quarantine": ["old"]})
+    parked = Entry(replay_stream(1), 1, "b", state="parked")
+    ledger.record(replay_stream(1), 1, [parked, Entry(replay_stream(1), 1, None)], {})
+    at(monkeypatch, 10_000 - 3_600)
+    reopened(tmp_path).record("s", 8, batch_of("s", 8, "b"), {"quarantine": ["new"]})
+    found = reopened(tmp_path)
+    assert found.details("s", 8) == {"quarantine": ["new"]}
+    assert (found.newest["b"].state, found.newest["b"].batch) == ("written", 8)
+    assert totals(found.entries())["b"].state == "written"
+    assert [e.batch for e in found.entries() if e.stream == "s" and e.route is None] == [7, 8]
+
+
+def test_entries_of_an_earlier_version_come_before_those_with_a_sequence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = module.LEDGER_SCHEMA
+    at(monkeypatch, 10_000)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(module, "LEDGER_SCHEMA", before.remove(before.get_field_index("sequence")))
+        for batch in (0, 1):
+            reopened(tmp_path).record("s", batch, batch_of("s", batch, "a"), {"number": batch})
+    reopened(tmp_path).compact()
+    at(monkeypatch, 5_000)
+    reopened(tmp_path).record("s", 2, batch_of("s", 2, "a"), {"number": 2})
+    found = reopened(tmp_path)
+    assert [e.batch for e in found.entries() if e.route is None] == [0, 1, 2]
+    assert (found.details("s", 2), found.newest["a"].batch) == ({"number": 2}, 2)
+
+
+@pytest.mark.parametrize("other", ["replay", "fold"])
+def test_a_fold_loses_and_doubles_nothing_that_is_committed_while_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    monkeypatch.setattr(module, "KEPT_ROWS", 3)
+    ledger = reopened(tmp_path)
+    for batch in range(6):
+        ledger.record("s", batch, batch_of("s", batch, "a"), {"number": batch})
+    read = module._entries
+    came: list[str] = []
+
+    def meanwhile(table: DeltaTable) -> list[Entry]:
+        if not came:
+            came.append(other)
+            second = reopened(tmp_path)
+            if other == "fold":
+                second.compact()
+            name = replay_stream(1)
+            second.record(name, 1, [Entry(name, 1, "a", rows_written=1, rows_quarantined=-1), Entry(name, 1, None)], {})
+        return read(table)
+
+    with monkeypatch.context() as racing:
+        racing.setattr(module, "_entries", meanwhile)
+        ledger.compact()
+    assert came == [other]
+    found = reopened(tmp_path)
+    whole = totals(found.entries())["a"]
+    assert (whole.rows_in, whole.rows_written, whole.rows_quarantined) == (60, 55, 5)
+    assert found.is_finished(replay_stream(1), 1)
+    assert found.details("s", 5) == {"number": 5}
+
+
+def test_a_rest_that_ends_further_away_than_any_rest_is_over(ledger: Ledger) -> None:
+    """It was written by a clock that ran ahead."""
+    rests = {"soon": 1_000 + 60, "over": 1_000 - 1, "far": 1_000 + 86_400}
+    entries = [Entry("s", 0, r, state="parked", error="why", retry_at=int(t * 1e6)) for r, t in rests.items()]
+    ledger.record("s", 0, [*entries, Entry("s", 0, None)], {})
+    assert ledger.resting(1_000) == {"soon": "why"}

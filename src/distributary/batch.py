@@ -2,6 +2,7 @@
 
     deliver (idempotent, marked) -> ledger commit = the decision -> quarantine commit -> [Spark commits the offsets]
 
+Between deliver and ledger, and before the offsets, all is brought onto the disk where the store is one.
 A crash before the ledger's commit replays the batch from its plan; a crash after it only completes the quarantine.
 """
 
@@ -21,12 +22,11 @@ from distributary.errors import QuarantineLimit, Reason, StoreDown
 from distributary.fanout.attempt import Delivered
 from distributary.fanout.orders import Outcome
 from distributary.replay import ReplayReport
-from distributary.state.ledger import Entry, Ledger, quarantine_files
+from distributary.state.ledger import LONGEST_REST_SEC, Entry, Ledger, is_resting, quarantine_files
 from distributary.tables.append import CommitConflict
+from distributary.tables.durable import bring_to_disk
 from distributary.tables.quarantine import commit_quarantine
 from distributary.tables.store import Store
-
-LONGEST_PARK_SEC = 3600.0
 
 
 @dataclass(frozen=True)
@@ -89,18 +89,25 @@ class BatchWriter:
         try:
             if self.ledger.is_finished(stream, batch):
                 self._complete(stream, batch, self.ledger.details(stream, batch))
+                self._bring_to_disk()
                 return None
             started = time.monotonic()
             delivered = self.delivery.write(rows, stream, batch, self._parked())
             entries = self._entries(stream, batch, delivered)
             report = self._report(stream, batch, entries, delivered, started)
             details = self._details(delivered, report)
+            self._bring_to_disk()
             self.ledger.record(stream, batch, entries, details)
             self._complete(stream, batch, details)
+            self._bring_to_disk()
         except (OSError, DeltaError, CommitConflict) as e:
             raise StoreDown(path=self.config.state_root, detail=f"{type(e).__name__}: {e}") from e
         self._check_limits(report, entries)
         return report
+
+    def _bring_to_disk(self) -> None:
+        """A power cut leaves no decision without its rows, and no offsets of Spark's without the decision."""
+        bring_to_disk((self.config.tables.root, self.config.state_root, self.config.checkpoint_path))
 
     def _details(self, delivered: Delivered, report: BatchReport) -> dict[str, Any]:
         """What the batch's decision says beside the counts: enough to complete the batch after a crash."""
@@ -145,17 +152,17 @@ class BatchWriter:
         self._returning = None
 
     def _rests_longer(self, before: Entry, error: str) -> Entry:
-        rest = min(self.config.tables.retry_after * 2**before.failures, LONGEST_PARK_SEC)
+        rest = min(self.config.tables.retry_after * 2**before.failures, LONGEST_REST_SEC)
         retry_at = int((time.time() + rest) * 1e6)
         return replace(before, failures=before.failures + 1, retry_at=retry_at, error=error)
 
     def _failures(self, outcome: Outcome) -> dict[str, Any]:
         """The state of a table that could not be written: it rests, twice as long after each failure."""
         before = self.ledger.newest.get(outcome.route)
-        if before is not None and before.state == "parked" and (before.retry_at or 0) > time.time() * 1e6:
+        if before is not None and before.state == "parked" and is_resting(before.retry_at, time.time()):
             return {"state": "parked", "failures": before.failures, "retry_at": before.retry_at}
         failures = 1 + (before.failures if before is not None else 0)
-        rest = min(self.config.tables.retry_after * 2 ** (failures - 1), LONGEST_PARK_SEC)
+        rest = min(self.config.tables.retry_after * 2 ** (failures - 1), LONGEST_REST_SEC)
         return {"state": "parked", "failures": failures, "retry_at": int((time.time() + rest) * 1e6)}
 
     def _untried(self, route: str) -> dict[str, Any]:

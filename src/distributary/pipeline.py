@@ -47,9 +47,11 @@ from distributary.spark.failures import SPARK_ERRORS, translated
 from distributary.spark.session import build_session
 from distributary.state.checkpoint import check_checkpoint, check_topics
 from distributary.state.cleaning import at_work
+from distributary.state.identity import SourceIdentity
 from distributary.state.layout import claim_layout
 from distributary.state.ledger import Ledger
 from distributary.state.lock import books_of, only_run
+from distributary.state.orphans import check_tables
 from distributary.tables.store import Store, join, local_path
 from distributary.views import refresh
 
@@ -63,6 +65,7 @@ LONGEST_REST_SEC = 60.0
 RUN_CONF = {"spark.sql.adaptive.enabled": "false", "spark.sql.execution.arrow.maxRecordsPerBatch": "65536"}
 
 log = logging.getLogger("distributary")
+
 
 Progress = Callable[[BatchReport], None]
 
@@ -187,6 +190,8 @@ class Run:
         fanout = Fanout(self.spark, self.config, schemas_of(self.config), self.store)
         fanout.on_spark |= self._on_spark()
         fanout.files = self._files
+        self.identity = SourceIdentity(self.config, self.store)
+        fanout.was_read = self._check_source
         self.writer = BatchWriter(self.config, fanout, self.ledger)
         self.replay = Replay(self.config, self.ledger, fanout)
 
@@ -199,6 +204,11 @@ class Run:
         if store is None or self.query is None:
             return None
         return batch_files(self.spark, self.query, batch, source, self.config.envelope, store)
+
+    def _check_source(self, batch: int) -> None:
+        """Raises when the batch was read from a source that took the place of ours."""
+        if lost := self.identity.check(batch):
+            self.ledger.note_loss(lost)
 
     def _take_changes(self) -> None:
         if self.config.share is not None:
@@ -216,6 +226,7 @@ class Run:
         with books_of(self.config.state_root):
             claim_layout(self.config, self.store)
             check_checkpoint(self.config, self.ledger)
+            check_tables(self.config, self.ledger, self.store)
             if self.config.layout != "two_hop":
                 check_topics(self.config, self.store, self.ledger)
         if self.config.layout == "wide":

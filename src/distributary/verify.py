@@ -122,8 +122,7 @@ def _read(config: Pipeline, store: Store) -> tuple[_Books, Kept]:
         uri = quarantine_uri(part.state_root)
         kept.add(count_quarantine(done.quarantine, uri, store, done.entries, done.is_finished))
         found.append(done)
-    entries = sorted((e for done in found for e in done.entries), key=lambda e: e.finished_at)
-    return _Books(entries, found), kept
+    return _Books([e for done in found for e in done.entries], found), kept
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ class _Resync:
 
     def _moment(self) -> _Moment:
         """Raises BadInput when the route's stream has not finished a batch."""
-        entries = sorted(all_entries(self.config, self.store), key=lambda e: e.finished_at)
+        entries = all_entries(self.config, self.store)
         finished: dict[str, int] = {}
         own = stream_id(self.mine.checkpoint_path, self.store) or ""
         details: dict[str, Any] = {}

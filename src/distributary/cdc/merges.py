@@ -23,7 +23,7 @@ from distributary.cdc.orders import ChangeOrders, ChangeOutcome
 from distributary.cdc.tasks import run_merges
 from distributary.config import Pipeline
 from distributary.errors import StoreDown
-from distributary.state.ledger import MERGE, Entry, Ledger
+from distributary.state.ledger import LONGEST_REST_SEC, MERGE, Entry, Ledger
 from distributary.tables import append
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, write_rejected
 
@@ -152,7 +152,8 @@ class Merges:
         if outcome.merge_state == "merged":
             return {"state": "merged"}
         why = f"merged table: {outcome.merge_error or 'parked'}"
-        retry_at = int((time.time() + self.config.tables.retry_after) * 1e6)
+        rest = min(self.config.tables.retry_after, LONGEST_REST_SEC)
+        retry_at = int((time.time() + rest) * 1e6)
         return {"state": "parked", "error": why, "failures": 1, "retry_at": retry_at}
 
 

@@ -85,6 +85,12 @@ class Pipeline(Model):
         default=None,
         description="Folder of ledger, quarantine and plans; without it `<tables.root>/_distributary/<pipeline>`.",
     )
+    new_state: Literal["refuse", "continue"] = Field(
+        default="refuse",
+        description="What a run does when its tables have rows of a stream that the state folder does not know, as "
+        "when that folder was lost or `state` was changed. `refuse`: end with an error. `continue`: read the source "
+        "from where a first run begins, whatever the tables hold.",
+    )
     checkpoint: Folder | None = Field(
         default=None, description="Folder of Spark's checkpoint; without it `<state>/checkpoint`."
     )

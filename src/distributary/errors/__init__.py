@@ -53,6 +53,7 @@ from distributary.errors.running import (
     ShareConflict,
     ShareInvalid,
     SparkNotStarted,
+    StateLost,
     StreamsFailed,
     StreamTakenOver,
     UpdateFailed,
@@ -70,6 +71,7 @@ from distributary.errors.sources import (
     SourceDown,
     SourceHistoryGone,
     SourceMissing,
+    SourceReplaced,
     SourceRewritten,
 )
 from distributary.errors.tables import (
@@ -133,8 +135,10 @@ __all__ = [
     "SourceDown",
     "SourceHistoryGone",
     "SourceMissing",
+    "SourceReplaced",
     "SourceRewritten",
     "SparkNotStarted",
+    "StateLost",
     "StoreDown",
     "StoreUnreadable",
     "StreamTakenOver",

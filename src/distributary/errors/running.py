@@ -116,6 +116,16 @@ class CheckpointLost(BadInput):
     )
 
 
+class StateLost(BadInput):
+    condition = "STATE_LOST"
+    template = (
+        "pipeline {pipeline}: table {table} has rows of stream {stream}, of which the state folder {state} knows "
+        "nothing. The source would be read from the beginning, and every row written twice. Give the pipeline its "
+        "state folder back (key state), or remove its tables by hand and begin anew. To read it all again knowingly: "
+        "new_state: continue"
+    )
+
+
 class CheckpointDamaged(BadInput):
     condition = "CHECKPOINT_DAMAGED"
     template = "the checkpoint's file {file} {found}: Spark cannot go on from it. Nothing was written. {remedy}"

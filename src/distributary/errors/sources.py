@@ -23,6 +23,17 @@ class SourceDataLost(NeedsAttention):
     )
 
 
+class SourceReplaced(NeedsAttention):
+    """A Delta table that was dropped and made anew under its path, while the stream ran or between two runs."""
+
+    condition = "SOURCE_REPLACED"
+    template = (
+        "{source}: another table has taken the place of the one that the stream has read (id {began}, now {now}). Its "
+        "rows would be read from the middle. Nothing was written from it. Put the old table back, or begin anew: "
+        "distributary clean FILE --yes, and run again."
+    )
+
+
 class SourceRewritten(NeedsAttention):
     """Delta refuses to stream past a commit that deleted or rewrote rows (GDPR deletes, MERGE, overwrite)."""
 

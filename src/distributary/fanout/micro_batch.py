@@ -68,6 +68,8 @@ class Fanout:
         """Records that have ended a worker: they may come again."""
         self.files: Callable[[int], BatchFiles | None] = lambda _: None
         """The files that a batch stands for, where its tasks can read them; else Spark brings the rows."""
+        self.was_read: Callable[[int], None] = lambda _: None
+        """Called once a batch has been read, before it is decided; raises where it must not be."""
 
     def write(self, rows: DataFrame, stream: str, batch: int, parked: Mapping[str, str]) -> Delivered:
         """Write one batch. `parked`: routes that are not tried, and why; their rows are kept aside.
@@ -79,7 +81,13 @@ class Fanout:
         if earlier is not None:
             # An earlier attempt may have committed to some tables: only an opened table shows its marks.
             self.tips.clear()
-        with self.cut(self.files(batch) or rows, earlier or {}) as chunks:
+        try:
+            cut_up = self.cut(self.files(batch) or rows, earlier or {})
+        except Exception:
+            self.was_read(batch)  # a source that is another one now explains it
+            raise
+        with cut_up as chunks:
+            self.was_read(batch)
             cut = time.monotonic()
             writers = chunks.writers()
             compiled, refused = self.schemas.resolve({i for found in writers.values() for i, _ in found}, earlier)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame, SparkSession
@@ -157,6 +157,32 @@ def _describe(admin: Any, consumer: Any, name: str, partitions: list[int]) -> To
     found = admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_SEC)[name].result()
     ranges = {p: consumer.get_watermark_offsets(TopicPartition(name, p), timeout=TIMEOUT_SEC) for p in partitions}
     return Topic(name, str(found.topic_id), {p: r[0] for p, r in ranges.items()}, {p: r[1] for p, r in ranges.items()})
+
+
+class TopicIds:
+    """Asks for the ids of a source's topics, over a connection that is kept: one call, or two for a pattern."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        self.source = source
+        about = {"bootstrap.servers": source.bootstrap_servers, "logger": _Silent()}
+        about |= {"socket.timeout.ms": int(TIMEOUT_SEC * 1000), "error_cb": lambda _: None}
+        self._admin = AdminClient({**about, **client_security(source.security)})
+
+    def now(self) -> dict[str, str]:
+        """Topic -> id, as the broker has them now. Raises SourceDown, SourceMissing."""
+        where = f"Kafka at {self.source.bootstrap_servers}"
+        try:
+            names = list(self.source.topics) or self._matching()
+            asked = self._admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SEC) if names else {}
+            return {name: str(answer.result().topic_id) for name, answer in asked.items()}
+        except KafkaException as e:
+            if e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise SourceMissing(source=where, what=f"topic (one of {', '.join(names)})") from e
+            raise SourceDown(source=where, detail=str(e)) from e
+
+    def _matching(self) -> list[str]:
+        known = self._admin.list_topics(timeout=TIMEOUT_SEC).topics
+        return sorted(name for name in known if re.fullmatch(self.source.topic_pattern or "", name))
 
 
 class _Silent:

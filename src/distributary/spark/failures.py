@@ -17,6 +17,7 @@ from distributary.errors import (
     SourceDataLost,
     SourceDown,
     SourceHistoryGone,
+    SourceReplaced,
     SourceRewritten,
     StoreDown,
     StreamTakenOver,
@@ -32,6 +33,10 @@ _DISK = re.compile(
     r"(?:No space left on device|Disk quota exceeded|Read-only file system|Input/output error|Too many open files)\)?$"
 )
 _LOST = re.compile(r"^Reason: (.{1,400}?)(?:\nwith consumer group|$)", re.MULTILINE | re.DOTALL)
+_OTHER_TABLE = re.compile(
+    r"an unexpected Delta table \(id = '(?P<now>[^']*)'\)\..*?\(id = '(?P<began>[^']*)'\)", re.DOTALL
+)
+"""DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE, at a start."""
 _TAKEN_OVER = re.compile(r"org\.apache\.spark\.[\w.$]+: \[CONCURRENT_STREAM_LOG_UPDATE\]")
 _NETWORK = re.compile(
     r"(?:java\.net\.(?:\w*Connect\w*|SocketException|SocketTimeout\w*|UnknownHost\w*|NoRouteToHost\w*)"
@@ -59,6 +64,8 @@ def _of_source(text: str, causes: Sequence[str], source: str) -> Exception | Non
         return SourceHistoryGone(source=source, detail=_first(text))
     if "DELTA_SOURCE_TABLE_IGNORE_CHANGES" in text or "DELTA_SOURCE_IGNORE_DELETE" in text:
         return SourceRewritten(source=source, detail=_first(text))
+    if (other := _OTHER_TABLE.search(text)) is not None:
+        return SourceReplaced(source=source, began=other["began"], now=other["now"])
     return None
 
 

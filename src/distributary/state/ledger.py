@@ -2,7 +2,8 @@
 
 A row per (batch, route), and one with no route for the batch itself. A batch's rows are one commit under the batch's
 mark, and that commit is the batch's decision: before it nothing is in the quarantine, after it the batch is never done
-again. Rows only ever add up, so two processes (a run, a replay) can write it side by side.
+again. Rows only ever add up, so two processes (a run, a replay) can write it side by side. Which entry is the newest is
+decided by the ledger's own versions, never by a clock: clocks are set back.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from distributary.config.quantities import absolute
@@ -63,6 +64,7 @@ LEDGER_SCHEMA = pa.schema(
         ("about", pa.string()),
         ("warnings", pa.map_(pa.string(), pa.int64())),
         ("widened", pa.map_(pa.string(), pa.string())),
+        ("sequence", pa.int64()),
     ]
 )
 
@@ -81,6 +83,8 @@ FILES_KEPT_HOURS = 1
 """What a fold has replaced, and commits before a checkpoint, stay for readers that are at it."""
 PROPERTIES = {"delta.logRetentionDuration": f"interval {FILES_KEPT_HOURS} hour"}
 """Of the ledger's table. Delta's own default is 30 days, a file a batch."""
+LONGEST_REST_SEC = 3600.0
+"""So long a parked table rests at most before it is tried again."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,8 @@ class Entry:
     Of change files, `table` is the log table. `merged`: the merged table; `merge_state`: merged, waiting, parked,
     append_only (no keys) or off. `upserts`, `deletes`: keys written to it; `stale`: events older than what it has.
     `about`: source table and key columns, as JSON. `warnings`: rows written that break an expectation, by its name.
-    `widened`: columns that got a wider type: `score` -> `int -> bigint`.
+    `widened`: columns that got a wider type: `score` -> `int -> bigint`. `sequence`: greater for who saw the other's
+    entries when it was decided; 0 where an earlier version wrote it.
     """
 
     stream: str
@@ -126,6 +131,7 @@ class Entry:
     about: str | None = None
     warnings: Mapping[str, int] = field(default_factory=dict)
     widened: Mapping[str, str] = field(default_factory=dict)
+    sequence: int = field(default=0, compare=False)
 
 
 _SUMS = ("rows_in", "rows_written", "rows_quarantined", "tombstones", "batches", "upserts", "deletes", "stale")
@@ -161,10 +167,17 @@ def add(before: Entry | None, entry: Entry) -> Entry:
 def read_entries(state_root: str, store: Store) -> list[Entry]:
     """All entries of a ledger, oldest first; old ones may have been added up. Raises DeltaError, OSError."""
     table = append.open_table(join(state_root, "ledger"), store)
-    if table is None:
-        return []
-    rows = table.to_pyarrow_table().sort_by([("finished_at", "ascending"), ("batch", "ascending")])
-    return [_entry(row) for row in _rows(rows)]
+    return [] if table is None else _entries(table)
+
+
+def _entries(table: DeltaTable) -> list[Entry]:
+    return sorted((_entry(row) for row in _rows(table.to_pyarrow_table())), key=_order)
+
+
+def _order(entry: Entry) -> tuple[int, int, int]:
+    """Oldest first. A stream's batches come one after the other, and so do their sequences; what has the same one is
+    one commit, or two that did not know of each other. Only entries of earlier versions are ordered by time."""
+    return entry.sequence, 0 if entry.sequence else entry.finished_at, entry.batch
 
 
 def _entry(row: Mapping[str, Any]) -> Entry:
@@ -212,7 +225,8 @@ class Ledger:
             entry = replace(entry, **kept)
         self.newest[entry.route] = entry
         if entry.route is None:
-            self.own[entry.stream] = entry
+            if entry.batch >= self.finished.get(entry.stream, -1):
+                self.own[entry.stream] = entry
             self.finished[entry.stream] = max(entry.batch, self.finished.get(entry.stream, -1))
 
     def entries(self) -> list[Entry]:
@@ -233,7 +247,7 @@ class Ledger:
         return {
             e.route: e.error or "parked"
             for e in self.newest.values()
-            if e.route is not None and e.state == "parked" and (e.retry_at or 0) > now * 1e6
+            if e.route is not None and e.state == "parked" and is_resting(e.retry_at, now)
         }
 
     def record(self, stream: str, batch: int, entries: Sequence[Entry], details: Mapping[str, Any]) -> None:
@@ -267,7 +281,9 @@ class Ledger:
         table = append.open_table(self.uri, self.store)
         if table is not None and append.committed_batch(table, mark.app) >= mark.batch:
             return False
-        files = [write_data_file(self.uri, _table(entries), self.store)]
+        sequence = 1 if table is None else int(table.version()) + 2
+        numbered = [replace(e, sequence=sequence) for e in entries]
+        files = [write_data_file(self.uri, _table(numbered), self.store)]
         found = None if table is None else append.arrow_schema(table)
         evolution = evolve(found, [LEDGER_SCHEMA], Policy(type_change="new_column"))
         append.commit_append(table, self.uri, evolution, files, mark, Owner(self.pipeline, ""), self.store, PROPERTIES)
@@ -286,19 +302,22 @@ class Ledger:
         return {} if own is None or own.batch != batch else dict(json.loads(own.details or "{}"))
 
     def compact(self) -> None:
-        """Rewrite the ledger as one file, with old entries added up per route. Another writer's commit wins."""
+        """Rewrite the ledger as one file, with old entries added up per route. Another fold's commit wins.
+
+        Read and replaced from one handle: what others append meanwhile is neither in what is read nor in what goes.
+        """
         table = append.open_table(self.uri, self.store)
         if table is None:
             return
-        entries = self.entries()
+        entries = _entries(table)
         # Replays and losses are few, and each is found again by its own stream.
         few = [e for e in entries if not is_batch(e.stream) and e.stream != MERGE]
         batches = [e for e in entries if is_batch(e.stream) or e.stream == MERGE]
         many = max(0, len(batches) - KEPT_ROWS)
         old, recent = batches[:many], batches[many:]
-        kept = sorted([*few, *totals(old).values(), *recent], key=lambda e: e.finished_at)
+        kept = sorted([*few, *totals(old).values(), *recent], key=_order)
         try:
-            write_deltalake(table, _table(kept), mode="overwrite")
+            write_deltalake(table, _table(kept), mode="overwrite", schema_mode="merge")
         except CommitFailedError:
             return
         self._rows = len(kept)
@@ -314,6 +333,12 @@ class Ledger:
             with suppress(CommitFailedError):
                 table.alter.set_table_properties(PROPERTIES)
         table.vacuum(retention_hours=FILES_KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
+
+
+def is_resting(retry_at: int | None, now: float) -> bool:
+    """Is a rest up to `retry_at` (microseconds since 1970) on at `now` (seconds)? None is longer than the longest: a
+    time further away was written by a clock that has been set back since."""
+    return 0 < (retry_at or 0) / 1e6 - now <= LONGEST_REST_SEC
 
 
 def replay_stream(number: int) -> str:
@@ -340,7 +365,7 @@ def _rows(table: pa.Table) -> list[dict[str, Any]]:
     for row in rows:
         # A ledger that an earlier version began has no such columns in its old files.
         row.update({name: dict(row.get(name) or ()) for name in _MAPS})
-        row.update({name: row.get(name) or 0 for name in _SUMS})
+        row.update({name: row.get(name) or 0 for name in (*_SUMS, "sequence")})
     return rows
 
 

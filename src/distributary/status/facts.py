@@ -128,15 +128,15 @@ def status(
         raise StoreUnreadable(path=config.state_root, detail=f"{type(e).__name__}: {e}") from e
     at = now()
     tables = _tables(entries, kept, at)
-    own = [e for e in entries if e.route is None and is_batch(e.stream)]
+    last = max(_last_of_streams(entries), key=lambda e: e.finished_at, default=None)
     running = _any_runs(running_parts)
     batch = _newest_batch(entries)
     return Status(
         pipeline=config.pipeline,
         at=_iso(int(at * 1e6)) or "",
         running=running,
-        last_batch=own[-1].batch if own else None,
-        finished_at=_iso(own[-1].finished_at) if own else None,
+        last_batch=last.batch if last else None,
+        finished_at=_iso(last.finished_at) if last else None,
         lag_rows=lag.rows,
         rows=sum(t.rows for t in tables),
         quarantined=kept.rows.total(),
@@ -164,7 +164,7 @@ def _books(config: Pipeline, store: Store) -> tuple[list[Entry], Kept]:
         quarantine = quarantine_uri(part.state_root)
         kept.add(count_quarantine(open_table(quarantine, store), quarantine, store, entries, done))
         found += entries
-    return sorted(found, key=lambda e: e.finished_at), kept
+    return found, kept
 
 
 def _streams(config: Pipeline, store: Store) -> tuple[StreamRecord, ...]:
@@ -288,8 +288,14 @@ def _newest_batch(entries: Sequence[Entry]) -> list[Entry]:
     by_batch: dict[tuple[str, int], list[Entry]] = {(e.stream, e.batch): [] for e in own}
     for entry in entries:
         by_batch.get((entry.stream, entry.batch), []).append(entry)
-    batches = list(by_batch.values())
-    return next((b for b in reversed(batches) if sum(e.rows_in for e in b)), batches[-1] if batches else [])
+    filled = [e for e in own if sum(one.rows_in for one in by_batch[e.stream, e.batch])]
+    last = max(_last_of_streams(filled or own), key=lambda e: e.finished_at, default=None)
+    return [] if last is None else by_batch[last.stream, last.batch]
+
+
+def _last_of_streams(entries: Sequence[Entry]) -> list[Entry]:
+    """Each stream's own entry of its last batch. Only among streams side by side does the clock say which is newer."""
+    return list({e.stream: e for e in entries if e.route is None and is_batch(e.stream)}.values())
 
 
 def _iso(micros: int | None) -> str | None:

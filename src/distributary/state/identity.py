@@ -1,0 +1,83 @@
+"""Is the source still the one that the stream began with? Asked after a batch was read, before anything is written.
+
+A topic or table that was deleted and made anew under its name goes on being read at the old place: what is before that
+place in the new one would never be read, and nobody would know. An id never comes back, so a source that has its own
+after a batch's last row was read had it for all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from deltalake.exceptions import DeltaError
+
+from distributary.config import DeltaSource, KafkaSource, Pipeline
+from distributary.errors import SourceDataLost, SourceDown, SourceReplaced
+from distributary.sources.delta_batch import store_of_source
+from distributary.sources.kafka import TopicIds
+from distributary.state.checkpoint import TOPICS_FILE, read_offsets
+from distributary.tables.append import open_table
+from distributary.tables.store import Store
+
+
+class SourceIdentity:
+    """Of one run. Keeps its connection, and the topics' ids that it has seen."""
+
+    def __init__(self, config: Pipeline, store: Store) -> None:
+        self.config = config
+        self.store = store
+        self._topics: TopicIds | None = None
+        self._seen: dict[str, str] | None = None
+
+    def check(self, batch: int) -> list[str]:
+        """What was lost and agreed to (`on_data_loss: continue`), in words. `batch`: the one that runs.
+
+        Raises SourceDataLost, SourceReplaced, SourceMissing, SourceDown, OSError.
+        """
+        source = self.config.source
+        if self.config.layout == "two_hop":
+            path = self.config.bronze_path
+            self._check_table(batch, path, _table_id(path, self.store))
+        elif isinstance(source, KafkaSource):
+            return self._check_topics(source)
+        elif isinstance(source, DeltaSource) and (store := store_of_source(source, self.config.tables)) is not None:
+            self._check_table(batch, source.path, _table_id(source.path, store))
+        return []
+
+    def _check_topics(self, source: KafkaSource) -> list[str]:
+        if self._topics is None or self._seen is None:
+            self._topics = TopicIds(source)
+            self._seen = json.loads(self.store.get(self.config.state_root, TOPICS_FILE) or b"{}")
+        now = self._topics.now()
+        lost = made_anew(self._seen, now)
+        if lost and source.on_data_loss == "fail":
+            raise SourceDataLost(source=f"Kafka at {source.bootstrap_servers}", detail="; ".join(lost))
+        if now.items() - self._seen.items():
+            self._seen = {**self._seen, **now}
+            self.store.put_whole(self.config.state_root, TOPICS_FILE, json.dumps(self._seen).encode())
+        return lost
+
+    def _check_table(self, batch: int, path: str, now: str | None) -> None:
+        """Spark's offsets say which table the stream has begun with."""
+        offsets = read_offsets(self.config.checkpoint_path, self.store, batch) or [{}]
+        began = offsets[0].get("reservoirId")
+        if began is not None and now != began:
+            raise SourceReplaced(source=path, began=began, now=now or "there is no table")
+
+
+def made_anew(seen: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Topics that have another id than before, in words."""
+    return [
+        f"topic {name} was deleted and made again (id {seen[name]} is now {found})"
+        for name, found in now.items()
+        if seen.get(name, found) != found
+    ]
+
+
+def _table_id(path: str, store: Store) -> str | None:
+    try:
+        table = open_table(path, store)
+    except (DeltaError, OSError) as e:
+        raise SourceDown(source=path, detail=str(e)) from e
+    return None if table is None else str(table.metadata().id)

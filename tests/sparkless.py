@@ -22,6 +22,7 @@ from distributary.cdc.micro_batch import Changes
 from distributary.cdc.writer import ChangeWriter
 from distributary.pipeline import RunReport
 from distributary.state.ledger import Ledger
+from distributary.state.provenance import Provenance
 from distributary.tables.store import Store
 from tests.shop import Shop
 
@@ -65,6 +66,7 @@ class Sparkless(Shop):
         store = Store.of(self.config.tables)
         ledger = Ledger(self.config.state_root, self.config.pipeline, store)
         changes = Changes(Here(), self.config, store)  # type: ignore[arg-type]
+        changes.will_write = Provenance(self.config, ledger).check
         writer = ChangeWriter(self.config, changes, ledger)
         feed = Feed(self.config, changes, ledger, threading.Lock())
         feed.begin(True, lambda _: None)

@@ -26,7 +26,7 @@ LAYERS = [
     "notices state.journal state.ledger state.lock state.streams",
     "state.cleaning state.checkpoint_damage",
     "state.checkpoint state.shares catalog recount schemas",
-    "bronze.table state.layout state.identity state.orphans",
+    "bronze.table state.layout state.identity state.provenance",
     "fanout.spool fanout.orders fanout.packing fanout.workers",
     "cdc",
     "fanout.chunks",

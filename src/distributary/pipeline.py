@@ -51,7 +51,7 @@ from distributary.state.identity import SourceIdentity
 from distributary.state.layout import claim_layout
 from distributary.state.ledger import Ledger
 from distributary.state.lock import books_of, only_run
-from distributary.state.orphans import check_tables
+from distributary.state.provenance import Provenance
 from distributary.tables.store import Store, join, local_path
 from distributary.views import refresh
 
@@ -192,6 +192,7 @@ class Run:
         fanout.files = self._files
         self.identity = SourceIdentity(self.config, self.store)
         fanout.was_read = self._check_source
+        fanout.will_write = Provenance(self.config, self.ledger).check
         self.writer = BatchWriter(self.config, fanout, self.ledger)
         self.replay = Replay(self.config, self.ledger, fanout)
 
@@ -215,6 +216,7 @@ class Run:
             raise BadInput(detail="a pipeline of change files is one stream; it cannot be spread over several")
         changes = Changes(self.spark, self.config, self.store)
         changes.on_spark.update(self._on_spark())
+        changes.will_write = Provenance(self.config, self.ledger).check
         self.writer = ChangeWriter(self.config, changes, self.ledger)
         self.replay = self.feed = Feed(self.config, changes, self.ledger, self._busy)
 
@@ -226,7 +228,6 @@ class Run:
         with books_of(self.config.state_root):
             claim_layout(self.config, self.store)
             check_checkpoint(self.config, self.ledger)
-            check_tables(self.config, self.ledger, self.store)
             if self.config.layout != "two_hop":
                 check_topics(self.config, self.store, self.ledger)
         if self.config.layout == "wide":

@@ -106,6 +106,8 @@ class Changes:
         """The last batch's parcel in the file ledger."""
         self.reached: Callable[[int], None] = lambda _: None
         """Hears of each batch's parcel as the batch begins."""
+        self.will_write: Callable[[Mapping[str, Sequence[str]], str], None] = lambda *_: None
+        """Hears which tables a stream is to write, by route, before it does; may raise (`state.provenance`)."""
         self._slots = spark.sparkContext.defaultParallelism
         self._last: tuple[str, int] | None = None
 
@@ -126,6 +128,7 @@ class Changes:
             self.merge_tips.clear()
         files, aside = self._files(rows)
         routes = self._settle(files, stream, batch)
+        self.will_write(self._tables(routes), stream)
         self._last = (stream, batch)
         # Only this batch's tips: orders travel with every task.
         here = {route for found in routes.values() for route in found}
@@ -142,6 +145,12 @@ class Changes:
         delivered = self._delivered(result, _released(result, aside, whole), orders)
         delivered.seconds = {"look": looked - started, "deliver": time.monotonic() - looked, **_spent(result)}
         return delivered
+
+    def _tables(self, routes: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
+        """Addresses of the tables, as far as their names in the source are known."""
+        sources = {r: self.files.sources[r] for found in routes.values() for r in found if r in self.files.sources}
+        both = {r: (self.named.log(source), self.named.merged(source)) for r, source in sources.items()}
+        return {route: [uri for uri in uris if uri is not None] for route, uris in both.items()}
 
     def _settle(self, files: Sequence[WorkFile], stream: str, batch: int) -> Mapping[str, tuple[str, ...]]:
         """The routes of the files; where the batch was attempted before, those of that attempt. Raises OSError."""

@@ -32,6 +32,8 @@ class FileRoutes:
     def __init__(self, reading: Reading, source_options: Mapping[str, str]) -> None:
         self._reading = reading
         self._options = source_options
+        self.sources: dict[str, SourceTable] = {}
+        """Route -> the table of the source, of all that were found in a file's first event."""
         self._known: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def routes(self, files: Sequence[WorkFile]) -> dict[str, tuple[str, ...]]:
@@ -48,6 +50,7 @@ class FileRoutes:
         with ThreadPoolExecutor(PEEKS_AT_A_TIME) as pool:
             for (key, alike), source in zip(unknown.items(), pool.map(self._first, unknown.values()), strict=True):
                 routes = () if source is None else (source.route,)
+                self.sources |= {} if source is None else {source.route: source}
                 found |= dict.fromkeys((file.path for file in alike), routes)
                 if source is not None and key[0]:
                     self._known[key] = routes

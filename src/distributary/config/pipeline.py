@@ -87,9 +87,9 @@ class Pipeline(Model):
     )
     new_state: Literal["refuse", "continue"] = Field(
         default="refuse",
-        description="What a run does when its tables have rows of a stream that the state folder does not know, as "
-        "when that folder was lost or `state` was changed. `refuse`: end with an error. `continue`: read the source "
-        "from where a first run begins, whatever the tables hold.",
+        description="What a run does over tables of this pipeline of which its state knows nothing, since `state` was "
+        "changed or the folder lost. `refuse`: end with an error. `continue`: write to them all the same; the source "
+        "is read from its beginning, so rows come twice. Needed until each of these tables has got rows again.",
     )
     checkpoint: Folder | None = Field(
         default=None, description="Folder of Spark's checkpoint; without it `<state>/checkpoint`."
@@ -106,7 +106,7 @@ class Pipeline(Model):
     _references: dict[KeyPath, str] = PrivateAttr(default_factory=dict)
     _share: Share | None = PrivateAttr(default=None)
     _key: str | None = PrivateAttr(default=None)
-    _whole_state: str | None = PrivateAttr(default=None)
+    _whole: Self | None = PrivateAttr(default=None)
     _relative: tuple[str, ...] = PrivateAttr(default=())
 
     @model_validator(mode="before")
@@ -220,7 +220,12 @@ class Pipeline(Model):
     @property
     def whole_state(self) -> str:
         """`state_root` of the whole pipeline: what its streams share lies there."""
-        return self._whole_state or self.state_root
+        return self.whole.state_root
+
+    @property
+    def whole(self) -> Self:
+        """The pipeline that this is one stream of; itself where it is no part of another."""
+        return self._whole or self
 
     @property
     def checkpoint_path(self) -> str:
@@ -255,7 +260,7 @@ class Pipeline(Model):
         """This pipeline with state and checkpoint in `folder` below its own."""
         checkpoint = None if self.checkpoint is None else f"{self.checkpoint.rstrip('/')}/{folder}"
         found = self.model_copy(update={"state": f"{self.state_root}/{folder}", "checkpoint": checkpoint})
-        found._whole_state = self.whole_state
+        found._whole = self.whole
         return found
 
     @property

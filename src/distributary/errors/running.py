@@ -119,10 +119,9 @@ class CheckpointLost(BadInput):
 class StateLost(BadInput):
     condition = "STATE_LOST"
     template = (
-        "pipeline {pipeline}: table {table} has rows of stream {stream}, of which the state folder {state} knows "
-        "nothing. The source would be read from the beginning, and every row written twice. Give the pipeline its "
-        "state folder back (key state), or remove its tables by hand and begin anew. To read it all again knowingly: "
-        "new_state: continue"
+        "pipeline {pipeline}: {found} of stream {stream}, of which the state folder {state} knows nothing. To go on "
+        "would write rows twice, or lose what was set aside. Give the pipeline its state folder back (key state), or "
+        "remove its tables by hand and begin anew. To go on knowingly: new_state: continue"
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -70,6 +70,8 @@ class Fanout:
         """The files that a batch stands for, where its tasks can read them; else Spark brings the rows."""
         self.was_read: Callable[[int], None] = lambda _: None
         """Called once a batch has been read, before it is decided; raises where it must not be."""
+        self.will_write: Callable[[Mapping[str, Sequence[str]], str], None] = lambda *_: None
+        """Hears which tables a stream is to write, by route, before it does; may raise (`state.provenance`)."""
 
     def write(self, rows: DataFrame, stream: str, batch: int, parked: Mapping[str, str]) -> Delivered:
         """Write one batch. `parked`: routes that are not tried, and why; their rows are kept aside.
@@ -98,6 +100,7 @@ class Fanout:
             killed = {**self.killed, **self.journal.killed(stream, batch)}
             orders = replace(self.orders(stream, batch, refused, parked), tips=tips, killed=killed)
             orders = self.admit(chunks, orders)
+            self.will_write(_tables(writers, orders), stream)
             delivered = self._deliver(chunks, writers, orders, compiled)
         delivered.seconds = {"cut": cut - started, "deliver": time.monotonic() - cut}
         return delivered
@@ -217,3 +220,8 @@ class Fanout:
                 self.tips[route] = outcome.tip
             elif outcome.state != "empty":
                 self.tips.pop(route, None)
+
+
+def _tables(routes: Iterable[str], orders: Orders) -> dict[str, list[str]]:
+    """Addresses of the tables that a batch writes, by the route of their owner."""
+    return {orders.owner(r).route: [orders.table(r)] for r in routes if r not in orders.special}

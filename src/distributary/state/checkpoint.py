@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from distributary.config import DatastreamSource, KafkaSource, Pipeline
-from distributary.errors import CheckpointDamaged, CheckpointLost, SourceDataLost
+from distributary.errors import CheckpointDamaged, CheckpointLost, SourceDataLost, StateLost
 from distributary.sources.kafka import Topic, describe_topics
 from distributary.state.checkpoint_damage import Checkpoint
 from distributary.state.journal import Journal
@@ -58,7 +58,7 @@ def is_handed_over(config: Pipeline, store: Store) -> bool:
 
 def check_checkpoint(config: Pipeline, ledger: Ledger) -> None:
     """Raises CheckpointLost when the checkpoint is not the one that the ledger knows, or is older than it;
-    CheckpointDamaged when Spark cannot read it."""
+    CheckpointDamaged when Spark cannot read it; StateLost when it has finished batches and the ledger none."""
     known = {s: b for s, b in ledger.finished.items() if is_batch(s)}
     stream = max(known, key=lambda s: known[s], default=None)
     checkpoint, journal = Checkpoint(config.checkpoint_path, ledger.store), Journal(config.state_root, ledger.store)
@@ -70,6 +70,7 @@ def check_checkpoint(config: Pipeline, ledger: Ledger) -> None:
 
     checkpoint.check(-1 if stream is None else known[stream], stream, begun)
     if stream is None:
+        _check_first_start(config, ledger)
         return
     found = checkpoint.stream_id()
     about = {"pipeline": config.pipeline, "ledger": ledger.uri, "checkpoint": config.checkpoint_path}
@@ -79,6 +80,16 @@ def check_checkpoint(config: Pipeline, ledger: Ledger) -> None:
     if read_offsets(config.checkpoint_path, ledger.store, known[found]) is None:
         says = f"has not begun batch {known[found]}, which the ledger has finished"
         raise CheckpointLost(**about, known=found, found=says)
+
+
+def _check_first_start(config: Pipeline, ledger: Ledger) -> None:
+    """A checkpoint apart from the state folder may have outlived it, and with it the books and the rows set aside."""
+    if config.new_state == "continue" or is_handed_over(config, ledger.store):
+        return
+    if last_committed(config.checkpoint_path, ledger.store) is not None:
+        stream = Checkpoint(config.checkpoint_path, ledger.store).stream_id()
+        about = {"pipeline": config.pipeline, "state": config.state_root}
+        raise StateLost(**about, found=f"checkpoint {config.checkpoint_path} has batches", stream=stream)
 
 
 def check_topics(config: Pipeline, store: Store, ledger: Ledger) -> None:

@@ -166,11 +166,11 @@ def spark_needed(table: DeltaTable, partitioned_by: Sequence[str] = ()) -> str |
     return None
 
 
-def history_marks(table: DeltaTable, route: str | None = None) -> set[tuple[str, int]]:
+def history_marks(table: DeltaTable, route: str | None = None, *, limit: int | None = None) -> set[tuple[str, int]]:
     """(stream, batch) of every commit of ours that the table's log still has, by either engine. `route`: leave out
-    commits to a table of many routes that did not take it."""
+    commits to a table of many routes that did not take it. `limit`: of the newest so many commits."""
     found = set()
-    for commit in table.history():
+    for commit in table.history(limit=limit):
         about = {**commit, **_user_metadata(commit)}
         if APP_KEY in about and (route is None or ROUTES_KEY not in about or route in json.loads(about[ROUTES_KEY])):
             found.add((str(about[APP_KEY]), int(about[BATCH_KEY])))

@@ -1,0 +1,101 @@
+"""Whose rows are in a table that this state knows nothing of? Asked before a batch writes to it for the first time.
+
+A state folder that was lost, emptied or moved (`state:`) leaves tables behind. A stream that begins over them reads its
+source from the beginning, and would write every row again. Their commits say which stream made them (`append.Mark`);
+a stream of which no ledger of the pipeline knows is one whose state is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from deltalake import DeltaTable
+
+from distributary.border import contained
+from distributary.config import Pipeline
+from distributary.errors import StateLost, StoreDown
+from distributary.state.checkpoint import readable_stream_id
+from distributary.state.ledger import Ledger
+from distributary.state.shares import parts
+from distributary.tables import append
+from distributary.tables.append import Owner
+from distributary.tables.outage import is_store_fault
+from distributary.tables.store import Store
+
+AT_A_TIME = 16
+NEWEST_COMMITS = 20
+"""Commits in which a stream's mark is looked for first; upkeep has none. All of the log is read where there is none."""
+
+_STREAM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class Provenance:
+    """Asks once for each route in the life of a run, and only for those that its ledger has never written."""
+
+    def __init__(self, config: Pipeline, ledger: Ledger) -> None:
+        self.config = config
+        self.ledger = ledger
+        self._asked: set[str] = set()
+        self._known: set[str] | None = None
+
+    def check(self, tables: Mapping[str, Sequence[str]], stream: str) -> None:
+        """`tables`: route ("" for a table of all routes) -> addresses of its tables. `stream`: the one that is to write
+        them.
+
+        Raises StateLost where a table is this pipeline's own, but no stream that is known has written it; StoreDown,
+        DeltaError, OSError.
+        """
+        if self.config.new_state == "continue":
+            return
+        new = [route for route in tables if route not in self._asked and not self._has_written(route)]
+        places = [(route, uri) for route in new for uri in tables[route]]
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            for (_, uri), found in zip(places, pool.map(lambda place: self._streams(*place), places), strict=True):
+                if found and stream not in found and not found & self._streams_known():
+                    about = {
+                        "pipeline": self.config.pipeline,
+                        "found": f"table {uri} has rows",
+                        "stream": sorted(found)[0],
+                    }
+                    raise StateLost(**about, state=self.config.whole_state)
+        self._asked.update(new)
+
+    def _has_written(self, route: str) -> bool:
+        """By the ledger. A table that is parked may never have been opened."""
+        newest = self.ledger.newest.get(route)
+        return newest is not None and newest.state != "parked"
+
+    def _streams(self, route: str, uri: str) -> set[str]:
+        """The streams whose marks the newest commits have; none of a table that is not there, or another's, or that
+        cannot be read: its own task finds that too, and parks it. Raises what is the store's fault."""
+        try:
+            table = append.open_table(uri, self.ledger.store)
+            if table is None or Owner.of(table) != Owner(self.config.pipeline, route):
+                return set()
+            return _marked(table, NEWEST_COMMITS) or _marked(table, None)
+        except BaseException as e:
+            why = contained(e)
+            if is_store_fault(e):
+                raise StoreDown(path=uri, detail=why) from e
+            return set()
+
+    def _streams_known(self) -> set[str]:
+        if self._known is None:
+            self._known = _streams_of(self.config.whole, self.ledger.store)
+        return self._known
+
+
+def _marked(table: DeltaTable, limit: int | None) -> set[str]:
+    apps = {app for app, _ in append.history_marks(table, limit=limit)}
+    return {found[0] for app in apps if (found := _STREAM.match(app))}
+
+
+def _streams_of(config: Pipeline, store: Store) -> set[str]:
+    """The streams of all parts of a pipeline, also of one that has not finished a batch."""
+    found: set[str] = set()
+    for part in parts(config, store):
+        found |= set(Ledger(part.state_root, part.pipeline, store).finished)
+        found |= {readable_stream_id(part.checkpoint_path, store) or ""}
+    return found

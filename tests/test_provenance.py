@@ -1,0 +1,159 @@
+"""A state folder that is lost, emptied or another one than before cannot double the rows of tables it left behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from distributary.errors import ConfigError, StateLost
+from distributary.shares import Division
+from distributary.state.checkpoint import check_checkpoint
+from distributary.state.ledger import Entry, Ledger
+from distributary.state.provenance import Provenance
+from distributary.state.shares import claim
+from distributary.tables import append
+from distributary.tables.append import Mark, Owner, commit_append
+from distributary.tables.datafile import write_data_file
+from distributary.tables.evolve import Policy, evolve
+from distributary.tables.store import Store
+from tests import sparkless
+from tests.scenarios import Scenario
+from tests.shop import backfilled, mysql_table, order
+from tests.sparkless import Sparkless
+
+STORE = Store()
+ROWS = pa.table({"n": pa.array([1, 2], pa.int64())})
+OLD, NEW = str(uuid.UUID(int=1)), str(uuid.UUID(int=2))
+
+
+class Tables:
+    """A pipeline's tables as some streams have left them; no Spark."""
+
+    def __init__(self, root: Path, **keys: Any) -> None:
+        self.scenario = Scenario(root, **keys)
+        self.config = self.scenario.config
+        self.root = Path(self.config.tables.root)
+
+    def write(self, route: str, *apps: str, pipeline: str | None = None) -> None:
+        uri = str(self.root / route)
+        for batch, app in enumerate(apps):
+            table = append.open_table(uri, STORE)
+            evolution = evolve(None if table is None else append.arrow_schema(table), [ROWS.schema], Policy())
+            owner = Owner(pipeline or self.config.pipeline, route)
+            commit_append(table, uri, evolution, [write_data_file(uri, ROWS, STORE)], Mark(app, batch), owner, STORE)
+
+    def check(self, *routes: str, stream: str = NEW, config: Any = None) -> None:
+        part = config or self.config
+        tables = {route: [str(self.root / route)] for route in routes}
+        Provenance(part, Ledger(part.state_root, part.pipeline, STORE)).check(tables, stream)
+
+
+def test_a_table_of_a_stream_that_no_ledger_knows_is_refused(lake: Path) -> None:
+    tables = Tables(lake)
+    tables.write("a", OLD)
+    tables.check("b")
+    with pytest.raises(StateLost) as caught:
+        tables.check("b", "a")
+    assert caught.value.parameters["stream"] == OLD
+    assert str(tables.root / "a") in caught.value.parameters["found"]
+
+
+def test_a_stream_goes_on_over_its_own_tables_also_where_it_died_before_the_ledger(lake: Path) -> None:
+    tables = Tables(lake)
+    tables.write("a", NEW)
+    tables.write("b", OLD, NEW)
+    tables.check("a", "b")
+
+
+def test_upkeep_and_replays_say_nothing_of_a_table_nor_does_another_pipelines_table(lake: Path) -> None:
+    tables = Tables(lake)
+    tables.write("only-replayed", "replay-1")
+    tables.write("others", OLD, pipeline="another")
+    tables.write("kept", OLD, *(f"upkeep-{n}" for n in range(30)))
+    tables.check("only-replayed", "others")
+    with pytest.raises(StateLost):
+        tables.check("kept")
+
+
+def test_a_route_that_the_ledger_knows_is_not_looked_at_again(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = Tables(lake)
+    tables.write("a", OLD)
+    Ledger(tables.config.state_root, tables.config.pipeline, STORE).record(
+        NEW, 0, [Entry(NEW, 0, "a", state="written"), Entry(NEW, 0, None)], {}
+    )
+    opened: list[str] = []
+    monkeypatch.setattr(append, "open_table", lambda uri, _: opened.append(uri))
+    provenance = Provenance(tables.config, Ledger(tables.config.state_root, tables.config.pipeline, STORE, []))
+    for _ in range(3):
+        provenance.check({"z": [str(tables.root / "z")]}, NEW)
+    assert opened == [str(tables.root / "z")], "once in a run"
+    monkeypatch.undo()
+    tables.check("a")
+
+
+def test_a_table_that_cannot_be_read_is_left_to_its_own_task(lake: Path) -> None:
+    tables = Tables(lake)
+    tables.write("a", OLD)
+    (tables.root / "a/_delta_log" / f"{0:020d}.json").write_bytes(b"nonsense\n")
+    tables.check("a")
+
+
+def test_shares_know_the_streams_of_one_another_and_of_those_before_them(lake: Path) -> None:
+    """A route may come to another share by a hand-over; its table then has the old share's marks."""
+    tables = Tables(lake)
+    division = Division.even(2)
+    first, second = (tables.config.for_share(share) for share in division.shares(claim(tables.config, division, STORE)))
+    Ledger(first.state_root, first.pipeline, STORE).record(OLD, 0, [Entry(OLD, 0, None)], {})
+    tables.write("a", OLD)
+    tables.write("b", str(uuid.UUID(int=3)))
+    tables.check("a", config=second)
+    with pytest.raises(StateLost):
+        tables.check("b", config=second)
+
+
+def test_to_go_on_knowingly_is_a_key(lake: Path) -> None:
+    tables = Tables(lake, new_state="continue")
+    tables.write("a", OLD)
+    tables.check("a")
+    with pytest.raises(ConfigError):
+        Tables(lake, new_state="maybe")
+
+
+def test_change_files_are_not_written_again_over_tables_of_a_state_that_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Sparkless(tmp_path)
+    orders = mysql_table()
+    shop.send(backfilled(orders, order(1, "new")), backfilled(orders, order(2, "new")))
+    shop.run()
+    before = shop.log("shop_orders_log")
+    shutil.rmtree(shop.config.state_root)
+    monkeypatch.setattr(sparkless, "STREAM", NEW)
+    with pytest.raises(StateLost):
+        shop.run()
+    assert shop.log("shop_orders_log") == before
+    shop.configure(new_state="continue")
+    shop.run()
+    assert len(shop.log("shop_orders_log")) == 2 * len(before)
+
+
+def test_a_checkpoint_that_has_outlived_its_ledger_is_refused(lake: Path) -> None:
+    """What was set aside is gone with the ledger, though the stream could go on."""
+    config = Scenario(lake, checkpoint=str(lake / "apart")).config
+    ledger = Ledger(config.state_root, config.pipeline, STORE)
+    for folder in ("offsets", "commits"):
+        (lake / "apart" / folder).mkdir(parents=True)
+    (lake / "apart/metadata").write_text(json.dumps({"id": OLD}))
+    (lake / "apart/offsets/0").write_text('v1\n{"batchWatermarkMs": 0}\n{}')
+    check_checkpoint(config, ledger)
+    (lake / "apart/commits/0").write_text('v1\n{"nextBatchWatermarkMs": 0}')
+    with pytest.raises(StateLost) as caught:
+        check_checkpoint(config, ledger)
+    assert caught.value.parameters["stream"] == OLD
+    check_checkpoint(config.model_copy(update={"new_state": "continue"}), ledger)

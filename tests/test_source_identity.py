@@ -17,6 +17,7 @@ from distributary.verify import verify
 from tests.scenarios import Scenario, message
 from tests.services.kafka import Kafka
 from tests.test_kafka_pipeline import EVENT, KafkaScenario
+from tests.test_new_checkpoint import OnKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.usefixtures("spark")]
 
@@ -94,3 +95,28 @@ def test_a_source_table_made_anew_while_the_run_goes_on_is_refused_before_anythi
         scenario.run()
     assert caught.value.parameters == {**caught.value.parameters, "began": began}
     assert verify(scenario.config).ok
+
+
+def test_a_topic_made_anew_under_hop_1_is_told_after_the_batch_and_no_later_one_is_read(
+    lake: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark alone writes bronze, so that is where it is seen first; without a word it would go on at the old offset."""
+    with kafka.topic(partitions=1) as topic:
+        laid = OnKafka(lake, kafka, topic)
+        laid.put("1", "2", "3")
+        laid.run()
+        laid.put("4")
+
+        def anew() -> None:
+            kafka.delete_topic(topic)
+            kafka.create_topic(topic, partitions=1)
+            laid.put(*(f"new {n}" for n in range(9)))
+
+        with monkeypatch.context() as patch:
+            once_before(patch, TopicIds, "now", anew)
+            for _ in range(2):
+                with pytest.raises(SourceDataLost) as caught:
+                    laid.run()
+                assert topic in caught.value.parameters["detail"]
+        bronze = DeltaTable(laid.config.bronze_path).to_pyarrow_table()
+        assert bronze.num_rows == 4

@@ -33,6 +33,7 @@ from distributary.schemas import schemas_of
 from distributary.sources.kafka import describe_topics
 from distributary.spark.failures import SPARK_ERRORS, translated
 from distributary.state.checkpoint import lost_offsets, read_offsets, stream_id
+from distributary.state.identity import Place, SourceIdentity
 from distributary.state.journal import Refusals
 from distributary.state.ledger import Ledger
 from distributary.tables import append
@@ -61,6 +62,7 @@ class Ingest:
         self.query: StreamingQuery | None = None
         self._known: set[int] = set()
         self._asked = Asked(join(hop_1_state(config), "asked"), self.store)
+        self.identity = SourceIdentity(config, self.store, Place(hop_1_state(config), hop_1_checkpoint(config)))
         self._start: Start | None = None
         self._outages = 0
         self._stopping = threading.Event()
@@ -171,6 +173,7 @@ class Ingest:
             newest = query.lastProgress
             if newest is not None and newest["timestamp"] != seen:
                 seen = newest["timestamp"]
+                self._check_source(query, int(newest["batchId"]))
                 for report in query.recentProgress:
                     if report["batchId"] > told and report["numInputRows"]:
                         told = report["batchId"]
@@ -182,6 +185,17 @@ class Ingest:
                     query.stop()
                     return False
         return True
+
+    def _check_source(self, query: StreamingQuery, batch: int) -> None:
+        """After each batch, which Spark alone reads and writes: is the source still the one that the stream began with?
+        Raises SourceDataLost, SourceReplaced, SourceMissing, SourceDown."""
+        try:
+            lost = self.identity.check(batch)
+        except BaseException:
+            query.stop()
+            raise
+        if lost:
+            Ledger(self.config.state_root, self.config.pipeline, self.store).note_loss(lost)
 
     def _found_again(self) -> bool:
         """Has the registry got an envelope schema now that it did not have?"""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from deltalake.exceptions import DeltaError
 
@@ -21,12 +22,28 @@ from distributary.tables.append import open_table
 from distributary.tables.store import Store
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a stream keeps what it has read: the folder of its topics' ids, and its checkpoint. `bronze`: the table
+    that it reads in place of the source, where it is the second of two hops."""
+
+    state: str
+    checkpoint: str
+    bronze: str | None = None
+
+    @classmethod
+    def of(cls, config: Pipeline) -> Place:
+        bronze = config.bronze_path if config.layout == "two_hop" else None
+        return cls(config.state_root, config.checkpoint_path, bronze)
+
+
 class SourceIdentity:
     """Of one run. Keeps its connection, and the topics' ids that it has seen."""
 
-    def __init__(self, config: Pipeline, store: Store) -> None:
+    def __init__(self, config: Pipeline, store: Store, place: Place | None = None) -> None:
         self.config = config
         self.store = store
+        self.place = place or Place.of(config)
         self._topics: TopicIds | None = None
         self._seen: dict[str, str] | None = None
 
@@ -36,9 +53,8 @@ class SourceIdentity:
         Raises SourceDataLost, SourceReplaced, SourceMissing, SourceDown, OSError.
         """
         source = self.config.source
-        if self.config.layout == "two_hop":
-            path = self.config.bronze_path
-            self._check_table(batch, path, _table_id(path, self.store))
+        if (bronze := self.place.bronze) is not None:
+            self._check_table(batch, bronze, _table_id(bronze, self.store))
         elif isinstance(source, KafkaSource):
             return self._check_topics(source)
         elif isinstance(source, DeltaSource) and (store := store_of_source(source, self.config.tables)) is not None:
@@ -48,19 +64,19 @@ class SourceIdentity:
     def _check_topics(self, source: KafkaSource) -> list[str]:
         if self._topics is None or self._seen is None:
             self._topics = TopicIds(source)
-            self._seen = json.loads(self.store.get(self.config.state_root, TOPICS_FILE) or b"{}")
+            self._seen = json.loads(self.store.get(self.place.state, TOPICS_FILE) or b"{}")
         now = self._topics.now()
         lost = made_anew(self._seen, now)
         if lost and source.on_data_loss == "fail":
             raise SourceDataLost(source=f"Kafka at {source.bootstrap_servers}", detail="; ".join(lost))
         if now.items() - self._seen.items():
             self._seen = {**self._seen, **now}
-            self.store.put_whole(self.config.state_root, TOPICS_FILE, json.dumps(self._seen).encode())
+            self.store.put_whole(self.place.state, TOPICS_FILE, json.dumps(self._seen).encode())
         return lost
 
     def _check_table(self, batch: int, path: str, now: str | None) -> None:
         """Spark's offsets say which table the stream has begun with."""
-        offsets = read_offsets(self.config.checkpoint_path, self.store, batch) or [{}]
+        offsets = read_offsets(self.place.checkpoint, self.store, batch) or [{}]
         began = offsets[0].get("reservoirId")
         if began is not None and now != began:
             raise SourceReplaced(source=path, began=began, now=now or "there is no table")

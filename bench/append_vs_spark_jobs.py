@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.result import Case, Result
 from bench.spark_jobs import create_tables, decode_all, write_batch
 from bench.workload import Place, Workload, WrongRows, batch_writer, check_games, check_tables, say, session
-from distributary.batch import BatchWriter
+from distributary.engine.batch import BatchWriter
 
 NOTE = (
     "Seconds of a warm batch (tables exist, workers and JVM have done the same before), median. Ours: the whole batch, "

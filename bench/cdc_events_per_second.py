@@ -20,12 +20,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.result import Case, Result
 from bench.workload import CORES, Place, WrongRows, in_child, say
-from distributary.batch import BatchReport
 from distributary.config import Pipeline
-from distributary.pipeline import RUN_CONF
-from distributary.pipeline import run as run_pipeline
-from distributary.simulate.change_files.bulk import BulkPlan, BulkTable, write_bulk
+from distributary.engine.batch import BatchReport
+from distributary.running.pipeline import RUN_CONF
+from distributary.running.pipeline import run as run_pipeline
 from distributary.spark.session import build_session
+from distributary_simulate.change_files.bulk import BulkPlan, BulkTable, write_bulk
 
 NOTE = (
     "Change events per second: 20 MySQL tables of ten columns, avro files as Datastream writes them. Ours: a whole run "

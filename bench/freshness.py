@@ -17,12 +17,12 @@ from tests.services.kafka import Kafka
 from bench.measure import Meter, heap_of
 from bench.result import Case, Result
 from bench.workload import CORES, TOPIC, Place, Workload, WrongRows, in_child, say, session, table_uri
-from distributary.batch import BatchReport
 from distributary.config import Pipeline
-from distributary.pipeline import Run
-from distributary.simulate.games.live import produce_live
-from distributary.simulate.games.sinks import write_kafka
+from distributary.engine.batch import BatchReport
+from distributary.running.pipeline import Run
 from distributary.tables.append import BATCH_KEY
+from distributary_simulate.games.live import produce_live
+from distributary_simulate.games.sinks import write_kafka
 
 NOTE = (
     "Seconds from the producer's send (Kafka's CreateTime) until the Delta commit that holds the record (the commit's "

@@ -16,10 +16,10 @@ from bench.measure import Meter, heap_of
 from bench.result import Case, Result
 from bench.stream import LONGEST_BATCH_SEC, HeldStream, Timed, written
 from bench.workload import Place, Workload, WrongRows, check_games, in_child, say, session
-from distributary import hops
-from distributary.batch import BatchReport
 from distributary.config import Pipeline
-from distributary.hops import PerRoute
+from distributary.engine.batch import BatchReport
+from distributary.running import hops
+from distributary.running.hops import PerRoute
 
 NOTE = (
     "Seconds of a warm round of hop 2, median of the rounds: every route gets 30 new rows of the bronze table that "

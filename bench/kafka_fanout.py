@@ -11,7 +11,7 @@ from bench.measure import MIB, Meter, heap_of
 from bench.result import Case, Result
 from bench.stream import HeldStream, Timed, written
 from bench.workload import TOPIC, Place, Workload, check_games, in_child, say, session
-from distributary.simulate.games.sinks import write_kafka
+from distributary_simulate.games.sinks import write_kafka
 
 NOTE = (
     "A warm batch of a running stream over a topic of 2 partitions whose records are there already: the stream has "

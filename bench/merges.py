@@ -18,12 +18,12 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from bench.workload import CORES, WrongRows
-from distributary.datastream.hashing import row_hash
-from distributary.datastream.model import METADATA, METADATA_TYPE, SOURCE_TYPE
-from distributary.datastream.reduce import reduce_rows
-from distributary.datastream.sequence import OrderSettings, sequence_numbers
-from distributary.fanout.tasks import SAID_DDL, heard, said
-from distributary.fanout.workers import in_worker
+from distributary.changes.hashing import row_hash
+from distributary.changes.model import METADATA, METADATA_TYPE, SOURCE_TYPE
+from distributary.changes.reduce import reduce_rows
+from distributary.changes.sequence import OrderSettings, sequence_numbers
+from distributary.engine.messages.tasks import SAID_DDL, heard, said
+from distributary.engine.workers import in_worker
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.evolve import Policy

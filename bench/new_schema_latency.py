@@ -8,7 +8,7 @@ from bench.result import Case, Result
 from bench.stream import HeldStream, Timed, written
 from bench.workload import Place, Workload, WrongRows, check_games, say, session, table_uri
 from distributary.config import Pipeline
-from distributary.simulate.games.schemas import column_name
+from distributary_simulate.games.schemas import column_name
 
 NOTE = (
     "Seconds of the batch that brings something new to a running stream (ours), against the median-sized batch before "

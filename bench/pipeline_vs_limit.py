@@ -23,7 +23,7 @@ from bench.result import Case, Result
 from bench.stream import LONGEST_BATCH_SEC, HeldStream, written
 from bench.workload import CORES, Place, Workload, WrongRows, check_games, check_tables, in_child, say, session
 from distributary.config import DeltaSource, Pipeline
-from distributary.formats.framing import split_frames
+from distributary.schemas.protobuf.framing import split_frames
 from distributary.sources.delta import ORIGIN_COLUMNS
 
 NOTE = (

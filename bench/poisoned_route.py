@@ -9,10 +9,10 @@ from statistics import median
 from bench.result import Case, Result
 from bench.stream import HeldStream, Timed
 from bench.workload import Place, Workload, WrongRows, check_games, say, session, table_uri
-from distributary.replays import replay
-from distributary.simulate.games.records import Faults, Plan
-from distributary.simulate.games.sinks import write_delta
-from distributary.simulate.games.stream import Games
+from distributary.repair.replays import replay
+from distributary_simulate.games.records import Faults, Plan
+from distributary_simulate.games.sinks import write_delta
+from distributary_simulate.games.stream import Games
 
 NOTE = (
     "Seconds from the moment the stream may take the poisoned rows until all other routes have theirs, median of the "

@@ -14,8 +14,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from bench.result import Case, Result
 from bench.workload import Place, WrongRows
-from distributary.formats.protobuf import MessageDecoder
-from distributary.registry.compile import compile_text
+from distributary.schemas.protobuf.protobuf import MessageDecoder
+from distributary.schemas.registry.compile import compile_text
 
 NOTE = (
     "Payloads to Arrow in one process, median of the rounds: rows per second (ours) against the official library "

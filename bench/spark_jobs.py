@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from bench.workload import TOPIC, Workload
-from distributary.formats.framing import split_frames
-from distributary.formats.protobuf import decoder_for
-from distributary.registry.compile import CompiledSchema
-from distributary.simulate.games.schemas import column_name
+from distributary.schemas.protobuf.framing import split_frames
+from distributary.schemas.protobuf.protobuf import decoder_for
+from distributary.schemas.registry.compile import CompiledSchema
+from distributary_simulate.games.schemas import column_name
 
 THREADS = 8
 _TIME = pa.timestamp("us", tz="UTC")

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from bench.measure import Meter, Usage
 from bench.workload import WrongRows
-from distributary.batch import BatchReport
 from distributary.config import Pipeline
-from distributary.pipeline import Run
+from distributary.engine.batch import BatchReport
+from distributary.running.pipeline import Run
 
 LONGEST_BATCH_SEC = 900.0
 

@@ -14,20 +14,20 @@ from typing import Any, ParamSpec, TypeVar
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from distributary.batch import BatchWriter
 from distributary.config import Pipeline, RegistryConfig
-from distributary.fanout.micro_batch import Fanout
+from distributary.engine.batch import BatchWriter
+from distributary.engine.messages.micro_batch import Fanout
+from distributary.engine.schemas import Schemas, registry_of
 from distributary.names import table_name
-from distributary.pipeline import RUN_CONF
-from distributary.registry import Registry, open_registry
-from distributary.registry.compile import CompiledSchema, compile_schema
-from distributary.schemas import Schemas, registry_of
-from distributary.simulate.games.records import Plan
-from distributary.simulate.games.sinks import write_delta
-from distributary.simulate.games.stream import Games
+from distributary.running.pipeline import RUN_CONF
+from distributary.schemas.registry import Registry, open_registry
+from distributary.schemas.registry.compile import CompiledSchema, compile_schema
 from distributary.spark.session import build_session
 from distributary.state.ledger import Ledger
 from distributary.tables.store import Store
+from distributary_simulate.games.records import Plan
+from distributary_simulate.games.sinks import write_delta
+from distributary_simulate.games.stream import Games
 
 CORES = 2
 """Task slots of every session, whatever the machine has: the goals are for two cores."""

@@ -14,10 +14,10 @@ from typing import Any
 
 import fastavro
 
-from distributary.datastream.model import Kind
-from distributary.simulate.changes.model import Change, Row, Table
-from distributary.simulate.changes.truth import TableTruth
-from distributary.simulate.changes.unified import Unified
+from distributary.changes.model import Kind
+from distributary_simulate.changes.model import Change, Row, Table
+from distributary_simulate.changes.truth import TableTruth
+from distributary_simulate.changes.unified import Unified
 
 Key = tuple[Any, ...]
 Rows = dict[Key, Row]

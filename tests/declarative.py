@@ -25,15 +25,15 @@ from distributary.declarative.datasets import Datasets
 from distributary.declarative.runner import Options, Runner, RunReport
 from distributary.declarative.server import client
 from distributary.declarative.update import Selection
-from distributary.formats.framing import frame
-from distributary.registry import Registry, open_registry
-from distributary.simulate.games.events import message_class
-from distributary.simulate.games.records import Plan, Record
-from distributary.simulate.games.schemas import WRAPPER_TEXT, event_text
-from distributary.simulate.games.sinks import write_delta, write_kafka
-from distributary.simulate.games.stream import Games
+from distributary.schemas.protobuf.framing import frame
+from distributary.schemas.registry import Registry, open_registry
 from distributary.state.ledger import Entry, Ledger, totals
 from distributary.tables.store import Store
+from distributary_simulate.games.events import message_class
+from distributary_simulate.games.records import Plan, Record
+from distributary_simulate.games.schemas import WRAPPER_TEXT, event_text
+from distributary_simulate.games.sinks import write_delta, write_kafka
+from distributary_simulate.games.stream import Games
 from tests.processes import SMALL_SPARK
 
 _SERVER = """

@@ -18,14 +18,14 @@ from distributary.declarative.bronze import Bronze
 from distributary.declarative.datasets import Datasets, storage
 from distributary.declarative.judge import VERDICT_SCHEMA, decode_rows, judge_values
 from distributary.declarative.known import Known, discover
-from distributary.fanout.orders import ORIGIN
-from distributary.registry import Registry, open_registry
-from distributary.schemas import Schemas
-from distributary.simulate.games.records import Faults, Plan, Record
-from distributary.simulate.games.sinks import write_delta
-from distributary.simulate.games.stream import Games
+from distributary.engine.messages.orders import ORIGIN
+from distributary.engine.schemas import Schemas
+from distributary.schemas.registry import Registry, open_registry
 from distributary.tables.append import Owner
 from distributary.tables.store import Store
+from distributary_simulate.games.records import Faults, Plan, Record
+from distributary_simulate.games.sinks import write_delta
+from distributary_simulate.games.stream import Games
 
 PLAN = Plan(
     games=2, versions=2, records=30, faults=Faults(corrupt=3, unknown_id=2, empty_name=2, tombstones=2, bad_envelope=1)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.datastream.hashing import row_hash
-from distributary.datastream.model import METADATA, METADATA_TYPE
-from distributary.datastream.sequence import sequence_numbers
+from distributary.changes.hashing import row_hash
+from distributary.changes.model import METADATA, METADATA_TYPE
+from distributary.changes.sequence import sequence_numbers
 
 START_MS = 1_767_225_600_000
 """2026-01-01 00:00:00 UTC."""

@@ -66,7 +66,7 @@ def panic() -> BaseException:
     from ptars import PtarsConfig
     from ptars._lib import ProtoRegistry
 
-    from distributary.simulate.games.events import message_class
+    from distributary_simulate.games.events import message_class
 
     descriptor = message_class('syntax = "proto3"; message m { string f1 = 1; }', "m").DESCRIPTOR
     handler = ProtoRegistry([descriptor.file.serialized_pb]).create_for_message("m", PtarsConfig())

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.config import Pipeline
+from distributary.engine.messages.orders import ORIGIN, ORIGIN_TYPE
 from distributary.errors import Reason
-from distributary.fanout.orders import ORIGIN, ORIGIN_TYPE
 from distributary.names import table_name
 from distributary.state.ledger import Entry, Ledger
 from distributary.tables import append

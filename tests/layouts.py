@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distributary import hops
-from distributary.batch import BatchReport
-from distributary.bronze.ingest import STREAM as BRONZE
 from distributary.config import Pipeline
+from distributary.engine.batch import BatchReport
+from distributary.engine.replay import ReplayReport
 from distributary.names import table_name
-from distributary.replay import ReplayReport
-from distributary.replays import replay
+from distributary.repair.replays import replay
+from distributary.running import hops
+from distributary.running.bronze.ingest import STREAM as BRONZE
 from distributary.shares import Division
-from distributary.simulate.games.records import Record
-from distributary.simulate.games.stream import Games
-from distributary.simulate.games.truth import Truth
 from distributary.state.ledger import Entry
 from distributary.state.shares import claim
 from distributary.tables.store import Store
 from distributary.tables.wide import KEY
+from distributary_simulate.games.records import Record
+from distributary_simulate.games.stream import Games
+from distributary_simulate.games.truth import Truth
 from tests.scenarios import Running, Scenario
 
 WAIT_SEC = 180.0

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distributary.simulate.change_files.files import Format
-from distributary.simulate.change_files.stream import Pace, open_source, write_server
-from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
-from distributary.simulate.databases.servers import server
-from distributary.simulate.databases.workload import Done, Workload, run_workload
 from distributary.tables import append
 from distributary.tables.files import TableFiles
 from distributary.tables.store import Store
+from distributary_simulate.change_files.files import Format
+from distributary_simulate.change_files.stream import Pace, open_source, write_server
+from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
+from distributary_simulate.databases.servers import server
+from distributary_simulate.databases.workload import Done, Workload, run_workload
 from tests.killing import run_and_kill
 from tests.processes import SMALL_SPARK
 from tests.shop import Shop

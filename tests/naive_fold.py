@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
-from distributary.datastream.model import Kind
-from distributary.simulate.change_files.events import Event
+from distributary.changes.model import Kind
+from distributary_simulate.change_files.events import Event
 
 Key = tuple[str | None, ...]
 DELETES = ("DELETE", "UPDATE-DELETE")

@@ -22,24 +22,24 @@ import yaml
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaProtocolError
 
-from distributary import hops
-from distributary.batch import BatchReport
 from distributary.config import Pipeline, RegistryConfig, load
+from distributary.engine.batch import BatchReport
+from distributary.engine.messages.micro_batch import Fanout
+from distributary.engine.replay import Replay, ReplayReport
+from distributary.engine.schemas import Schemas
 from distributary.errors import Reason
-from distributary.fanout.micro_batch import Fanout
-from distributary.formats.framing import frame
-from distributary.pipeline import RunReport, run, session_of
-from distributary.registry import Reference, Registry, open_registry
-from distributary.replay import Replay, ReplayReport
-from distributary.schemas import Schemas
-from distributary.simulate.games.events import message_class
-from distributary.simulate.games.records import Plan, Record
-from distributary.simulate.games.schemas import WRAPPER_TEXT
-from distributary.simulate.games.stream import Games
-from distributary.simulate.games.truth import Truth
+from distributary.running import hops
+from distributary.running.pipeline import RunReport, run, session_of
+from distributary.schemas.protobuf.framing import frame
+from distributary.schemas.registry import Reference, Registry, open_registry
 from distributary.state.ledger import Entry, Ledger, totals
 from distributary.state.shares import parts
 from distributary.tables.store import Store
+from distributary_simulate.games.events import message_class
+from distributary_simulate.games.records import Plan, Record
+from distributary_simulate.games.schemas import WRAPPER_TEXT
+from distributary_simulate.games.stream import Games
+from distributary_simulate.games.truth import Truth
 
 SOURCE_SCHEMA = pa.schema(
     [

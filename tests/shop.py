@@ -11,18 +11,18 @@ import pyarrow.compute as pc
 import yaml
 from deltalake import DeltaTable
 
-from distributary.audit.changes import verify_changes
-from distributary.batch import BatchReport
+from distributary.audit.judge.changes import verify_changes
+from distributary.changes.model import Kind
 from distributary.config import Pipeline, load
-from distributary.datastream.model import Kind
-from distributary.pipeline import Run, RunReport, run, session_of
-from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
-from distributary.simulate.changes.history import History
-from distributary.simulate.changes.model import CDC_METHOD, Change, Column, Position, Row, Table, backfill_change
-from distributary.simulate.changes.truth import TableTruth
-from distributary.simulate.changes.unified import INTEGER, STRING, Unified
+from distributary.engine.batch import BatchReport
+from distributary.running.pipeline import Run, RunReport, run, session_of
 from distributary.state.ledger import Entry, Ledger, totals
 from distributary.tables.store import Store
+from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
+from distributary_simulate.changes.history import History
+from distributary_simulate.changes.model import CDC_METHOD, Change, Column, Position, Row, Table, backfill_change
+from distributary_simulate.changes.truth import TableTruth
+from distributary_simulate.changes.unified import INTEGER, STRING, Unified
 from tests.scenarios import merged as merged_keys
 
 START_MS = 1_767_225_600_000

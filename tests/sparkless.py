@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from distributary.batch import BatchReport
-from distributary.cdc.feed import Feed
-from distributary.cdc.micro_batch import Changes
-from distributary.cdc.writer import ChangeWriter
-from distributary.pipeline import RunReport
+from distributary.engine.batch import BatchReport
+from distributary.engine.changes.feed import Feed
+from distributary.engine.changes.micro_batch import Changes
+from distributary.engine.changes.writer import ChangeWriter
+from distributary.running.pipeline import RunReport
 from distributary.state.ledger import Ledger
 from distributary.state.provenance import Provenance
 from distributary.tables.store import Store

@@ -12,16 +12,16 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.cdc.resync import known_route, rebuild
-from distributary.datastream.anew import BegunAnew
-from distributary.datastream.model import Kind
-from distributary.datastream.reduce import newest, reduce_rows
-from distributary.datastream.sequence import OrderSettings
+from distributary.changes.anew import BegunAnew
+from distributary.changes.model import Kind
+from distributary.changes.reduce import newest, reduce_rows
+from distributary.changes.sequence import OrderSettings
 from distributary.errors import LogBegunAnew
-from distributary.simulate.changes.model import CDC_METHOD, Change, Position
+from distributary.repair.resync_changes import known_route, rebuild
 from distributary.state.ledger import Ledger
 from distributary.tables.merge_rows import Incoming, MergeRules, as_merged
 from distributary.tables.store import Store
+from distributary_simulate.changes.model import CDC_METHOD, Change, Position
 from tests.events import START_MS, Event, backfilled, table_of
 from tests.shop import mysql_table
 from tests.sparkless import Sparkless

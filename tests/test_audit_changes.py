@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary.audit.changes import verify_changes
-from distributary.datastream.model import METADATA
-from distributary.simulate.changes.unified import DOUBLE, INTEGER, STRING, TIMESTAMP, decimal
+from distributary.audit.judge.changes import verify_changes
+from distributary.changes.model import METADATA
+from distributary_simulate.changes.unified import DOUBLE, INTEGER, STRING, TIMESTAMP, decimal
 from tests.shop import change, mysql_table
 from tests.sparkless import Sparkless
 

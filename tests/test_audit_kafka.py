@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from distributary.audit import raw_records
-from distributary.audit.raw_records import KafkaRecords, Place
+from distributary.audit.judge import raw_records
+from distributary.audit.judge.raw_records import KafkaRecords, Place
 from distributary.config import KafkaSource
 from distributary.errors import SourceDown
 from tests.services.kafka import Kafka

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary.audit.changes import verify_changes
+from distributary.audit.judge.changes import verify_changes
+from distributary.changes.model import METADATA
 from distributary.config import Pipeline
-from distributary.datastream.model import METADATA
 from distributary.errors import DistributaryError
-from distributary.simulate.change_files.stream import write_history
-from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
-from distributary.simulate.changes.history import History, HistoryPlan
+from distributary_simulate.change_files.stream import write_history
+from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
+from distributary_simulate.changes.history import History, HistoryPlan
 from tests.sparkless import Sparkless
 
 MUTATIONS = int(os.environ.get("DISTRIBUTARY_TEST_MUTATIONS", "24"))

@@ -11,21 +11,21 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary.audit import payloads
-from distributary.audit.messages import differs, message_class
-from distributary.audit.payloads import judge_payloads
-from distributary.audit.raw_records import Place
+from distributary.audit.judge import payloads
+from distributary.audit.judge.messages import differs, message_class
+from distributary.audit.judge.payloads import judge_payloads
+from distributary.audit.judge.raw_records import Place
+from distributary.audit.verify import Verification, verify
+from distributary.engine.messages.orders import ORIGIN, ORIGIN_TYPE
 from distributary.errors import SourceDown
-from distributary.fanout.orders import ORIGIN, ORIGIN_TYPE
-from distributary.formats.framing import frame
-from distributary.formats.protobuf import decoder_for
 from distributary.names import table_name
-from distributary.registry import open_registry
-from distributary.registry.compile import compile_schema, compile_text
+from distributary.schemas.protobuf.framing import frame
+from distributary.schemas.protobuf.protobuf import decoder_for
+from distributary.schemas.registry import open_registry
+from distributary.schemas.registry.compile import compile_schema, compile_text
 from distributary.state.ledger import Entry
 from distributary.tables.append import Mark, Owner
 from distributary.tables.wide import KEY, packed
-from distributary.verify import Verification, verify
 from tests.lake import Lake
 
 ENVELOPE = 'syntax = "proto3"; message E { string game_name = 1; int32 schema_id = 2; bytes payload = 3; }'

@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distributary.audit.change_events import Meta, Order, of_row
-from distributary.audit.changes import verify_changes
-from distributary.datastream.model import METADATA
-from distributary.datastream.reduce import newest
-from distributary.simulate.change_files.stream import write_history
-from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
-from distributary.simulate.changes.history import History, HistoryPlan
+from distributary.audit.judge.change_events import Meta, Order, of_row
+from distributary.audit.judge.changes import verify_changes
+from distributary.changes.model import METADATA
+from distributary.changes.reduce import newest
+from distributary_simulate.change_files.stream import write_history
+from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
+from distributary_simulate.changes.history import History, HistoryPlan
 from tests.change_histories import KINDS, Database, delivered
 from tests.event_files import avro, event, parquet, schema
 from tests.events import table_of

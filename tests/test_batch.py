@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from distributary.engine.messages.micro_batch import Fanout
 from distributary.errors import (
     AlreadyRunning,
     QuarantineLimit,
@@ -22,12 +23,11 @@ from distributary.errors import (
     SourceRewritten,
     StoreDown,
 )
-from distributary.fanout.micro_batch import Fanout
-from distributary.registry.embedded import EmbeddedRegistry
-from distributary.simulate.games.records import Faults, Plan
+from distributary.schemas.registry.embedded import EmbeddedRegistry
 from distributary.sources.data_files import BatchFiles
 from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
+from distributary_simulate.games.records import Faults, Plan
 from tests.scenarios import Scenario, dying, message
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -70,7 +70,7 @@ def test_the_tasks_read_the_files_of_a_delta_source_and_spark_the_rows_where_the
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Fanout, "cut", seen)
         if way == "rows":
-            patch.setattr("distributary.pipeline.batch_files", lambda *_: None)
+            patch.setattr("distributary.running.pipeline.batch_files", lambda *_: None)
         for _ in range(2):
             scenario.send(event(scenario, "a_game"), None, event(scenario, "b_game"), b"no envelope")
             scenario.run()
@@ -250,7 +250,7 @@ def test_a_running_stream_outlives_an_outage(lake: Path, monkeypatch: pytest.Mon
             raise RegistryDown(registry=self.name, attempts=5, detail="timed out")
         return get(self, schema_id)
 
-    monkeypatch.setattr("distributary.pipeline.FIRST_REST_SEC", 0.01)
+    monkeypatch.setattr("distributary.running.pipeline.FIRST_REST_SEC", 0.01)
     scenario.send(event(scenario, "a"))
     monkeypatch.setattr(EmbeddedRegistry, "get", flaky)
     with scenario.running() as running:
@@ -271,7 +271,7 @@ def test_a_batch_that_is_tried_again_in_the_same_run_is_written_once(
             raise OSError("the store is away")
         record(self, *args)
 
-    monkeypatch.setattr("distributary.pipeline.FIRST_REST_SEC", 0.01)
+    monkeypatch.setattr("distributary.running.pipeline.FIRST_REST_SEC", 0.01)
     monkeypatch.setattr(Ledger, "record", flaky)
     scenario.send(event(scenario, "a", "1"), event(scenario, "b", "1"))
     with scenario.running() as running:
@@ -400,7 +400,7 @@ def test_a_source_column_that_is_not_there_is_named(lake: Path) -> None:
 
 
 def test_a_source_with_the_envelope_in_columns_needs_no_envelope(lake: Path) -> None:
-    from distributary.simulate.games.sinks import write_delta
+    from distributary_simulate.games.sinks import write_delta
 
     scenario = Scenario(lake, envelope={"format": "columns"})
     games = scenario.games(Plan(games=2, versions=2, records=5, faults=Faults(corrupt=1, empty_name=2, tombstones=1)))
@@ -421,7 +421,7 @@ def test_the_first_run_can_begin_at_a_version_of_the_source(lake: Path) -> None:
 
 
 def test_a_bare_envelope_is_read_by_its_proto_file(lake: Path) -> None:
-    from distributary.simulate.games.schemas import WRAPPER_TEXT
+    from distributary_simulate.games.schemas import WRAPPER_TEXT
 
     proto = lake / "wrapper.proto"
     proto.write_text(WRAPPER_TEXT)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from distributary.errors import SimulationInvalid, SourceDown
-from distributary.simulate.changes.model import Change
-from distributary.simulate.changes.unified import (
+from distributary_simulate.changes.model import Change
+from distributary_simulate.changes.unified import (
     DOUBLE,
     FLOAT,
     INTEGER,
@@ -24,10 +24,10 @@ from distributary.simulate.changes.unified import (
     TIMESTAMP,
     decimal,
 )
-from distributary.simulate.databases.binlog import Binlog, BinlogPosition
-from distributary.simulate.databases.mysql_columns import MySqlColumn
-from distributary.simulate.databases.servers import Server, server
-from distributary.simulate.databases.workload import Workload, run_workload
+from distributary_simulate.databases.binlog import Binlog, BinlogPosition
+from distributary_simulate.databases.mysql_columns import MySqlColumn
+from distributary_simulate.databases.servers import Server, server
+from distributary_simulate.databases.workload import Workload, run_workload
 from tests.change_order import assert_equal, fold
 from tests.services.mariadb import MariaDb
 

@@ -18,31 +18,31 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from distributary.border import by_halves, contained, in_words
-from distributary.cdc import deliver as cdc_deliver
-from distributary.cdc import log as cdc_log
-from distributary.cdc import merging, read, routing
-from distributary.cdc.fitting import Part, RouteEvents
-from distributary.cdc.micro_batch import Changes
-from distributary.cdc.orders import ChangeOrders, WorkFile
-from distributary.cdc.rejected import count_reasons
+from distributary.changes.events import peek, read_events
 from distributary.config import Tables
-from distributary.datastream.events import peek, read_events
+from distributary.engine.changes import deliver as cdc_deliver
+from distributary.engine.changes import log as cdc_log
+from distributary.engine.changes import merging, read, routing
+from distributary.engine.changes.fitting import Part, RouteEvents
+from distributary.engine.changes.micro_batch import Changes
+from distributary.engine.changes.orders import ChangeOrders, WorkFile
+from distributary.engine.changes.rejected import count_reasons
+from distributary.engine.messages import attempt as attempt_module
+from distributary.engine.messages import decode as decode_module
+from distributary.engine.messages import deliver as deliver_module
+from distributary.engine.messages import wide_attempt as wide_module
+from distributary.engine.messages.attempt import Attempt, RouteFault
+from distributary.engine.messages.chunks import RECORD_SCHEMA
+from distributary.engine.messages.decode import decode, fit
+from distributary.engine.messages.deliver import deliver_route
+from distributary.engine.messages.orders import ORIGIN_TYPE, Orders, Outcome, Special
+from distributary.engine.messages.wide import commit_wide
+from distributary.engine.messages.wide_attempt import WideAttempt
 from distributary.errors import FileBroken, Outage, Reason, StoreDown
-from distributary.fanout import attempt as attempt_module
-from distributary.fanout import decode as decode_module
-from distributary.fanout import deliver as deliver_module
-from distributary.fanout import wide_attempt as wide_module
-from distributary.fanout.attempt import Attempt, RouteFault
-from distributary.fanout.chunks import RECORD_SCHEMA
-from distributary.fanout.decode import decode, fit
-from distributary.fanout.deliver import deliver_route
-from distributary.fanout.orders import ORIGIN_TYPE, Orders, Outcome, Special
-from distributary.fanout.wide import commit_wide
-from distributary.fanout.wide_attempt import WideAttempt
-from distributary.formats.protobuf import decoder_for
-from distributary.registry.compile import compile_text
-from distributary.shape import Shape
+from distributary.errors.border import by_halves, contained, in_words
+from distributary.schemas.protobuf.protobuf import decoder_for
+from distributary.schemas.registry.compile import compile_text
+from distributary.schemas.shape import Shape
 from distributary.tables import append
 from distributary.tables.datafile import DataFile
 from distributary.tables.outage import is_store_fault

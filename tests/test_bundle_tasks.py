@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
+from distributary.audit.verify import verify
 from distributary.cli import job
 from distributary.cli.entry import execute
-from distributary.simulate.games.records import Plan
-from distributary.verify import verify
-from distributary.workflow.bundle import ENTRY_POINT, FILES, PACKAGE
+from distributary.fleet.workflow.bundle import ENTRY_POINT, FILES, PACKAGE
+from distributary_simulate.games.records import Plan
 from tests.scenarios import Scenario
 from tests.shop import Shop, change, mysql_table
 

@@ -11,12 +11,12 @@ import pytest
 from deltalake import write_deltalake
 from py4j.protocol import Py4JNetworkError
 
-from distributary.catalog import register
 from distributary.config import Pipeline
+from distributary.running.catalog import register
+from distributary.running.views import kept, refresh
 from distributary.state.ledger import Ledger
 from distributary.tables.store import Store
 from distributary.tables.wide import KEY
-from distributary.views import kept, refresh
 from tests.exceptions import panic
 
 

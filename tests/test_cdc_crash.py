@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from distributary.cdc import attempt, merges
-from distributary.cdc.retries import Kept
-from distributary.cdc.writer import ChangeWriter
-from distributary.maintain import maintain
+from distributary.engine.changes import attempt, merges
+from distributary.engine.changes.retries import Kept
+from distributary.engine.changes.writer import ChangeWriter
+from distributary.running.maintain import maintain
 from distributary.state.ledger import Ledger
 from tests.scenarios import dying
 from tests.shop import Shop, change, mysql_table

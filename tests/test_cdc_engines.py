@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from distributary.maintain import maintain
-from distributary.simulate.changes.unified import INTEGER, STRING
+from distributary.running.maintain import maintain
 from distributary.tables.merge import Merged, Target
 from distributary.tables.spark_merge import merge_by_spark
+from distributary_simulate.changes.unified import INTEGER, STRING
 from tests.shop import Shop, backfilled, change, mysql_table, order
 from tests.sparkless import Sparkless
 
@@ -30,7 +30,7 @@ def test_a_table_that_grows_over_the_bound_is_merged_by_spark_from_then_on(
         adaptive.append([s.conf.get("spark.sql.adaptive.enabled") for s in (session, rows.sparkSession, spark)])
         return really(session, target, rows, *args, **more)
 
-    monkeypatch.setattr("distributary.cdc.by_spark.merge_by_spark", noted)
+    monkeypatch.setattr("distributary.engine.changes.by_spark.merge_by_spark", noted)
     shop = Shop(lake, tables={"merge_engine_rows": 3})
     shop.send(*(change(ORDERS, "INSERT", order(n, "new"), 100 * n) for n in (1, 2, 3)))
     shop.run()

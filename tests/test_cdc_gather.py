@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.cdc.gather import Gathered, by_share, in_share, shares_of
-from distributary.cdc.tally import Tally
-from distributary.datastream.sequence import OrderSettings
+from distributary.changes.sequence import OrderSettings
+from distributary.engine.changes.gather import Gathered, by_share, in_share, shares_of
+from distributary.engine.changes.tally import Tally
 from tests.test_cdc_orphans import events
 
 
@@ -50,7 +50,7 @@ def test_every_row_is_in_one_share_also_where_the_columns_change(shares: int) ->
 
 
 def test_what_is_held_is_a_row_per_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distributary.cdc.gather.LEAST_ROWS", 8)
+    monkeypatch.setattr("distributary.engine.changes.gather.LEAST_ROWS", 8)
     held = Gathered(["id"], OrderSettings(), whole=False)
     for at in range(0, 100, 5):
         held.add(events([(n % 3, n, "UPDATE", None, None) for n in range(at, at + 5)]))

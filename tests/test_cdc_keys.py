@@ -16,8 +16,8 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distributary.cdc.orders import ORIGIN_TYPE
-from distributary.cdc.resync import known_route, rebuild
+from distributary.engine.changes.orders import ORIGIN_TYPE
+from distributary.repair.resync_changes import known_route, rebuild
 from tests.key_events import Said, in_table, living, newest, send, spelling
 from tests.sparkless import Sparkless
 
@@ -28,8 +28,8 @@ TEXT = {"id": "string", "v": "string"}
 
 def write_logs_as_before(patch: pytest.MonkeyPatch) -> None:
     """As versions did that did not write keys into logs."""
-    patch.setattr("distributary.cdc.fitting.ORIGIN_TYPE", pa.struct(list(ORIGIN_TYPE)[:3]))
-    patch.setattr("distributary.cdc.fitting._key", lambda events, keys: [])
+    patch.setattr("distributary.engine.changes.fitting.ORIGIN_TYPE", pa.struct(list(ORIGIN_TYPE)[:3]))
+    patch.setattr("distributary.engine.changes.fitting._key", lambda events, keys: [])
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def history(change: Change) -> tuple[list[Said], list[Said]]:
 
 def a_shop(root: Path, way: str, patch: pytest.MonkeyPatch, **evolution: str) -> Sparkless:
     if way == "several tasks":
-        patch.setattr("distributary.fanout.packing.SHARE_ROWS", 1)
+        patch.setattr("distributary.engine.packing.SHARE_ROWS", 1)
     tables: dict[str, Any] = {"evolution": evolution, "retry_after": "1 second"}
     tables |= {"log": None} if way == "no log" else {"merge_every": "1 hour"} if way == "merged later" else {}
     return Sparkless(root, tables=tables)
@@ -213,7 +213,7 @@ def test_what_waits_in_logs_of_both_kinds_is_merged(tmp_path: Path, monkeypatch:
     first, last = Said({"id": 1, "v": "a"}, 1), Said({"id": 2, "v": "b"}, 2)
     with monkeypatch.context() as before:
         write_logs_as_before(before)
-        before.setattr("distributary.cdc.merges.Merges.run", lambda *_, **__: {})
+        before.setattr("distributary.engine.changes.merges.Merges.run", lambda *_, **__: {})
         send(shop, first, types=LONG)
         shop.run()
     send(shop, last, types=LONG)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from distributary.datastream.model import METADATA, Kind
-from distributary.demo.changes import prove
-from distributary.simulate.change_files.faults import Faults
-from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
-from distributary.simulate.changes.history import History, HistoryPlan
-from distributary.simulate.changes.history_tables import tables_of
+from distributary.changes.model import METADATA, Kind
 from distributary.state.ledger import Ledger, is_batch
 from distributary.tables.store import Store
+from distributary_simulate.change_files.faults import Faults
+from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
+from distributary_simulate.changes.history import History, HistoryPlan
+from distributary_simulate.changes.history_tables import tables_of
+from distributary_simulate.demo.changes import prove
 from tests.killing import check_by_command, run_and_kill
 from tests.processes import SMALL_SPARK
 from tests.shop import Shop

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from distributary.cdc.orphans import resolve, split
-from distributary.cdc.routing import groups
-from distributary.datastream.layout import WIDTH
-from distributary.datastream.model import METADATA, METADATA_TYPE
+from distributary.changes.layout import WIDTH
+from distributary.changes.model import METADATA, METADATA_TYPE
+from distributary.engine.changes.orphans import resolve, split
+from distributary.engine.changes.routing import groups
 from distributary.tables.store import Store
 
 

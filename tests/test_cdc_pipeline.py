@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from distributary.simulate.change_files.faults import Faults
-from distributary.simulate.change_files.files import Format
-from distributary.simulate.change_files.stream import write_history
-from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
-from distributary.simulate.changes.history import History, HistoryPlan
-from distributary.simulate.changes.unified import INTEGER, LONG, STRING, Unified
+from distributary_simulate.change_files.faults import Faults
+from distributary_simulate.change_files.files import Format
+from distributary_simulate.change_files.stream import write_history
+from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
+from distributary_simulate.changes.history import History, HistoryPlan
+from distributary_simulate.changes.unified import INTEGER, LONG, STRING, Unified
 from tests.shop import Shop, backfilled, change, mysql_table, order
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -108,8 +108,8 @@ def test_a_file_that_went_before_it_was_read_is_noted(lake: Path) -> None:
     paths = shop.send(
         change(ORDERS, "INSERT", order(1, "new"), 100), change(ORDERS, "INSERT", order(2, "new"), 200, sec=70)
     )
-    run = __import__("distributary.pipeline", fromlist=["Run"]).Run
-    from distributary.pipeline import session_of
+    run = __import__("distributary.running.pipeline", fromlist=["Run"]).Run
+    from distributary.running.pipeline import session_of
 
     feed = run(shop.config, session_of(shop.config), lambda _: None).feed
     assert feed is not None
@@ -305,7 +305,7 @@ def test_spark_widens_and_adds_columns_whatever_their_names_below_a_relative_fol
 def test_a_table_that_many_tasks_read_gets_one_commit_and_one_merge(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distributary.fanout.packing.SHARE_ROWS", 1)
+    monkeypatch.setattr("distributary.engine.packing.SHARE_ROWS", 1)
     shop = Shop(lake)
     wider = mysql_table(columns={"id": INTEGER, "status": STRING, "note": STRING})
     for sec in (0, 70):

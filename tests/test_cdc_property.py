@@ -28,19 +28,19 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distributary.cdc import attempt, deliver, log, merges, merging
-from distributary.cdc import writer as cdc_writer
-from distributary.cdc.names import Named
-from distributary.cdc.retries import Kept
-from distributary.datastream.model import METADATA, Kind, SourceTable
-from distributary.simulate.change_files.avro_encoding import container
-from distributary.simulate.change_files.events import Event, EventSchema, Layout, event_schema
-from distributary.simulate.change_files.writer import STREAM
-from distributary.simulate.changes.model import CDC_METHOD, Change, Column, Position, Table, backfill_change
-from distributary.simulate.changes.unified import INTEGER, LONG, STRING, Unified, decimal
+from distributary.changes.model import METADATA, Kind, SourceTable
+from distributary.engine.changes import attempt, deliver, log, merges, merging
+from distributary.engine.changes import writer as cdc_writer
+from distributary.engine.changes.names import Named
+from distributary.engine.changes.retries import Kept
 from distributary.sources.file_ledger import FileLedger
 from distributary.state.ledger import Ledger
 from distributary.tables import append
+from distributary_simulate.change_files.avro_encoding import container
+from distributary_simulate.change_files.events import Event, EventSchema, Layout, event_schema
+from distributary_simulate.change_files.writer import STREAM
+from distributary_simulate.changes.model import CDC_METHOD, Change, Column, Position, Table, backfill_change
+from distributary_simulate.changes.unified import INTEGER, LONG, STRING, Unified, decimal
 from tests.naive_fold import is_delete, living, newest, spelling
 from tests.shop import START_MS
 from tests.sparkless import Sparkless
@@ -472,7 +472,7 @@ def test_merged_tables_are_the_fold_in_true_order_and_logs_have_each_event_once(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         if way.shared:
             # Several tasks read one route: the driver commits, and merges out of files.
-            patch.setattr("distributary.fanout.packing.SHARE_ROWS", 1)
+            patch.setattr("distributary.engine.packing.SHARE_ROWS", 1)
         shop = pipeline(Path(folder), way)
         run_through(shop, bucket.files, way)
         for lived in databases.tables:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from distributary.simulate.change_files.events import Event, Layout, event_schema
-from distributary.simulate.change_files.writer import STREAM
-from distributary.simulate.changes.model import Change
 from distributary.state.ledger import Ledger
+from distributary_simulate.change_files.events import Event, Layout, event_schema
+from distributary_simulate.change_files.writer import STREAM
+from distributary_simulate.changes.model import Change
 from tests.scenarios import dying
 from tests.shop import change, mysql_table
 from tests.sparkless import Sparkless

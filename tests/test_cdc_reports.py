@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from distributary.catalog import view_name
-from distributary.datastream.events import read_events
-from distributary.datastream.model import Kind, Reading
-from distributary.plan import plan_changes
-from distributary.simulate.change_files.events import Event, Layout, event_schema
-from distributary.simulate.change_files.files import minute_folder
-from distributary.simulate.change_files.writer import STREAM
-from distributary.simulate.changes.model import CDC_METHOD, Change, Column, Position, Table
-from distributary.simulate.changes.unified import INTEGER, JSON, LONG, NUMBER, STRING, decimal
-from distributary.status import status
+from distributary.audit.plan import plan_changes
+from distributary.audit.status import status
+from distributary.changes.events import read_events
+from distributary.changes.model import Kind, Reading
+from distributary.running.catalog import view_name
+from distributary_simulate.change_files.events import Event, Layout, event_schema
+from distributary_simulate.change_files.files import minute_folder
+from distributary_simulate.change_files.writer import STREAM
+from distributary_simulate.changes.model import CDC_METHOD, Change, Column, Position, Table
+from distributary_simulate.changes.unified import INTEGER, JSON, LONG, NUMBER, STRING, decimal
 from tests.event_files import avro, event, schema
 from tests.shop import START_MS, backfilled, change, mysql_table, order
 from tests.sparkless import Sparkless

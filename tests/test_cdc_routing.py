@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from distributary.cdc.orders import WorkFile
-from distributary.cdc.routing import HEAD_BYTES, FileRoutes
-from distributary.datastream.model import Kind, Reading, SourceTable, known_one
-from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
-from distributary.simulate.changes.unified import INTEGER, STRING
+from distributary.changes.model import Kind, Reading, SourceTable, known_one
+from distributary.engine.changes.orders import WorkFile
+from distributary.engine.changes.routing import HEAD_BYTES, FileRoutes
+from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
+from distributary_simulate.changes.unified import INTEGER, STRING
 from tests.shop import change, mysql_table
 
 WIDE = mysql_table(columns={"id": INTEGER, "status": STRING})

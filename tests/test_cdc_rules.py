@@ -10,24 +10,24 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from distributary.cdc.backlog import oldest_ms
-from distributary.cdc.feed import Feed
-from distributary.cdc.micro_batch import Changes
-from distributary.cdc.resync import known_route, rebuild
-from distributary.cdc.writer import ChangeWriter
-from distributary.datastream.model import Kind
+from distributary.audit.plan import plan
+from distributary.audit.status import status
+from distributary.changes.model import Kind
+from distributary.engine.changes.backlog import oldest_ms
+from distributary.engine.changes.feed import Feed
+from distributary.engine.changes.micro_batch import Changes
+from distributary.engine.changes.writer import ChangeWriter
 from distributary.errors import Exit
-from distributary.maintain import maintain
-from distributary.plan import plan
-from distributary.simulate.change_files.stream import write_history
-from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
-from distributary.simulate.changes.history import History, HistoryPlan
-from distributary.simulate.changes.history_tables import tables_of
-from distributary.simulate.changes.unified import INTEGER, LONG, STRING
+from distributary.repair.resync_changes import known_route, rebuild
+from distributary.running.maintain import maintain
 from distributary.sources.file_ledger import FILES_SCHEMA
 from distributary.state.ledger import Ledger
-from distributary.status import status
 from distributary.tables.store import Store
+from distributary_simulate.change_files.stream import write_history
+from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
+from distributary_simulate.changes.history import History, HistoryPlan
+from distributary_simulate.changes.history_tables import tables_of
+from distributary_simulate.changes.unified import INTEGER, LONG, STRING
 from tests.shop import START_MS, backfilled, change, mysql_table, order
 from tests.sparkless import STREAM, Here, Sparkless, _Parcel
 
@@ -76,7 +76,7 @@ def test_wider_types_widen_log_and_merged_table_for_every_reader(
     lake: Path, monkeypatch: pytest.MonkeyPatch, share_rows: int
 ) -> None:
     """By rewriting both, whoever reads their files: no table feature, and what was there before is there."""
-    monkeypatch.setattr("distributary.fanout.packing.SHARE_ROWS", share_rows)
+    monkeypatch.setattr("distributary.engine.packing.SHARE_ROWS", share_rows)
     shop = Sparkless(lake)
     narrow = mysql_table(columns={"id": INTEGER, "status": INTEGER})
     wider = mysql_table(columns={"id": LONG, "status": LONG, "note": STRING})
@@ -197,7 +197,7 @@ def test_folders_say_how_old_what_waits_may_be() -> None:
 
 def test_many_shares_of_a_merge_come_to_the_same(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits in a log may be more than a task can hold: it is merged by shares of the keys, each once."""
-    monkeypatch.setattr("distributary.cdc.gather.SHARE_BYTES", 1000)
+    monkeypatch.setattr("distributary.engine.changes.gather.SHARE_BYTES", 1000)
     keep = {"merge_every": "1 hour", "dropped_columns": "keep"}
     shop = Sparkless(lake, tables=keep, source={"max_files_per_batch": 1})
     wide = mysql_table(columns={"id": INTEGER, "status": STRING, "note": STRING})

@@ -15,17 +15,17 @@ import yaml
 from deltalake import DeltaTable
 from obstore.exceptions import AlreadyExistsError
 
+from distributary.audit.status import status
+from distributary.changes.model import Kind
 from distributary.config import load
-from distributary.datastream.model import Kind
-from distributary.simulate.change_files.faults import Faults
-from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
-from distributary.simulate.changes.history import History, HistoryPlan
-from distributary.simulate.changes.history_tables import tables_of
-from distributary.simulate.changes.truth import TableTruth
 from distributary.state.ledger import Ledger, totals
-from distributary.status import status
 from distributary.tables.object_stores import object_store
 from distributary.tables.store import Store, engine_uri
+from distributary_simulate.change_files.faults import Faults
+from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
+from distributary_simulate.changes.history import History, HistoryPlan
+from distributary_simulate.changes.history_tables import tables_of
+from distributary_simulate.changes.truth import TableTruth
 from tests.conftest import needed
 from tests.killing import check_by_command, processes
 from tests.processes import SMALL_SPARK

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from distributary.cdc.reconcile import Reconcile
-from distributary.cdc.resync import known_route, rebuild
-from distributary.clean import apply, clean, forget_names
-from distributary.datastream.model import Kind
+from distributary.audit.plan import plan
+from distributary.audit.status import status
+from distributary.changes.model import Kind
 from distributary.errors import BadInput
-from distributary.maintain import maintain
-from distributary.pipeline import Run, session_of
-from distributary.plan import plan
-from distributary.simulate.changes.model import CDC_METHOD, Change, Column, Position, Table
-from distributary.simulate.changes.unified import INTEGER, STRING
-from distributary.status import status
+from distributary.repair.clean import apply, clean, forget_names
+from distributary.repair.reconcile import Reconcile
+from distributary.repair.resync_changes import known_route, rebuild
+from distributary.running.maintain import maintain
+from distributary.running.pipeline import Run, session_of
+from distributary_simulate.changes.model import CDC_METHOD, Change, Column, Position, Table
+from distributary_simulate.changes.unified import INTEGER, STRING
 from tests.shop import START_MS, Shop, backfilled, change, mysql_table, order
 from tests.sparkless import Sparkless
 
@@ -52,7 +52,7 @@ def test_a_rebuild_puts_a_damaged_merged_table_right(lake: Path) -> None:
 
 
 def test_a_rebuild_in_several_passes_is_the_same(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distributary.cdc.gather.SHARE_BYTES", 1000)
+    monkeypatch.setattr("distributary.engine.changes.gather.SHARE_BYTES", 1000)
     shop = Shop(lake)
     shop.send(*(change(ORDERS, "UPDATE-INSERT", order(n % 40, f"at {n}"), n) for n in range(1, 200)))
     shop.run()
@@ -200,7 +200,7 @@ def test_a_rebuild_in_several_passes_finds_the_rows_that_were_rolled_back(
     shop.run()
     before = shop.living("xe_hr_emp")
     assert len(before) == 40
-    monkeypatch.setattr("distributary.cdc.gather.SHARE_BYTES", 1000)
+    monkeypatch.setattr("distributary.engine.changes.gather.SHARE_BYTES", 1000)
     done = rebuild(shop.config, "XE.HR.EMP", known_route(shop.config, "XE.HR.EMP"))
     assert done.passes > 3
     assert (done.rows, done.unknown) == (60, 1)

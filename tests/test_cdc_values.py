@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distributary.cdc import read, routing
-from distributary.cdc.fitting import Part, RouteEvents, column_name, fit
-from distributary.cdc.orders import WorkFile
-from distributary.cdc.rejected import as_text
-from distributary.datastream.events import read_events
-from distributary.datastream.model import METADATA, Reading
+from distributary.changes.events import read_events
+from distributary.changes.model import METADATA, Reading
+from distributary.engine.changes import read, routing
+from distributary.engine.changes.fitting import Part, RouteEvents, column_name, fit
+from distributary.engine.changes.orders import WorkFile
+from distributary.engine.changes.rejected import as_text
 from distributary.errors import FileBroken, Reason
 from distributary.tables.evolve import Policy
 from tests.event_files import event, json_lines

@@ -19,18 +19,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distributary.datastream.model import Kind
+from distributary.changes.model import Kind
 from distributary.errors import SimulationInvalid
-from distributary.simulate.change_files.avro_encoding import compact, container, encoder
-from distributary.simulate.change_files.bulk import BulkPlan, write_bulk
-from distributary.simulate.change_files.events import Event, Layout, event_schema
-from distributary.simulate.change_files.faults import Faults
-from distributary.simulate.change_files.stream import Pace, write_history, write_history_live
-from distributary.simulate.change_files.writer import STREAM, ChangeFiles, FilesPlan
-from distributary.simulate.changes.history import START_MS, History, HistoryPlan
-from distributary.simulate.changes.history_tables import tables_of
-from distributary.simulate.changes.model import Change, Column, Position, Table
-from distributary.simulate.changes.unified import (
+from distributary_simulate.change_files.avro_encoding import compact, container, encoder
+from distributary_simulate.change_files.bulk import BulkPlan, write_bulk
+from distributary_simulate.change_files.events import Event, Layout, event_schema
+from distributary_simulate.change_files.faults import Faults
+from distributary_simulate.change_files.stream import Pace, write_history, write_history_live
+from distributary_simulate.change_files.writer import STREAM, ChangeFiles, FilesPlan
+from distributary_simulate.changes.history import START_MS, History, HistoryPlan
+from distributary_simulate.changes.history_tables import tables_of
+from distributary_simulate.changes.model import Change, Column, Position, Table
+from distributary_simulate.changes.unified import (
     BOOLEAN,
     BYTES,
     DATE,

@@ -12,14 +12,16 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from distributary import hops
-from distributary.bronze.table import hop_1_checkpoint, make_bronze, schema_of
-from distributary.clean import CleanPlan, apply, clean, removal
 from distributary.config import Pipeline
 from distributary.declarative.runner import Options, Runner
 from distributary.errors import AlreadyRunning, BadInput, CleanUnfinished, StoreUnreadable
-from distributary.maintain import maintain
-from distributary.replays import replay
+from distributary.fleet.workflow.handover import hand_over
+from distributary.fleet.workflow.local import LocalRun, supervise
+from distributary.repair.clean import CleanPlan, apply, clean, removal
+from distributary.repair.replays import replay
+from distributary.running import hops
+from distributary.running.bronze.table import hop_1_checkpoint, make_bronze, schema_of
+from distributary.running.maintain import maintain
 from distributary.shares import Division
 from distributary.state.cleaning import begin
 from distributary.state.layout import claim_layout
@@ -32,8 +34,6 @@ from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.wide import KEY, ROUTE
-from distributary.workflow.handover import hand_over
-from distributary.workflow.local import LocalRun, supervise
 from tests.lake import Lake
 
 

@@ -22,11 +22,11 @@ from distributary.cli.entry import _unexpected, execute
 from distributary.cli.signals import Stopper
 from distributary.config import RegistryConfig
 from distributary.errors import Exit
-from distributary.registry import open_registry
-from distributary.simulate.games.records import Faults, Plan
-from distributary.simulate.games.sinks import write_delta
-from distributary.simulate.games.stream import Games
-from distributary.simulate.games.truth import Truth
+from distributary.schemas.registry import open_registry
+from distributary_simulate.games.records import Faults, Plan
+from distributary_simulate.games.sinks import write_delta
+from distributary_simulate.games.stream import Games
+from distributary_simulate.games.truth import Truth
 from tests.processes import command
 
 pytestmark = pytest.mark.usefixtures("old_signals")

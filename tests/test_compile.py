@@ -15,8 +15,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from grpc_tools import protoc
 
 from distributary.errors import RegistryDown, SchemaBroken, SchemaNotFound
-from distributary.registry import Reference, Registry, Schema, SchemaVersion
-from distributary.registry.compile import CompiledSchema, compile_schema, compile_text
+from distributary.schemas.registry import Reference, Registry, Schema, SchemaVersion
+from distributary.schemas.registry.compile import CompiledSchema, compile_schema, compile_text
 
 P3 = 'syntax = "proto3"; '
 

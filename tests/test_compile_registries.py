@@ -13,12 +13,12 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from distributary.config import RegistryConfig
+from distributary.engine.schemas import Schemas
 from distributary.errors import ConfigError, SchemaBroken
-from distributary.registry import open_registry
-from distributary.registry.by_hand import check_texts
-from distributary.registry.compile import CompiledSchema, compile_text
-from distributary.registry.embedded import EmbeddedRegistry
-from distributary.schemas import Schemas
+from distributary.schemas.registry import open_registry
+from distributary.schemas.registry.by_hand import check_texts
+from distributary.schemas.registry.compile import CompiledSchema, compile_text
+from distributary.schemas.registry.embedded import EmbeddedRegistry
 
 P3 = 'syntax = "proto3";\n'
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import CompilerDown, SchemaBroken
-from distributary.registry import compiler
-from distributary.registry.compile import compile_text
-from distributary.registry.compiler import Compiler, Limits
+from distributary.schemas.registry import compiler
+from distributary.schemas.registry.compile import compile_text
+from distributary.schemas.registry.compiler import Compiler, Limits
 from distributary.scratch import sweep
 
 P3 = 'syntax = "proto3";\n'
@@ -121,7 +121,8 @@ def test_threads_share_one_process() -> None:
 def test_a_killed_driver_leaves_no_process_and_the_next_one_removes_its_folder(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys, tempfile; tempfile.tempdir = sys.argv[1];"
-        "from distributary.registry import compiler; from distributary.registry.compile import compile_text;"
+        "from distributary.schemas.registry import compiler;"
+        "from distributary.schemas.registry.compile import compile_text;"
         "compile_text('message A {}'); print(next(iter(compiler._processes.values()))._child.pid, flush=True);"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import Exit
-from distributary.simulate.games.records import Faults, Plan
-from distributary.simulate.games.stream import Games
 from distributary.state.ledger import is_batch
+from distributary_simulate.games.records import Faults, Plan
+from distributary_simulate.games.stream import Games
 from tests.killing import processes
 from tests.processes import SMALL_SPARK
 from tests.scenarios import Scenario

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distributary.datastream import hashing, json_files
-from distributary.datastream.events import peek, read_events
-from distributary.datastream.hashing import row_hash
-from distributary.datastream.metadata import infer_kind
-from distributary.datastream.model import METADATA, METADATA_TYPE, Events, FileEvents, Kind, Reading, SourceTable
+from distributary.changes import hashing, json_files
+from distributary.changes.events import peek, read_events
+from distributary.changes.hashing import row_hash
+from distributary.changes.metadata import infer_kind
+from distributary.changes.model import METADATA, METADATA_TYPE, Events, FileEvents, Kind, Reading, SourceTable
 from distributary.errors import FileBroken, Reason
 from tests.event_files import MICROS, MYSQL, T0, TOP, avro, event, json_lines, parquet, record, schema, without
 

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distributary.datastream.avro_files import read_avro
-from distributary.datastream.events import peek, read_events
-from distributary.datastream.model import METADATA, FileEvents, Kind, Reading
+from distributary.changes.avro_files import read_avro
+from distributary.changes.events import peek, read_events
+from distributary.changes.model import METADATA, FileEvents, Kind, Reading
 
 SAMPLES = Path(__file__).parents[2] / "shared" / "samples" / "datastream"
 AVRO = sorted((SAMPLES / "avro").glob("*.avro"))

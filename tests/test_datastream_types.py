@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.datastream import avro_lanes
-from distributary.datastream.avro_blocks import open_container
-from distributary.datastream.avro_files import AvroFile, read_avro
-from distributary.datastream.avro_schema import parse
-from distributary.datastream.casts import FIRST_US, LAST_US, decimals, named_type
-from distributary.datastream.events import read_events
-from distributary.datastream.model import METADATA, FileEvents, Reading
+from distributary.changes import avro_lanes
+from distributary.changes.avro_blocks import open_container
+from distributary.changes.avro_files import AvroFile, read_avro
+from distributary.changes.avro_schema import parse
+from distributary.changes.casts import FIRST_US, LAST_US, decimals, named_type
+from distributary.changes.events import read_events
+from distributary.changes.model import METADATA, FileEvents, Reading
 from distributary.errors import FileBroken, Reason
 from tests.event_files import MICROS, MILLIS, avro, event, json_lines, parquet, record, schema
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from distributary.declarative.definitions import grown, growth
-from distributary.simulate.games.schemas import event_text
+from distributary_simulate.games.schemas import event_text
 from tests.declarative_at_rest import Rest
 
 

@@ -14,7 +14,7 @@ import pytest
 from distributary.declarative.judge import VERDICT_SCHEMA, decode_rows, judge_columns, judge_values
 from distributary.declarative.known import Route
 from distributary.errors import ExpectationBroken, Reason
-from distributary.simulate.games.records import REASONS
+from distributary_simulate.games.records import REASONS
 from tests.declarative_at_rest import Rest
 from tests.exceptions import panic
 

@@ -13,15 +13,15 @@ from deltalake import DeltaTable, write_deltalake
 from distributary.declarative import known as module
 from distributary.declarative.judge import judge_values
 from distributary.declarative.known import add_writers, discover, parse_writers, read_writers, write_down
+from distributary.engine.messages.orders import ORIGIN
+from distributary.engine.schemas import Schemas
 from distributary.errors import Reason, StoreUnreadable, TableCollision
-from distributary.fanout.orders import ORIGIN
-from distributary.formats.protobuf import decoder_for
-from distributary.registry.compile import CompiledSchema
-from distributary.schemas import Schemas
-from distributary.simulate.games.schemas import event_text
+from distributary.schemas.protobuf.protobuf import decoder_for
+from distributary.schemas.registry.compile import CompiledSchema
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.store import Store
+from distributary_simulate.games.schemas import event_text
 from tests.declarative_at_rest import Rest
 from tests.exceptions import panic
 

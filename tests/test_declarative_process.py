@@ -19,8 +19,8 @@ from hypothesis import settings
 
 from distributary.declarative.verify import verify
 from distributary.errors import Exit
-from distributary.simulate.games.records import Faults, Plan
 from distributary.spark.java import find_java
+from distributary_simulate.games.records import Faults, Plan
 from tests.declarative import World
 from tests.processes import SMALL_SPARK, command
 

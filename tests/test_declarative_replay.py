@@ -13,9 +13,9 @@ from distributary.declarative.known import Known, read_writers
 from distributary.declarative.replay import is_there, replay
 from distributary.declarative.verify import verify
 from distributary.errors import Reason, StoreDown
-from distributary.simulate.games.records import Record
 from distributary.state.ledger import totals
 from distributary.tables.store import Store
+from distributary_simulate.games.records import Record
 from tests.declarative_at_rest import Rest
 
 

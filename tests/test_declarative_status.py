@@ -6,9 +6,9 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from distributary.audit.status import render
 from distributary.declarative.status import status
 from distributary.errors import Reason
-from distributary.status import render
 from tests.declarative_at_rest import Rest
 from tests.test_shown import printed
 

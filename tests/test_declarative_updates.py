@@ -21,8 +21,8 @@ from distributary.declarative.server import client
 from distributary.declarative.status import status
 from distributary.declarative.verify import verify
 from distributary.errors import AlreadyRunning, BadInput, SourceMissing
-from distributary.simulate.games.records import Faults, Plan
 from distributary.state.lock import only_run
+from distributary_simulate.games.records import Faults, Plan
 from tests.declarative import World, connect_server
 from tests.services.kafka import Kafka
 

@@ -9,7 +9,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from distributary.declarative.verify import verify
 from distributary.errors import StoreUnreadable
-from distributary.maintain import maintain
+from distributary.running.maintain import maintain
 from distributary.state.ledger import totals
 from tests.declarative_at_rest import PLAN, Rest
 

@@ -14,14 +14,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.config import Tables
+from distributary.engine.messages import pieces
+from distributary.engine.messages.chunks import RECORD_SCHEMA
+from distributary.engine.messages.decode import Decoded, decode, incoming_schemas
+from distributary.engine.messages.deliver import deliver, deliver_route
+from distributary.engine.messages.orders import Orders, Outcome, Special
+from distributary.engine.messages.pieces import cells_of, cut_pieces
 from distributary.errors import Reason
-from distributary.fanout import pieces
-from distributary.fanout.chunks import RECORD_SCHEMA
-from distributary.fanout.decode import Decoded, decode, incoming_schemas
-from distributary.fanout.deliver import deliver, deliver_route
-from distributary.fanout.orders import Orders, Outcome, Special
-from distributary.fanout.pieces import cells_of, cut_pieces
-from distributary.registry.compile import CompiledSchema, compile_text
+from distributary.schemas.registry.compile import CompiledSchema, compile_text
 from distributary.tables import append
 from distributary.tables.append import arrow_schema
 from distributary.tables.column_names import leaves

@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.config import load
-from distributary.demo.games import PLAN, Folder, rounds
 from distributary.errors import AlreadyRunning, DemoFolderTaken, Exit
-from distributary.simulate.games.schemas import game_names
-from distributary.simulate.games.truth import Truth
+from distributary_simulate.demo.games import PLAN, Folder, rounds
+from distributary_simulate.games.schemas import game_names
+from distributary_simulate.games.truth import Truth
 from tests.processes import command
 
 GAMES = game_names(PLAN.games)

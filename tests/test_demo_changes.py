@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from distributary.demo.changes import ChangesFolder, play_changes
-from distributary.progress import LineDisplay
+from distributary.running.progress import LineDisplay
+from distributary_simulate.demo.changes import ChangesFolder, play_changes
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from distributary.config import load
-from distributary.demo.declarative import PLAN, DeclarativeFolder, rounds
 from distributary.errors import Exit
-from distributary.simulate.games.schemas import game_names
+from distributary_simulate.demo.declarative import PLAN, DeclarativeFolder, rounds
+from distributary_simulate.games.schemas import game_names
 from tests.processes import command
 
 GAMES = tuple(game_names(PLAN.games))

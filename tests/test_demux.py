@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distributary.engine.messages import chunks, demux
+from distributary.engine.messages.chunks import CHUNK_SCHEMA, read_records, read_rejected
+from distributary.engine.messages.demux import EnvelopeReader
 from distributary.errors import Reason
-from distributary.fanout import chunks, demux
-from distributary.fanout.chunks import CHUNK_SCHEMA, read_records, read_rejected
-from distributary.fanout.demux import EnvelopeReader
-from distributary.formats.framing import frame
-from distributary.formats.protobuf import decoder_for
-from distributary.registry.compile import compile_text
-from distributary.simulate.games.schemas import WRAPPER_TEXT
+from distributary.schemas.protobuf.framing import frame
+from distributary.schemas.protobuf.protobuf import decoder_for
+from distributary.schemas.registry.compile import compile_text
+from distributary_simulate.games.schemas import WRAPPER_TEXT
 from tests.exceptions import all_types, instance
 from tests.scenarios import SOURCE_SCHEMA, TOPIC, message
 

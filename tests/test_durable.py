@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from distributary import batch as batch_module
-from distributary.batch import BatchWriter
-from distributary.fanout.attempt import Delivered
+from distributary.engine import batch as batch_module
+from distributary.engine.batch import BatchWriter
+from distributary.engine.messages.attempt import Delivered
 from distributary.state.ledger import Ledger
 from distributary.tables.durable import bring_to_disk
 from distributary.tables.store import Store

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.batch import BatchWriter
-from distributary.fanout import packing
+from distributary.engine import packing
+from distributary.engine.batch import BatchWriter
 from distributary.state.ledger import Ledger
 from tests.scenarios import Scenario, dying, message
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import Reason
-from distributary.formats.protobuf import decoder_for
-from distributary.registry.compile import compile_text
+from distributary.schemas.protobuf.protobuf import decoder_for
+from distributary.schemas.registry.compile import compile_text
 from distributary.tables.column_names import home, leaves
 from distributary.tables.evolve import Evolution, Policy, Slot, common_type, evolve
 from tests.random_tables import TIMESTAMP, schemas, types

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from distributary.audit.status import status
+from distributary.audit.verify import verify
 from distributary.errors import ConfigError, ShapeInvalid
-from distributary.status import status
-from distributary.verify import verify
 from tests.scenarios import Scenario, message
 
 if TYPE_CHECKING:

@@ -12,18 +12,18 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from distributary.batch import BatchWriter
+from distributary.engine import packing
+from distributary.engine.batch import BatchWriter
+from distributary.engine.messages.attempt import Attempt, RouteFault, _merge
+from distributary.engine.messages.micro_batch import Fanout
+from distributary.engine.messages.orders import Outcome, Special
+from distributary.engine.messages.spool import Spool
 from distributary.errors import Reason, StoreDown
-from distributary.fanout import packing
-from distributary.fanout.attempt import Attempt, RouteFault, _merge
-from distributary.fanout.micro_batch import Fanout
-from distributary.fanout.orders import Outcome, Special
-from distributary.fanout.spool import Spool
 from distributary.names import route_of, table_name
-from distributary.simulate.games.records import Plan
 from distributary.state.ledger import Ledger
 from distributary.tables.datafile import DataFile
 from distributary.tables.store import Store
+from distributary_simulate.games.records import Plan
 from tests.scenarios import Scenario, dying, message
 
 spark_test = pytest.mark.spark

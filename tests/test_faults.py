@@ -42,7 +42,7 @@ def test_a_neighbour_s_fault_loses_and_doubles_nothing(tmp_path: Path, name: str
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_store_that_is_away_between_two_batches_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from distributary.replay import Replay
+    from distributary.engine.replay import Replay
 
     def away(*_: object) -> set[str]:
         monkeypatch.undo()

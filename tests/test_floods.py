@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from distributary.dry_run import Plan
+from distributary.audit.dry_run import Plan
+from distributary.audit.plan import plan
 from distributary.errors import Reason
-from distributary.plan import plan
 from tests.scenarios import Scenario, message
 from tests.shop import Shop, change, mysql_table
 

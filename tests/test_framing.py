@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import Reason
-from distributary.formats.framing import MAX_DEPTH, Frames, frame, split_frames
+from distributary.schemas.protobuf.framing import MAX_DEPTH, Frames, frame, split_frames
 
 ID_5 = "00 00000005 "
 

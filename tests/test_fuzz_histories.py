@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from distributary.datastream import sequence
-from distributary.datastream.reduce import Ranked
+from distributary.changes import sequence
+from distributary.changes.reduce import Ranked
 from tests.fuzz.histories import Difference, check, check_handed_on
 from tests.histories.engine import KINDS
 

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distributary.formats import official_decoder, weight
-from distributary.formats.framing import Frames, split_frames
-from distributary.formats.protobuf import MessageDecoder, Split
+from distributary.schemas.protobuf import official_decoder, weight
+from distributary.schemas.protobuf.framing import Frames, split_frames
+from distributary.schemas.protobuf.protobuf import MessageDecoder, Split
 from tests.fuzz import messages
 from tests.fuzz.messages import Counts, Difference, check
 
@@ -70,7 +70,7 @@ def test_a_time_out_of_range_that_comes_in_is_found(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_weight_that_proves_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from distributary.formats import ptars_decoder
+    from distributary.schemas.protobuf import ptars_decoder
 
     def trusting(self: Any, raw: Any, payloads: Any, opaque: Any) -> Any:
         right(self, raw, payloads, opaque)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from distributary.cli.entry import execute
 from distributary.config import Pipeline
 from distributary.errors import ConfigError
-from distributary.grants import GrantPlan, Securable, grant_plan, tables_of
+from distributary.fleet.grants import GrantPlan, Securable, grant_plan, tables_of
 from distributary.names import table_name
 from distributary.state.ledger import Entry
 from tests.lake import Lake
@@ -252,11 +252,11 @@ def test_the_command_prints_the_statements_and_runs_none(lake: Path, capsys: pyt
 
 def test_apply_runs_the_statements_in_their_order(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session stands in for one of Unity Catalog: Spark's own has no GRANT."""
-    import distributary.pipeline
+    import distributary.running.pipeline
 
     ran: list[str] = []
     session = type("Session", (), {"sql": lambda _, statement: ran.append(statement)})()
-    monkeypatch.setattr(distributary.pipeline, "session_of", lambda _: session)
+    monkeypatch.setattr(distributary.running.pipeline, "session_of", lambda _: session)
     made = Lake(lake)
     made.batch(0, {"ann_game": {1: 2}, "bob_game": {1: 1}})
     file = lake / "games.yaml"

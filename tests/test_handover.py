@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
+from distributary.audit.verify import verify
 from distributary.config import Pipeline
 from distributary.errors import AlreadyRunning, HandoverFailed, ShareConflict
-from distributary.pipeline import run
+from distributary.fleet.workflow.handover import farthest, hand_over
+from distributary.running.pipeline import run
 from distributary.shares import Cluster, Division
-from distributary.simulate.games.records import Plan
-from distributary.simulate.games.stream import Games
 from distributary.state.checkpoint import last_committed, read_offsets
 from distributary.state.lock import only_run
 from distributary.state.shares import claim, current, current_parts, parts
 from distributary.tables.store import Store
-from distributary.verify import verify
-from distributary.workflow.handover import farthest, hand_over
+from distributary_simulate.games.records import Plan
+from distributary_simulate.games.stream import Games
 from tests.lake import Lake
 from tests.scenarios import Scenario, dying
 from tests.services.kafka import Kafka
@@ -153,7 +153,7 @@ def last_offsets(part: Pipeline) -> list[dict[str, Any]] | None:
 
 @pytest.mark.spark
 def test_a_hand_over_that_dies_is_done_again(spark: object, tmp_path: Path) -> None:
-    from distributary.workflow import handover
+    from distributary.fleet.workflow import handover
 
     made = Divided(tmp_path)
     config = made.scenario.config
@@ -172,7 +172,7 @@ def test_a_hand_over_that_dies_is_done_again(spark: object, tmp_path: Path) -> N
 def test_streams_that_cannot_be_brought_together_change_nothing(
     spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from distributary.workflow import handover
+    from distributary.fleet.workflow import handover
 
     made = Divided(tmp_path)
     config = made.scenario.config

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.datastream.model import Kind
+from distributary.changes.model import Kind
 from distributary.errors import SimulationInvalid
-from distributary.simulate.change_files.stream import with_stale_schemas
-from distributary.simulate.changes.history import START_MS, History, HistoryPlan
-from distributary.simulate.changes.history_tables import TABLES, tables_of, value
-from distributary.simulate.changes.model import Change, Column, Table
-from distributary.simulate.changes.truth import TableTruth, load_truth, save_truth
-from distributary.simulate.changes.unified import (
+from distributary_simulate.change_files.stream import with_stale_schemas
+from distributary_simulate.changes.history import START_MS, History, HistoryPlan
+from distributary_simulate.changes.history_tables import TABLES, tables_of, value
+from distributary_simulate.changes.model import Change, Column, Table
+from distributary_simulate.changes.truth import TableTruth, load_truth, save_truth
+from distributary_simulate.changes.unified import (
     DATETIME,
     GEOMETRY,
     INTEGER,

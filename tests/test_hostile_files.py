@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distributary.datastream.events import peek, read_events
-from distributary.datastream.model import Reading
+from distributary.changes.events import peek, read_events
+from distributary.changes.model import Reading
 from distributary.errors import FileBroken, Reason
 from tests.event_files import avro, event, json_lines, parquet, record, schema
 

@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from distributary.config import Tables
+from distributary.engine.messages.deliver import deliver
+from distributary.engine.messages.demux import EnvelopeReader, demux
+from distributary.engine.messages.orders import Orders
 from distributary.errors import Reason
-from distributary.fanout.deliver import deliver
-from distributary.fanout.demux import EnvelopeReader, demux
-from distributary.fanout.orders import Orders
-from distributary.registry.compile import compile_text
-from distributary.simulate.games.schemas import WRAPPER_TEXT
+from distributary.schemas.registry.compile import compile_text
 from distributary.tables.store import Store
+from distributary_simulate.games.schemas import WRAPPER_TEXT
 
 EVENT = """syntax = "proto3";
 message event {

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from distributary.batch import BatchWriter
+from distributary.engine.batch import BatchWriter
+from distributary.engine.messages.micro_batch import Fanout
 from distributary.errors import Reason
-from distributary.fanout.micro_batch import Fanout
-from distributary.formats.framing import frame
-from distributary.simulate.games.schemas import WRAPPER_TEXT
+from distributary.schemas.protobuf.framing import frame
 from distributary.state.journal import KEPT, Journal
 from distributary.state.ledger import Ledger
 from distributary.tables.store import Store
+from distributary_simulate.games.schemas import WRAPPER_TEXT
 from tests.scenarios import Scenario, dying, message
 
 EVENT = 'syntax = "proto3"; message event { string user = 1; }'

@@ -14,13 +14,13 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from distributary.audit.status.lag import pipeline_lag
 from distributary.config import KafkaSource, RegistryConfig
 from distributary.errors import RegistryDenied, RegistryDown, SourceDataLost, SourceDown, SourceMissing
-from distributary.registry import Reference, open_registry
-from distributary.simulate.games.records import Faults, Plan
+from distributary.schemas.registry import Reference, open_registry
 from distributary.sources.kafka import describe_topics
-from distributary.status.lag import pipeline_lag
 from distributary.tables.store import Store
+from distributary_simulate.games.records import Faults, Plan
 from tests.scenarios import Scenario, message
 from tests.services import free_ports
 from tests.services.kafka import Kafka

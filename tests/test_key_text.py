@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.datastream.key_text import as_type, holding, holding_both, key_parts, key_texts, spelled
+from distributary.changes.key_text import as_type, holding, holding_both, key_parts, key_texts, spelled
 
 WIDE = pa.decimal128(38, 0)
 NTZ, UTC_TIME = pa.timestamp("us"), pa.timestamp("us", tz="UTC")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.apart import killers
+from distributary.engine.apart import killers
 from distributary.errors import Reason
 from distributary.state.journal import Journal
 from distributary.tables.store import Store
@@ -49,7 +49,7 @@ def planted(*files: Path) -> None:
     """Runs of pipelines, one after the other, in a process whose readers, and those of its workers, some bytes end."""
     program = (
         "import sys; from pathlib import Path\n"
-        "from distributary.config import load; from distributary.pipeline import run\n"
+        "from distributary.config import load; from distributary.running.pipeline import run\n"
         "for file in sys.argv[1:]: run(load(Path(file)), once=True)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PLANTS), str(PLANTS.parent.parent)])}

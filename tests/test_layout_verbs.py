@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from distributary.cli.entry import execute
-from distributary.demo.games import Folder, play
 from distributary.errors import Exit
-from distributary.progress import LineDisplay
-from distributary.simulate.games.records import Faults, Plan
-from distributary.simulate.games.schemas import game_names
+from distributary.running.progress import LineDisplay
+from distributary_simulate.demo.games import Folder, play
+from distributary_simulate.games.records import Faults, Plan
+from distributary_simulate.games.schemas import game_names
 from tests.layouts import TWO_HOP, WIDE, Laid, Shape
 from tests.scenarios import message
 

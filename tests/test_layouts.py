@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from distributary.batch import BatchWriter
-from distributary.bronze.ingest import Ingest
+from distributary.audit.verify import verify
+from distributary.engine.batch import BatchWriter
+from distributary.engine.messages.micro_batch import Fanout
+from distributary.engine.messages.wide_attempt import WideAttempt
 from distributary.errors import LayoutChanged, Reason, StreamsFailed
-from distributary.fanout.micro_batch import Fanout
-from distributary.fanout.wide_attempt import WideAttempt
-from distributary.formats.framing import frame
-from distributary.simulate.games.records import Faults, Plan
+from distributary.running.bronze.ingest import Ingest
+from distributary.schemas.protobuf.framing import frame
 from distributary.state.ledger import Ledger
-from distributary.verify import verify
+from distributary_simulate.games.records import Faults, Plan
 from tests.layouts import FANOUT, PER_ROUTE, SHAPES, TWO_HOP, WIDE, Laid, Shape
 from tests.scenarios import Killed, dying, message
 

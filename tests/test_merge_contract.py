@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyspark.sql import SparkSession
 
-from distributary.datastream.anew import BegunAnew
-from distributary.datastream.model import METADATA
-from distributary.datastream.reduce import reduce_rows
-from distributary.datastream.sequence import OrderSettings
+from distributary.changes.anew import BegunAnew
+from distributary.changes.model import METADATA
+from distributary.changes.reduce import reduce_rows
+from distributary.changes.sequence import OrderSettings
 from distributary.tables import append
 from distributary.tables.append import CommitConflict, Mark, Owner
 from distributary.tables.evolve import Policy

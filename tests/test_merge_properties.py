@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.datastream.model import METADATA
-from distributary.datastream.reduce import reduce_rows
+from distributary.changes.model import METADATA
+from distributary.changes.reduce import reduce_rows
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.evolve import Policy

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from distributary.cdc import merging
-from distributary.cdc.feed import Feed
-from distributary.cdc.resync import known_route, rebuild
-from distributary.datastream.model import SourceTable
-from distributary.datastream.reduce import Reduced, reduce_rows
-from distributary.datastream.sequence import OrderSettings
-from distributary.maintain import maintain
+from distributary.changes.model import SourceTable
+from distributary.changes.reduce import Reduced, reduce_rows
+from distributary.changes.sequence import OrderSettings
+from distributary.engine.changes import merging
+from distributary.engine.changes.feed import Feed
+from distributary.repair.resync_changes import known_route, rebuild
+from distributary.running.maintain import maintain
 from distributary.tables import append
 from distributary.tables.append import Mark, Owner
 from distributary.tables.evolve import Policy

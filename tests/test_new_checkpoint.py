@@ -12,11 +12,11 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
-from distributary import hops
-from distributary.bronze.table import hop_1_checkpoint
-from distributary.clean import apply, clean
+from distributary.audit.verify import verify
 from distributary.errors import CheckpointDamaged, CheckpointLost, ConfigError, SourceDataLost
-from distributary.verify import verify
+from distributary.repair.clean import apply, clean
+from distributary.running import hops
+from distributary.running.bronze.table import hop_1_checkpoint
 from tests.layouts import FANOUT, TWO_HOP, Laid
 from tests.scenarios import message
 from tests.services.kafka import Kafka

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from distributary import notices
 from distributary.config import Notices, load
 from distributary.errors import ConfigError
-from distributary.notices import Notice, Notifier
+from distributary.fleet import notices
+from distributary.fleet.notices import Notice, Notifier
 
 HOUR = 3600.0
 

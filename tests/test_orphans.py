@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from distributary.engine.messages.attempt import Attempt
+from distributary.engine.messages.wide_attempt import WideAttempt
 from distributary.errors import StateLost
-from distributary.fanout.attempt import Attempt
-from distributary.fanout.wide_attempt import WideAttempt
 from tests.scenarios import Scenario, dying, message
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.fanout.packing import BUCKET_BYTES, SHARE_ROWS, TABLE_WEIGHT, ChunkRef, Packing, pack, refs
+from distributary.engine.packing import BUCKET_BYTES, SHARE_ROWS, TABLE_WEIGHT, ChunkRef, Packing, pack, refs
 
 ROUTES = ["hot", "a", "b", "c", "d", None]
 

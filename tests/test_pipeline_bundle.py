@@ -16,9 +16,9 @@ from databricks.sdk.service.pipelines import PipelineSpec
 from distributary.cli.entry import execute
 from distributary.config import load
 from distributary.errors import BadInput, LintFailed
-from distributary.workflow.bundle import PROVIDED
-from distributary.workflow.databricks import Workspace
-from distributary.workflow.pipeline_bundle import PipelineBundle, pipeline_bundle
+from distributary.fleet.workflow.bundle import PROVIDED
+from distributary.fleet.workflow.databricks import Workspace
+from distributary.fleet.workflow.pipeline_bundle import PipelineBundle, pipeline_bundle
 from tests.workspace import WHEEL, Api, small_wheel
 
 ROOT = "/Workspace/Users/eve@x.org/distributary/games"

@@ -14,25 +14,25 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from distributary.audit.plan import Plan, TablePlan, plan
+from distributary.audit.verify import verify
 from distributary.cli.render import plan_text
 from distributary.cli.terminal import PlainConsole
 from distributary.config import Pipeline, RegistryConfig, load
 from distributary.errors import CheckpointLost, QuarantineLimit
-from distributary.formats.framing import frame
 from distributary.names import table_name
-from distributary.pipeline import run
-from distributary.plan import Plan, TablePlan, plan
-from distributary.registry import Registry, open_registry
-from distributary.simulate.games.events import message_class
-from distributary.simulate.games.records import VALUE_SCHEMA, Faults
-from distributary.simulate.games.records import Plan as Order
-from distributary.simulate.games.schemas import WRAPPER_TEXT
-from distributary.simulate.games.sinks import write_delta
-from distributary.simulate.games.stream import Games
-from distributary.simulate.games.truth import Truth
+from distributary.running.pipeline import run
+from distributary.schemas.protobuf.framing import frame
+from distributary.schemas.registry import Registry, open_registry
 from distributary.state.ledger import Entry, Ledger, is_batch, totals
 from distributary.tables.store import Store
-from distributary.verify import verify
+from distributary_simulate.games.events import message_class
+from distributary_simulate.games.records import VALUE_SCHEMA, Faults
+from distributary_simulate.games.records import Plan as Order
+from distributary_simulate.games.schemas import WRAPPER_TEXT
+from distributary_simulate.games.sinks import write_delta
+from distributary_simulate.games.stream import Games
+from distributary_simulate.games.truth import Truth
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from distributary.cdc.writer import ChangeWriter
+from distributary.audit.plan import Plan, plan
 from distributary.cli.render import plan_text
+from distributary.engine.changes.writer import ChangeWriter
 from distributary.errors import QuarantineLimit
-from distributary.plan import Plan, plan
 from tests.scenarios import dying
 from tests.shop import change, mysql_table, order
 from tests.sparkless import Sparkless

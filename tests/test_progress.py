@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from distributary.batch import BatchReport
-from distributary.pipeline import PipelinePlan, RunReport
-from distributary.progress import Tally, batch_line, header, live_view, names, summary
+from distributary.engine.batch import BatchReport
+from distributary.running.pipeline import PipelinePlan, RunReport
+from distributary.running.progress import Tally, batch_line, header, live_view, names, summary
 from distributary.state.ledger import Entry
 
 REPORT = BatchReport(

@@ -1,4 +1,4 @@
-"""The column rules: one assertion for each row of the table in `formats.columns`."""
+"""The column rules: one assertion for each row of the table in `schemas.protobuf.columns`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
 from distributary.errors import SchemaBroken
-from distributary.formats.columns import SCALARS
-from distributary.formats.protobuf import MessageDecoder, decoder_for
-from distributary.registry.compile import compile_text
+from distributary.schemas.protobuf.columns import SCALARS
+from distributary.schemas.protobuf.protobuf import MessageDecoder, decoder_for
+from distributary.schemas.registry.compile import compile_text
 
 WELL_KNOWN = "".join(
     f'import "google/protobuf/{name}.proto"; '

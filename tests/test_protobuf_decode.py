@@ -13,10 +13,10 @@ import pytest
 from google.protobuf.struct_pb2 import Struct
 
 from distributary.errors import Reason
-from distributary.formats import ptars_decoder
-from distributary.formats.protobuf import BadIndex, MessageDecoder, Split, decoder_for
-from distributary.formats.ptars_decoder import LONG_BYTES
-from distributary.registry.compile import CompiledSchema, compile_text
+from distributary.schemas.protobuf import ptars_decoder
+from distributary.schemas.protobuf.protobuf import BadIndex, MessageDecoder, Split, decoder_for
+from distributary.schemas.protobuf.ptars_decoder import LONG_BYTES
+from distributary.schemas.registry.compile import CompiledSchema, compile_text
 
 P3 = 'syntax = "proto3";'
 P2 = 'syntax = "proto2";'

@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import Reason
-from distributary.formats.protobuf import MessageDecoder, Split
-from distributary.registry.compile import compile_text
+from distributary.schemas.protobuf.protobuf import MessageDecoder, Split
+from distributary.schemas.registry.compile import compile_text
 
 INTEGERS = ["int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32", "sfixed64"]
 SCALARS = [*INTEGERS, "float", "double", "bool", "string", "string", "bytes"]

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from distributary.datastream.reduce import reduce_rows
-from distributary.datastream.sequence import OrderSettings
+from distributary.changes.reduce import reduce_rows
+from distributary.changes.sequence import OrderSettings
 from distributary.tables import append
 from distributary.tables.append import CommitConflict, Mark, Owner
 from distributary.tables.evolve import Policy

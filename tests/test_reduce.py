@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.datastream.reduce import Gaps, newest, reduce_rows
-from distributary.datastream.sequence import OrderSettings
+from distributary.changes.reduce import Gaps, newest, reduce_rows
+from distributary.changes.sequence import OrderSettings
 from tests.events import Event, backfilled, table_of
 
 COLUMNS = {"id": pa.int64(), "value": pa.string()}

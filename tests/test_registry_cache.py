@@ -12,10 +12,10 @@ import pytest
 
 from distributary.config import RegistryConfig
 from distributary.errors import DistributaryError, RegistryDenied, RegistryDown, SchemaNotFound
-from distributary.registry import Reference, Registry, Schema, SchemaVersion, open_registry
-from distributary.registry.cache import CachedRegistry
-from distributary.registry.confluent import ConfluentRegistry
-from distributary.registry.embedded import EmbeddedRegistry
+from distributary.schemas.registry import Reference, Registry, Schema, SchemaVersion, open_registry
+from distributary.schemas.registry.cache import CachedRegistry
+from distributary.schemas.registry.confluent import ConfluentRegistry
+from distributary.schemas.registry.embedded import EmbeddedRegistry
 
 TEXT = 'syntax = "proto3"; message Event { int32 a = 1; }'
 OTHER = 'syntax = "proto3"; message Event { int32 a = 1; int32 b = 2; }'

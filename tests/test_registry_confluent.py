@@ -34,8 +34,8 @@ from distributary.errors import (
     SchemaInUse,
     SchemaNotFound,
 )
-from distributary.registry import Reference, Schema, SchemaVersion
-from distributary.registry.confluent import Backoff, ConfluentRegistry
+from distributary.schemas.registry import Reference, Schema, SchemaVersion
+from distributary.schemas.registry.confluent import Backoff, ConfluentRegistry
 
 TEXT = 'syntax = "proto3"; message Event { int32 a = 1; }'
 

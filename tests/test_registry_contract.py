@@ -17,8 +17,8 @@ from distributary.errors import (
     SchemaInUse,
     SchemaNotFound,
 )
-from distributary.registry import GLOBAL, Reference, Registry, open_registry
-from distributary.registry.compile import compile_schema
+from distributary.schemas.registry import GLOBAL, Reference, Registry, open_registry
+from distributary.schemas.registry.compile import compile_schema
 
 Subject = Callable[[str], str]
 

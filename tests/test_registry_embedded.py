@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import RegistryDown, SchemaBroken, SchemaIncompatible, SchemaInUse, SchemaNotFound
-from distributary.registry import GLOBAL, Reference
-from distributary.registry.compile import compile_schema
-from distributary.registry.embedded import EmbeddedRegistry
+from distributary.schemas.registry import GLOBAL, Reference
+from distributary.schemas.registry.compile import compile_schema
+from distributary.schemas.registry.embedded import EmbeddedRegistry
 
 ALL_LEVELS = ["BACKWARD", "FORWARD", "FULL"]
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from distributary.batch import BatchWriter
+from distributary.engine.batch import BatchWriter
+from distributary.engine.replay import Replay
+from distributary.engine.schemas import Schemas
 from distributary.errors import AlreadyRunning, Reason, RegistryDown
-from distributary.formats.framing import frame
-from distributary.replay import Replay
-from distributary.schemas import Schemas
-from distributary.simulate.games.schemas import WRAPPER_TEXT
+from distributary.schemas.protobuf.framing import frame
 from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
+from distributary_simulate.games.schemas import WRAPPER_TEXT
 from tests.exceptions import panic
 from tests.scenarios import Scenario, dying, message
 

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from distributary import hops
-from distributary.bronze import resync as module
-from distributary.bronze.resync import rebuild
+from distributary.audit.verify import verify
+from distributary.engine.replay import Replay
 from distributary.errors import BadInput
-from distributary.pipeline import session_of
-from distributary.replay import Replay
+from distributary.fleet.workflow.handover import hand_over
+from distributary.repair import resync_bronze as module
+from distributary.repair.resync_bronze import rebuild
+from distributary.running import hops
+from distributary.running.pipeline import session_of
 from distributary.shares import Division
-from distributary.simulate.games.schemas import WRAPPER_TEXT
 from distributary.tables.append import CommitConflict
 from distributary.tables.exchange import exchange
-from distributary.verify import verify
-from distributary.workflow.handover import hand_over
+from distributary_simulate.games.schemas import WRAPPER_TEXT
 from tests.layouts import FANOUT, PER_ROUTE, SHARES, TWO_HOP, Laid, Shape
 from tests.scenarios import dying, message
 

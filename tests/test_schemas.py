@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from distributary.config import RegistryConfig
+from distributary.engine.schemas import ASKED_AT_A_TIME, Schemas
 from distributary.errors import Reason
-from distributary.registry import Schema, open_registry
-from distributary.schemas import ASKED_AT_A_TIME, Schemas
+from distributary.schemas.registry import Schema, open_registry
 from tests.test_registry_cache import Clock
 
 EVENT = 'syntax = "proto3"; message event { string user = 1; }'

@@ -15,12 +15,12 @@ from urllib.parse import quote
 import pytest
 import yaml
 
-from distributary import notices
-from distributary.border import in_words
 from distributary.cli.entry import execute
 from distributary.cli.output import LogLines, note, say_json
 from distributary.config import Notices, load
 from distributary.errors import BadInput
+from distributary.errors.border import in_words
+from distributary.fleet import notices
 from distributary.redaction import MASK, hide, redacted
 
 

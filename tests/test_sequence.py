@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.datastream.layout import WIDTH
-from distributary.datastream.model import METADATA_TYPE
-from distributary.datastream.sequence import OrderSettings, sequence_numbers, standing
+from distributary.changes.layout import WIDTH
+from distributary.changes.model import METADATA_TYPE
+from distributary.changes.sequence import OrderSettings, sequence_numbers, standing
 from tests.events import START_MS, Event, backfilled, deleted, table_of
 
 COLUMNS = {"id": pa.int64(), "value": pa.string()}

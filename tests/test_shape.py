@@ -11,7 +11,7 @@ import pytest
 
 from distributary.config import Tables
 from distributary.errors import ShapeInvalid
-from distributary.shape import Rule, Shape, check_shapes
+from distributary.schemas.shape import Rule, Shape, check_shapes
 
 ROWS = pa.RecordBatch.from_pydict(
     {

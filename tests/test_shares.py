@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from distributary.config import Pipeline
+from distributary.engine.messages.demux import EnvelopeReader, demux
 from distributary.errors import ShareInvalid
-from distributary.fanout.demux import EnvelopeReader, demux
 from distributary.shares import Cluster, Division, Share, parse_share, read_plan
 
 ROUTES = st.one_of(st.none(), st.text(max_size=12))

@@ -15,33 +15,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Group, RenderableType
 
-from distributary import progress
-from distributary.batch import BatchReport
-from distributary.catalog import CatalogEntry
-from distributary.clean import CleanPlan
-from distributary.clean.plan import Kept, Target
+from distributary.audit.plan import Plan, TablePlan
+from distributary.audit.status import Status, TableStatus, html
+from distributary.audit.status import render as render_status
+from distributary.audit.verify import TableCheck, Verification
 from distributary.cli import output, render
 from distributary.cli.commands import app
 from distributary.cli.terminal import PlainConsole
-from distributary.demo.answers import Comparison, Query
-from distributary.demo.changes import ChangesResult, TableProof
-from distributary.demo.games import Folder
+from distributary.engine.batch import BatchReport
+from distributary.engine.replay import ReplayReport
 from distributary.errors import BadInput, ConfigError, TableCollision
+from distributary.fleet.notices import _names
+from distributary.fleet.workflow import views as workflow_views
+from distributary.fleet.workflow.plan import ClusterPlan, Move, WorkflowPlan
 from distributary.names import shown
-from distributary.notices import _names
-from distributary.pipeline import RunReport
-from distributary.plan import Plan, TablePlan
-from distributary.progress import Tally
-from distributary.replay import ReplayReport
-from distributary.simulate.games.clean import Step
+from distributary.repair.clean import CleanPlan
+from distributary.repair.clean.plan import Kept, Target
+from distributary.running import progress
+from distributary.running.catalog import CatalogEntry
+from distributary.running.pipeline import RunReport
+from distributary.running.progress import Tally
 from distributary.state.ledger import Entry
 from distributary.state.streams import StreamRecord, StreamState
-from distributary.status import Status, TableStatus, html
-from distributary.status import render as render_status
 from distributary.supervisor.views import change_line, ending_text, streams_table
-from distributary.verify import TableCheck, Verification
-from distributary.workflow import views as workflow_views
-from distributary.workflow.plan import ClusterPlan, Move, WorkflowPlan
+from distributary_simulate.demo.answers import Comparison, Query
+from distributary_simulate.demo.changes import ChangesResult, TableProof
+from distributary_simulate.demo.games import Folder
+from distributary_simulate.games.clean import Step
 
 TRICKS = [
     "[/red]", "[bold]x[/]", "[link=http://x]", ":smile:", "\x1b[2J\x1b]0;title\x07", "a\nbatch 7: 9 rows in 0.1 s",

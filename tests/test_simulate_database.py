@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
+from distributary.changes.model import Kind
 from distributary.cli.entry import execute
 from distributary.cli.signals import stop_on_signal
-from distributary.datastream.model import Kind
 from distributary.errors import Exit, SimulationInvalid, SourceDown
-from distributary.simulate.change_files.stream import Pace, open_source, read_truth, write_server
-from distributary.simulate.change_files.writer import ChangeFiles, FilesPlan
-from distributary.simulate.changes.model import Table
-from distributary.simulate.changes.truth import TableTruth, load_truth
-from distributary.simulate.databases.servers import Server, server
-from distributary.simulate.databases.workload import Workload, run_workload
+from distributary_simulate.change_files.stream import Pace, open_source, read_truth, write_server
+from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
+from distributary_simulate.changes.model import Table
+from distributary_simulate.changes.truth import TableTruth, load_truth
+from distributary_simulate.databases.servers import Server, server
+from distributary_simulate.databases.workload import Workload, run_workload
 from tests.change_order import assert_equal, fold_files
 from tests.living_database import now_ms
 from tests.processes import command
@@ -283,7 +283,7 @@ def test_the_first_signal_asks_and_the_handlers_come_back() -> None:
 def test_without_the_drivers_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "distributary.simulate.databases.binlog", None)
+    monkeypatch.setitem(sys.modules, "distributary_simulate.databases.binlog", None)
     assert execute(history(tmp_path, "--url", "mysql://a@h/x")) == Exit.BAD_INPUT
     assert "distributary[simulate]" in capsys.readouterr().err
 

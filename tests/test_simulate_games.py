@@ -21,18 +21,18 @@ from google.protobuf.message import DecodeError
 
 from distributary.config import RegistryConfig
 from distributary.errors import KafkaDown, SchemaIncompatible, SchemaNotFound, SimulationInvalid, SourceDown, StoreDown
-from distributary.formats.protobuf import decoder_for
-from distributary.registry import Registry, open_registry
-from distributary.registry.compile import compile_schema
-from distributary.simulate.games.clean import Step, clean
-from distributary.simulate.games.events import message_class
-from distributary.simulate.games.live import produce_live
-from distributary.simulate.games.made import Made
-from distributary.simulate.games.records import UNKNOWN_ID, VALUE_SCHEMA, Faults, Plan, Record
-from distributary.simulate.games.schemas import WRAPPER_TEXT, event_text, game_names
-from distributary.simulate.games.sinks import kafka_from_delta, write_delta, write_kafka
-from distributary.simulate.games.stream import Games
-from distributary.simulate.games.truth import Truth
+from distributary.schemas.protobuf.protobuf import decoder_for
+from distributary.schemas.registry import Registry, open_registry
+from distributary.schemas.registry.compile import compile_schema
+from distributary_simulate.games.clean import Step, clean
+from distributary_simulate.games.events import message_class
+from distributary_simulate.games.live import produce_live
+from distributary_simulate.games.made import Made
+from distributary_simulate.games.records import UNKNOWN_ID, VALUE_SCHEMA, Faults, Plan, Record
+from distributary_simulate.games.schemas import WRAPPER_TEXT, event_text, game_names
+from distributary_simulate.games.sinks import kafka_from_delta, write_delta, write_kafka
+from distributary_simulate.games.stream import Games
+from distributary_simulate.games.truth import Truth
 
 FAULTS = Faults(corrupt=6, unknown_id=3, empty_name=4, tombstones=5, bad_envelope=2, id_mismatch=3)
 PLAN = Plan(games=4, versions=3, records=20, seed=7, faults=FAULTS)
@@ -173,9 +173,9 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process(registry: Registr
     code = (
         "import sys\n"
         "from distributary.config import RegistryConfig\n"
-        "from distributary.registry import open_registry\n"
-        "from distributary.simulate.games.stream import Games\n"
-        "from distributary.simulate.games.records import Plan\n"
+        "from distributary.schemas.registry import open_registry\n"
+        "from distributary_simulate.games.stream import Games\n"
+        "from distributary_simulate.games.records import Plan\n"
         "games = Games(Plan(games=2, records=5, seed=3), open_registry(RegistryConfig(path=sys.argv[1])))\n"
         "print(b''.join(r.value for r in games.records(2)).hex())\n"
     )
@@ -598,7 +598,7 @@ def test_a_live_load_sends_its_rate_and_stamps_the_moment(registry: Registry, ka
 
 
 def test_a_broker_that_is_away_is_said_so(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distributary.simulate.games.kafka.REQUEST_TIMEOUT_SEC", 1.0)
+    monkeypatch.setattr("distributary_simulate.games.kafka.REQUEST_TIMEOUT_SEC", 1.0)
     with pytest.raises(KafkaDown) as caught:
         write_kafka("127.0.0.1:1", "events", [])
     assert caught.value.parameters["servers"] == "127.0.0.1:1"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from distributary.audit.verify import verify
+from distributary.engine.messages.micro_batch import Fanout
 from distributary.errors import SourceDataLost, SourceReplaced
-from distributary.fanout.micro_batch import Fanout
 from distributary.sources.kafka import TopicIds
-from distributary.verify import verify
 from tests.scenarios import Scenario, message
 from tests.services.kafka import Kafka
 from tests.test_kafka_pipeline import EVENT, KafkaScenario

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from distributary.fanout import spool as spool_module
-from distributary.fanout.chunks import CHUNK_SCHEMA, Cut, read_records, read_rejected
-from distributary.fanout.spool import ALIGNMENT, Spool, SpoolReader, close_spool, write_spool
-from distributary.fanout.tasks import chunk_rows
+from distributary.engine.messages import spool as spool_module
+from distributary.engine.messages.chunks import CHUNK_SCHEMA, Cut, read_records, read_rejected
+from distributary.engine.messages.spool import ALIGNMENT, Spool, SpoolReader, close_spool, write_spool
+from distributary.engine.messages.tasks import chunk_rows
 from distributary.tables.quarantine import ORIGIN_FIELDS, REJECTED_SCHEMA
 
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from distributary.clean import apply, clean
+from distributary.audit.status import render, status
+from distributary.audit.verify import verify
 from distributary.config import KafkaSource
 from distributary.errors import AlreadyRunning, Exit, ShareConflict, SourceDown
+from distributary.repair.clean import apply, clean
 from distributary.shares import Cluster, Division, Share
 from distributary.sources.kafka import Topic
 from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
 from distributary.state.shares import Current, claim, current, current_parts, follow, parts
 from distributary.state.streams import StreamRecord, StreamState, write_streams
-from distributary.status import render, status
 from distributary.tables.store import Store
-from distributary.verify import verify
 from tests.lake import Lake
 
 STORE = Store()
@@ -134,7 +134,7 @@ def test_status_adds_up_and_shows_the_streams(lake: Path) -> None:
 @pytest.mark.parametrize("down", [False, True])
 def test_the_source_is_asked_once_for_all_shares(lake: Path, monkeypatch: pytest.MonkeyPatch, down: bool) -> None:
     """Also one that does not answer: its time-out is not waited for once per share."""
-    from distributary.status import lag
+    from distributary.audit.status import lag
 
     asked: list[str] = []
 

@@ -13,14 +13,14 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
+from distributary.audit.status import TableStatus, html, render, status
+from distributary.audit.status.lag import kafka_lag, source_lag
 from distributary.cli.entry import execute
 from distributary.config import KafkaSource
 from distributary.errors import Exit, StoreUnreadable
 from distributary.sources.kafka import Topic
 from distributary.state.checkpoint import last_committed
 from distributary.state.lock import only_run
-from distributary.status import TableStatus, html, render, status
-from distributary.status.lag import kafka_lag, source_lag
 from tests.lake import Lake
 from tests.services.kafka import Kafka
 

@@ -12,11 +12,11 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PythonException
 
+from distributary.engine.messages.spool import write_spool
+from distributary.engine.workers import in_worker, told_outage
 from distributary.errors import DistributaryError, SourceDown, StoreDown
-from distributary.fanout.spool import write_spool
-from distributary.fanout.workers import in_worker, told_outage
+from distributary.running.failures import translated
 from distributary.sources.data_files import BatchFiles, Column, Piece, SourceFile
-from distributary.spark.failures import translated
 from distributary.tables.store import Store
 
 LOST = (

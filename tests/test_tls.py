@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from distributary import notices
 from distributary.config import Email, Notices
-from distributary.notices import Notice, senders_of
+from distributary.fleet import notices
+from distributary.fleet.notices import Notice, senders_of
 from tests.test_registry_confluent import Authority
 
 NOTICE = Notice("failure", "games", "stream a", "x", "2026-01-01T00:00:00Z", "here")

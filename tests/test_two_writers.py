@@ -16,16 +16,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from distributary.hops import run
+from distributary.audit.verify import verify
+from distributary.running.hops import run
 from distributary.shares import Division
-from distributary.simulate.games.records import Faults, Plan
 from distributary.state.shares import claim, current_parts
 from distributary.tables import append
 from distributary.tables.append import CommitConflict, Mark, Owner, commit_append, committed_batch, open_table
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.store import Store
-from distributary.verify import verify
+from distributary_simulate.games.records import Faults, Plan
 from tests.scenarios import Scenario
 
 STORE = Store()

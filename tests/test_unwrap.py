@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from distributary.bronze.rows import bronze_schema
-from distributary.bronze.unwrap import Asked, UnknownEnvelopes, unwrap_task
-from distributary.fanout.demux import EnvelopeReader
-from distributary.formats.framing import frame
+from distributary.engine.messages.demux import EnvelopeReader
+from distributary.running.bronze.unwrap import Asked, UnknownEnvelopes, unwrap_task
+from distributary.schemas.protobuf.framing import frame
+from distributary.sources.bronze_rows import bronze_schema
 from distributary.tables.store import Store
 
 

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary import recount
+from distributary.audit import recount
+from distributary.audit.verify import TableCheck, Verification, verify
+from distributary.engine.messages.orders import ORIGIN
 from distributary.errors import Exit, Reason, StoreUnreadable
-from distributary.fanout.orders import ORIGIN
 from distributary.state.ledger import Entry, replay_stream
 from distributary.tables.append import Mark
 from distributary.tables.quarantine import commit_quarantine
-from distributary.verify import TableCheck, Verification, verify
 from tests.lake import Lake, rejected
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from distributary.running.views import kept, read, refresh
 from distributary.state.ledger import Ledger
 from distributary.tables.store import Store
-from distributary.views import kept, read, refresh
 from tests.layouts import WIDE, Laid
 from tests.scenarios import message
 

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from distributary.errors import SourceDown
-from distributary.simulate.changes.model import Change
-from distributary.simulate.changes.unified import (
+from distributary_simulate.changes.model import Change
+from distributary_simulate.changes.unified import (
     BOOLEAN,
     BYTES,
     DATE,
@@ -34,11 +34,11 @@ from distributary.simulate.changes.unified import (
     array,
     decimal,
 )
-from distributary.simulate.databases import postgresql_columns
-from distributary.simulate.databases.postgresql_columns import INFINITY_US, MINUS_INFINITY_US, unified, value
-from distributary.simulate.databases.servers import Server, server
-from distributary.simulate.databases.wal import Wal
-from distributary.simulate.databases.workload import Workload, run_workload
+from distributary_simulate.databases import postgresql_columns
+from distributary_simulate.databases.postgresql_columns import INFINITY_US, MINUS_INFINITY_US, unified, value
+from distributary_simulate.databases.servers import Server, server
+from distributary_simulate.databases.wal import Wal
+from distributary_simulate.databases.workload import Workload, run_workload
 from tests.change_order import assert_equal, fold
 from tests.services.postgres import Postgres
 

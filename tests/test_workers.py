@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from distributary.fanout.workers import in_worker
+from distributary.engine.workers import in_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

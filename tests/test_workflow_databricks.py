@@ -22,13 +22,13 @@ from distributary.cli import job as job_entry
 from distributary.cli.entry import execute
 from distributary.config import Pipeline, load
 from distributary.errors import BadInput, ConfigError, Exit, WorkspaceFailed
+from distributary.fleet.workflow.bundle import PROVIDED, Spread, bundle, requirements
+from distributary.fleet.workflow.databricks import Workspace, connect
+from distributary.fleet.workflow.plan import RouteLoad, make_plan
+from distributary.fleet.workflow.wheel import without_requirements
 from distributary.shares import Division, read_plan
 from distributary.state.shares import claim
 from distributary.tables.store import Store
-from distributary.workflow.bundle import PROVIDED, Spread, bundle, requirements
-from distributary.workflow.databricks import Workspace, connect
-from distributary.workflow.plan import RouteLoad, make_plan
-from distributary.workflow.wheel import without_requirements
 from tests.workspace import WHEEL, Api, small_wheel
 
 NODE = {"node_type": "m5d.xlarge"}

@@ -16,19 +16,19 @@ from typing import Any
 import psutil
 import pytest
 
-from distributary.bronze.table import make_bronze
+from distributary.audit.verify import verify
 from distributary.config import Notices
 from distributary.errors import AlreadyRunning, BadInput, ClusterMissing, Exit, ShareConflict
-from distributary.notices import Notice, Notifier
+from distributary.fleet.notices import Notice, Notifier
+from distributary.fleet.workflow.local import LocalRun, _phases, check_master, supervise, tell
+from distributary.running.bronze.table import make_bronze
 from distributary.shares import Cluster, Division
-from distributary.simulate.games.records import Faults, Plan
 from distributary.state.shares import claim
 from distributary.state.streams import StreamRecord, StreamState, read_streams
 from distributary.supervisor.policy import Ending, RestartPolicy, ended, progressed, requested
 from distributary.supervisor.supervise import Change, Supervisor
 from distributary.tables.store import Store
-from distributary.verify import verify
-from distributary.workflow.local import LocalRun, _phases, check_master, supervise, tell
+from distributary_simulate.games.records import Faults, Plan
 from tests.lake import Lake
 from tests.processes import SERIAL, SPARK_JAVA
 from tests.scenarios import Scenario

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ShareInvalid
+from distributary.fleet.workflow.plan import TOLERANCE, RouteLoad, WorkflowPlan, make_plan
 from distributary.shares import Division, read_plan
-from distributary.workflow.plan import TOLERANCE, RouteLoad, WorkflowPlan, make_plan
 
 LOADS = st.dictionaries(
     st.text(min_size=1, max_size=4),

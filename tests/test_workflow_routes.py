@@ -10,11 +10,11 @@ from deltalake import write_deltalake
 
 from distributary.config import RegistryConfig
 from distributary.errors import BadInput, SourceMissing
-from distributary.registry import open_registry
-from distributary.simulate.games.schemas import WRAPPER_TEXT, event_text
+from distributary.fleet.workflow.plan import ROUTE_ROWS
+from distributary.fleet.workflow.routes import discover, measure
+from distributary.schemas.registry import open_registry
 from distributary.state.ledger import Entry
-from distributary.workflow.plan import ROUTE_ROWS
-from distributary.workflow.routes import discover, measure
+from distributary_simulate.games.schemas import WRAPPER_TEXT, event_text
 from tests.lake import Lake
 
 HOUR = 3_600_000_000

@@ -13,7 +13,7 @@ import yaml
 from deltalake import write_deltalake
 
 from distributary.config import RegistryConfig
-from distributary.registry import open_registry
+from distributary.schemas.registry import open_registry
 from tests.chaos import changes, tables
 from tests.chaos.messages import GAMES, Producer
 from tests.processes import SMALL_SPARK

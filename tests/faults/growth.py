@@ -14,7 +14,7 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.config import RegistryConfig
-from distributary.registry import open_registry
+from distributary.schemas.registry import open_registry
 from tests.chaos.messages import ENVELOPE
 from tests.chaos.wire import block, framed, text, whole
 from tests.processes import SMALL_SPARK, command

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from distributary.audit.verify import verify
 from distributary.config import load
 from distributary.errors import DistributaryError
-from distributary.verify import verify
 from tests.faults.pipelines import Piped, Place, Seen, concluded, expect
 
 Damage = Callable[[Path], None]

@@ -14,8 +14,8 @@ import psutil
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
+from distributary.audit.verify import verify
 from distributary.config import load
-from distributary.verify import verify
 from tests.faults.pipelines import Piped, Place, Seen, concluded, expect
 from tests.processes import command
 

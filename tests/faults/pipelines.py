@@ -17,11 +17,11 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from distributary import pipeline as product
-from distributary.batch import BatchReport
 from distributary.config import RegistryConfig, load
+from distributary.engine.batch import BatchReport
 from distributary.errors import DistributaryError
-from distributary.registry import open_registry
+from distributary.running import pipeline as product
+from distributary.schemas.registry import open_registry
 from tests.chaos import tables
 from tests.chaos.messages import GAMES, Producer
 from tests.processes import SMALL_SPARK

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from distributary.config import RegistryConfig
-from distributary.registry import open_registry
+from distributary.schemas.registry import open_registry
 from tests.faults.pipelines import Piped, Place, Seen, concluded, expect
 from tests.faults.proxy import WELL, Fault, Proxy, Rule
 

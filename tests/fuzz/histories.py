@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distributary.datastream.events import read_events
-from distributary.datastream.model import METADATA, Reading
-from distributary.datastream.reduce import reduce_rows
-from distributary.datastream.sequence import OrderSettings
+from distributary.changes.events import read_events
+from distributary.changes.model import METADATA, Reading
+from distributary.changes.reduce import reduce_rows
+from distributary.changes.sequence import OrderSettings
 from distributary.tables.merge_rows import DELETED, Incoming, MergeRules, as_merged, completed
 from tests.histories.engine import KINDS, Engine
 from tests.histories.files import File, write

@@ -27,9 +27,9 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from distributary.errors import SchemaBroken
-from distributary.formats.framing import split_frames
-from distributary.formats.protobuf import BadIndex, decoder_for
-from distributary.registry.compile import CompiledSchema
+from distributary.schemas.protobuf.framing import split_frames
+from distributary.schemas.protobuf.protobuf import BadIndex, decoder_for
+from distributary.schemas.registry.compile import CompiledSchema
 
 HELP = "payloads and frames against the official protobuf library"
 ROWS = 400

@@ -24,7 +24,7 @@ def deadly(body: bytes) -> None:
 
 
 def plant(module: ModuleType) -> None:
-    if module.__name__ == "distributary.formats.protobuf":
+    if module.__name__ == "distributary.schemas.protobuf.protobuf":
         decode = module.MessageDecoder.decode
 
         def planted(self: Any, payloads: Any) -> Any:
@@ -45,7 +45,7 @@ def plant(module: ModuleType) -> None:
 
 class Planter(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name not in ("distributary.formats.protobuf", "distributary.datastream.events"):
+        if name not in ("distributary.schemas.protobuf.protobuf", "distributary.changes.events"):
             return None
         sys.meta_path.remove(self)
         try:

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from distributary import __version__
-from distributary.cli.demo import play_changes
 from distributary.cli.grants import grants
 from distributary.cli.options import GROUP, File, Json, Yes
 from distributary.cli.output import LogLines, console, note, say, say_batch, say_json, say_run, show
 from distributary.cli.output import watch as show_again
 from distributary.cli.pipeline import not_declarative, pipeline, play_declarative
 from distributary.cli.signals import Stopper
-from distributary.cli.simulate import simulate
 from distributary.cli.spread import (
     ClusterOption,
     Conf,
@@ -35,11 +33,13 @@ from distributary.cli.spread import (
 from distributary.cli.upkeep import maintain, reconcile, replay_files, resync, views
 from distributary.cli.workflow import workflow
 from distributary.errors import BadInput, Exit
+from distributary_simulate.cli.demo import play_changes
+from distributary_simulate.cli.simulate import simulate
 
 if TYPE_CHECKING:
-    from distributary.batch import BatchReport
+    from distributary.audit.status import Status
     from distributary.config import Pipeline
-    from distributary.status import Status
+    from distributary.engine.batch import BatchReport
 
 app = typer.Typer(name="distributary", add_completion=False, pretty_exceptions_enable=False, **GROUP)
 
@@ -102,11 +102,11 @@ def check(
         return
     config = load_file(file)
     if any(config.tables.shape_of(route)[:2] != ([], None) for route in ("", *config.tables.routes)):
-        from distributary.shape import check_shapes
+        from distributary.schemas.shape import check_shapes
 
         check_shapes(config.tables)
     if config.registry is not None and config.registry.texts:
-        from distributary.registry.by_hand import check_texts
+        from distributary.schemas.registry.by_hand import check_texts
 
         check_texts(config.registry)
     if config.layout == "declarative":
@@ -125,8 +125,8 @@ def plan(file: File, as_json: Json = False) -> None:
     """
     config = load_file(file)
     not_declarative(file, config)
+    from distributary.audit.plan import plan as plan_run
     from distributary.cli.render import plan_text
-    from distributary.plan import plan as plan_run
 
     found = plan_run(config)
     say_json(found.to_json()) if as_json else show(plan_text(found))
@@ -159,10 +159,10 @@ def run(
     config = first_hop(config, conf) if hop == 1 else spread(config, share, plan_file, cluster, conf)
     hops = hops_of(config, hop)
     from distributary.config import Notices
-    from distributary.hops import run as run_pipeline
-    from distributary.notices import told
-    from distributary.pipeline import build
-    from distributary.progress import batch_line, header, summary
+    from distributary.fleet.notices import told
+    from distributary.running.hops import run as run_pipeline
+    from distributary.running.pipeline import build
+    from distributary.running.progress import batch_line, header, summary
 
     if not as_json:
         say(header(build(config), once or config.trigger.mode == "once"))
@@ -197,7 +197,7 @@ def status(
     if (as_json, watch, html is not None).count(True) > 1:
         raise BadInput(detail="--json, --watch and --html exclude each other; give one of them")
     config = load_file(file)
-    from distributary import status as states
+    from distributary.audit import status as states
 
     def read() -> Status:
         if config.layout != "declarative":
@@ -236,14 +236,14 @@ def verify(
     from distributary.config import DatastreamSource
 
     if isinstance(config.source, DatastreamSource):
-        from distributary.audit.changes import verify_changes as recount
+        from distributary.audit.judge.changes import verify_changes as recount
     elif config.layout == "declarative":
         from distributary.declarative.verify import verify as recount
     else:
-        from distributary.verify import verify as recount
+        from distributary.audit.verify import verify as recount
     found = recount(config)
     if config.layout != "declarative" and not isinstance(config.source, DatastreamSource):
-        from distributary.audit.payloads import judge_payloads
+        from distributary.audit.judge.payloads import judge_payloads
 
         found = judge_payloads(config, found, deep=deep)
     say_json(found.to_json()) if as_json else show(verification_text(found))
@@ -269,13 +269,13 @@ def replay(
 
     if config.layout == "declarative":
         from distributary.declarative.replay import replay as append_again
-        from distributary.schemas import registry_of
+        from distributary.engine.schemas import registry_of
         from distributary.tables.store import Store
 
         with at_work(config, Store.of(config.tables), "replay"):
             report = append_again(config, registry_of(config), route)
     else:
-        from distributary.replays import replay as bring_back
+        from distributary.repair.replays import replay as bring_back
 
         report = bring_back(config, route)
     say_json(vars(report)) if as_json else show(replay_text(report))
@@ -299,9 +299,9 @@ def clean(
     stays, and why; with --yes it does it. One that was interrupted is done again; until then no run starts.
     """
     config = load_file(file)
-    from distributary.clean import apply, forget_names
-    from distributary.clean import clean as plan_cleaning
     from distributary.cli.render import clean_text
+    from distributary.repair.clean import apply, forget_names
+    from distributary.repair.clean import clean as plan_cleaning
 
     found = plan_cleaning(config, hop_2=hop is not None)
     if yes:
@@ -339,8 +339,8 @@ def demo(
     if scenario == "declarative":
         return play_declarative(folder, as_json)
     from distributary.cli.render import demo_text
-    from distributary.demo.games import Folder, play
-    from distributary.progress import LineDisplay, LiveDisplay
+    from distributary.running.progress import LineDisplay, LiveDisplay
+    from distributary_simulate.demo.games import Folder, play
 
     stopper, screen = Stopper(), console()
     if as_json:

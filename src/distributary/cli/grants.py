@@ -21,12 +21,12 @@ def grants(
     what is taken away. What the section does not ask for is revoked from the principals that it names.
     """
     from distributary.config import load
-    from distributary.grants import grant_plan
+    from distributary.fleet.grants import grant_plan
 
     config = load(file)
     plan = grant_plan(config)
     if apply:
-        from distributary.pipeline import session_of
+        from distributary.running.pipeline import session_of
 
         spark = session_of(config)
         for statement in plan.statements:

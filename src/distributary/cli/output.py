@@ -18,8 +18,8 @@ from distributary.redaction import redacted
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from distributary.batch import BatchReport
-    from distributary.pipeline import RunReport
+    from distributary.engine.batch import BatchReport
+    from distributary.running.pipeline import RunReport
 
 PIPE_WIDTH = 160
 """Columns of text that goes into a file or a pipe."""

@@ -158,7 +158,7 @@ def _names(given: list[str] | None) -> tuple[str, ...]:
 def play_declarative(folder: Path, as_json: bool) -> Exit:
     """The demo `declarative`."""
     from distributary.declarative.lines import demo_lines
-    from distributary.demo.declarative import DeclarativeFolder, play
+    from distributary_simulate.demo.declarative import DeclarativeFolder, play
 
     stopper = Stopper()
     result = play(DeclarativeFolder(folder.resolve()), _teller(as_json), note if as_json else say, stopper.attach)

@@ -13,14 +13,14 @@ from rich.text import Text
 from distributary.names import shown
 
 if TYPE_CHECKING:
-    from distributary.clean import CleanPlan
-    from distributary.demo.answers import Comparison, Query
-    from distributary.demo.changes import ChangesResult
-    from distributary.demo.games import Result
-    from distributary.plan import Plan, TablePlan
-    from distributary.replay import ReplayReport
-    from distributary.simulate.games.clean import Step
-    from distributary.verify import Verification
+    from distributary.audit.plan import Plan, TablePlan
+    from distributary.audit.verify import Verification
+    from distributary.engine.replay import ReplayReport
+    from distributary.repair.clean import CleanPlan
+    from distributary_simulate.demo.answers import Comparison, Query
+    from distributary_simulate.demo.changes import ChangesResult
+    from distributary_simulate.demo.games import Result
+    from distributary_simulate.games.clean import Step
 
 ERROR_CHARS = 1000
 """Of an error's text in a listing."""
@@ -183,7 +183,7 @@ def clean_text(plan: CleanPlan, *, done: bool) -> RenderableType:
 
 def demo_text(result: Result, file: str) -> RenderableType:
     """The end of a demo; `file`: its pipeline file as the user would type it."""
-    from distributary.progress import routes_table
+    from distributary.running.progress import routes_table
 
     total = result.report
     folder = result.folder

@@ -43,8 +43,8 @@ class Shown:
         if self._as_json:
             say_json({**report, "kind": "batch", "stream_name": stream})
         elif report.get("rows_in"):
-            from distributary.batch import BatchReport
-            from distributary.progress import batch_line
+            from distributary.engine.batch import BatchReport
+            from distributary.running.progress import batch_line
 
             known = {field.name for field in fields(BatchReport)}
             say(f"{shown(stream)}: {batch_line(BatchReport(**{k: v for k, v in report.items() if k in known}))}")

@@ -15,8 +15,8 @@ from distributary.errors import BadInput, Exit
 from distributary.names import shown
 
 if TYPE_CHECKING:
-    from distributary.cdc.micro_batch import Behind
     from distributary.config import Pipeline
+    from distributary.engine.changes.micro_batch import Behind
 
 Route = Annotated[str, typer.Option(help="The source table, as `status` names it.", show_default=False)]
 
@@ -28,7 +28,7 @@ def maintain(file: File, as_json: Json = False) -> Exit:
     the same moment, the run wins and the next upkeep does it.
     """
     config = _load(file)
-    from distributary.maintain import maintain as look_after
+    from distributary.running.maintain import maintain as look_after
 
     skipped = False
     for done in look_after(config):
@@ -55,7 +55,7 @@ def resync(file: File, route: Route, as_json: Json = False) -> None:
         _resync_from_bronze(config, route, as_json)
         return
     known = _known(file, config, route)
-    from distributary.cdc.resync import rebuild
+    from distributary.repair.resync_changes import rebuild
 
     done = rebuild(config, route, known)
     if as_json:
@@ -66,7 +66,7 @@ def resync(file: File, route: Route, as_json: Json = False) -> None:
 
 
 def _resync_from_bronze(config: Pipeline, route: str, as_json: bool) -> None:
-    from distributary.bronze.resync import rebuild
+    from distributary.repair.resync_bronze import rebuild
 
     done = rebuild(config, route)
     if as_json:
@@ -86,10 +86,10 @@ def views(file: File, as_json: Json = False) -> None:
     one that they are to be in from now on. Readers go on meanwhile: each view changes in one step.
     """
     config = _load(file)
-    from distributary.pipeline import session_of
+    from distributary.running.pipeline import session_of
+    from distributary.running.views import FOLDER, refresh
     from distributary.state.ledger import Ledger
     from distributary.tables.store import Store
-    from distributary.views import FOLDER, refresh
 
     if config.layout != "wide":
         raise BadInput(detail=f"layout {config.layout} has no views over a wide table; only wide has")
@@ -123,9 +123,9 @@ def reconcile(
     """
     config = _load(file)
     known = _known(file, config, route)
-    from distributary.cdc.reconcile import Reconcile
-    from distributary.cdc.resync import known_route, rebuild
     from distributary.config.quantities import milliseconds
+    from distributary.repair.reconcile import Reconcile
+    from distributary.repair.resync_changes import known_route, rebuild
 
     try:
         start = None if since is None else milliseconds(since)
@@ -150,11 +150,11 @@ def reconcile(
 
 def replay_files(config: Pipeline, route: str | None, as_json: bool) -> Exit:
     """Give the files of what is kept aside to the stream once more, and take them unless a run is on that does."""
-    from distributary.cdc.retries import Kept
     from distributary.cli.render import replay_text
+    from distributary.engine.changes.retries import Kept
+    from distributary.engine.replay import ReplayReport
     from distributary.errors import AlreadyRunning
-    from distributary.pipeline import Run, run, session_of
-    from distributary.replay import ReplayReport
+    from distributary.running.pipeline import Run, run, session_of
     from distributary.state.cleaning import at_work
     from distributary.tables.quarantine import quarantine_uri
     from distributary.tables.store import Store
@@ -184,7 +184,7 @@ def _known(file: Path, config: Pipeline, route: str) -> Behind:
     if not isinstance(config.source, DatastreamSource):
         detail = f"layout {config.layout} of source.type {config.source.type} keeps no rows to rebuild a table from"
         raise BadInput(detail=f"{detail}; layout two_hop does (bronze), and change files do (tables.log)")
-    from distributary.cdc.resync import known_route
+    from distributary.repair.resync_changes import known_route
 
     return known_route(config, route)
 

@@ -17,11 +17,11 @@ from distributary.errors import BadInput, Exit
 
 if TYPE_CHECKING:
     from distributary.config import Pipeline
+    from distributary.fleet.workflow.databricks import Workspace
+    from distributary.fleet.workflow.deploy import Prepared
+    from distributary.fleet.workflow.plan import WorkflowPlan
     from distributary.shares import Division
     from distributary.supervisor.supervise import Supervisor
-    from distributary.workflow.databricks import Workspace
-    from distributary.workflow.deploy import Prepared
-    from distributary.workflow.plan import WorkflowPlan
 
 workflow = typer.Typer(**GROUP, help="Share the routes among Spark applications.")
 
@@ -67,8 +67,8 @@ def plan(
     room, without a new plan.
     """
     config = load(file)
-    from distributary.workflow.handover import hand_over
-    from distributary.workflow.views import plan_text
+    from distributary.fleet.workflow.handover import hand_over
+    from distributary.fleet.workflow.views import plan_text
 
     is_one_stream(config, True)
     found, where = make(config, clusters, per_cluster, routes_from, routes, followed(config))
@@ -120,7 +120,7 @@ def local(
     all of them once their batches are done. Exit code 1 when a stream is parked or tables are.
     """  # fmt: skip
     config = load(file)
-    from distributary.workflow.local import LocalRun, supervise
+    from distributary.fleet.workflow.local import LocalRun, supervise
 
     whole = is_one_stream(config, (clusters or 1) > 1 or plan_file is not None)
     division = None if whole else chosen(config, clusters, plan_file)
@@ -169,8 +169,8 @@ def databricks(
     declarative pipeline becomes a Lakeflow pipeline, and a job of which each run is an update.
     """
     config = load(file, secrets=False, declarative=True)
-    from distributary.workflow.databricks import Workspace, connect
-    from distributary.workflow.deploy import prepare
+    from distributary.fleet.workflow.databricks import Workspace, connect
+    from distributary.fleet.workflow.deploy import prepare
 
     if repair and (create or run):
         raise BadInput(detail="--repair repeats the last run as it is: give it alone")
@@ -226,7 +226,7 @@ def load(file: Path, *, secrets: bool = True, declarative: bool = False) -> Pipe
 
 def deploy(prepared: Prepared, file: Path, target: Workspace | Path, now: Division | None) -> None:
     """Create the job in a workspace, or write its bundle into a folder. `now`: the division that the streams follow."""
-    from distributary.workflow.deploy import write
+    from distributary.fleet.workflow.deploy import write
 
     if isinstance(target, Path):
         write(prepared, target)
@@ -243,7 +243,7 @@ def deploy(prepared: Prepared, file: Path, target: Workspace | Path, now: Divisi
 
 def deploy_declarative(config: Pipeline, file: Path, wheel: Path | None, target: Workspace | Path) -> None:
     """Create the Lakeflow pipeline and its job in a workspace, or write their bundle into a folder."""
-    from distributary.workflow.pipeline_bundle import pipeline_bundle
+    from distributary.fleet.workflow.pipeline_bundle import pipeline_bundle
 
     found = pipeline_bundle(config, file, wheel)
     if isinstance(target, Path):
@@ -266,8 +266,8 @@ def make(
     before: Division | None,
 ) -> tuple[WorkflowPlan, str]:
     """A plan for the routes that are found, and where they were found. `before`: the division that holds now."""
-    from distributary.workflow.plan import make_plan
-    from distributary.workflow.routes import discover
+    from distributary.fleet.workflow.plan import make_plan
+    from distributary.fleet.workflow.routes import discover
 
     found = discover(config, routes_from, routes)
     plan = make_plan(

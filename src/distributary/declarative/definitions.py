@@ -23,7 +23,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from distributary.border import contained
 from distributary.config import Pipeline, load
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.gold import materialized, quarantine_sql
@@ -32,12 +31,13 @@ from distributary.declarative.judge import VERDICT_DDL, VERDICT_SCHEMA, decode_r
 from distributary.declarative.known import ROUTE_PROPERTY, WRITERS_PROPERTY, Known, Route, discover, write_down
 from distributary.declarative.libraries import load_function
 from distributary.declarative.views import Columns, View, apart, keep_current, make_way
+from distributary.engine.messages.orders import ORIGIN
+from distributary.engine.schemas import Schemas, schemas_of
 from distributary.errors import TableCollision
-from distributary.fanout.orders import ORIGIN
+from distributary.errors.border import contained
 from distributary.names import quoted
-from distributary.pipeline import source_stream
-from distributary.schemas import Schemas, schemas_of
-from distributary.shape import check_shapes
+from distributary.running.pipeline import source_stream
+from distributary.schemas.shape import check_shapes
 from distributary.tables.append import Owner
 from distributary.tables.spark_engine import ddl
 

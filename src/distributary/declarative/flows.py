@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import pyarrow.fs as pafs
 
-from distributary.border import contained
 from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets, flow_checkpoints, storage
 from distributary.errors import StoreUnreadable
+from distributary.errors.border import contained
 from distributary.state.checkpoint import last_committed, read_offsets
 from distributary.tables import append
 from distributary.tables.files import filesystem

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distributary.border import contained
+from distributary.errors.border import contained
 from distributary.tables import append
 from distributary.tables.store import Store
 

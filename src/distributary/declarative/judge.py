@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.border import by_halves
 from distributary.declarative.known import Known, Route
+from distributary.engine.messages.chunks import Cut, Writer, one_array
+from distributary.engine.messages.demux import split_payloads, split_values
 from distributary.errors import DistributaryError, ExpectationBroken, Reason, SchemaBroken
-from distributary.fanout.chunks import Cut, Writer, one_array
-from distributary.fanout.demux import split_payloads, split_values
-from distributary.formats.framing import frame_all
+from distributary.errors.border import by_halves
+from distributary.schemas.protobuf.framing import frame_all
 from distributary.tables.conform import conform
 from distributary.tables.quarantine import ORIGIN_FIELDS
 

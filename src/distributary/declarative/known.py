@@ -15,18 +15,18 @@ from functools import partial
 
 import pyarrow as pa
 
-from distributary.border import contained
 from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets, state_folder
+from distributary.engine.messages.chunks import Writer
+from distributary.engine.messages.demux import EnvelopeReader, wrong_fields
+from distributary.engine.messages.envelopes import Envelopes
+from distributary.engine.messages.orders import ORIGIN, payload_columns
+from distributary.engine.schemas import LOOKUPS, Schemas
 from distributary.errors import DistributaryError, EnvironmentFault, SchemaBroken, SchemaNotFound, StoreUnreadable
-from distributary.fanout.chunks import Writer
-from distributary.fanout.demux import EnvelopeReader, wrong_fields
-from distributary.fanout.envelopes import Envelopes
-from distributary.fanout.orders import ORIGIN, payload_columns
-from distributary.formats.protobuf import BadIndex, MessageDecoder, decoder_for
-from distributary.registry.compile import CompiledSchema
-from distributary.schemas import LOOKUPS, Schemas
-from distributary.shape import Shape
+from distributary.errors.border import contained
+from distributary.schemas.protobuf.protobuf import BadIndex, MessageDecoder, decoder_for
+from distributary.schemas.registry.compile import CompiledSchema
+from distributary.schemas.shape import Shape
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.evolve import Slot, evolve

@@ -19,11 +19,11 @@ from distributary.declarative.bronze import Bronze, replayed_from
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.judge import judge_columns, judge_values
 from distributary.declarative.known import Known, Writers, add_writers, discover
+from distributary.engine.messages.chunks import Writer, one_array
+from distributary.engine.replay import ReplayReport
+from distributary.engine.schemas import Schemas, schemas_of
 from distributary.errors import Reason, SchemaNotFound, StoreDown
-from distributary.fanout.chunks import Writer, one_array
-from distributary.registry import Registry
-from distributary.replay import ReplayReport
-from distributary.schemas import Schemas, schemas_of
+from distributary.schemas.registry import Registry
 from distributary.tables.store import Store
 
 PASSES = 3

@@ -28,10 +28,10 @@ from distributary.declarative.lint import own_files
 from distributary.declarative.replay import is_there, replay
 from distributary.declarative.server import END_SEC, Server, client, server_conf
 from distributary.declarative.update import Selection, Update, prepare_database, run_update
+from distributary.engine.schemas import schemas_of
 from distributary.errors import AlreadyRunning, DistributaryError, Reason, ServerGone, UpdateFailed, without_stack
-from distributary.registry import Registry
-from distributary.schemas import schemas_of
-from distributary.shape import check_shapes
+from distributary.schemas.registry import Registry
+from distributary.schemas.shape import check_shapes
 from distributary.state.cleaning import at_work
 from distributary.state.layout import claim_layout
 from distributary.state.lock import only_run

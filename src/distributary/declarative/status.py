@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from distributary.audit.recount import Kept
+from distributary.audit.status.facts import Status
+from distributary.audit.status.facts import status as facts
+from distributary.audit.status.lag import SourceLag, source_lag
 from distributary.config import Pipeline
 from distributary.declarative.books import Books
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.flows import Flows
-from distributary.recount import Kept
 from distributary.state.ledger import Entry, totals
-from distributary.status.facts import Status
-from distributary.status.facts import status as facts
-from distributary.status.lag import SourceLag, source_lag
 from distributary.tables.store import Store, join
 
 

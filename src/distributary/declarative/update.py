@@ -19,7 +19,6 @@ from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectG
 from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 from pyspark.sql import DataFrame, SparkSession
 
-from distributary.border import contained
 from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets, storage
 from distributary.declarative.definitions import Defined, register
@@ -30,9 +29,10 @@ from distributary.declarative.history import version_of, written_since
 from distributary.declarative.libraries import Library, load_library
 from distributary.declarative.server import Server, client, server_conf
 from distributary.declarative.views import keep_current
+from distributary.engine.schemas import Schemas
 from distributary.errors import BadInput, without_stack
+from distributary.errors.border import contained
 from distributary.names import literal
-from distributary.schemas import Schemas
 from distributary.state.lock import only_run
 from distributary.tables import append
 from distributary.tables.append import Owner

@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from distributary.border import contained
+from distributary.audit.verify import TABLES_AT_A_TIME, TableCheck, Verification
 from distributary.config import DeltaSource, Pipeline
 from distributary.declarative.bronze import Bronze, Counts, RouteCount
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.flows import Flows
+from distributary.engine.messages.orders import ORIGIN
 from distributary.errors import StoreUnreadable
-from distributary.fanout.orders import ORIGIN
+from distributary.errors.border import contained
 from distributary.tables import append
 from distributary.tables.store import Store, engine_uri
-from distributary.verify import TABLES_AT_A_TIME, TableCheck, Verification
 
 COUNTED_ONLY = "rows of silver were counted by writer schema; their values, and gold, were not compared"
 

@@ -16,10 +16,10 @@ from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from distributary.border import contained
 from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets, state_folder
 from distributary.errors import StoreUnreadable, TableCollision, without_stack
+from distributary.errors.border import contained
 from distributary.tables import append
 from distributary.tables.append import Owner
 from distributary.tables.outage import is_store_fault

@@ -60,11 +60,6 @@ from distributary.errors.running import (
     WorkspaceFailed,
     without_stack,
 )
-from distributary.errors.simulation import (
-    DemoFolderTaken,
-    KafkaDown,
-    SimulationInvalid,
-)
 from distributary.errors.sources import (
     FileBroken,
     SourceDataLost,
@@ -86,6 +81,7 @@ from distributary.errors.tables import (
     TableCollision,
     WideUnfit,
 )
+from distributary_simulate.errors import DemoFolderTaken, KafkaDown, SimulationInvalid
 
 __all__ = [
     "AlreadyRunning",

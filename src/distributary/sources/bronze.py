@@ -8,11 +8,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from distributary.bronze.rows import KEY, REJECTED, UNROUTED
 from distributary.config import DeltaSource, Pipeline
 from distributary.errors import SourceMissing
 from distributary.names import quoted
 from distributary.shares import Share
+from distributary.sources.bronze_rows import KEY, REJECTED, UNROUTED
 from distributary.sources.delta import NO_TABLE, ORIGIN_COLUMNS, reader_options
 from distributary.sources.unread import AlreadyRead
 
@@ -76,7 +76,7 @@ def wanted(config: Pipeline) -> str | None:
 
 def partitions_of(share: Share) -> str:
     """A key without `_x` is its route (`names.table_name`), so the partition says whose it is. The few others are
-    read by every share; each leaves out what is not its own (`fanout.owned`)."""
+    read by every share; each leaves out what is not its own (`engine.messages.owned`)."""
     nameless = "true" if share.owns(None) else "false"
     return (
         f"CASE WHEN {KEY} = '{UNROUTED}' THEN {nameless} WHEN instr({KEY}, '_x') > 0 THEN true "

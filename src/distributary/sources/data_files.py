@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distributary.border import in_words
 from distributary.errors import SourceDown
+from distributary.errors.border import in_words
 from distributary.tables.outage import is_store_fault
 from distributary.tables.store import Store
 

@@ -13,8 +13,8 @@ from typing import TextIO
 
 from deltalake.exceptions import DeltaError
 
-from distributary.border import in_words
 from distributary.errors import AlreadyRunning, StoreDown, StoreUnreadable
+from distributary.errors.border import in_words
 from distributary.tables.store import local_path
 
 # `status` looks at a lock by taking it for a moment: that must not turn a run away.

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from deltalake import DeltaTable
 
-from distributary.border import contained
 from distributary.config import Pipeline
 from distributary.errors import StateLost, StoreDown
+from distributary.errors.border import contained
 from distributary.state.checkpoint import readable_stream_id
 from distributary.state.ledger import Ledger
 from distributary.state.shares import parts

@@ -21,10 +21,10 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import create_table_with_add_actions
 
-from distributary.border import contained
-from distributary.border import in_words as in_words
 from distributary.config import Tables
 from distributary.errors import TableCollision
+from distributary.errors.border import contained
+from distributary.errors.border import in_words as in_words
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution
 from distributary.tables.log_folder import empty_commit

@@ -32,7 +32,7 @@ from distributary.errors import Reason
 from distributary.tables.column_names import folded, home, leaves, type_text, type_word
 
 _NUMBER, _NAME = b"number", b"name"
-"""What a field says of where it comes from (`formats.columns`)."""
+"""What a field says of where it comes from (`schemas.protobuf.columns`)."""
 
 NewColumn = Literal["add", "quarantine", "freeze"]
 TypeChange = Literal["widen", "new_column", "quarantine", "freeze"]

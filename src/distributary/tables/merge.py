@@ -22,7 +22,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from distributary.datastream.reduce import Places, Reduced
+from distributary.changes.reduce import Places, Reduced
 from distributary.tables import append
 from distributary.tables.append import CommitConflict, Mark, Owner, arrow_schema
 from distributary.tables.commits import commit_text, put_commit

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from distributary.datastream.reduce import Places
-from distributary.datastream.sequence import Bools
+from distributary.changes.reduce import Places
+from distributary.changes.sequence import Bools
 from distributary.tables.datafile import LONGEST_TEXT, DataFile, write_data_file
 from distributary.tables.files import filesystem
 from distributary.tables.merge_rows import fitted

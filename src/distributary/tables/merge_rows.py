@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.datastream import anew
-from distributary.datastream.key_text import in_type
-from distributary.datastream.keys import KeyIndex
-from distributary.datastream.reduce import METADATA, Gaps, Places, Ranked, has_row_ids
-from distributary.datastream.sequence import Bools, OrderSettings
+from distributary.changes import anew
+from distributary.changes.key_text import in_type
+from distributary.changes.keys import KeyIndex
+from distributary.changes.reduce import METADATA, Gaps, Places, Ranked, has_row_ids
+from distributary.changes.sequence import Bools, OrderSettings
 
 DELETED = "_deleted"
 DELETED_AT = "_deleted_at"

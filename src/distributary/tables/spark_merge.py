@@ -18,10 +18,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
-from distributary.datastream.anew import TIMES, BegunAnew
-from distributary.datastream.layout import FIRST_LAYOUT, LAYOUTS, MOVED, PREFIX, WIDTH
-from distributary.datastream.reduce import KEY_LEFT, KEY_TAKEN, METADATA, NUMBER
-from distributary.datastream.sequence import REPAIR_MARGIN_MS, OrderSettings
+from distributary.changes.anew import TIMES, BegunAnew
+from distributary.changes.layout import FIRST_LAYOUT, LAYOUTS, MOVED, PREFIX, WIDTH
+from distributary.changes.reduce import KEY_LEFT, KEY_TAKEN, METADATA, NUMBER
+from distributary.changes.sequence import REPAIR_MARGIN_MS, OrderSettings
 from distributary.names import quoted
 from distributary.tables import append
 from distributary.tables.append import Mark

@@ -1,0 +1,367 @@
+"""One dry run of a stream of messages: the run's own parts, with nothing at the end that writes.
+
+    a copy of the checkpoint -> the batches that a run would take -> cut -> decode -> fit -> counts
+
+The copy makes the query start where the run would, under the run's own stream id, so a batch that the ledger has
+finished is passed over here as there. Tables, ledger, quarantine and the real checkpoint are only read.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from distributary.config import Pipeline
+from distributary.engine.messages.batch_chunks import BatchChunks
+from distributary.engine.messages.chunks import read_records, read_rejected
+from distributary.engine.messages.decode import decode, incoming_schemas
+from distributary.engine.messages.deliver import deliver_route, open_own, why_spark
+from distributary.engine.messages.micro_batch import Fanout
+from distributary.engine.messages.orders import Orders, Outcome, Special
+from distributary.engine.messages.pieces import cut_pieces
+from distributary.engine.messages.tasks import SAID_DDL, chunk_rows, heard, said
+from distributary.engine.schemas import schemas_of
+from distributary.errors import Reason
+from distributary.errors.border import contained
+from distributary.running.failures import SPARK_ERRORS, translated
+from distributary.running.pipeline import build, source_stream
+from distributary.schemas.registry.compile import CompiledSchema
+from distributary.scratch import Scratch
+from distributary.state.checkpoint import stream_id
+from distributary.state.ledger import Ledger
+from distributary.tables import append
+from distributary.tables.spark_engine import spark_schema
+from distributary.tables.store import Store, local_path
+
+COPY_ATTEMPTS = 3
+"""A run that is at work replaces files of its checkpoint while they are copied."""
+
+
+@dataclass
+class TablePlan:
+    """What a run would do to one table. Columns by path, types as Spark SQL spells them.
+
+    `new`: the run would make it. `new_columns`: path -> type; for a new table all of its columns. `type_changes`:
+    path -> [type now, type then]. `parked`: why the table would not be written; its rows would be quarantined.
+    """
+
+    route: str
+    table: str
+    new: bool
+    engine: str = "task"
+    why_spark: str | None = None
+    rows_in: int = 0
+    rows_written: int = 0
+    rows_quarantined: int = 0
+    schema_ids: dict[int, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+    new_columns: dict[str, str] = field(default_factory=dict)
+    type_changes: dict[str, list[str]] = field(default_factory=dict)
+    parked: str | None = None
+
+    def add_changes(self, before: pa.Schema | None, after: pa.Schema | None) -> None:
+        """What would become of the table's columns. None: there is no table."""
+        for path, old, new in _changes(before or pa.schema([]), after or pa.schema([]), ""):
+            if old is None:
+                self.new_columns[path] = new
+            else:
+                self.type_changes[path] = [old, new]
+
+
+@dataclass
+class Plan:
+    """What a run would do now. Rows of `rows_in` would be either written or quarantined; tombstones are neither.
+
+    `after_batch`: the newest finished batch, None where nothing was read yet. `unknown_schema_ids`: id -> rows.
+    `reasons`: of all rows that would be quarantined, also of those without a route. `files`: change files that wait;
+    of `files_again` of them events are in the quarantine already, and how many of those come in is not planned.
+    `stops`: the limit of the quarantine at which the run would end after these batches, leaving the rest.
+    `notes`: what else is to be known.
+    """
+
+    pipeline: str
+    source: str
+    after_batch: int | None = None
+    batches: int = 0
+    rows_in: int = 0
+    rows_written: int = 0
+    rows_quarantined: int = 0
+    tombstones: int = 0
+    tables: list[TablePlan] = field(default_factory=list)
+    unknown_schema_ids: dict[int, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+    files: int | None = None
+    files_again: int = 0
+    stops: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class _Stopped(Exception):
+    """A limit of the quarantine would end the run here."""
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A table's columns before and after a batch, and why Spark would write it."""
+
+    before: pa.Schema | None
+    after: pa.Schema
+    why_spark: str | None
+
+
+class DryRun:
+    """One dry run. Remembers the columns that earlier batches would have given each table."""
+
+    def __init__(
+        self,
+        config: Pipeline,
+        spark: SparkSession,
+        plan: Plan,
+        tables: dict[str, TablePlan],
+        columns: dict[str, pa.Schema | None],
+        bronze: str | None,
+    ) -> None:
+        self.config = config
+        self.spark = spark
+        store = Store.of(config.tables)
+        self.store = store
+        self.ledger = Ledger(config.state_root, config.pipeline, store)
+        self.fanout = Fanout(spark, config, schemas_of(config, keep=False), store)
+        self.plan = plan
+        self._checkpoint = ""
+        self._tables = tables
+        self._columns = columns
+        self._bronze = bronze
+        self._fits: dict[str, _Fit] = {}
+        self._bad_batches = 0
+        self._failure: BaseException | None = None
+
+    def go(self) -> None:
+        with _copied(self.config.checkpoint_path, self.spark) as checkpoint:
+            self._checkpoint = checkpoint
+            stream = stream_id(checkpoint, Store())
+            if stream is not None and stream in self.ledger.finished:
+                self.plan.after_batch = self.ledger.finished[stream]
+            writer = source_stream(self.spark, self.config).writeStream.foreachBatch(self._batch)
+            try:
+                query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+                query.awaitTermination()
+            except SPARK_ERRORS as e:
+                if self.plan.stops is None:
+                    raise translated(self._failure or e, build(self.config).source, checkpoint) from e
+
+    def _batch(self, rows: DataFrame, batch: int) -> None:
+        try:
+            stream = stream_id(self._checkpoint, Store()) or ""
+            if not self.ledger.is_finished(stream, batch) and not self._is_in_bronze(stream, batch):
+                self._take(rows, stream, batch)
+        except BaseException as e:
+            # Spark would turn it into text.
+            self._failure = e
+            raise
+
+    def _is_in_bronze(self, stream: str, batch: int) -> bool:
+        """A batch of hop 1 that bronze has taken, though Spark was stopped before it wrote that down."""
+        if self._bronze is None:
+            return False
+        table = append.open_table(self._bronze, self.store)
+        return table is not None and append.committed_batch(table, stream) >= batch
+
+    def _take(self, rows: DataFrame, stream: str, batch: int) -> None:
+        earlier = self.fanout.journal.read(stream, batch)
+        with self.fanout.cut(rows, earlier or {}) as chunks:
+            writers = chunks.writers()
+            compiled, refused = self.fanout.schemas.resolve(
+                {i for found in writers.values() for i, _ in found}, earlier
+            )
+            orders = self.fanout.admit(chunks, self.fanout.orders(stream, batch, refused, {}))
+            self._fits = {}
+            special = {route: self._special(route, found, compiled, orders) for route, found in writers.items()}
+            taken, bad = self._count(chunks, replace(orders, special=special), compiled)
+        self._bad_batches = self._bad_batches + 1 if bad else 0
+        self.plan.stops = self.config.quarantine.passed(taken, bad, self._bad_batches)
+        if self.plan.stops is not None:
+            raise _Stopped
+
+    # -- one table -----------------------------------------------------------------------------------------
+
+    def _special(
+        self, route: str, writers: set[tuple[int, str]], compiled: Mapping[int, CompiledSchema], orders: Orders
+    ) -> Special:
+        """The columns that a run would give the table of `route`, or why it would not be written."""
+        uri = orders.table(route)
+        found = self._tables.setdefault(route, TablePlan(route, uri, new=False))
+        if route in orders.special:
+            return orders.special[route]
+        found.parked = self.ledger.resting(time.time()).get(route)
+        try:
+            if found.parked is None:
+                return self._fit(found, incoming_schemas(route, writers, compiled, orders), orders)
+        except BaseException as e:
+            found.parked = contained(e)
+        return Special("parked", why=found.parked)
+
+    def _fit(self, found: TablePlan, incoming: Sequence[pa.Schema], orders: Orders) -> Special:
+        table = open_own(found.route, orders)
+        before = orders.columns(found.route, table)
+        evolution = orders.evolve(found.route, table, self._columns.get(found.route, before), incoming)
+        # What earlier batches of this dry run would have made is no table yet: its columns grow without Spark.
+        grown = evolution if table is not None else replace(evolution, widened=())
+        why = why_spark(table, grown, found.route, orders) if orders.wide is None else None
+        self._fits[found.route] = _Fit(before, evolution.schema, why)
+        return Special("counted", evolution.schema)
+
+    def _change(self, found: TablePlan, fit: _Fit) -> None:
+        """What a batch that writes rows to a table does to it."""
+        self._columns[found.route] = fit.after
+        found.new = fit.before is None
+        found.why_spark = found.why_spark or fit.why_spark
+        found.engine = "spark" if found.why_spark else "task"
+        found.add_changes(fit.before, fit.after)
+
+    # -- counts --------------------------------------------------------------------------------------------
+
+    def _count(self, chunks: BatchChunks, orders: Orders, compiled: Mapping[int, CompiledSchema]) -> tuple[int, int]:
+        """Counts the rows of one batch: (rows in, those of them that would be quarantined for what they are)."""
+        rows = bad = 0
+        self.plan.batches += 1
+        self.plan.tombstones += sum(chunks.tombstones().values())
+        # An id that the registry does not have is told by the text of its refusal, the same for both levels.
+        ids = {detail: schema_id for schema_id, (_, detail) in {**chunks.refused, **orders.refused}.items()}
+        task = partial(_count_task, orders=orders, schemas=compiled)
+        packing = chunks.packed()
+        for found in heard(chunks.hand_out(packing, task, SAID_DDL).toArrow()) if packing.buckets else ():
+            if found.outcome is None:
+                rows, bad = rows + sum(found.nameless.values()), bad + sum(found.nameless.values())
+                self._add_nameless(found.nameless)
+            else:
+                rows += found.outcome.rows_in
+                bad += 0 if found.outcome.state == "failed" else sum(found.outcome.reasons.values())
+                self._add(found.outcome)
+            add_counts(self.plan.unknown_schema_ids, {ids[d]: n for d, n in found.unknown.items()})
+        return rows, bad
+
+    def _add_nameless(self, reasons: Mapping[str, int]) -> None:
+        rows = sum(reasons.values())
+        self.plan.rows_in += rows
+        self.plan.rows_quarantined += rows
+        add_counts(self.plan.reasons, reasons)
+
+    def _add(self, outcome: Outcome) -> None:
+        found = self._tables[outcome.route]
+        fit = self._fits.pop(outcome.route, None) if outcome.rows_written else None
+        if fit is not None:
+            self._change(found, fit)
+        found.rows_in += outcome.rows_in
+        found.rows_written += outcome.rows_written
+        found.rows_quarantined += sum(outcome.reasons.values())
+        add_counts(found.reasons, outcome.reasons)
+        add_counts(found.schema_ids, outcome.schema_ids)
+
+
+def add_counts(into: dict[Any, int], counts: Mapping[Any, int]) -> None:
+    for key, count in counts.items():
+        into[key] = into.get(key, 0) + count
+
+
+def _changes(before: Sequence[pa.Field], after: Sequence[pa.Field], path: str) -> Iterator[tuple[str, str | None, str]]:
+    """(column path, type before or None, type after) of what differs."""
+    known = {f.name.lower(): f.type for f in before}
+    for new in after:
+        name = f"{path}{new.name}"
+        old = known.get(new.name.lower())
+        if old is None:
+            yield name, None, _type(new.type)
+        elif pa.types.is_struct(old) and pa.types.is_struct(new.type):
+            yield from _changes(list(old), list(new.type), f"{name}.")
+        elif old != new.type:
+            yield name, _type(old), _type(new.type)
+
+
+def _type(kind: pa.DataType) -> str:
+    return str(spark_schema(pa.schema([pa.field("c", kind)]))[0].dataType.simpleString())
+
+
+@contextmanager
+def _copied(checkpoint: str, spark: SparkSession) -> Iterator[str]:
+    """A copy of a checkpoint folder (empty where there is none) that is gone afterwards."""
+    with Scratch("plan") as folder:
+        copy = folder / "checkpoint"
+        local = local_path(checkpoint)
+        if local is None:
+            _copy_by_hadoop(checkpoint, copy, spark)
+        elif local.exists():
+            _copy_folder(local, copy)
+        yield str(copy)
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    for attempt in range(COPY_ATTEMPTS):
+        try:
+            shutil.copytree(source, target, dirs_exist_ok=True)
+            return
+        except shutil.Error:
+            if attempt == COPY_ATTEMPTS - 1:
+                raise
+            shutil.rmtree(target)
+
+
+def _copy_by_hadoop(source: str, target: Path, spark: SparkSession) -> None:
+    hadoop = spark.sparkContext._jvm.org.apache.hadoop  # type: ignore[union-attr]
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    found = hadoop.fs.Path(source)
+    if found.getFileSystem(conf).exists(found):
+        there = hadoop.fs.Path(target.as_uri())
+        hadoop.fs.FileUtil.copy(found.getFileSystem(conf), found, there.getFileSystem(conf), there, False, conf)
+
+
+# -- what runs in Spark tasks ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """What a task says of one chunk: the outcome of its route, or for rows without one their number by reason.
+
+    `unknown`: rows by what was said of a schema id that the registry does not have.
+    """
+
+    outcome: Outcome | None
+    nameless: Mapping[str, int]
+    unknown: Mapping[str, int]
+
+
+def _count_task(
+    batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema]
+) -> Iterator[pa.RecordBatch]:
+    for chunk in chunk_rows(batches):
+        if chunk["kind"] == "bad":
+            rows = read_rejected(chunk["blob"])
+            yield said(_Counted(None, Counter(rows.column("reason").to_pylist()), _unknown([rows])))
+        elif chunk["kind"] == "rows":
+            records = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
+            for piece in cut_pieces(records, schemas, raw_nested_indexes=orders.raw_nested_indexes):
+                outcome, bad = deliver_route(chunk["route"], decode(chunk["route"], piece, orders, schemas), orders)
+                yield said(_Counted(outcome, {}, _unknown(bad)))
+
+
+def _unknown(rejected: Sequence[pa.Table | pa.RecordBatch]) -> Mapping[str, int]:
+    return Counter(
+        detail
+        for rows in rejected
+        for reason, detail in zip(rows.column("reason").to_pylist(), rows.column("detail").to_pylist(), strict=True)
+        if reason == Reason.UNKNOWN_SCHEMA_ID
+    )

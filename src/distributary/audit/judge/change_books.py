@@ -1,0 +1,115 @@
+"""What a pipeline of change files says and keeps, at one moment: its ledger, its files, its quarantine."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from distributary.audit.judge.source_files import Known, SourceFiles
+from distributary.config import Pipeline
+from distributary.engine.changes.backlog import parcel_done
+from distributary.engine.changes.names import source_options
+from distributary.errors import Reason
+from distributary.state.ledger import Entry, Ledger, quarantine_files, read_entries
+from distributary.tables import append
+from distributary.tables.files import TableFiles, read_file
+from distributary.tables.quarantine import quarantine_uri
+from distributary.tables.store import Store, join
+
+_TRIES = 5
+_KEPT = ["route", "reason", "level", "state", "file", "row", "stream", "batch"]
+
+
+@dataclass
+class Books:
+    """`newest`: the newest finished batch of `stream`. `aside`: numbers of the events in the quarantine, by file;
+    `kept`: how many rows of it are of a route; `whole`: files of which nothing could be read; `late`: events that are
+    in a log only; `decided`: the newest batch by the marks of ledger and quarantine, which no entry may be behind."""
+
+    config: Pipeline
+    store: Store
+    entries: Sequence[Entry]
+    stream: str | None
+    newest: int
+    sources: SourceFiles
+    aside: dict[str, set[int]] = field(default_factory=dict)
+    kept: Counter[str | None] = field(default_factory=Counter)
+    whole: set[str] = field(default_factory=set)
+    late: set[tuple[str, int]] = field(default_factory=set)
+    decided: int = -1
+    states: Counter[str] = field(default_factory=Counter)
+
+    def skips(self, path: str) -> bool:
+        return path in self.whole or path not in self.sources.known or self.sources.known[path].again
+
+
+def read_books(config: Pipeline, store: Store) -> Books:
+    """Read again where a batch has finished meanwhile. Raises DeltaError, OSError."""
+    for _ in range(_TRIES):
+        books = _read_once(config, store)
+        newest = Ledger(config.state_root, config.pipeline, store).finished.get(books.stream or "", -1)
+        if newest == books.newest:
+            break
+    return books
+
+
+def _read_once(config: Pipeline, store: Store) -> Books:
+    # The marks first: the entries of a batch that is decided meanwhile are then there.
+    roots = (join(config.state_root, "ledger"), quarantine_uri(config.state_root))
+    marked = [table for table in (append.open_table(root, store) for root in roots) if table is not None]
+    entries = read_entries(config.state_root, store)
+    ledger = Ledger(config.state_root, config.pipeline, store, entries)
+    newest = ledger.finished.get(ledger.stream or "", -1)
+    files: dict[str, Known] = {}
+    table = append.open_table(join(config.state_root, "files"), store)
+    if table is not None:
+        rows = table.to_pyarrow_dataset().to_table(columns=["path", "size", "attempt", "parcel"]).to_pylist()
+        again = {row["path"] for row in rows if row["attempt"] > 1}
+        done = [row for row in rows if row["parcel"] <= parcel_done(ledger)]
+        files = {row["path"]: Known(row["size"], row["path"] in again) for row in done}
+    sources = SourceFiles(files, source_options(config))
+    books = Books(config, store, entries, ledger.stream, newest, sources)
+    if ledger.stream is not None:
+        books.decided = max((append.committed_batch(table, ledger.stream) for table in marked), default=-1)
+    for piece in _quarantined(books):
+        for row in piece.to_pylist():
+            _set_aside(books, row)
+    return books
+
+
+def _quarantined(books: Books) -> Iterator[pa.Table]:
+    uri = quarantine_uri(books.config.state_root)
+    table = append.open_table(uri, books.store)
+    if table is not None:
+        yield from TableFiles(table, uri, books.store).read_all(_KEPT)
+    # A batch is decided by the ledger; its rows are committed to the quarantine after that.
+    own = {e.stream: e for e in books.entries if e.route is None and e.details and e.stream == books.stream}
+    for entry in own.values():
+        if table is None or append.committed_batch(table, entry.stream) < entry.batch:
+            for file in quarantine_files(json.loads(entry.details or "{}")):
+                yield from read_file(uri, file.path, _KEPT, books.store)
+
+
+def _set_aside(books: Books, row: Mapping[str, Any]) -> None:
+    if row["stream"] == books.stream and row["batch"] > books.newest:
+        return
+    if row["level"] != "merge":
+        books.states[row["state"]] += 1
+    if row["state"] == "replayed":
+        return
+    if row["level"] == "merge":
+        books.late.add((row["file"], row["row"]))
+        return
+    books.kept[row["route"]] += 1
+    if row["level"] == "file":
+        books.whole.add(row["file"])
+    else:
+        books.aside.setdefault(row["file"], set()).add(row["row"])
+        text = ".json" in str(row["file"]) and row["reason"] != Reason.FILE_BROKEN
+        if row["reason"] in (Reason.FILE_BROKEN, Reason.CORRUPT_EVENT) and not text:
+            books.sources.gone[row["file"]] = "it is damaged, or made to stop its reader"

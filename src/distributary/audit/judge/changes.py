@@ -1,0 +1,325 @@
+"""Are the tables of a pipeline of change files what the files say?
+
+Nothing here believes the ledger, the tasks or the merge, and nothing uses their code: files are read again by plain
+readers (`raw_files`), each log is held against them event by event (`log`), and each merged table against the newest
+event of every key by the raw metadata (`merged`, `change_events`). Where a file is gone, its log speaks for it.
+
+What a batch has written but not finished is pending, neither lost nor doubled.
+
+Memory: some bytes per event of the source, two source files, and some thousand rows at a time, of `AT_A_TIME` tables;
+keys are sorted on the local disk (`by_key`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from distributary.audit.judge.by_key import ByKey
+from distributary.audit.judge.change_books import Books, read_books
+from distributary.audit.judge.change_events import Order
+from distributary.audit.judge.log import (
+    LogCount,
+    LogRow,
+    counted,
+    first_of,
+    hold_against_files,
+    log_rows,
+    missing_events,
+    payload_names,
+    pieces,
+)
+from distributary.audit.judge.merged import MergedJudge, Rules, Said, Values
+from distributary.audit.judge.source_files import says_nothing
+from distributary.audit.judge.values import plain
+from distributary.audit.verify import TableCheck, Verification
+from distributary.config import DatastreamSource, Pipeline
+from distributary.config.quantities import milliseconds
+from distributary.errors import StoreUnreadable
+from distributary.errors.border import contained
+from distributary.names import shown
+from distributary.state.ledger import Entry, totals
+from distributary.tables import append
+from distributary.tables.append import Owner
+from distributary.tables.files import TableFiles
+from distributary.tables.store import Store, engine_uri
+
+AT_A_TIME = 4
+STRAY = "+2"
+"""Behind the stream's id in the marks of events that were found in files of other tables."""
+PURGED = "distributary.purgedUntil"
+"""The table property with the source time (ms) before which tombstones may be gone."""
+
+
+@dataclass
+class _Checked:
+    """A route, judged as far as its own tables go. `logged`: it has a log table."""
+
+    said: Entry
+    log: LogCount = field(default_factory=LogCount)
+    logged: bool = True
+
+
+def verify_changes(config: Pipeline) -> Verification:
+    """Recount everything. Takes some minutes per ten million events. Safe beside a run.
+
+    Raises StoreUnreadable, SourceDown.
+    """
+    store = Store.of(config.tables)
+    try:
+        books = read_books(config, store)
+    except (OSError, DeltaError) as e:
+        raise StoreUnreadable(path=config.state_root, detail=append.in_words(e)) from e
+    sums = totals(books.entries)
+    routes = sorted(route for route in sums if route is not None)
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        found = list(pool.map(partial(_check, books), (sums[route] for route in routes)))
+        list(pool.map(books.sources.open, sorted(books.sources.known.keys() - books.sources.rows.keys() - books.whole)))
+    unknown = sorted({route for rows in books.sources.rows.values() for route in rows} - set(routes))
+    tables = [_finish(books, one) for one in found] + [_finish(books, _Checked(Entry("", 0, r))) for r in unknown]
+    return _sum_up(books, sums, [t for t in tables if t.table is not None or t.rows_in or t.problems])
+
+
+# -- one route ---------------------------------------------------------------------------------------------
+
+
+def _check(books: Books, said: Entry) -> _Checked:
+    """The route's tables; whatever one of them does to its reader is a problem of this route."""
+    found = _Checked(said, logged=said.table is not None and said.table != said.merged)
+    try:
+        _judge(books, found)
+    except BaseException as e:
+        found.log.problems.append(f"a table cannot be read: {contained(e)}")
+    if not found.logged:
+        found.log.rows = said.rows_written
+    return found
+
+
+def _judge(books: Books, found: _Checked) -> None:
+    said, log = found.said, found.log
+    # The merged table first: what is in it, is in the log by then.
+    merged = _own(books, said, said.merged)
+    table = _own(books, said, said.table) if found.logged else None
+    if found.logged and table is None and said.rows_written:
+        log.problems.append("the log table is not there")
+    if merged is None and said.merged is not None and said.merge_state == "merged":
+        log.problems.append("the merged table is not there")
+    if merged is not None and not found.logged:
+        merged = _finished(books, merged, str(said.merged))
+    known = _about(said)
+    judged = merged is not None and known is not None and _has_keys(merged, known[1])
+    with ByKey() as held:
+        judge = None
+        if judged and merged is not None and known is not None:
+            judge = _merged_judge(books, said, known, merged, held)
+        if table is not None:
+            _read_log(books, said, table, log, judge, merged)
+        elif judge is not None:
+            judge.take_events(_events_of_files(books, said, log))
+        if judge is not None and merged is not None:
+            _read_merged(books, said, merged, judge, log, table)
+
+
+def _own(books: Books, said: Entry, uri: str | None) -> DeltaTable | None:
+    """The table; None where there is none, or another source table was there first: then this one is parked."""
+    table = None if uri is None else append.open_table(uri, books.store)
+    owner = None if table is None else Owner.of(table)
+    return None if owner is not None and (owner.pipeline, owner.route) != (books.config.pipeline, said.route) else table
+
+
+def _about(said: Entry) -> tuple[str, tuple[str, ...]] | None:
+    """(kind of database, key columns) of a route; None where it has no key."""
+    about = json.loads(said.about) if said.about else {}
+    return (str(about["source"][0]), tuple(about["keys"])) if about.get("keys") else None
+
+
+def _has_keys(merged: DeltaTable, keys: Sequence[str]) -> bool:
+    """False for a table that is parked because the source's key has changed."""
+    owner = Owner.of(merged)
+    return owner is None or not owner.keys or {k.lower() for k in owner.keys} == {k.lower() for k in keys}
+
+
+def _merged_judge(
+    books: Books, said: Entry, known: tuple[str, tuple[str, ...]], merged: DeltaTable, held: ByKey
+) -> MergedJudge:
+    config, route = books.config, str(said.route)
+    assert isinstance(config.source, DatastreamSource)
+    own = config.tables.routes.get(route)
+    epochs = config.source.epochs if own is None or own.epochs is None else own.epochs
+    repairs = [] if own is None else own.repair_backfills
+    order = Order(known[0], sorted(map(milliseconds, epochs)), sorted(map(milliseconds, repairs)))
+    limit = merged.metadata().configuration.get(PURGED)
+    silent = config.tables.dropped_columns == "keep" or bool(own and own.toast_columns)
+    names = payload_names(TableFiles(merged, str(said.merged), books.store), flat=config.tables.metadata_columns)
+    return MergedJudge(Rules(known[1], order, None if limit is None else int(limit), silent), held, names)
+
+
+# -- events and rows ---------------------------------------------------------------------------------------
+
+
+def _read_log(
+    books: Books, said: Entry, table: DeltaTable, log: LogCount, judge: MergedJudge | None, merged: DeltaTable | None
+) -> None:
+    files = TableFiles(table, str(said.table), books.store)
+    names = payload_names(files, flat=books.config.tables.metadata_columns)
+    upto = -1 if merged is None else _committed(books, merged)
+    for piece in pieces(files, log.problems):
+        rows = hold_against_files(
+            log_rows(counted(piece, books.newest, log), names), str(said.route), books.sources, names, log
+        )
+        if judge is None:
+            for _ in rows:
+                pass
+        else:
+            judge.take_events(_to_merge(books, rows, upto, judge.rules.keys))
+
+
+def _committed(books: Books, merged: DeltaTable) -> int:
+    return max(append.committed_batch(merged, f"{books.stream}{part}") for part in ("", STRAY))
+
+
+def _to_merge(books: Books, rows: Iterator[LogRow], upto: int, keys: Sequence[str]) -> Iterator[Said]:
+    """Events that the merged table has taken: those of its batches, and deletes that `reconcile` made."""
+    for one in rows:
+        if (one.batch is None or one.batch <= upto) and (one.file, one.row) not in books.late:
+            # An older log, or one of other key columns, has the key in its columns only.
+            key = one.key if _fold(one.key_columns) == _fold(keys) else None
+            yield Said(one.file or "", -1 if one.row is None else one.row, one.meta, one.values, key)
+
+
+def _fold(names: Sequence[str]) -> list[str]:
+    return [name.lower() for name in names]
+
+
+def _events_of_files(books: Books, said: Entry, log: LogCount) -> Iterator[Said]:
+    """Without a log table: what the files say."""
+    for path in sorted(books.sources.known):
+        source = None if books.skips(path) else books.sources.open(path)
+        for number, (meta, event) in source.events.items() if source else ():
+            aside = number in books.aside.get(path, ()) or (path, number) in books.late
+            if meta.route == said.route and not aside and not says_nothing(meta, event):
+                yield Said(path, number, meta, event.payload)
+
+
+def _read_merged(
+    books: Books, said: Entry, merged: DeltaTable, judge: MergedJudge, log: LogCount, table: DeltaTable | None
+) -> None:
+    files = TableFiles(merged, str(said.merged), books.store)
+    for piece in pieces(files, log.problems):
+        judge.take_rows(_rows(piece, judge))
+    if judge.verdict():
+        for piece in pieces(files, []):
+            judge.kept_rows(values for _, deleted, values in _rows(piece, judge) if not deleted)
+        _look_at_values(books, said, judge, table)
+    log.problems += judge.problems()
+
+
+def _rows(piece: pa.Table, judge: MergedJudge) -> Iterator[tuple[Mapping[str, Any], bool, Values]]:
+    for at in range(0, piece.num_rows, 4096):
+        some = piece.slice(at, 4096)
+        metas, deleted = plain(some.column("datastream_metadata")), plain(some.column("_deleted"))
+        values = zip(*(plain(some.column(name)) for name in judge.names.columns), strict=True)
+        for meta, gone, one in zip(metas, deleted, values, strict=True):
+            yield meta or {}, bool(gone), dict(zip(judge.names.columns, one, strict=True))
+
+
+def _look_at_values(books: Books, said: Entry, judge: MergedJudge, table: DeltaTable | None) -> None:
+    if table is None:
+        for path in sorted(books.sources.known):
+            source = None if books.skips(path) else books.sources.open(path)
+            if source is not None:
+                judge.look_at(path, ((n, event.payload) for n, (_, event) in source.events.items()))
+        return
+    files = TableFiles(table, str(said.table), books.store)
+    names = payload_names(files, flat=books.config.tables.metadata_columns)
+    for piece in pieces(files, []):
+        held: list[LogRow] = []
+        for one in log_rows(piece, names):
+            if held and held[0].file != one.file:
+                judge.look_at(held[0].file or "", ((r.row or 0, r.values) for r in held))
+                held = []
+            held.append(one)
+        if held:
+            judge.look_at(held[0].file or "", ((r.row or 0, r.values) for r in held))
+
+
+def _finished(books: Books, table: DeltaTable, uri: str) -> DeltaTable | None:
+    """The table before what no finished batch has merged; None where that is all it holds."""
+    while _committed(books, table) > books.newest:
+        if table.version() == 0:
+            return None
+        options = dict(books.store.options) or None
+        table = DeltaTable(engine_uri(uri), version=table.version() - 1, storage_options=options)
+    return table
+
+
+# -- all of them -------------------------------------------------------------------------------------------
+
+
+def _finish(books: Books, found: _Checked) -> TableCheck:
+    said, log, route = found.said, found.log, str(found.said.route)
+    lost = max(0, said.rows_written - (log.rows - log.tally.repeated - log.tally.strange))
+    doubled = max(log.tally.repeated, log.rows - log.tally.strange - said.rows_written, 0)
+    if lost:
+        log.problems.append(f"{lost} events are missing from the log table")
+    if doubled:
+        log.problems.append(f"{doubled} events are in the log table more often than they came in")
+    if found.logged:
+        log.problems += missing_events(route, books.sources, log, books.aside, books.skips)
+    log.problems += first_of([f"{count} {text}" for text, count in log.wrong.items() if count])
+    return TableCheck(
+        route=route,
+        table=said.table,
+        engine=said.engine,
+        rows_in=said.rows_in,
+        rows_written=log.rows - log.tally.strange,
+        rows_quarantined=books.kept[said.route],
+        rows_lost=lost,
+        rows_duplicated=doubled,
+        rows_pending=log.pending,
+        rows_foreign=log.foreign + log.tally.strange,
+        problems=tuple(log.problems),
+    )
+
+
+def _sum_up(books: Books, sums: Mapping[str | None, Entry], tables: Sequence[TableCheck]) -> Verification:
+    own = sums.get(None, Entry("", 0, None))
+    problems = [f"{shown(t.route)}: {text}" for t in tables for text in t.problems]
+    quarantined = sum(books.kept.values())
+    said = sum(e.rows_quarantined for e in sums.values())
+    lost, doubled = max(0, said - quarantined), max(0, quarantined - said)
+    if lost:
+        problems.append(f"{lost} events are missing from the quarantine")
+    if doubled:
+        problems.append(f"{doubled} events are in the quarantine without an entry in the ledger")
+    if books.decided > books.newest:
+        problems.append(f"the ledger lacks what batch {books.decided} did; its newest entry is of batch {books.newest}")
+    unread = {p: why for p, why in books.sources.partly.items() if p not in books.whole and p not in books.aside}
+    problems += [
+        f"{path} cannot be read in full, though nothing of it is kept aside: {why}" for path, why in unread.items()
+    ]
+    gone = len(books.sources.gone.keys() - books.whole)
+    note = f"{gone} files that were read are gone, damaged or others by now; for their events the logs speak alone"
+    return Verification(
+        pipeline=books.config.pipeline,
+        ok=not problems,
+        rows_in=sum(e.rows_in for e in sums.values()),
+        rows_written=sum(t.rows_written for t in tables),
+        rows_quarantined=quarantined,
+        rows_lost=sum(t.rows_lost for t in tables) + lost,
+        rows_duplicated=sum(t.rows_duplicated for t in tables) + doubled,
+        tombstones=own.tombstones,
+        tables=tuple(tables),
+        quarantine=dict(books.states),
+        source_losses=(),
+        problems=tuple(problems),
+        notes=(note,) if gone else (),
+    )

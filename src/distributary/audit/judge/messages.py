@@ -1,0 +1,146 @@
+"""Does a table's row say what its protobuf message says, by the official library and the mapping of docs/columns.md?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+
+from distributary.audit.judge.likeness import names_of, same
+from distributary.audit.judge.values import Moment, nothing
+from distributary.schemas.registry.compile import CompiledSchema
+
+_WRAPPERS = frozenset(
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
+_SECONDS = {
+    "google.protobuf.Timestamp": range(-62_135_596_800, 253_402_300_800),
+    "google.protobuf.Duration": range(-315_576_000_000, 315_576_000_001),
+}
+_JSON = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))
+
+
+def message_class(schema: CompiledSchema, message: str | Sequence[int]) -> Any:
+    """The class of a message: by full name, or by its indexes in the root file. Raises KeyError, IndexError."""
+    pool = DescriptorPool()
+    files = FileDescriptorSet.FromString(schema.descriptor_set).file
+    for file in files:
+        pool.Add(file)
+    if isinstance(message, str):
+        return GetMessageClass(pool.FindMessageTypeByName(message))
+    root = files[-1]
+    found = root.message_type[message[0]]
+    name = f"{root.package}.{found.name}" if root.package else found.name
+    for index in message[1:]:
+        # Map entries are no messages that anybody has written.
+        found = [one for one in found.nested_type if not one.options.map_entry][index]
+        name = f"{name}.{found.name}"
+    return GetMessageClass(pool.FindMessageTypeByName(name))
+
+
+def unframed(value: bytes, *, zigzag: bool = True) -> tuple[int, list[int], bytes]:
+    """(schema id, message indexes, body) of a record with Confluent's header. Raises ValueError, IndexError."""
+    if value[0] != 0:
+        raise ValueError("no header")
+    at = 5
+
+    def number() -> int:
+        nonlocal at
+        found = shift = 0
+        while True:
+            byte = value[at]
+            at += 1
+            found |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (found >> 1) ^ -(found & 1) if zigzag else found
+            shift += 7
+
+    path = [number() for _ in range(number())]
+    return int.from_bytes(value[1:5], "big"), path or [0], value[at:]
+
+
+def differs(message: Any, row: Mapping[str, Any]) -> str | None:
+    """The first column that does not say what the message does; None where all do.
+
+    A column that no field of this schema has is null.
+    """
+    names = names_of(tuple(row))
+    explained: set[str] = set()
+    for field in message.DESCRIPTOR.fields:
+        columns = names.of(field.name)
+        right = [c for c in columns if _said(message, field, row[c])]
+        if not right and (columns or not _unset(message, field)):
+            return str(field.name)
+        explained.update(right)
+    if not message.DESCRIPTOR.fields:
+        explained.add("_empty")
+    return next(
+        (c for c in names.columns if c not in explained and not nothing(row[c]) and row[c] not in ([], {})), None
+    )
+
+
+def _unset(message: Any, field: FieldDescriptor) -> bool:
+    return all(known.number != field.number for known, _ in message.ListFields())
+
+
+def _said(message: Any, field: FieldDescriptor, kept: Any) -> bool:
+    value = getattr(message, field.name)
+    if field.is_repeated:
+        if kept is None:
+            return not value
+        entry = field.message_type
+        if entry is not None and entry.GetOptions().map_entry:
+            inner = entry.fields_by_name["value"]
+            return len(value) == len(kept) and all(
+                any(same(key, k) and _one(inner, value[key], v) for k, v in kept.items()) for key in value
+            )
+        return len(value) == len(kept) and all(_one(field, one, k) for one, k in zip(value, kept, strict=True))
+    if field.has_presence and not message.HasField(field.name):
+        return kept is None or (field.message_type is None and field.has_default_value and _one(field, value, kept))
+    return _one(field, value, kept)
+
+
+def _one(field: FieldDescriptor, value: Any, kept: Any) -> bool:
+    if field.message_type is not None:
+        return _message(value, kept)
+    if kept is None:
+        return False
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return bool(kept == (str(value) if known is None else known.name))
+    return same(value, kept)
+
+
+def _beyond(value: Any, seconds: range) -> bool:
+    """A time that no reader holds may be null (payload.out_of_range)."""
+    signed = value.DESCRIPTOR.name == "Duration"
+    nanos = range(-(10**9) + 1 if signed else 0, 10**9)
+    return value.seconds not in seconds or value.nanos not in nanos or (signed and value.seconds * value.nanos < 0)
+
+
+def _message(value: Any, kept: Any) -> bool:
+    name = value.DESCRIPTOR.full_name
+    if name in _WRAPPERS:
+        return kept is not None and same(value.value, kept)
+    if kept is None and name in _SECONDS:
+        return _beyond(value, _SECONDS[name])
+    if name == "google.protobuf.Timestamp":
+        return isinstance(kept, Moment) and kept == value.seconds * 10**6 + value.nanos // 1000
+    if name == "google.protobuf.Duration":
+        return bool(kept == value.seconds * 10**6 + value.nanos // 1000)
+    if kept is None:
+        return False
+    if isinstance(kept, bytes):
+        return bool(type(value).FromString(kept) == value)
+    if name in _JSON:
+        return bool(json.loads(kept) == json_format.MessageToDict(value))
+    if name == "google.protobuf.Any":
+        return bool(kept["type_url"] == value.type_url and kept["value"] == value.value)
+    return isinstance(kept, Mapping) and differs(value, kept) is None

@@ -1,0 +1,210 @@
+"""Rows of message tables, compared value by value with their records, decoded once more by the official library.
+
+A row is found by its origin (`_origin`: topic, partition, offset). A sample of each (route, schema id), or all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.audit.judge.messages import differs, message_class, unframed
+from distributary.audit.judge.raw_records import BronzeRecords, KafkaRecords, Place, Records
+from distributary.audit.judge.values import nothing, plain
+from distributary.audit.verify import TableCheck, Verification
+from distributary.config import KafkaSource, Pipeline
+from distributary.config.text_files import read_text
+from distributary.engine.schemas import schemas_of
+from distributary.errors import DistributaryError
+from distributary.errors.border import contained
+from distributary.names import shown, table_name
+from distributary.schemas.registry.compile import CompiledSchema, compile_schema, compile_text
+from distributary.tables import append
+from distributary.tables.files import TableFiles
+from distributary.tables.store import Store
+
+SAMPLE = 20
+"""Rows of each (route, schema id) in a data file, where not all are compared."""
+AT_ONCE = 4_096
+KEY, ROUTE = "_route_key", "_route"
+"""Columns of the table of `layout: wide`, which has a struct per route beside them."""
+
+
+@dataclass
+class _Compared:
+    rows: int = 0
+    gone: int = 0
+    wrong: Counter[str] = field(default_factory=Counter)
+
+
+def judge_payloads(config: Pipeline, found: Verification, *, deep: bool) -> Verification:
+    """`found` with what a comparison with the records tells. `deep`: of all rows.
+
+    What cannot be compared is said in `notes`, and is no problem.
+    """
+    if not config.tables.origin or not (isinstance(config.source, KafkaSource) or config.layout == "two_hop"):
+        return replace(found, notes=(*found.notes, "nothing ties rows to their records: values were not compared"))
+    store = Store.of(config.tables)
+    try:
+        records: Any = BronzeRecords(config, store) if config.layout == "two_hop" else None
+        if records is None:
+            assert isinstance(config.source, KafkaSource)
+            records = KafkaRecords(config.source)
+        judge = _Judge(config, store, records, deep)
+    except BaseException as e:
+        return replace(found, notes=(*found.notes, f"values were not compared: {contained(e)}"))
+    try:
+        tables = [judge.table(table) for table in found.tables]
+    finally:
+        records.close()
+    problems = tuple(
+        f"{shown(t.table or t.route)}: {text}"
+        for t, old in zip(tables, found.tables, strict=True)
+        for text in t.problems[len(old.problems) :]
+    )
+    return replace(
+        found, ok=found.ok and not problems, tables=tuple(tables), problems=(*found.problems, *problems),
+        notes=(*found.notes, *judge.notes),
+    )  # fmt: skip
+
+
+class _Judge:
+    def __init__(self, config: Pipeline, store: Store, records: Records, deep: bool) -> None:
+        self.config, self.store, self.records, self.deep = config, store, records, deep
+        self.notes: list[str] = []
+        self.schemas = schemas_of(config)
+        self._class = cache(self._find_class)
+        self._down = False
+
+    def table(self, table: TableCheck) -> TableCheck:
+        _, select, function = self.config.tables.shape_of(table.route)
+        if table.table is None or self._down:
+            return table
+        if select is not None or function is not None:
+            self.notes.append(f"{shown(table.route)}: its columns are made by tables.select; they were not compared")
+            return table
+        compared = _Compared()
+        try:
+            self._compare(table, compared)
+        except DistributaryError as e:
+            self._down = True
+            self.notes.append(f"values were not compared: {e}")
+            return table
+        except BaseException as e:
+            return replace(table, problems=(*table.problems, f"its values cannot be compared: {contained(e)}"))
+        if compared.gone:
+            self.notes.append(
+                f"{shown(table.route)}: {compared.gone} records are gone at the source, their rows were not compared"
+            )
+        wrong = [f"{n} of {compared.rows} rows {text}" for text, n in compared.wrong.items()]
+        return replace(table, rows_compared=compared.rows, problems=(*table.problems, *wrong))
+
+    def _compare(self, table: TableCheck, compared: _Compared) -> None:
+        for rows in self._rows(table):
+            places = {Place(o["topic"], o["partition"], o["offset"]) for _, o in rows}
+            found = self.records.get(table.route, places)
+            for row, origin in rows:
+                record = found.get(Place(origin["topic"], origin["partition"], origin["offset"]))
+                if record is None:
+                    compared.gone += 1
+                    continue
+                compared.rows += 1
+                why = self._wrong(table.route, record, row, origin)
+                if why:
+                    compared.wrong[why] += 1
+
+    def _wrong(
+        self, route: str, record: tuple[int | None, bytes], row: dict[str, Any], origin: Mapping[str, Any]
+    ) -> str | None:
+        try:
+            named, schema_id, message = self._message(route, record)
+        except (ValueError, IndexError, KeyError, TypeError) as e:
+            return f"have a record that cannot be read: {type(e).__name__}: {e}"
+        if named != route:
+            return f"have a record of {shown(named)}"
+        if schema_id != origin["schema_id"]:
+            return "have a record of another schema id"
+        if self.config.layout == "wide":
+            own = table_name(route)
+            if row.pop(ROUTE, None) != route or any(not nothing(v) for c, v in row.items() if c != own):
+                return "have a route or values of another route"
+            row = row.get(own) or {}
+        column = differs(message, row)
+        return None if column is None else f"have another {shown(column)} than their record"
+
+    def _message(self, route: str, record: tuple[int | None, bytes]) -> tuple[str, int | None, Any]:
+        """(route, schema id, payload) of a record, by the official library."""
+        schema_id, body = record
+        config, zigzag = self.config, not self.config.payload.legacy_varints
+        if self.records.whole:
+            envelope = config.envelope
+            if envelope.framing == "confluent":
+                outer, path, body = unframed(body, zigzag=zigzag)
+                opened = self._class(outer, envelope.message or tuple(path)).FromString(body)
+            else:
+                opened = self._class(0, envelope.message or (0,)).FromString(body)
+            route, schema_id, body = (
+                getattr(opened, n) for n in (envelope.route, envelope.schema_id, envelope.payload)
+            )
+        if config.payload.framing == "confluent":
+            schema_id, path, body = unframed(body, zigzag=zigzag)
+            return route, schema_id, self._class(schema_id, tuple(path)).FromString(body)
+        return route, schema_id, self._class(schema_id, config.payload.message or (0,)).FromString(body)
+
+    def _find_class(self, schema_id: int, message: str | tuple[int, ...]) -> Any:
+        if schema_id == 0:
+            return message_class(self._bare(), message)
+        known, refused = self.schemas.resolve([schema_id])
+        if schema_id not in known:
+            raise ValueError(f"schema id {schema_id}: {refused[schema_id][1]}")
+        return message_class(known[schema_id], message)
+
+    def _bare(self) -> CompiledSchema:
+        proto, subject = self.config.envelope.proto, self.config.envelope_subject
+        if proto is not None:
+            return compile_text(read_text(proto), file=Path(proto).name)
+        registry = self.schemas.registry
+        return compile_schema(registry.latest(str(subject)).schema, registry, self.schemas.compiler)
+
+    def _rows(self, table: TableCheck) -> Iterator[list[tuple[dict[str, Any], Mapping[str, Any]]]]:
+        """(values, origin) of the rows that are to be compared, some thousand at a time."""
+        opened = append.open_table(str(table.table), self.store)
+        if opened is None:
+            return
+        files, wide = TableFiles(opened, str(table.table), self.store), self.config.layout == "wide"
+        if wide:
+            files = files.within(KEY, table_name(table.route))
+        for name in files.names:
+            left = Counter[int]()
+            for piece in files.read_whole(name):
+                piece = _ours(piece, left, self.deep)
+                for at in range(0, piece.num_rows, AT_ONCE):
+                    some = piece.slice(at, AT_ONCE)
+                    columns = [c for c in some.column_names if c not in ("_origin", *((KEY,) if wide else ()))]
+                    values = zip(*(plain(some.column(c)) for c in columns), strict=True)
+                    rows = [dict(zip(columns, one, strict=True)) for one in values]
+                    yield list(zip(rows, plain(some.column("_origin")), strict=True))
+
+
+def _ours(piece: pa.Table, taken: Counter[int], deep: bool) -> pa.Table:
+    """Rows that name a record; without `deep` the first of each schema id."""
+    origin = piece.column("_origin").combine_chunks() if "_origin" in piece.column_names else None
+    if origin is None or not pa.types.is_struct(origin.type):
+        return piece.slice(0, 0)
+    named = pc.and_(pc.is_valid(pc.struct_field(origin, "batch")), pc.is_valid(pc.struct_field(origin, "offset")))
+    if deep:
+        return piece.filter(named)
+    wanted = []
+    ids = pc.struct_field(origin, "schema_id").to_pylist()
+    for at, (there, schema_id) in enumerate(zip(named.to_pylist(), ids, strict=True)):
+        if there and taken[schema_id] < SAMPLE:
+            taken[schema_id] += 1
+            wanted.append(at)
+    return piece.take(pa.array(wanted, pa.int64()))

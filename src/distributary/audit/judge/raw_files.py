@@ -1,0 +1,289 @@
+"""Change files read plainly, an event at a time: fastavro, json, pyarrow. None of the product's readers.
+
+What cannot be read is left out and said (`RawFile.faults`); the numbers of the events count it all the same.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from distributary.audit.judge.values import Clock, Day, Moment, plain
+from distributary.errors.border import contained
+
+_LONGEST_NUMBER = 4_000
+"""Digits up to which Python reads a whole number from a text."""
+_Meaning: TypeAlias = Callable[[Any], Any]
+_MICROS = {"millis": 1_000, "micros": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class RawEvent:
+    """An event as its file has it. `row`: its number in the file, from 0."""
+
+    row: int
+    top: Mapping[str, Any]
+    source: Mapping[str, Any]
+    payload: Mapping[str, Any]
+
+
+@dataclass
+class RawFile:
+    events: list[RawEvent] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+
+def read_raw(body: pa.Buffer) -> RawFile:
+    """All events of a file that can be read; never raises for what is in it."""
+    found = RawFile()
+    try:
+        data = _unzipped(body, found)
+        if data.startswith(b"Obj\x01"):
+            events = _avro(data, found)
+        elif data.startswith(b"PAR1"):
+            events = _parquet(data, found)
+        else:
+            events = _json(data, found)
+        for row, event in events:
+            _take(row, event, found)
+    except BaseException as e:  # whatever a file does to its reader is that file's own fault
+        found.faults.append(contained(e))
+    return found
+
+
+def _take(row: int, event: Any, found: RawFile) -> None:
+    whole = event if isinstance(event, Mapping) else {"payload": event}
+    source, payload = whole.get("source_metadata") or {}, whole.get("payload") or {}
+    if isinstance(source, Mapping) and isinstance(payload, Mapping):
+        found.events.append(RawEvent(row, whole, source, payload))
+    else:
+        found.faults.append(f"event {row} is none")
+
+
+def _unzipped(body: pa.Buffer, found: RawFile) -> bytes:
+    data = bytes(body.to_pybytes())
+    parts = []
+    while data.startswith(b"\x1f\x8b"):
+        member = zlib.decompressobj(wbits=31)
+        for at in range(0, len(data), 1 << 16):
+            try:
+                parts.append(member.decompress(data[at : at + (1 << 16)]))
+            except zlib.error as e:
+                found.faults.append(str(e))
+                return b"".join(parts)
+            if member.eof:
+                data = member.unused_data + data[at + (1 << 16) :]
+                break
+        else:
+            found.faults.append("it is cut")
+            data = b""
+    return b"".join(parts) if parts else data
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------
+
+
+def _json(data: bytes, found: RawFile) -> Iterator[tuple[int, Any]]:
+    text = data.removeprefix(b"\xef\xbb\xbf")
+    lines = [line for line in text.split(b"\n") if line.strip()]
+    if lines and not _is_event(lines[0]):
+        try:
+            whole = _loads(text)  # one list, or one object over many lines
+            yield from enumerate(whole if isinstance(whole, list) else [whole])
+            return
+        except (ValueError, RecursionError):
+            pass
+    for row, line in enumerate(lines):
+        try:
+            yield row, _loads(line)
+        except (ValueError, RecursionError) as e:
+            found.faults.append(f"line {row}: {e}")
+
+
+def _is_event(line: bytes) -> bool:
+    try:
+        return isinstance(_loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _loads(text: bytes) -> Any:
+    return json.loads(text.decode(), parse_float=Decimal, parse_int=_whole)
+
+
+def _whole(digits: str) -> int | Decimal:
+    return int(digits) if len(digits) < _LONGEST_NUMBER else Decimal(digits)
+
+
+# -- Parquet -----------------------------------------------------------------------------------------------------
+
+
+def _parquet(data: bytes, found: RawFile) -> Iterator[tuple[int, Any]]:
+    file = pq.ParquetFile(pa.BufferReader(data), coerce_int96_timestamp_unit="us")
+    row = 0
+    for number in range(file.num_row_groups):
+        count = file.metadata.row_group(number).num_rows
+        try:
+            rows = plain(file.read_row_group(number).to_struct_array())
+        except (pa.ArrowException, OSError) as e:
+            found.faults.append(f"row group {number}: {e}")
+            rows = []
+        yield from enumerate(rows, row)
+        row += count
+
+
+# -- avro --------------------------------------------------------------------------------------------------------
+
+
+def _avro(data: bytes, found: RawFile) -> Iterator[tuple[int, Any]]:
+    stream = io.BytesIO(data)
+    blocks = fastavro.block_reader(stream)
+    schema = json.loads(blocks.metadata["avro.schema"])
+    meaning = _Meanings(schema).whole
+    reader = fastavro.parse_schema(_without_logical(schema))
+    row = 0
+    while True:
+        try:
+            block = next(blocks, None)
+        except Exception as e:  # fastavro lets the errors of struct, codecs and the stream through
+            found.faults.append(f"behind event {row}: {e}")
+            return
+        if block is None:
+            return
+        body: bytes = block.bytes_.getvalue()  # type: ignore[attr-defined]
+        yield from _block(row, min(block.num_records, len(body)), body, reader, meaning, found)
+        row += block.num_records
+
+
+def _block(
+    row: int, count: int, body: bytes, reader: Any, meaning: _Meaning, found: RawFile
+) -> Iterator[tuple[int, Any]]:
+    stream = io.BytesIO(body)
+    for number in range(row, row + count):
+        begin = stream.tell()
+        try:
+            yield number, meaning(fastavro.schemaless_reader(stream, reader, None))
+            continue
+        except Exception as e:
+            found.faults.append(f"event {number}: {e}")
+        try:
+            stream.seek(begin)
+            fastavro.schemaless_reader(stream, reader, None, handle_unicode_errors="backslashreplace")
+        except Exception:
+            return  # where the next one begins, nobody knows
+
+
+def _without_logical(schema: Any) -> Any:
+    """fastavro makes Python's times of logical types, and those end in year 9999."""
+    if isinstance(schema, list):
+        return [_without_logical(one) for one in schema]
+    if isinstance(schema, dict):
+        return {
+            k: v if k in ("default", "symbols") else _without_logical(v)
+            for k, v in schema.items()
+            if k != "logicalType"
+        }
+    return schema
+
+
+class _Meanings:
+    """What a schema's logical types make of stored values. fastavro gives records as dicts: they are changed in place.
+
+    `of`: a function for a type; None where its values stay as they are.
+    """
+
+    def __init__(self, schema: Any) -> None:
+        self._types: dict[str, Any] = {}
+        self._made: dict[str, _Meaning | None] = {}
+        self._collect(schema)
+        self.whole = self.of(schema) or _as_it_is
+
+    def _collect(self, schema: Any) -> None:
+        for one in schema if isinstance(schema, list) else [schema]:
+            if isinstance(one, dict):
+                if one.get("type") in ("record", "enum", "fixed", "error"):
+                    self._types[str(one.get("name"))] = one
+                inner = [one["type"]] if isinstance(one.get("type"), dict | list) else []
+                for part in (one.get("items"), one.get("values"), *(f["type"] for f in one.get("fields", ())), *inner):
+                    self._collect(part)
+
+    def of(self, schema: Any, logical: str = "", about: Mapping[str, Any] | None = None) -> _Meaning | None:
+        """The logical type may stand on the field (`about`)."""
+        if isinstance(schema, list):
+            branches = [one for one in schema if one != "null"]
+            return self.of(branches[0], logical, about) if len(branches) == 1 else None
+        if isinstance(schema, str):
+            return self._named(schema) if schema in self._types else _logical(logical, about or {})
+        kind = schema["type"]
+        if kind in ("record", "error"):
+            return self._named(str(schema.get("name")))
+        if kind in ("array", "map"):
+            return _each(self.of(schema["items" if kind == "array" else "values"]))
+        if "logicalType" in schema:
+            logical, about = schema["logicalType"], schema
+        if isinstance(kind, dict | list):
+            return self.of(kind, logical, about)
+        return _logical(logical, about or {})
+
+    def _named(self, name: str) -> _Meaning | None:
+        if self._types[name]["type"] not in ("record", "error"):
+            return None
+        if name not in self._made:
+            fields: list[tuple[str, _Meaning]] = []
+
+            def meaning(value: Any) -> Any:
+                for field, read in fields:
+                    if value[field] is not None:
+                        value[field] = read(value[field])
+                return value
+
+            self._made[name] = meaning  # before its fields: a record may hold itself
+            for field in self._types[name]["fields"]:
+                read = self.of(field["type"], field.get("logicalType", ""), field)
+                if read is not None:
+                    fields.append((field["name"], read))
+        return self._made[name]
+
+
+def _each(item: _Meaning | None) -> _Meaning | None:
+    if item is None:
+        return None
+
+    def meaning(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: None if one is None else item(one) for name, one in value.items()}
+        return [None if one is None else item(one) for one in value]
+
+    return meaning
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _logical(logical: str, about: Mapping[str, Any]) -> _Meaning | None:
+    unit = logical.rpartition("-")[2]
+    if logical == "decimal":
+        scale = int(about.get("scale", 0))
+        return lambda value: _decimal(value, scale) if isinstance(value, bytes) else value
+    if logical == "date":
+        return Day
+    if "timestamp-" in logical:
+        return (lambda value: Moment(value // 1000)) if unit == "nanos" else lambda value: Moment(value * _MICROS[unit])
+    if logical.startswith("time-"):
+        return lambda value: Clock(value * _MICROS[unit])
+    return None
+
+
+def _decimal(value: bytes, scale: int) -> Decimal:
+    number = int.from_bytes(value, "big", signed=True)
+    return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))

@@ -1,0 +1,96 @@
+"""The change files that finished batches have read, as the judge reads them, and which events of them are whose."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+
+import numpy as np
+import numpy.typing as npt
+
+from distributary.audit.judge.change_events import Meta, of_file
+from distributary.audit.judge.raw_files import RawEvent, read_raw
+from distributary.errors.border import contained
+from distributary.sources.bodies import open_body
+
+Numbers = npt.NDArray[np.int64]
+_HELD = 2
+
+
+@dataclass(frozen=True)
+class Known:
+    """A file as the pipeline has read it. `again`: it has come more than once, so that it was another file before."""
+
+    size: int
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """What is in a file. `whole`: all of it can be read."""
+
+    events: Mapping[int, tuple[Meta, RawEvent]]
+    whole: bool
+
+
+@dataclass
+class SourceFiles:
+    """`known`: the files, by address. `gone`: those that are not there, cannot be read, or are others by now."""
+
+    known: Mapping[str, Known]
+    options: Mapping[str, str]
+    gone: dict[str, str] = field(default_factory=dict)
+    partly: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, dict[str, Numbers]] = field(default_factory=dict)
+    """By file and route, the numbers of the events; of files that have been opened."""
+    _lock: Lock = field(default_factory=Lock)
+    _held: OrderedDict[str, SourceFile] = field(default_factory=OrderedDict)
+
+    def open(self, path: str) -> SourceFile | None:
+        """None for a file that tells nothing of what was read: it is gone, or another one by now."""
+        with self._lock:
+            if path in self.gone or path not in self.known or self.known[path].again:
+                return None
+            if path in self._held:
+                self._held.move_to_end(path)
+                return self._held[path]
+        found = self._read(path)
+        with self._lock:
+            if found is not None:
+                self._held[path] = found
+                while len(self._held) > _HELD:
+                    self._held.popitem(last=False)
+        return found
+
+    def _read(self, path: str) -> SourceFile | None:
+        try:
+            body = open_body(path, self.options)
+        except BaseException as e:
+            self.gone[path] = contained(e)
+            return None
+        if body.size != self.known[path].size:
+            self.gone[path] = "it has another size than when it was read"
+            return None
+        raw = read_raw(body)
+        events: dict[int, tuple[Meta, RawEvent]] = {}
+        faults = list(raw.faults)
+        for event in raw.events:
+            try:
+                events[event.row] = of_file(event), event
+            except (ValueError, TypeError, AttributeError, OverflowError) as e:
+                faults.append(f"event {event.row}: {e}")
+        if faults:
+            self.partly[path] = faults[0]
+        rows: dict[str, list[int]] = {}
+        for number, (meta, event) in events.items():
+            if not says_nothing(meta, event):
+                rows.setdefault(meta.route, []).append(number)
+        self.rows[path] = {route: np.array(numbers, np.int64) for route, numbers in rows.items()}
+        return SourceFile(events, not faults)
+
+
+def says_nothing(meta: Meta, event: RawEvent) -> bool:
+    """MongoDB: an update of a document that was gone when it was looked up. It is in no table."""
+    return "collection" in event.source and meta.change_type == "UPDATE" and event.payload.get("data", 0) is None

@@ -1,0 +1,94 @@
+"""What a run would do with what is waiting now. Of messages, by dry runs of its streams; of change files, by reading
+them (`engine.changes.planned`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from distributary.audit.dry_run import DryRun, add_counts
+from distributary.audit.dry_run import Plan as Plan
+from distributary.audit.dry_run import TablePlan as TablePlan
+from distributary.config import DatastreamSource, KafkaSource, Pipeline
+from distributary.engine.changes.planned import plan_files, strays_left
+from distributary.errors import Reason
+from distributary.running.bronze.table import first_hop, open_bronze, route_keys
+from distributary.running.pipeline import build, session_of
+from distributary.sources.kafka import describe_topics
+from distributary.state.checkpoint import check_checkpoint
+from distributary.tables.store import Store
+
+
+def plan(config: Pipeline) -> Plan:
+    """Read and decode all that is waiting, and say what a run would do with it. Takes about as long as the run's own
+    reading and decoding.
+
+    Raises what a run would raise before its first batch: CheckpointLost, SourceDown, SourceMissing, JavaMissing.
+    """
+    if isinstance(config.source, DatastreamSource):
+        return plan_changes(config)
+    if isinstance(config.source, KafkaSource):
+        describe_topics(config.source)
+    spark = session_of(config)
+    found = Plan(config.pipeline, build(config).source)
+    tables: dict[str, TablePlan] = {}
+    columns: dict[str, pa.Schema | None] = {}
+    for leg, bronze in _legs(config):
+        dry = DryRun(leg, spark, found, tables, columns, bronze)
+        check_checkpoint(leg, dry.ledger)
+        dry.go()
+        if found.stops is not None:
+            break
+    _sum_up(found, tables)
+    return found
+
+
+def _legs(config: Pipeline) -> list[tuple[Pipeline, str | None]]:
+    """The streams whose batches a run would take. Of two hops: what waits in bronze, then what hop 1 would bring, with
+    the path of the bronze table, which shows what it has brought."""
+    if config.layout != "two_hop":
+        return [(config, None)]
+    bronze = open_bronze(config, Store.of(config.tables))
+    first = (first_hop(config), config.bronze_path)
+    if bronze is None:
+        return [first]
+    second = [config]
+    if config.hop.shape == "per_route":
+        second = [config.for_route_key(key) for key in route_keys(bronze)]
+    return [*((leg, None) for leg in second), first]
+
+
+def plan_changes(config: Pipeline) -> Plan:
+    """The plan of a pipeline of change files. Raises SourceDown, SourceMissing, StoreUnreadable."""
+    found = plan_files(config)
+    made = Plan(
+        config.pipeline, build(config).source, batches=found.batches, reasons=dict(found.reasons),
+        files=found.files, files_again=found.again, stops=found.stops,
+    )  # fmt: skip
+    made.rows_quarantined = made.rows_in = sum(found.reasons.values())
+    if found.strays:
+        assert isinstance(config.source, DatastreamSource)
+        made.notes.append(strays_left(found.strays, config.source.path))
+    tables: dict[str, TablePlan] = {}
+    for route, one in found.routes.items():
+        reasons = {Reason.TABLE_PARKED.value: one.events} if one.parked is not None else dict(one.reasons)
+        kept = sum(reasons.values())
+        table = TablePlan(
+            route, one.log or one.merged or "", one.before is None, "spark" if one.why_spark else "task", one.why_spark,
+            one.events, one.events - kept, kept, reasons=reasons, parked=one.parked,
+        )  # fmt: skip
+        if one.parked is None:
+            table.add_changes(one.before, one.after)
+        tables[route] = table
+    _sum_up(made, tables)
+    return made
+
+
+def _sum_up(plan: Plan, tables: Mapping[str, TablePlan]) -> None:
+    plan.tables = [tables[route] for route in sorted(tables)]
+    for table in plan.tables:
+        plan.rows_in += table.rows_in
+        plan.rows_written += table.rows_written
+        plan.rows_quarantined += table.rows_quarantined
+        add_counts(plan.reasons, table.reasons)

@@ -1,0 +1,208 @@
+"""What the data files themselves hold: a table's rows by writer schema and offset, the quarantine's rows by state."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from distributary.errors import Reason
+from distributary.errors.border import contained
+from distributary.state.ledger import Entry, is_batch, quarantine_files, replay_stream
+from distributary.tables import append
+from distributary.tables.files import TableFiles, read_file
+from distributary.tables.store import Store
+
+PASS_ROWS = 4_000_000
+"""Rows whose offsets are compared at a time; a larger table is read in several passes, each over a share of offsets."""
+
+_OFFSET_BLOCK = 1 << 16
+_KEY = ["_origin.topic", "_origin.partition", "_origin.offset", "_origin.timestamp"]
+_BATCH, _SCHEMA_ID = "_origin.batch", "_origin.schema_id"
+
+
+@dataclass
+class Count:
+    """Rows of one table. `rows`: ours; of these `repeated` are there again under the same origin, and `plain` are in
+    files without the `_origin` column. `foreign`: of other writers. `pending`: of a batch that is not finished."""
+
+    rows: int = 0
+    repeated: int = 0
+    plain: int = 0
+    foreign: int = 0
+    pending: int = 0
+    by_schema: Counter[int] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+
+def count_rows(newest: TableFiles, settled: TableFiles | None, *, plain_is_ours: bool, by_offset: bool) -> Count:
+    """Count `settled` (the table without what is not finished: `newest` itself where all is; None: nothing is).
+    `by_offset` finds repeated rows.
+
+    A Kafka record is known by topic, partition, offset and timestamp: a topic that was made anew counts from 0 again.
+    Raises DeltaError, OSError; a single file that cannot be read is a problem of the count, and its rows are not in it.
+    """
+    count = Count()
+    if settled is not newest:
+        done = set() if settled is None else set(settled.names)
+        count.pending = sum(newest.rows(name) for name in newest.names if name not in done)
+    if settled is None:
+        return count
+    sizes = _sizes(settled, count)
+    if not settled.has(_BATCH):
+        total = sum(sizes.values())
+        count.rows = count.plain = total
+        return count
+    _count_origins(settled, sizes, count, plain_is_ours)
+    if by_offset:
+        passes = 1 + sum(sizes.values()) // PASS_ROWS
+        count.repeated = sum(_repeated(settled, sizes, n, passes) for n in range(passes))
+    return count
+
+
+def _sizes(files: TableFiles, count: Count) -> dict[str, int]:
+    """Rows of each file that can be read."""
+    sizes: dict[str, int] = {}
+    for name in files.names:
+        try:
+            sizes[name] = files.rows(name)
+        except FileNotFoundError:
+            count.problems.append(f"data file {name} is not there")
+        except BaseException as e:
+            count.problems.append(f"data file {name} cannot be read: {contained(e)}")
+    return sizes
+
+
+def _count_origins(files: TableFiles, sizes: Mapping[str, int], count: Count, plain_is_ours: bool) -> None:
+    for name in sizes:
+        for piece in files.read(name, [_BATCH, _SCHEMA_ID]):
+            rows = piece.num_rows
+            batch = piece.column(_BATCH)
+            if pa.types.is_null(batch.type):
+                count.plain += rows if plain_is_ours else 0
+                count.foreign += 0 if plain_is_ours else rows
+                continue
+            ours = piece.filter(pc.is_valid(batch))
+            count.rows += ours.num_rows
+            count.foreign += rows - ours.num_rows
+            for found in pc.value_counts(ours.column(_SCHEMA_ID).combine_chunks()).to_pylist():
+                count.by_schema[found["values"]] += found["counts"]
+    count.rows += count.plain
+
+
+def _repeated(files: TableFiles, sizes: Mapping[str, int], number: int, passes: int) -> int:
+    """Rows beyond the first with the same origin, among the offsets of pass `number`."""
+    pieces: list[pa.Table] = []
+    for name in sizes:
+        for piece in files.read(name, [*_KEY, _BATCH]):
+            offset = piece.column("_origin.offset")
+            if pa.types.is_null(offset.type):
+                continue
+            wanted = pc.and_(pc.is_valid(piece.column(_BATCH)), pc.is_valid(offset))
+            if passes > 1:
+                block = pc.divide(offset, _OFFSET_BLOCK)
+                share = pc.subtract(block, pc.multiply(pc.divide(block, passes), passes))
+                wanted = pc.and_(wanted, pc.equal(share, number))
+            pieces.append(piece.select(_KEY).filter(wanted))
+    if not pieces:
+        return 0
+    keys = pa.concat_tables(pieces, promote_options="permissive")
+    return int(keys.num_rows - keys.group_by(_KEY).aggregate([]).num_rows)
+
+
+# -- the quarantine ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Kept:
+    """The quarantine: `rows` still kept aside by route, rows by `states`, and open rows of a table that failed:
+    `parked` by (route, stream, batch)."""
+
+    rows: Counter[str | None] = field(default_factory=Counter)
+    states: Counter[str] = field(default_factory=Counter)
+    parked: Counter[tuple[str | None, str, int]] = field(default_factory=Counter)
+    reasons: Counter[tuple[str | None, str]] = field(default_factory=Counter)
+
+    def add(self, other: Kept) -> None:
+        """Add the counts of another quarantine of the same pipeline."""
+        self.rows.update(other.rows)
+        self.states.update(other.states)
+        self.parked.update(other.parked)
+        self.reasons.update(other.reasons)
+
+
+_KEPT_COLUMNS = ["route", "state", "reason", "stream", "batch", "replay"]
+
+
+def count_quarantine(
+    table: DeltaTable | None,
+    uri: str,
+    store: Store,
+    entries: Sequence[Entry],
+    is_finished: Callable[[str, int], bool],
+) -> Kept:
+    """Count the quarantine's rows, with those that a finished batch has decided on but not yet brought in. `table`: the
+    quarantine, opened after `entries` were read.
+
+    Raises DeltaError, OSError.
+    """
+    kept = Kept()
+    for piece in _kept_pieces(uri, store, table, entries):
+        groups = piece.group_by(_KEPT_COLUMNS).aggregate([([], "count_all")]).to_pylist()
+        for group in groups:
+            _keep(kept, group["count_all"], is_finished, *(group[name] for name in _KEPT_COLUMNS))
+    return kept
+
+
+def _keep(
+    kept: Kept,
+    rows: int,
+    is_finished: Callable[[str, int], bool],
+    route: str | None,
+    state: str,
+    reason: str,
+    stream: str,
+    batch: int,
+    replay: int | None,
+) -> None:
+    if not is_finished(stream, batch):
+        return
+    # A replay that is in the ledger is done; only its last step, letting the rows go, may be missing.
+    if state == "claimed" and replay is not None and is_finished(replay_stream(replay), replay):
+        state = "replayed"
+    kept.states[state] += rows
+    if state == "replayed":
+        return
+    kept.rows[route] += rows
+    kept.reasons[route, reason] += rows
+    if reason == Reason.TABLE_PARKED and state == "open":
+        kept.parked[route, stream, batch] += rows
+
+
+def _kept_pieces(uri: str, store: Store, table: DeltaTable | None, entries: Sequence[Entry]) -> Iterator[pa.Table]:
+    if table is not None:
+        files = TableFiles(table, uri, store)
+        for name in files.names:
+            yield from _readable(files.read(name, _KEPT_COLUMNS))
+    newest = {e.stream: e for e in entries if e.route is None and e.details and is_batch(e.stream)}
+    for entry in newest.values():
+        if table is None or append.committed_batch(table, entry.stream) < entry.batch:
+            for file in quarantine_files(json.loads(entry.details or "{}")):
+                yield from _readable(read_file(uri, file.path, _KEPT_COLUMNS, store))
+
+
+def _readable(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """A file that is gone or broken has no rows: they count as lost. Raises OSError where the store is away."""
+    try:
+        yield from pieces
+    except FileNotFoundError:
+        return
+    except OSError:
+        raise
+    except BaseException as e:
+        contained(e)

@@ -1,0 +1,6 @@
+"""What a pipeline is doing: `status` gathers it, `render` and `html` show it."""
+
+from distributary.audit.status.facts import Status, TableStatus, status
+from distributary.audit.status.views import html, render
+
+__all__ = ["Status", "TableStatus", "html", "render", "status"]

@@ -1,0 +1,304 @@
+"""A pipeline's state, gathered from its ledger, quarantine, checkpoint, lock and source. Changes nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from deltalake.exceptions import DeltaError
+
+from distributary.audit.recount import Kept, count_quarantine
+from distributary.audit.status.lag import SourceLag, pipeline_lag
+from distributary.config import Pipeline
+from distributary.errors import Exit, Reason, StoreUnreadable
+from distributary.names import shown
+from distributary.state.ledger import Entry, Ledger, is_batch, read_entries, totals
+from distributary.state.shares import current_parts, parts
+from distributary.state.streams import StreamRecord, StreamState, read_streams
+from distributary.supervisor.views import attention_line
+from distributary.tables.append import open_table
+from distributary.tables.quarantine import quarantine_uri
+from distributary.tables.store import Store, local_path
+
+QUARANTINED = "quarantined"
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """One table. Times are ISO 8601 in UTC.
+
+    `state`: of its newest batch: written, replayed, parked, empty (it had no rows for the table), or quarantined: rows
+    came, and every one of them was. `age_sec`: since rows were written last. `lag_sec`: how old its newest record is,
+    by the time at the source, which need not be now.
+    Of change files, `table` is the log table, `merged` the merged one, and `merge_state` one of merged, waiting (until
+    the next merge), parked, append_only (the source table has no key), off.
+    `lag_rows`: rows that wait in the quarantine because the table could not be written; `quarantined`: all rows of this
+    route that are there. `failures`, `retry_at`, `error`: of a parked table. `warnings`: rows that were written and
+    break an expectation, by its name, or that hold an extension, which has no column. `decoders`: which library reads
+    the rows of each schema id: ptars, or protobuf (exact and slow). `widened`: columns
+    that got a wider type: `score` -> `int -> bigint`.
+    """
+
+    route: str
+    table: str | None
+    engine: str
+    state: str
+    rows: int
+    last_batch: int | None
+    last_write: str | None
+    age_sec: float | None
+    lag_sec: float | None
+    lag_rows: int
+    quarantined: int
+    failures: int = 0
+    retry_at: str | None = None
+    error: str | None = None
+    merged: str | None = None
+    merge_state: str | None = None
+    warnings: Mapping[str, int] = field(default_factory=dict)
+    decoders: Mapping[int, str] = field(default_factory=dict)
+    widened: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Status:
+    """The pipeline. `running` and `lag_rows` (rows that wait at the source) are None where nobody can say; change files
+    that wait are counted in `files_waiting` and `bytes_waiting`.
+
+    `attention`: what somebody should look at, in words; `notes`: what could not be found out, and why. `streams`:
+    of the supervisor, where one runs or ran.
+    """
+
+    pipeline: str
+    at: str
+    running: bool | None
+    last_batch: int | None
+    finished_at: str | None
+    lag_rows: int | None
+    rows: int
+    quarantined: int
+    tables: tuple[TableStatus, ...]
+    attention: tuple[str, ...]
+    notes: tuple[str, ...]
+    streams: tuple[StreamRecord, ...] = ()
+    files_waiting: int | None = None
+    bytes_waiting: int | None = None
+    all_quarantined: bool = False
+    """Every row of the newest batch that had any."""
+
+    @property
+    def parked(self) -> tuple[str, ...]:
+        """Routes whose table is parked."""
+        return tuple(t.route for t in self.tables if t.state == "parked")
+
+    @property
+    def exit_code(self) -> Exit:
+        """ATTENTION where a table or the whole pipeline takes nothing in: parked, fallen, or all of it quarantined."""
+        fallen = any(s.state in (StreamState.PARKED, StreamState.RESTING) for s in self.streams)
+        refused = self.all_quarantined or any(t.state == QUARANTINED for t in self.tables)
+        return Exit.ATTENTION if self.parked or fallen or refused else Exit.OK
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+Books = Callable[[Pipeline, Store], tuple[list[Entry], Kept]]
+Lag = Callable[[Pipeline, Store], SourceLag]
+
+
+def status(
+    config: Pipeline, *, now: Callable[[], float] = time.time, books: Books | None = None, lag_of: Lag = pipeline_lag
+) -> Status:
+    """The state of a pipeline at this moment. `now`: seconds since 1970.
+
+    `books`, `lag_of`: how a layout that keeps its quarantine or its checkpoint elsewhere is read.
+    Raises StoreUnreadable when its state folder cannot be read; a source that is down is a note.
+    """
+    store = Store.of(config.tables)
+    try:
+        entries, kept = (books or _books)(config, store)
+        running_parts = current_parts(config, store)
+        lag = lag_of(config, store)
+        streams = _streams(config, store)
+    except (OSError, DeltaError) as e:
+        raise StoreUnreadable(path=config.state_root, detail=f"{type(e).__name__}: {e}") from e
+    at = now()
+    tables = _tables(entries, kept, at)
+    last = max(_last_of_streams(entries), key=lambda e: e.finished_at, default=None)
+    running = _any_runs(running_parts)
+    batch = _newest_batch(entries)
+    return Status(
+        pipeline=config.pipeline,
+        at=_iso(int(at * 1e6)) or "",
+        running=running,
+        last_batch=last.batch if last else None,
+        finished_at=_iso(last.finished_at) if last else None,
+        lag_rows=lag.rows,
+        rows=sum(t.rows for t in tables),
+        quarantined=kept.rows.total(),
+        tables=tuple(tables),
+        attention=(*_attention(tables, batch, kept, running, lag), *filter(None, map(attention_line, streams))),
+        notes=(*((lag.note,) if lag.note else ()), *_append_only(tables)),
+        streams=streams,
+        files_waiting=lag.files,
+        bytes_waiting=lag.bytes,
+        all_quarantined=_all_quarantined(batch) and kept.rows.total() > 0,
+    )
+
+
+def _books(config: Pipeline, store: Store) -> tuple[list[Entry], Kept]:
+    """The ledgers and the quarantines of all streams that the pipeline has had, added up."""
+    found: list[Entry] = []
+    kept = Kept()
+    for part in parts(config, store):
+        entries = read_entries(part.state_root, store)
+        ledger = Ledger(part.state_root, part.pipeline, store, entries)
+
+        def done(stream: str, batch: int, ledger: Ledger = ledger) -> bool:
+            return is_batch(stream) or ledger.is_finished(stream, batch)
+
+        quarantine = quarantine_uri(part.state_root)
+        kept.add(count_quarantine(open_table(quarantine, store), quarantine, store, entries, done))
+        found += entries
+    return found, kept
+
+
+def _streams(config: Pipeline, store: Store) -> tuple[StreamRecord, ...]:
+    """What the supervisor wrote last; where it is gone, its streams are gone with it."""
+    records = read_streams(config.state_root, store)
+    if is_running(config.state_root, "supervisor") is not False:
+        return tuple(records)
+    alive = (StreamState.RUNNING, StreamState.RESTING, StreamState.WAITING)
+    gone = "the supervisor ended without stopping it"
+    return tuple(
+        replace(r, state=StreamState.STOPPED, pid=None, next_try=None, error=r.error or gone) if r.state in alive else r
+        for r in records
+    )
+
+
+def _any_runs(running: Sequence[Pipeline]) -> bool | None:
+    found = [is_running(part.state_root) for part in running]
+    return None if None in found else any(found)
+
+
+def is_running(state_root: str, name: str = "run") -> bool | None:
+    """Does a process hold the pipeline's lock `name` (lock.only_run)? None for an object store, which has no locks."""
+    folder = local_path(state_root)
+    if folder is None:
+        return None
+    try:
+        with open(folder / f"{name}.lock", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _tables(entries: Sequence[Entry], kept: Kept, now: float) -> list[TableStatus]:
+    written: dict[str | None, Entry] = {e.route: e for e in entries if e.rows_written > 0}
+    newest: dict[str | None, Entry] = {e.route: e for e in entries if e.rows_in > 0 or e.rows_written > 0}
+    sums = totals(entries)
+    routes = sorted(route for route in sums if route is not None)
+    return [_table(route, _judged(sums[route], newest.get(route)), written.get(route), kept, now) for route in routes]
+
+
+def _judged(said: Entry, newest: Entry | None) -> Entry:
+    """`newest`: the entry of the last batch or replay that had rows of this route."""
+    refused = newest is not None and _all_quarantined([newest]) and said.state != "parked"
+    return replace(said, state=QUARANTINED) if refused else said
+
+
+def _all_quarantined(entries: Iterable[Entry]) -> bool:
+    counted = [(e.rows_in, e.rows_written) for e in entries]
+    return sum(rows for rows, _ in counted) > 0 and not any(written for _, written in counted)
+
+
+def _table(route: str, said: Entry, last: Entry | None, kept: Kept, now: float) -> TableStatus:
+    parked = said.state == "parked"
+    return TableStatus(
+        route=route,
+        table=said.table,
+        engine=said.engine,
+        state=said.state,
+        rows=said.rows_written,
+        last_batch=last.batch if last else None,
+        last_write=_iso(last.finished_at) if last else None,
+        age_sec=None if last is None else round(max(0.0, now - last.finished_at / 1e6), 3),
+        lag_sec=None if said.newest is None else round(max(0.0, now - said.newest / 1e6), 3),
+        lag_rows=kept.reasons[route, Reason.TABLE_PARKED.value],
+        quarantined=kept.rows[route],
+        failures=said.failures if parked else 0,
+        retry_at=_iso(said.retry_at) if parked else None,
+        error=said.error if parked else None,
+        merged=said.merged,
+        merge_state=said.merge_state,
+        warnings=dict(said.warnings),
+        decoders=dict(said.decoders),
+        widened=dict(said.widened),
+    )
+
+
+def _append_only(tables: Sequence[TableStatus]) -> list[str]:
+    return [
+        f"{shown(t.route)} has no key: its events are only appended, to {t.table}"
+        for t in tables
+        if t.merge_state == "append_only"
+    ]
+
+
+def _attention(
+    tables: Sequence[TableStatus], newest: Sequence[Entry], kept: Kept, running: bool | None, lag: SourceLag
+) -> list[str]:
+    found = [
+        f"the table of {shown(t.route)} is parked after {t.failures} failed attempt{'' if t.failures == 1 else 's'}, "
+        f"{t.lag_rows} rows wait for it, tried again after the first batch from {t.retry_at} on: {shown(t.error, 1000)}"
+        for t in tables
+        if t.state == "parked"
+    ]
+    refused = _all_quarantined(newest) and kept.rows.total() > 0
+    if refused:
+        rows = sum(e.rows_in for e in newest)
+        found.append(f"all {rows} rows of the last batch are in the quarantine, and none in a table")
+    found += [
+        f"every row of {shown(t.route)} in its last batch is in the quarantine, and none in its table"
+        for t in tables
+        if t.state == QUARANTINED and not refused
+    ]
+    more = sum(e.rows_quarantined - e.reasons.get(Reason.TABLE_PARKED, 0) for e in newest)
+    bad = sum(rows for (_, reason), rows in kept.reasons.items() if reason != Reason.TABLE_PARKED)
+    if bad:
+        growing = f", {more} of them from the last batch" if more > 0 else ""
+        found.append(f"{bad} rows are in the quarantine{growing}; fix the cause, then: distributary replay FILE")
+    if running is False and lag.rows:
+        found.append(f"the pipeline is not running, and {lag.rows} rows wait at the source")
+    if running is False and lag.files:
+        found.append(f"the pipeline is not running, and {lag.files} files wait at the source")
+    return found
+
+
+def _newest_batch(entries: Sequence[Entry]) -> list[Entry]:
+    """Of all streams, the entries of the last batch that had rows, or of the last one where none has had any."""
+    own = [e for e in entries if e.route is None and is_batch(e.stream)]
+    by_batch: dict[tuple[str, int], list[Entry]] = {(e.stream, e.batch): [] for e in own}
+    for entry in entries:
+        by_batch.get((entry.stream, entry.batch), []).append(entry)
+    filled = [e for e in own if sum(one.rows_in for one in by_batch[e.stream, e.batch])]
+    last = max(_last_of_streams(filled or own), key=lambda e: e.finished_at, default=None)
+    return [] if last is None else by_batch[last.stream, last.batch]
+
+
+def _last_of_streams(entries: Sequence[Entry]) -> list[Entry]:
+    """Each stream's own entry of its last batch. Only among streams side by side does the clock say which is newer."""
+    return list({e.stream: e for e in entries if e.route is None and is_batch(e.stream)}.values())
+
+
+def _iso(micros: int | None) -> str | None:
+    if micros is None:
+        return None
+    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,331 @@
+"""Is every row where the ledger says it is? Recounts the tables and the quarantine from their data files.
+
+A row is this pipeline's own if its `_origin.batch` is set; rows of others in the same table do not count. A file
+without that column counts as ours in a table that this pipeline made. With `tables.origin: false` nothing tells rows
+apart: every row of the table counts, so the table must hold this pipeline's rows only.
+
+What a batch or a replay has written but not finished (no entry in the ledger yet) is neither lost nor doubled: it is
+pending.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
+from typing import Any, TypeAlias
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from distributary.audit.recount import Count, Kept, count_quarantine, count_rows
+from distributary.config import KafkaSource, Pipeline
+from distributary.errors import Exit, StoreUnreadable
+from distributary.errors.border import contained
+from distributary.names import shown, table_name
+from distributary.state.checkpoint import is_handed_over, readable_stream_id
+from distributary.state.ledger import LOSS, Entry, Ledger, is_batch, read_entries, replay_stream, totals
+from distributary.state.shares import parts
+from distributary.tables import append
+from distributary.tables.append import Owner
+from distributary.tables.files import TableFiles
+from distributary.tables.quarantine import quarantine_uri, replay_app
+from distributary.tables.store import Store, engine_uri, join
+from distributary.tables.wide import KEY
+
+TABLES_AT_A_TIME = 8
+
+
+@dataclass(frozen=True)
+class TableCheck:
+    """One table: what came in by the ledger, and where it was found. `rows_written`: in the table's own files.
+
+    `rows_compared`: with their records, value by value.
+    `schema_ids`: rows found by writer schema. `rows_pending`: rows of a batch that is not finished; not counted.
+    `rows_foreign`: rows of other writers.  rows_in = rows_written + rows_quarantined + rows_lost - rows_duplicated.
+    """
+
+    route: str
+    table: str | None
+    engine: str
+    rows_in: int = 0
+    rows_written: int = 0
+    rows_quarantined: int = 0
+    rows_lost: int = 0
+    rows_duplicated: int = 0
+    schema_ids: Mapping[int, int] = field(default_factory=dict)
+    tombstones: int = 0
+    rows_pending: int = 0
+    rows_foreign: int = 0
+    problems: tuple[str, ...] = ()
+    rows_compared: int = 0
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The sums over all tables and rows without one. `quarantine`: its rows by state. `problems`: in words.
+    `notes`: what could not be judged."""
+
+    pipeline: str
+    ok: bool
+    rows_in: int
+    rows_written: int
+    rows_quarantined: int
+    rows_lost: int
+    rows_duplicated: int
+    tombstones: int
+    tables: tuple[TableCheck, ...]
+    quarantine: Mapping[str, int]
+    source_losses: tuple[str, ...]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> Exit:
+        return Exit.OK if self.ok else Exit.ATTENTION
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def verify(config: Pipeline) -> Verification:
+    """Recount everything. Safe beside a run: batches that finish meanwhile are left out.
+
+    Raises StoreUnreadable when ledger or quarantine cannot be read. A table that cannot be read counts as lost.
+    """
+    store = Store.of(config.tables)
+    try:
+        done, kept = _read(config, store)
+    except (OSError, DeltaError) as e:
+        raise StoreUnreadable(path=config.state_root, detail=f"{type(e).__name__}: {e}") from e
+    sums = totals(done.entries)
+    routes = sorted({route for route in [*sums, *kept.rows] if route is not None})
+    said = [sums.get(route, Entry("", 0, route)) for route in routes]
+    opened: _Open = partial(_open, store, done)
+    if config.layout == "wide":
+        opened = cache(opened)  # all routes are in one
+    with ThreadPoolExecutor(TABLES_AT_A_TIME) as pool:
+        tables = list(pool.map(partial(_check, config, store, opened, kept), said))
+    return _sum_up(config, done, kept, sums, tables)
+
+
+# -- what is finished --------------------------------------------------------------------------------------
+
+
+def _read(config: Pipeline, store: Store) -> tuple[_Books, Kept]:
+    """The ledgers and quarantines of all the streams of a pipeline. Raises OSError, DeltaError."""
+    found, kept = [], Kept()
+    for part in parts(config, store):
+        done = _Finished.read(part, store)
+        uri = quarantine_uri(part.state_root)
+        kept.add(count_quarantine(done.quarantine, uri, store, done.entries, done.is_finished))
+        found.append(done)
+    return _Books([e for done in found for e in done.entries], found), kept
+
+
+@dataclass(frozen=True)
+class _Books:
+    """What all streams have finished. Numbers of replays are each stream's own, so each keeps its own marks."""
+
+    entries: Sequence[Entry]
+    each: Sequence[_Finished]
+
+    def settled(self, table: DeltaTable, uri: str, store: Store) -> DeltaTable | None:
+        """The table before whatever is not finished; None when that is all it holds."""
+        while not all(done.is_settled(table) for done in self.each):
+            if table.version() == 0:
+                return None
+            options = dict(store.options) or None
+            table = DeltaTable(engine_uri(uri), version=table.version() - 1, storage_options=options)
+        return table
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A ledger as it was at one moment, and its quarantine right after. `marks`: the ledger's table then."""
+
+    root: str
+    entries: Sequence[Entry]
+    marks: DeltaTable | None
+    newest: Mapping[str, int]
+    apps: Sequence[str]
+    quarantine: DeltaTable | None
+    handed_over: bool
+
+    @classmethod
+    def read(cls, config: Pipeline, store: Store) -> _Finished:
+        # The marks first: a batch that finishes in between is then in the entries, and finished by them.
+        marks = append.open_table(join(config.state_root, "ledger"), store)
+        entries = read_entries(config.state_root, store)
+        newest = Ledger(config.state_root, config.pipeline, store, entries).finished
+        found = {e.stream for e in entries if is_batch(e.stream)} | {readable_stream_id(config.checkpoint_path, store)}
+        quarantine = append.open_table(quarantine_uri(config.state_root), store)
+        apps = sorted(s for s in found if s)
+        return cls(config.state_root, entries, marks, newest, apps, quarantine, is_handed_over(config, store))
+
+    def is_finished(self, stream: str, batch: int) -> bool:
+        """Old entries are added up and lose their stream; the ledger's marks keep it."""
+        if batch <= self.newest.get(stream, -1):
+            return True
+        return self.marks is not None and batch <= append.committed_batch(self.marks, stream)
+
+    def is_settled(self, table: DeltaTable) -> bool:
+        """Is everything of this stream in the table finished?"""
+        if any(not self.is_finished(app, append.committed_batch(table, app)) for app in self._in(table, self.apps)):
+            return False
+        for app in self._in(table, [] if self.quarantine is None else [replay_app(self.quarantine)]):
+            number = append.committed_batch(table, app)
+            if not self.is_finished(replay_stream(number), number):
+                return False
+        return True
+
+    @staticmethod
+    def _in(table: DeltaTable, apps: Iterable[str]) -> list[str]:
+        return [app for app in apps if append.committed_batch(table, app) >= 0]
+
+
+# -- one table ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A table of ours: its files now, and those of it without what is not finished (None: nothing is)."""
+
+    owner: Owner | None
+    newest: TableFiles
+    settled: TableFiles | None
+
+    def within(self, column: str, value: str) -> _Opened:
+        """One partition of it."""
+        newest = self.newest.within(column, value)
+        if self.settled is self.newest:
+            return _Opened(self.owner, newest, newest)
+        return _Opened(self.owner, newest, None if self.settled is None else self.settled.within(column, value))
+
+
+_Open: TypeAlias = Callable[[str], _Opened | None]
+
+
+def _open(store: Store, done: _Books, uri: str) -> _Opened | None:
+    """None where there is no table. Raises DeltaError, OSError."""
+    table = append.open_table(uri, store)
+    if table is None:
+        return None
+    before, newest = done.settled(table, uri, store), TableFiles(table, uri, store)
+    settled = newest if before is table else None if before is None else TableFiles(before, uri, store)
+    return _Opened(Owner.of(table), newest, settled)
+
+
+def _check(config: Pipeline, store: Store, opened: _Open, kept: Kept, said: Entry) -> TableCheck:
+    """Compare a route's entries, added up, with its table and its rows in the quarantine."""
+    count, problems = _count(config, opened, said)
+    aside = kept.rows[said.route]
+    if count.rows > said.rows_written and (both := _in_both(store, kept, said)):
+        # The ledger has them as kept aside, and by writer schema nobody has counted them.
+        count.rows -= both
+        count.by_schema.clear()
+    lost, doubled = _differences(said, count)
+    # Bad rows that had no owner yet when they were set aside are in the ledger's entry without a route.
+    early = max(0, aside - said.rows_quarantined)
+    aside_lost = max(0, said.rows_quarantined - aside)
+    if lost:
+        problems.append(f"{lost} rows are missing from the table")
+    if doubled:
+        problems.append(f"{doubled} rows are in the table more often than they came in")
+    if aside_lost:
+        problems.append(f"{aside_lost} rows are missing from the quarantine")
+    if said.rows_in != said.rows_written + said.rows_quarantined:
+        problems.append(f"the ledger says {said.rows_in} rows in, {said.rows_written} written, the rest kept aside")
+    return TableCheck(
+        route=str(said.route),
+        table=said.table,
+        engine=said.engine,
+        rows_in=said.rows_in + early,
+        rows_written=count.rows,
+        rows_quarantined=aside,
+        rows_lost=lost + aside_lost,
+        rows_duplicated=doubled,
+        schema_ids=dict(sorted((count.by_schema or said.schema_ids).items())),
+        tombstones=said.tombstones,
+        rows_pending=count.pending,
+        rows_foreign=count.foreign,
+        problems=tuple(problems),
+    )
+
+
+def _count(config: Pipeline, opened: _Open, said: Entry) -> tuple[Count, list[str]]:
+    if said.table is None:
+        return Count(), []
+    try:
+        table = opened(said.table)
+        if table is None:
+            return Count(), ["the table is not there"] if said.rows_written else []
+        wide, route = config.layout == "wide", str(said.route)
+        if wide:
+            table = table.within(KEY, table_name(route))
+        count = count_rows(
+            table.newest,
+            table.settled,
+            plain_is_ours=table.owner == Owner(config.pipeline, "" if wide else route),
+            by_offset=isinstance(config.source, KafkaSource),
+        )
+        return count, list(count.problems)
+    except BaseException as e:
+        return Count(), [f"the table cannot be read: {contained(e)}"]
+
+
+def _in_both(store: Store, kept: Kept, said: Entry) -> int:
+    """Rows kept aside because their commit seemed to fail, though it had come through; a replay lets them go."""
+    parked = {key: rows for key, rows in kept.parked.items() if key[0] == said.route}
+    table = append.open_table(str(said.table), store) if parked else None
+    if table is None:
+        return 0
+    marks = append.history_marks(table, said.route)
+    return sum(rows for (_, stream, batch), rows in parked.items() if (stream, batch) in marks)
+
+
+def _differences(said: Entry, count: Count) -> tuple[int, int]:
+    """Rows lost and rows doubled: by number, by offset and by writer schema; the largest of what these tell."""
+    lost = max(0, said.rows_written - (count.rows - count.repeated))
+    doubled = max(0, count.repeated, count.rows - said.rows_written)
+    ids = Counter(said.schema_ids)
+    if count.by_schema and not count.plain and ids.total() == said.rows_written:
+        lost = max(lost, (ids - count.by_schema).total())
+        doubled = max(doubled, (count.by_schema - ids).total())
+    return lost, doubled
+
+
+# -- all of them -------------------------------------------------------------------------------------------
+
+
+def _sum_up(
+    config: Pipeline, done: _Books, kept: Kept, sums: Mapping[str | None, Entry], tables: Sequence[TableCheck]
+) -> Verification:
+    own = sums.get(None, Entry("", 0, None))
+    rows_in = sum(entry.rows_in for entry in sums.values())
+    # What is left of the entry without a route, once bad rows with a known route are counted there.
+    nameless = own.rows_quarantined - (sum(t.rows_in for t in tables) + own.rows_in - rows_in)
+    lost, doubled = max(0, nameless - kept.rows[None]), max(0, kept.rows[None] - nameless)
+    problems = [f"{shown(t.table or t.route)}: {text}" for t in tables for text in t.problems]
+    if lost:
+        problems.append(f"{lost} rows without a route are missing from the quarantine")
+    if doubled:
+        problems.append(f"{doubled} rows are in the quarantine without an entry in the ledger")
+    unkept = (one.root for one in done.each if one.marks is None and one.apps and not one.handed_over)
+    problems += [f"{root}: there is a checkpoint, but no ledger" for root in unkept]
+    return Verification(
+        pipeline=config.pipeline,
+        ok=not problems,
+        rows_in=rows_in,
+        rows_written=sum(t.rows_written for t in tables),
+        rows_quarantined=sum(t.rows_quarantined for t in tables) + kept.rows[None],
+        rows_lost=sum(t.rows_lost for t in tables) + lost,
+        rows_duplicated=sum(t.rows_duplicated for t in tables) + doubled,
+        tombstones=own.tombstones + sum(t.tombstones for t in tables),
+        tables=tuple(tables),
+        quarantine=dict(kept.states),
+        source_losses=tuple(e.error for e in done.entries if e.stream == LOSS and e.error),
+        problems=tuple(problems),
+    )

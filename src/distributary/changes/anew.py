@@ -1,0 +1,95 @@
+"""A source's log that begins anew: after RESET MASTER, a failover or a restore its positions start over, and by their
+position alone all later changes would be older than the rows that are there.
+
+In one server's log, of two changes of a row the one that stands later is the later one. Its time may still be somewhat
+earlier: clocks are set back, and a MySQL statement has the time at which it began. So where the change that would lose
+by its position is later in source time by more than `OrderSettings.margin_ms`, the two are not of one log, and nobody
+but the user knows where the new one began (`source.epochs`, which then decide before the position). The rule looks at
+two changes of one key and nothing else, so it does not matter when, how often and in which batch they came, and what
+would be lost by it is found. It says nothing of backfilled rows, which have no position, and of sources whose order is
+that of time.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from distributary.changes.layout import FIRST_LAYOUT, PREFIX, WIDTH
+from distributary.changes.sequence import Bools, Longs, Numbers, OrderSettings
+
+_REST = WIDTH - PREFIX
+TIMES = {"mysql": (65, 77), "postgresql": (33, 49), "sqlserver": (49, 65), "oracle": (49, 65)}
+"""By kind: where the source time (ms, hex) stands in a number in today's layout, from the origin digit on."""
+
+
+class BegunAnew(ValueError):
+    """Two changes of one key contradict each other: `held` stands later in the log, `lost` is far later in time."""
+
+    def __init__(self, held: str, lost: str, kind: str) -> None:
+        self.held, self.lost, self.kind = held, lost, kind
+        super().__init__(self.detail)
+
+    @property
+    def since(self) -> str:
+        """The time of the change that would be lost, ISO 8601: the log began anew before it."""
+        return _time(self.lost, self.kind)
+
+    @property
+    def detail(self) -> str:
+        (held, lost), (at, since) = (
+            [make(number, self.kind) for number in (self.held, self.lost)] for make in (_place, _time)
+        )
+        return f"{lost} has a change of {since}, {held} one of {at} to the same row"
+
+
+def check(held: Numbers, lost: Numbers, order: OrderSettings) -> None:
+    """Raises BegunAnew where a change of `lost`, which gives way to that of `held` in the same place, is far later in
+    time. Both as `standing` has them."""
+    if order.kind not in TIMES or not len(held):
+        return
+    begin, end = TIMES[order.kind]
+    one, other = _digits(held), _digits(lost)
+    later = _hex(other[:, -_REST:][:, begin:end]) - _hex(one[:, -_REST:][:, begin:end]) > order.margin_ms
+    if not later.any():
+        return
+    changes: Bools = (one[:, -_REST] >= ord(FIRST_LAYOUT)) & (other[:, -_REST] >= ord(FIRST_LAYOUT))
+    known = (one[:, :-_REST] == other[:, :-_REST]).all(axis=1)
+    found = np.flatnonzero(later & changes & known)
+    if len(found):
+        raise BegunAnew(held[found[0]].decode(), lost[found[0]].decode(), order.kind)
+
+
+def _digits(numbers: Numbers) -> Any:
+    numbers = np.ascontiguousarray(numbers)
+    return numbers.view(np.uint8).reshape(len(numbers), numbers.dtype.itemsize)
+
+
+_VALUES = np.zeros(256, np.int64)
+_VALUES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+
+
+def _hex(digits: Any) -> Longs:
+    weights = np.int64(1) << (4 * np.arange(digits.shape[1] - 1, -1, -1, dtype=np.int64))
+    return np.asarray(_VALUES[digits] @ weights)
+
+
+def _time(number: str, kind: str) -> str:
+    begin, end = TIMES[kind]
+    moment = datetime.fromtimestamp(int(number[-_REST:][begin:end], 16) / 1000, UTC)
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _place(number: str, kind: str) -> str:
+    parts = [int(number[-_REST:][1 + at : 17 + at], 16) for at in (0, 16, 32)]
+    match kind:
+        case "mysql":
+            return f"binlog file {parts[0]}, position {parts[1]},"
+        case "postgresql":
+            return f"LSN {parts[0]:X}/{parts[1]:X}"
+        case "sqlserver":
+            return f"LSN {parts[0]:08x}:{parts[1]:08x}:{parts[2]:04x}"
+        case _:
+            return f"SCN {parts[0]}"

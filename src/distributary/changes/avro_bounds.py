@@ -1,0 +1,152 @@
+"""What a file may ask of its reader: bounds that follow from its schema and its bytes.
+
+fastavro believes a file. A schema that contains itself nests as deep as the bytes say, which overflows the stack of C;
+a count of items that take no bytes is a loop without an end. So a schema is measured, and each event that fastavro is
+to read is first walked over, without making its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from distributary.changes.avro_schema import Again, Array, Map, Node, Record, Scalar, Union
+
+DEEPEST = 64
+"""Levels of nesting, in a schema and in a value. PostgreSQL's arrays have six at the most."""
+MOST_FIELDS = 20_000
+"""Fields of a schema, each type counted wherever it is used. MySQL's tables have 4,096 columns, Oracle's 1,000."""
+MOST_VALUES = 1_000_000
+"""Values of one event."""
+FIXED = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1, "enum": 1}
+
+
+class OutOfBounds(ValueError):
+    """A file asks for more than its bytes can stand for."""
+
+
+def check_schema(schema: Record) -> None:
+    """Raises OutOfBounds: nested too deep, too many fields, or events that take no bytes."""
+    sizes: dict[int, tuple[int, int]] = {}
+
+    def measure(node: Node, depth: int) -> tuple[int, int]:
+        """Fields and levels of a node; of one that is used in many places once."""
+        if id(node) not in sizes:
+            if depth > DEEPEST:
+                raise OutOfBounds(f"its schema is nested more than {DEEPEST} deep")
+            parts = [measure(child, depth + 1) for child in _children(node)]
+            sizes[id(node)] = (
+                1 + sum(fields for fields, _ in parts),
+                1 + max((levels for _, levels in parts), default=0),
+            )
+        fields, levels = sizes[id(node)]
+        if fields > MOST_FIELDS:
+            raise OutOfBounds(f"its schema has more than {MOST_FIELDS:,} fields")
+        if depth + levels > 2 * DEEPEST:
+            raise OutOfBounds(f"its schema is nested more than {DEEPEST} deep")
+        return fields, levels
+
+    measure(schema, 0)
+    if not smallest(schema):
+        raise OutOfBounds("its events take no bytes")
+
+
+def _children(node: Node) -> list[Node]:
+    if isinstance(node, Record):
+        return [field.node for field in node.fields]
+    if isinstance(node, Array):
+        return [node.items]
+    if isinstance(node, Map):
+        return [node.values]
+    return list(node.branches) if isinstance(node, Union) else []
+
+
+def smallest(node: Node) -> int:
+    """The fewest bytes that a value takes."""
+    if isinstance(node, Scalar):
+        return node.size if node.kind == "fixed" else FIXED[node.kind]
+    if isinstance(node, Record):
+        return sum(smallest(field.node) for field in node.fields)
+    return 1  # a count, the number of a branch; a record in itself stands behind one of these
+
+
+class EventWalk:
+    """Steps over one event after the other in a block, as avro's rules have it."""
+
+    def __init__(self, schema: Record, data: memoryview) -> None:
+        self._schema = schema
+        self._data = data
+        self._left = 0
+
+    def end(self, at: int) -> int:
+        """Where the event that begins at `at` ends. Raises OutOfBounds: in no place of these bytes."""
+        self._left = MOST_VALUES
+        return self._skip(self._schema, at, 0, {})
+
+    def _skip(self, node: Node, at: int, depth: int, records: Mapping[str, Record]) -> int:
+        self._left -= 1
+        if self._left < 0:
+            raise OutOfBounds(f"an event of more than {MOST_VALUES:,} values")
+        if isinstance(node, Scalar):
+            return self._scalar(node, at)
+        if depth > DEEPEST:
+            raise OutOfBounds(f"a value is nested more than {DEEPEST} deep")
+        if isinstance(node, Again):
+            node = records[node.name]
+        if isinstance(node, Record):
+            known = {**records, node.name: node}
+            for field in node.fields:
+                at = self._skip(field.node, at, depth + 1, known)
+            return at
+        if isinstance(node, Union):
+            branch, at = self._long(at)
+            if not 0 <= branch < len(node.branches):
+                raise OutOfBounds(f"a union has no branch {branch}")
+            return self._skip(node.branches[branch], at, depth + 1, records)
+        if isinstance(node, Array):
+            return self._blocks(at, lambda at: self._skip(node.items, at, depth + 1, records))
+        return self._blocks(at, lambda at: self._skip(node.values, self._bytes(at), depth + 1, records))
+
+    def _scalar(self, node: Scalar, at: int) -> int:
+        kind = node.kind
+        if kind in ("string", "bytes"):
+            return self._bytes(at)
+        if kind in ("int", "long", "enum"):
+            return self._long(at)[1]
+        return self._within(at + (node.size if kind == "fixed" else FIXED[kind]))
+
+    def _blocks(self, at: int, skip: Callable[[int], int]) -> int:
+        while True:
+            count, at = self._long(at)
+            if count < 0:
+                count = -count
+                _, at = self._long(at)
+            if not count:
+                return at
+            if count > self._left:
+                raise OutOfBounds(f"a list of {count:,} items, more than its event may have")
+            for _ in range(count):
+                at = skip(at)
+
+    def _bytes(self, at: int) -> int:
+        size, at = self._long(at)
+        if size < 0:
+            raise OutOfBounds("a text of a negative length")
+        return self._within(at + size)
+
+    def _within(self, at: int) -> int:
+        if at > len(self._data):
+            raise OutOfBounds("a value goes on behind the end of its block")
+        return at
+
+    def _long(self, at: int) -> tuple[int, int]:
+        value = shift = 0
+        data = self._data
+        while True:
+            if at >= len(data) or shift > 63:
+                raise OutOfBounds("a number goes on behind the end of its block, or has more than 64 bits")
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1), at
+            shift += 7

@@ -1,0 +1,74 @@
+"""Rows by key: any number of columns of any flat type, null equal to null, NaN to NaN, as Spark's `<=>` has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.changes.key_text import in_type
+
+Codes = npt.NDArray[np.int64]
+
+
+class KeyIndex:
+    """Finds the rows of one table, the `known` rows, by key. Equal keys have one code, from 0 to `len(index)` - 1."""
+
+    def __init__(self, known: pa.Table, keys: Sequence[str]) -> None:
+        """Raises ValueError for no keys, or a key of a nested type."""
+        if not keys:
+            raise ValueError("rows without a key cannot be told apart")
+        self._keys = tuple(keys)
+        self._values: list[pa.Array] = []
+        self._pairs: list[pa.Array] = []
+        self.codes = np.zeros(known.num_rows, np.int64)
+        for number, key in enumerate(self._keys):
+            column = _comparable(known.column(key))
+            coded = column.dictionary_encode(null_encoding="encode")
+            self._values.append(coded.dictionary)
+            codes = _longs(coded.indices)
+            if number:
+                # Two codes in one integer, made dense again: any number of columns fits.
+                pairs = pa.array(self.codes * len(coded.dictionary) + codes).dictionary_encode()
+                self._pairs.append(pairs.dictionary)
+                codes = _longs(pairs.indices)
+            self.codes = codes
+        last = self._pairs[-1] if self._pairs else self._values[0]
+        self._count = len(last)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def find(self, rows: pa.Table) -> Codes:
+        """The code of each row's key; -1 where no known row has it."""
+        found = np.zeros(rows.num_rows, np.int64)
+        for number, key in enumerate(self._keys):
+            values = self._values[number]
+            column = _comparable(in_type(rows.column(key), values.type))
+            codes = _lookup(column, values)
+            if number:
+                pairs = _lookup(pa.array(found * len(values) + codes), self._pairs[number - 1])
+                codes = np.where((found < 0) | (codes < 0), -1, pairs)
+            found = codes
+        return found
+
+
+def _comparable(column: Any) -> pa.Array:
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    kind = column.type
+    if pa.types.is_nested(kind):
+        raise ValueError(f"a key column of type {kind} cannot be compared")
+    # -0.0 is 0.0
+    return pc.add(column, pa.scalar(0.0, kind)) if pa.types.is_floating(kind) else column
+
+
+def _lookup(column: pa.Array, values: pa.Array) -> Codes:
+    return _longs(pc.fill_null(pc.index_in(column, value_set=values), -1))
+
+
+def _longs(column: pa.Array) -> Codes:
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)

@@ -1,0 +1,283 @@
+"""From a batch's events to one per key: the newest in true order, whatever order they came in.
+
+Which of two events of a key holds is one rule, used here and by both merge engines against the table's row: the greater
+change_sequence_number. One exception, in Oracle, which checks keys at the end of a statement: with 1 -> 2 and 2 -> 3 in
+one statement, the row that takes key 2 may be logged before the one that leaves it. So an UPDATE-DELETE loses, whatever
+its number, to an UPDATE-INSERT of its own transaction that concerns another row (row_id); to nothing else: only an
+update leaves and takes keys in one statement, so an insert that stands before it, and comes again, is older. Within a
+batch the events are gone through in their order. Known limit: a key that updates hand on twice in one transaction, and
+whose events come out of order, or again, in several batches, may end wrong; a rebuild from the log table mends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.changes import anew
+from distributary.changes.keys import KeyIndex
+from distributary.changes.sequence import Bools, Numbers, OrderSettings, standing
+
+METADATA = "datastream_metadata"
+NUMBER = "change_sequence_number"
+KEY_LEFT = "UPDATE-DELETE"
+KEY_TAKEN = "UPDATE-INSERT"
+
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """What decides between events of one key. The others are there only where Oracle's exception may apply."""
+
+    numbers: Numbers
+    leaves: Bools | None = None
+    takes: Bools | None = None
+    transactions: pa.Array | None = None
+    rows: pa.Array | None = None
+
+    @classmethod
+    def of(cls, metadata: pa.Array, settings: OrderSettings, *, oracle: bool) -> Ranked:
+        """`metadata`: structs of `METADATA_TYPE`, or those of their fields that `needs` names."""
+        time = _field(metadata, "source_timestamp") if settings else None
+        backfill = _field(metadata, "is_backfill") if settings else None
+        numbers = standing(_field(metadata, NUMBER), time, backfill, settings)
+        if not oracle:
+            return cls(numbers)
+        change, source = _field(metadata, "change_type"), _field(metadata, "source")
+        leaves, takes = (
+            np.asarray(pc.fill_null(pc.equal(change, kind), False).to_numpy(zero_copy_only=False), bool)
+            for kind in (KEY_LEFT, KEY_TAKEN)
+        )
+        return cls(numbers, leaves, takes, _field(source, "tx_id"), _field(source, "row_id"))
+
+    @staticmethod
+    def needs(settings: OrderSettings, *, oracle: bool) -> list[str]:
+        """Paths within the metadata struct that `of` reads."""
+        found = [NUMBER]
+        if settings:
+            found += ["source_timestamp", "is_backfill"]
+        if oracle:
+            found += ["change_type", "source.tx_id", "source.row_id"]
+        return found
+
+    def take(self, places: Places) -> Ranked:
+        if self.leaves is None or self.takes is None or self.transactions is None or self.rows is None:
+            return Ranked(self.numbers[places])
+        at = pa.array(places)
+        flags = self.leaves[places], self.takes[places]
+        return Ranked(self.numbers[places], *flags, self.transactions.take(at), self.rows.take(at))
+
+    def holds_over(self, other: Ranked) -> Bools:
+        """Where an event of these replaces the one of `other` in the same place: never where they are the same."""
+        newer = self.numbers > other.numbers
+        if self.leaves is None or other.leaves is None:
+            return np.asarray(newer)
+        weak = self._gives_way(other)
+        strong = other._gives_way(self)
+        return np.asarray((newer & ~weak) | strong)
+
+    def _gives_way(self, other: Ranked) -> Bools:
+        """Oracle's exception: these left a key that another row took in the same statement."""
+        assert self.leaves is not None and other.takes is not None
+        same = pc.fill_null(pc.equal(self.transactions, other.transactions), False)
+        another = pc.fill_null(pc.not_equal(self.rows, other.rows), False)
+        both = pc.and_(same, another).to_numpy(zero_copy_only=False)
+        return np.asarray(self.leaves & other.takes & both)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """One row per key. `unsaid`: column -> True where the row does not say what its value is, and neither does an older
+    event of the batch: the table's living row keeps its own."""
+
+    rows: pa.Table
+    unsaid: Mapping[str, pa.Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Columns that an event may not speak of.
+
+    `toast`: null in an update means "unchanged" (PostgreSQL does not log an unchanged TOAST value). `absent`: schema
+    key -> columns of the table that events of this schema lack, where those are to keep their values.
+    """
+
+    toast: tuple[str, ...] = ()
+    absent: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.toast or any(self.absent.values()))
+
+    def unsaid(self, rows: pa.Table) -> dict[str, Bools]:
+        """Column -> the rows that do not speak of it. An insert or a delete is complete as it is."""
+        metadata = _flat(rows.column(METADATA))
+        kind = pc.fill_null(_field(metadata, "change_type"), "")
+        logged = pc.invert(pc.fill_null(_field(metadata, "is_backfill"), False))
+        complete = pc.or_(pc.and_(pc.equal(kind, "INSERT"), logged), _deleted(metadata))
+        partial = np.asarray(pc.invert(complete).to_numpy(zero_copy_only=False), bool)
+        found: dict[str, Bools] = {}
+        for column in self.toast:
+            if column in rows.column_names:
+                null = pc.is_null(_flat(rows.column(column))).to_numpy(zero_copy_only=False)
+                change = logged.to_numpy(zero_copy_only=False)
+                found[column] = np.asarray(partial & null & change)
+        schemas = _field(metadata, "schema_key")
+        for key, columns in self.absent.items():
+            of_schema = pc.fill_null(pc.equal(schemas, key), False).to_numpy(zero_copy_only=False)
+            for column in columns:
+                if column in rows.column_names:
+                    found[column] = found.get(column, np.zeros(rows.num_rows, bool)) | (partial & of_schema)
+        return {column: rows_ for column, rows_ in found.items() if rows_.any()}
+
+
+def newest(rows: pa.Table, keys: Sequence[str], settings: OrderSettings | None = None) -> pa.Table:
+    """One row per key, the newest; in the order in which the winners stood.
+
+    Args:
+        rows: events of one source table with a column `datastream_metadata`, in any order, duplicates included.
+        keys: the key's columns, at least one, of any flat types; null is a value like others.
+
+    Raises ValueError for no keys or a key of a nested type, BegunAnew where two events of a key cannot be of one log.
+    """
+    return reduce_rows(rows, keys, OrderSettings() if settings is None else settings).rows
+
+
+def reduce_rows(rows: pa.Table, keys: Sequence[str], settings: OrderSettings, gaps: Gaps | None = None) -> Reduced:
+    """As `newest`; columns that the newest event of a key does not speak of come from the events before it.
+
+    Raises as `newest`.
+    """
+    index = KeyIndex(rows, keys)
+    unsaid = gaps.unsaid(rows) if gaps else {}
+    if len(index) == rows.num_rows:
+        return Reduced(rows, {column: pa.array(mask) for column, mask in unsaid.items()})
+    metadata = _flat(rows.column(METADATA))
+    ranked = Ranked.of(metadata, settings, oracle=has_row_ids(metadata))
+    places = _winners(index.codes, len(index), ranked)
+    _check_log(index.codes, places, ranked, settings)
+    reduced = Reduced(rows.take(pa.array(places)), {c: pa.array(mask[places]) for c, mask in unsaid.items()})
+    return _filled(reduced, rows, places, index.codes, ranked, unsaid) if unsaid else reduced
+
+
+def has_row_ids(metadata: pa.Array) -> bool:
+    """Do these events name rows beside their keys (Oracle)?"""
+    source = metadata.type.get_field_index("source")
+    if source < 0 or metadata.type.field(source).type.get_field_index("row_id") < 0:
+        return False
+    rows = _field(_field(metadata, "source"), "row_id")
+    return bool(len(rows) > rows.null_count)
+
+
+def _winners(codes: Places, keys: int, ranked: Ranked) -> Places:
+    """The row that holds for each key, ascending."""
+    alone = np.bincount(codes, minlength=keys)[codes] == 1
+    several = ~alone
+    parts = [np.flatnonzero(alone)]
+    if ranked.leaves is not None:
+        # Oracle's exception does not chain, so the order of comparisons counts.
+        in_order = np.zeros(keys, bool)
+        in_order[codes[ranked.leaves]] = True
+        stepped = several & in_order[codes]
+        parts.append(_stepwise(codes, np.flatnonzero(stepped), ranked))
+        several &= ~stepped
+    parts.append(_by_rounds(codes, np.flatnonzero(several), ranked))
+    return np.sort(np.concatenate(parts))
+
+
+def _check_log(codes: Places, winners: Places, ranked: Ranked, settings: OrderSettings) -> None:
+    """Raises BegunAnew where an event gives way to one that cannot be of the same log."""
+    winner = np.empty(len(winners), np.int64)
+    winner[codes[winners]] = winners
+    lost = np.ones(len(codes), bool)
+    lost[winners] = False
+    losers = np.flatnonzero(lost)
+    held = winner[codes[losers]]
+    later = ranked.numbers[held] > ranked.numbers[losers]
+    anew.check(ranked.numbers[held[later]], ranked.numbers[losers[later]], settings)
+
+
+def _by_rounds(codes: Places, left: Places, ranked: Ranked) -> Places:
+    """Neighbours of one key meet until one of each is left."""
+    left = left[np.argsort(codes[left], kind="stable")]
+    while len(left):
+        of_key = codes[left]
+        first = np.flatnonzero(np.r_[True, of_key[1:] != of_key[:-1]])
+        if len(first) == len(left):
+            break
+        place = np.arange(len(left)) - np.repeat(first, np.diff(np.r_[first, len(left)]))
+        meets = np.flatnonzero((place[1:] % 2 == 1) & (of_key[1:] == of_key[:-1]))
+        wins = ranked.take(left[meets + 1]).holds_over(ranked.take(left[meets]))
+        left[meets] = np.where(wins, left[meets + 1], left[meets])
+        left = np.delete(left, meets + 1)
+    return left
+
+
+def _stepwise(codes: Places, rows: Places, ranked: Ranked) -> Places:
+    """Each key's events one after the other, from its oldest to its newest."""
+    rows = rows[np.lexsort([ranked.numbers[rows], codes[rows]])]
+    of_key = codes[rows]
+    first = np.flatnonzero(np.r_[True, of_key[1:] != of_key[:-1]]) if len(rows) else np.zeros(0, np.int64)
+    sizes = np.diff(np.r_[first, len(rows)])
+    holds = rows[first]
+    for step in range(1, int(sizes.max(initial=1))):
+        there = np.flatnonzero(sizes > step)
+        next_ = rows[first[there] + step]
+        wins = ranked.take(next_).holds_over(ranked.take(holds[there]))
+        holds[there] = np.where(wins, next_, holds[there])
+    return holds
+
+
+def _filled(
+    reduced: Reduced, rows: pa.Table, places: Places, codes: Places, ranked: Ranked, unsaid: Mapping[str, Bools]
+) -> Reduced:
+    """Look back through each key's older events for what its newest one does not say."""
+    deleted = np.asarray(_deleted(_flat(rows.column(METADATA))).to_numpy(zero_copy_only=False), bool)
+    order = np.lexsort([ranked.numbers, codes])
+    begins = np.searchsorted(codes[order], np.arange(int(codes.max()) + 2))
+    table, still = reduced.rows, {}
+    for column, mask in unsaid.items():
+        taken, open_ = places.copy(), mask[places]
+        for number in np.flatnonzero(open_).tolist():
+            code = codes[places[number]]
+            of_key = order[begins[code] : begins[code + 1]]
+            found = _said_before(int(places[number]), of_key, mask, deleted)
+            if found is not None:
+                taken[number], open_[number] = found, False
+        values = _flat(rows.column(column)).take(pa.array(taken))
+        table = table.set_column(table.column_names.index(column), table.schema.field(column), values)
+        still[column] = pa.array(open_)
+    return replace(reduced, rows=table, unsaid={c: m for c, m in still.items() if pc.any(m).as_py()})
+
+
+def _said_before(winner: int, of_key: Places, mask: Bools, deleted: Bools) -> int | None:
+    """The row that says the value: the last one before the winner that does; after a delete the winner, with null."""
+    found: int | None = None
+    for row in of_key.tolist():
+        if row == winner:
+            break
+        if deleted[row]:
+            found = winner
+        elif not mask[row]:
+            found = row
+    return found
+
+
+# -- columns -----------------------------------------------------------------------------------------------
+
+
+def _flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _field(struct: pa.Array, name: str) -> pa.Array:
+    return pc.struct_field(struct, name)
+
+
+def _deleted(metadata: pa.Array) -> pa.Array:
+    return pc.fill_null(_field(metadata, "is_deleted"), False)

@@ -1,0 +1,266 @@
+"""A batch from rows to decision: which tables to try, delivery, ledger, quarantine, limits.
+
+    deliver (idempotent, marked) -> ledger commit = the decision -> quarantine commit -> [Spark commits the offsets]
+
+Between deliver and ledger, and before the offsets, all is brought onto the disk where the store is one.
+A crash before the ledger's commit replays the batch from its plan; a crash after it only completes the quarantine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from deltalake.exceptions import DeltaError
+from pyspark.sql import DataFrame
+
+from distributary.config import Pipeline
+from distributary.engine.messages.attempt import Delivered
+from distributary.engine.messages.orders import Outcome
+from distributary.engine.replay import ReplayReport
+from distributary.errors import QuarantineLimit, Reason, StoreDown
+from distributary.state.ledger import LONGEST_REST_SEC, Entry, Ledger, is_resting, quarantine_files
+from distributary.tables.append import CommitConflict
+from distributary.tables.durable import bring_to_disk
+from distributary.tables.quarantine import commit_quarantine
+from distributary.tables.store import Store
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What a finished batch did, for progress displays. `parked`: routes whose table could not be
+    written; `recovered`: those that could be again."""
+
+    stream: str
+    batch: int
+    rows_in: int
+    rows_written: int
+    rows_quarantined: int
+    tombstones: int
+    tables: int
+    created: tuple[str, ...]
+    evolved: tuple[str, ...]
+    parked: tuple[str, ...]
+    recovered: tuple[str, ...]
+    seconds: Mapping[str, float]
+    widened: tuple[str, ...] = ()
+
+
+class Delivery(Protocol):
+    """What writes a batch's rows to their tables. `on_spark`: routes that engine `spark` writes."""
+
+    store: Store
+    quarantine: str
+
+    @property
+    def on_spark(self) -> set[str]: ...
+
+    def write(self, rows: DataFrame, stream: str, batch: int, parked: Mapping[str, str]) -> Delivered:
+        """Write one batch, idempotently. `parked`: routes that are not tried, and why. Raises Outage."""
+        ...
+
+
+class Returns(Protocol):
+    """What brings rows back out of the quarantine."""
+
+    def run(self, route: str | None = None, reasons: Collection[Reason] | None = None) -> ReplayReport: ...
+
+    def routes(self, reason: Reason) -> set[str]: ...
+
+
+class BatchWriter:
+    """Takes a stream's batches, each to its end, exactly once."""
+
+    def __init__(self, config: Pipeline, delivery: Delivery, ledger: Ledger) -> None:
+        self.config = config
+        self.delivery = delivery
+        self.ledger = ledger
+        self.bad_batches = 0
+        self._returning: set[str] | None = None
+
+    def take(self, rows: DataFrame, stream: str, batch: int) -> BatchReport | None:
+        """Write one batch; None when it was finished before (only its offsets were not).
+
+        Raises Outage when nothing was advanced, QuarantineLimit when the batch is finished but the stream must stop.
+        """
+        try:
+            if self.ledger.is_finished(stream, batch):
+                self._complete(stream, batch, self.ledger.details(stream, batch))
+                self._bring_to_disk()
+                return None
+            started = time.monotonic()
+            delivered = self.delivery.write(rows, stream, batch, self._parked())
+            entries = self._entries(stream, batch, delivered)
+            report = self._report(stream, batch, entries, delivered, started)
+            details = self._details(delivered, report)
+            self._bring_to_disk()
+            self.ledger.record(stream, batch, entries, details)
+            self._complete(stream, batch, details)
+            self._bring_to_disk()
+        except (OSError, DeltaError, CommitConflict) as e:
+            raise StoreDown(path=self.config.state_root, detail=f"{type(e).__name__}: {e}") from e
+        self._check_limits(report, entries)
+        return report
+
+    def _bring_to_disk(self) -> None:
+        """A power cut leaves no decision without its rows, and no offsets of Spark's without the decision."""
+        bring_to_disk((self.config.tables.root, self.config.state_root, self.config.checkpoint_path))
+
+    def _details(self, delivered: Delivered, report: BatchReport) -> dict[str, Any]:
+        """What the batch's decision says beside the counts: enough to complete the batch after a crash."""
+        return {"quarantine": [f.to_json() for f in delivered.quarantine], "seconds": dict(report.seconds)}
+
+    def _complete(self, stream: str, batch: int, details: Mapping[str, Any]) -> None:
+        """What is left to do once the batch is decided. Safe to repeat."""
+        if files := quarantine_files(details):
+            delivery = self.delivery
+            commit_quarantine(delivery.quarantine, self.config.pipeline, files, stream, batch, delivery.store)
+
+    # -- parked tables -------------------------------------------------------------------------------------
+
+    def _parked(self) -> dict[str, str]:
+        """Routes that are not tried yet again, and why."""
+        return self.ledger.resting(time.time())
+
+    def _was_parked(self, route: str) -> bool:
+        before = self.ledger.newest.get(route)
+        return before is not None and before.state == "parked"
+
+    def retry(self, replay: Returns, recovered: Collection[str]) -> None:
+        """Between batches: bring back the rows of tables that work again, and try those whose rest is over."""
+        if self._returning is None:
+            # Also what a run that died just here had still to bring back.
+            self._returning = replay.routes(Reason.TABLE_PARKED)
+        due = {e.route for e in self.ledger.newest.values() if e.state == "parked" and e.route}
+        self._returning |= {*recovered, *due}
+        for route in sorted(self._returning - self._parked().keys()):
+            failed = replay.run(route, {Reason.TABLE_PARKED}).failed
+            before = self.ledger.newest.get(route)
+            if route not in failed:
+                self._returning.discard(route)
+                if before is not None and before.state == "parked":
+                    # Another process has brought its rows back.
+                    self.ledger.newest[route] = replace(before, state="empty", error=None)
+            elif before is not None and before.state == "parked":
+                self.ledger.newest[route] = self._rests_longer(before, failed[route])
+
+    def retry_later(self) -> None:
+        """In place of `retry`: the next one asks the quarantine anew what there is to bring back."""
+        self._returning = None
+
+    def _rests_longer(self, before: Entry, error: str) -> Entry:
+        rest = min(self.config.tables.retry_after * 2**before.failures, LONGEST_REST_SEC)
+        retry_at = int((time.time() + rest) * 1e6)
+        return replace(before, failures=before.failures + 1, retry_at=retry_at, error=error)
+
+    def _failures(self, outcome: Outcome) -> dict[str, Any]:
+        """The state of a table that could not be written: it rests, twice as long after each failure."""
+        before = self.ledger.newest.get(outcome.route)
+        if before is not None and before.state == "parked" and is_resting(before.retry_at, time.time()):
+            return {"state": "parked", "failures": before.failures, "retry_at": before.retry_at}
+        failures = 1 + (before.failures if before is not None else 0)
+        rest = min(self.config.tables.retry_after * 2 ** (failures - 1), LONGEST_REST_SEC)
+        return {"state": "parked", "failures": failures, "retry_at": int((time.time() + rest) * 1e6)}
+
+    def _untried(self, route: str) -> dict[str, Any]:
+        """The state of a table that this batch had nothing to write to: a parked one stays parked."""
+        before = self.ledger.newest.get(route)
+        if before is None or before.state != "parked":
+            return {"state": "empty"}
+        return {n: getattr(before, n) for n in ("state", "error", "failures", "retry_at")}
+
+    def _is_new(self, entry: Entry) -> bool:
+        """Its table was made by this batch, or by an attempt at it that nobody was told of."""
+        return entry.created or (entry.state == "replayed" and entry.route not in self.ledger.newest)
+
+    # -- entries -------------------------------------------------------------------------------------------
+
+    def _entries(self, stream: str, batch: int, delivered: Delivered) -> list[Entry]:
+        entries = [self._entry(stream, batch, o, delivered) for o in delivered.outcomes.values()]
+        # Routes of which nothing could be delivered, and last the batch's own entry: what has no route at all.
+        others = (delivered.tombstones.keys() | delivered.bad.keys()) - delivered.outcomes.keys() - {None}
+        for route in (*sorted(r for r in others if r is not None), None):
+            reasons = delivered.bad.get(route, {})
+            bad = sum(reasons.values())
+            entries.append(
+                Entry(
+                    stream,
+                    batch,
+                    route,
+                    rows_in=bad,
+                    rows_quarantined=bad,
+                    tombstones=delivered.tombstones.get(route, 0),
+                    reasons=reasons,
+                    **({"state": "ok"} if route is None else self._untried(route)),
+                )
+            )
+        return entries
+
+    def _entry(self, stream: str, batch: int, outcome: Outcome, delivered: Delivered) -> Entry:
+        state: dict[str, Any] = {"state": outcome.state, "error": outcome.error}
+        if outcome.state == "failed":
+            state |= self._failures(outcome)
+        elif outcome.state == "empty":
+            state |= self._untried(outcome.route)
+        early = delivered.bad.get(outcome.route, {})
+        reasons = Counter(outcome.reasons)
+        reasons.update(early)
+        return Entry(
+            stream,
+            batch,
+            outcome.route,
+            table=outcome.table,
+            engine="spark" if outcome.route in self.delivery.on_spark else "task",
+            rows_in=outcome.rows_in + sum(early.values()),
+            rows_written=outcome.rows_written,
+            rows_quarantined=reasons.total(),
+            tombstones=delivered.tombstones.get(outcome.route, 0),
+            schema_ids=outcome.schema_ids,
+            reasons=reasons,
+            decoders=outcome.decoders,
+            warnings=outcome.warnings,
+            widened=outcome.widened,
+            newest=delivered.newest.get(outcome.route),
+            created=outcome.created,
+            evolved=outcome.evolved,
+            **outcome.more(),
+            **state,
+        )
+
+    def _report(
+        self, stream: str, batch: int, entries: list[Entry], delivered: Delivered, started: float
+    ) -> BatchReport:
+        return BatchReport(
+            stream=stream,
+            batch=batch,
+            rows_in=sum(e.rows_in for e in entries),
+            rows_written=sum(e.rows_written for e in entries),
+            rows_quarantined=sum(e.rows_quarantined for e in entries),
+            tombstones=sum(e.tombstones for e in entries),
+            tables=sum(e.rows_written > 0 for e in entries),
+            created=tuple(e.route for e in entries if e.route and self._is_new(e)),
+            evolved=tuple(e.route for e in entries if e.evolved and e.route),
+            widened=tuple(e.route for e in entries if e.widened and e.route),
+            parked=tuple(e.route for e in entries if e.state == "parked" and e.route),
+            recovered=tuple(e.route for e in entries if e.state != "parked" and e.route and self._was_parked(e.route)),
+            seconds={**delivered.seconds, "total": time.monotonic() - started},
+        )
+
+    def _check_limits(self, report: BatchReport, entries: list[Entry]) -> None:
+        parked = sum(e.rows_quarantined for e in entries if e.state == "parked")
+        bad = report.rows_quarantined - parked
+        self.bad_batches = self.bad_batches + 1 if bad else 0
+        if limit := self.config.quarantine.passed(report.rows_in, bad, self.bad_batches):
+            reasons: Counter[str] = Counter()
+            for entry in entries:
+                reasons.update(entry.reasons)
+            common = reasons.most_common(1)
+            reason = common[0][0] if common else "the envelope could not be read"
+            raise QuarantineLimit(batch=report.batch, bad=bad, rows=report.rows_in, limit=limit, reason=reason)
+
+
+def as_json(report: BatchReport) -> dict[str, Any]:
+    return asdict(report)

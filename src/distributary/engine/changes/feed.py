@@ -1,0 +1,163 @@
+"""What stands around the stream of a pipeline of change files: its lister, retries, merges between batches."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+
+from deltalake.exceptions import DeltaError
+
+from distributary.config import DatastreamSource, Pipeline
+from distributary.config.quantities import moment
+from distributary.engine.changes.merges import Merges
+from distributary.engine.changes.micro_batch import Changes
+from distributary.engine.changes.planned import strays_left
+from distributary.engine.changes.retries import Aside
+from distributary.engine.replay import ReplayReport
+from distributary.errors import Reason, StoreDown
+from distributary.sources.file_ledger import FileLedger
+from distributary.sources.listing import Round
+from distributary.sources.watch import Watch, open_tree
+from distributary.state.ledger import Ledger
+
+FIRST_RETRY_SEC = 60.0
+LONGEST_RETRY_SEC = 3600.0
+MOST_RETRIES = 12
+"""After so many tries, in a run, a file waits until it changes or is replayed by hand."""
+
+
+log = logging.getLogger("distributary")
+
+
+class Feed:
+    """Finds files and brings files back. Also the `Returns` of its pipeline: what is in the quarantine comes back by
+    giving its files to the stream once more."""
+
+    def __init__(
+        self,
+        config: Pipeline,
+        changes: Changes,
+        ledger: Ledger,
+        busy: threading.Lock,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`busy` is held while a batch is written: merges between batches wait for it."""
+        source = config.source
+        assert isinstance(source, DatastreamSource)
+        self.config = config
+        self.source = source
+        self.changes = changes
+        self.files = FileLedger(config.state_root, config.pipeline, changes.store)
+        self.merges = Merges(config, changes, ledger)
+        self._busy = busy
+        self._clock = clock
+        self._retries: dict[str, tuple[int, float]] = {}
+        changes.reached = self._reached
+        self._watch: Watch | None = None
+        self.failure: BaseException | None = None
+
+    def begin(self, once: bool, failed: Callable[[BaseException], None]) -> None:
+        """Look for files: at everything (`once`), or from now on. Raises SourceDown, SourceMissing, StoreDown."""
+        self.files.create()
+        start = None if self.source.start_date is None else moment(self.source.start_date)
+        self._watch = watch = Watch(
+            open_tree(self.source.path, self.changes.options),
+            self.files,
+            self.source.max_files_per_batch,
+            self.source.max_bytes_per_batch,
+            start,
+            report=self._tick,
+            strays=self.source.stray_files == "read",
+        )
+        watch.look(full=once)
+        self.retry_files()
+        if not once:
+            watch.start(max(1.0, self.config.trigger.every), failed)
+
+    def _reached(self, parcel: int) -> None:
+        """The stream has begun a batch with this parcel."""
+        if self._watch is not None:
+            self._watch.reached(parcel)
+
+    def _tick(self, found: Round) -> None:
+        """What a round of listing is the time for: to tell of strays, and merges that are due while no batch comes. A
+        batch that is being written does them itself, once it is done."""
+        if found.strays:
+            log.warning("%s", strays_left(found.strays, self.source.path))
+        if self._busy.acquire(blocking=False):
+            try:
+                self.merges.run(None)
+            finally:
+                self._busy.release()
+
+    def take_all(self) -> None:
+        """Look at everything once, and then no more. Raises SourceDown, SourceMissing, StoreDown."""
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch.look(full=True)
+
+    def end(self) -> None:
+        """Stop looking."""
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+
+    def between_batches(self) -> None:
+        """Merges that are due, and files that are to be tried again."""
+        self.merges.run(None)
+        if any(at <= self._clock() for _, at in self._retries.values()) or not self._retries:
+            self.retry_files()
+
+    # -- what is in the quarantine -------------------------------------------------------------------------
+
+    def retry_files(self) -> int:
+        """Try files again that could not be read, with growing rests; how many. Raises StoreDown."""
+        now = self._clock()
+        try:
+            unreadable = f"level = 'file' OR reason = '{Reason.FILE_BROKEN}'"
+            broken = {row.file for row in self.changes.kept.open_rows(unreadable)}
+        except (DeltaError, OSError) as e:
+            raise StoreDown(path=self.changes.quarantine, detail=str(e)) from e
+        due = []
+        for path in sorted(broken):
+            tries, at = self._retries.setdefault(path, (0, now + FIRST_RETRY_SEC))
+            if at <= now and tries < MOST_RETRIES:
+                due.append(path)
+                rest = min(FIRST_RETRY_SEC * 2 ** (tries + 1), LONGEST_RETRY_SEC)
+                self._retries[path] = (tries + 1, now + rest)
+        self._retries = {path: found for path, found in self._retries.items() if path in broken}
+        return self._requeue(due)
+
+    def run(self, route: str | None = None, reasons: Collection[Reason] | None = None) -> ReplayReport:
+        """Give the files of what is kept aside to the stream once more, of one route or of all; and merge what waits
+        for a merged table that rests. The next batches bring the events in. Raises StoreDown."""
+        report = ReplayReport()
+        try:
+            rows = self._wanted(route, reasons)
+        except (DeltaError, OSError) as e:
+            raise StoreDown(path=self.changes.quarantine, detail=str(e)) from e
+        for row in rows:
+            report.left[row.route or ""] = report.left.get(row.route or "", 0) + 1
+        self._requeue({row.file for row in rows})
+        for name, error in self.merges.run([route] if route else None, anyway=True).items():
+            if error is not None:
+                report.failed[name] = error
+        return report
+
+    def routes(self, reason: Reason) -> set[str]:
+        """Routes of the events that are kept aside for `reason`. Raises DeltaError, OSError."""
+        return {row.route for row in self.changes.kept.open_rows(f"reason = '{reason.value}'") if row.route}
+
+    def _wanted(self, route: str | None, reasons: Collection[Reason] | None) -> list[Aside]:
+        where = "level <> 'merge'"
+        if reasons is not None:
+            where += f" AND reason IN ({', '.join(repr(r.value) for r in reasons)})"
+        return [row for row in self.changes.kept.open_rows(where) if route in (None, row.route)]
+
+    def _requeue(self, paths: Collection[str]) -> int:
+        if not paths:
+            return 0
+        self.files.requeue(sorted(paths), self.source.max_files_per_batch, self.source.max_bytes_per_batch)
+        return len(paths)

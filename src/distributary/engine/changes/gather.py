@@ -1,0 +1,118 @@
+"""Events out of many files, a piece at a time, in bounded memory: only a share of the keys, only the newest of each.
+
+Files are read from the store once, however many shares there are: where it is more than one, rows go through files on
+the local disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from distributary.changes.hashing import Words, row_hash
+from distributary.changes.key_text import spelled
+from distributary.changes.reduce import newest
+from distributary.changes.sequence import OrderSettings
+from distributary.scratch import Scratch
+
+SHARE_BYTES = 128 << 20
+"""Bytes of log files (compressed) per share of the keys: what is held at a time is the newest rows of one share, or,
+where a row may say only a part (`toast_columns`, `dropped_columns: keep`), all its events."""
+MOST_SHARES = 256
+"""Each share is an open file for a while. With more bytes than so many shares have, a share grows."""
+LEAST_ROWS = 1 << 18
+_PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+def shares_of(size: int) -> int:
+    """Into how many shares the keys of so many bytes of files are cut."""
+    return min(MOST_SHARES, 1 + size // SHARE_BYTES)
+
+
+def by_share(pieces: Iterable[pa.Table], keys: Sequence[str], shares: int) -> Iterator[Iterator[pa.Table]]:
+    """The pieces' rows, share by share; each to be read before the next. Raises OSError for a full disk."""
+    if shares == 1:
+        yield iter(pieces)
+        return
+    with Scratch("shares") as folder:
+        written = _spill(pieces, keys, shares, folder)
+        for number in range(shares):
+            yield _read(written[number])
+
+
+def _spill(pieces: Iterable[pa.Table], keys: Sequence[str], shares: int, folder: Path) -> list[list[Path]]:
+    written: list[list[Path]] = [[] for _ in range(shares)]
+    schema: pa.Schema | None = None
+    with ExitStack() as files:
+        writers: list[pa.ipc.RecordBatchStreamWriter] = []
+        for piece in pieces:
+            if schema is None or piece.schema != schema:
+                # A file has one schema. Those of a log's files change seldom.
+                files.close()
+                schema, writers = piece.schema, []
+                for number, paths in enumerate(written):
+                    paths.append(folder / f"{number}-{len(paths)}")
+                    sink = files.enter_context(pa.OSFile(str(paths[-1]), "wb"))
+                    writers.append(files.enter_context(pa.ipc.new_stream(sink, schema, options=_PACKED)))
+            of_row = _numbers(piece, keys, shares)
+            for number in np.unique(of_row).tolist():
+                writers[number].write_table(piece.filter(pa.array(of_row == number)))
+    return written
+
+
+def _read(paths: Sequence[Path]) -> Iterator[pa.Table]:
+    for path in paths:
+        with pa.OSFile(str(path), "rb") as source, pa.ipc.open_stream(source) as stream:
+            for batch in stream:
+                yield pa.Table.from_batches([batch])
+        path.unlink()
+
+
+def in_share(rows: pa.Table, keys: Sequence[str], number: int, shares: int) -> pa.Table:
+    """The rows whose keys belong to share `number`."""
+    return rows if shares == 1 else rows.filter(pa.array(_numbers(rows, keys, shares) == number))
+
+
+def _numbers(rows: pa.Table, keys: Sequence[str], shares: int) -> Words:
+    """Each row's share: the same one for a key in every table, whoever wrote it and whatever type its columns have."""
+    columns = {key: spelled(rows.column(key)) for key in keys}
+    hashed = row_hash(columns, rows.num_rows).to_numpy(zero_copy_only=False)
+    return np.asarray((hashed >> np.uint64(32)) % np.uint64(shares))
+
+
+class Gathered:
+    """What is left of the pieces it was given. `whole`: all of it, since an older event may say what the newest of its
+    key does not; else the newest event of each key."""
+
+    def __init__(self, keys: Sequence[str], order: OrderSettings, *, whole: bool) -> None:
+        self._keys, self._order, self._whole = tuple(keys), order, whole
+        self._held: list[pa.Table] = []
+        self._reduced = self._rows = 0
+
+    def add(self, piece: pa.Table) -> None:
+        if not piece.num_rows:
+            return
+        self._held.append(piece)
+        self._rows += piece.num_rows
+        if not self._whole and self._rows > max(LEAST_ROWS, 2 * self._reduced):
+            self._reduce()
+
+    def rows(self) -> pa.Table | None:
+        """None where no piece had a row."""
+        if not self._held:
+            return None
+        if not self._whole:
+            self._reduce()
+        return _joined(self._held)
+
+    def _reduce(self) -> None:
+        rows = newest(_joined(self._held), self._keys, self._order)
+        self._held, self._reduced, self._rows = [rows], rows.num_rows, rows.num_rows
+
+
+def _joined(pieces: list[pa.Table]) -> pa.Table:
+    return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces, promote_options="permissive")

@@ -1,0 +1,161 @@
+"""Merges between batches: what is in the logs and not in the merged tables yet, because it was to wait
+(`tables.merge_every`) or because a merged table could not be written.
+
+A merged table carries the mark of the newest batch that it has; the log's rows know their batch. So what is missing is
+always known, and a merge that dies is simply done again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from deltalake.exceptions import DeltaError
+
+from distributary.config import Pipeline
+from distributary.engine.changes.gather import shares_of
+from distributary.engine.changes.keys import key_columns, key_types
+from distributary.engine.changes.logs import files_of
+from distributary.engine.changes.merging import MergeWork
+from distributary.engine.changes.micro_batch import Behind, Changes, about
+from distributary.engine.changes.orders import ChangeOrders, ChangeOutcome
+from distributary.engine.changes.tasks import run_merges
+from distributary.errors import StoreDown
+from distributary.state.ledger import LONGEST_REST_SEC, MERGE, Entry, Ledger
+from distributary.tables import append
+from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, write_rejected
+
+
+@dataclass(frozen=True)
+class _Due:
+    route: str
+    behind: Behind
+    work: MergeWork | None
+
+
+class Merges:
+    """Merges of one pipeline, outside of its batches. Not while a batch is being written."""
+
+    def __init__(
+        self, config: Pipeline, changes: Changes, ledger: Ledger, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.config = config
+        self.changes = changes
+        self.ledger = ledger
+        self._clock = clock
+        self._last = clock()
+        self._created: set[str] = set()
+        for entry in ledger.newest.values():
+            known = about(entry)
+            if known is None or entry.route is None:
+                continue
+            if known.brought:
+                changes.brought[entry.route] = known.brought
+            if entry.merge_state in ("waiting", "parked"):
+                changes.behind[entry.route] = known
+                if entry.state == "parked" and entry.merge_state == "parked":
+                    changes.resting.add(entry.route)
+
+    def drained(self) -> set[str]:
+        """Routes whose merged table has been made since the last call."""
+        found, self._created = self._created, set()
+        return found
+
+    def run(self, routes: Collection[str] | None, anyway: bool = False) -> dict[str, str | None]:
+        """Merge what is due; by route None, or why it could not be done. `anyway`: also what could wait, or rests.
+
+        Raises StoreDown.
+        """
+        late = self._clock() - self._last >= self.config.tables.merge_every
+        due = sorted(
+            route
+            for route in self.changes.behind
+            if (routes is None or route in routes) and (anyway or (late and route not in self.changes.resting))
+        )
+        stream = self.ledger.stream
+        if not due or stream is None:
+            return {}
+        if routes is None:
+            self._last = self._clock()
+        try:
+            return self._merge(due, stream)
+        except (OSError, DeltaError) as e:
+            raise StoreDown(path=self.config.state_root, detail=append.in_words(e)) from e
+
+    def _merge(self, routes: list[str], stream: str) -> dict[str, str | None]:
+        orders = self.changes.orders(stream, self.ledger.finished[stream], {})
+        work = [self._work(route, self.changes.behind[route], stream) for route in routes]
+        outcomes = {
+            outcome.route: self.changes.by_spark.merge(outcome, orders) if outcome.merge_spark else outcome
+            for outcome in run_merges(self.changes.by_spark.spark, work, orders)
+        }
+        for outcome in outcomes.values():
+            if outcome.merge_state == "merged":
+                self.changes.by_spark.note(outcome)
+                self.changes.behind.pop(outcome.route, None)
+                self.changes.resting.discard(outcome.route)
+                if outcome.merge_created:
+                    self._created.add(outcome.route)
+            elif outcome.store_fault:
+                raise StoreDown(path=str(outcome.merged), detail=outcome.merge_error)
+            elif outcome.merge_state == "parked":
+                self.changes.resting.add(outcome.route)
+        self._record([o for o in outcomes.values() if o.merge_state == "merged" or self._newly_parked(o)], orders)
+        return {route: outcome.merge_error for route, outcome in outcomes.items()}
+
+    def _work(self, route: str, behind: Behind, stream: str) -> MergeWork:
+        """The files of the route's log that hold batches which its merged table does not have."""
+        named, store = self.changes.named, self.changes.store
+        uri, merged = named.log(behind.source), named.merged(behind.source)
+        log = None if uri is None else append.open_table(uri, store)
+        if uri is None or merged is None or log is None:
+            return MergeWork(behind.source, behind.keys, "", (), -1)
+        table = append.open_table(merged, store)
+        after = -1 if table is None or behind.anew else append.committed_batch(table, stream)
+        upto = self.ledger.finished[stream]
+        files = files_of(log, after + 1)
+        brought = tuple(self.changes.brought.get(route, {}).items())
+        shares = shares_of(sum(files.values()))
+        columns = append.arrow_schema(log)
+        keys = key_columns(columns.names, behind.keys)
+        types = key_types(columns, keys)
+        return MergeWork(behind.source, keys, uri, tuple(files), upto, after, brought, shares, types)
+
+    def _newly_parked(self, outcome: ChangeOutcome) -> bool:
+        """Does the ledger still take this merged table for one that works?"""
+        before = self.ledger.newest.get(outcome.route)
+        return outcome.merge_state == "parked" and (before is None or before.state != "parked")
+
+    def _record(self, outcomes: Collection[ChangeOutcome], orders: ChangeOrders) -> None:
+        if not outcomes:
+            return
+        number = 1 + self.ledger.finished.get(MERGE, -1)
+        late = [rows for outcome in outcomes for rows in outcome.late]
+        files = []
+        if late:
+            files.append(
+                write_rejected(
+                    orders.quarantine, late, MERGE, number, "late", self.changes.store, EVENT_QUARANTINE_SCHEMA
+                )
+            )
+        entries = [
+            Entry(MERGE, number, o.route, table=o.table, engine=_engine(o), batches=0, **o.more(), **self._state(o))
+            for o in outcomes
+        ]
+        details = {"quarantine": [f.to_json() for f in files]}
+        self.ledger.record(MERGE, number, [*entries, Entry(MERGE, number, None, batches=0)], details)
+
+    def _state(self, outcome: ChangeOutcome) -> dict[str, Any]:
+        """A merged table that could not be written rests, as one that a batch cannot write to."""
+        if outcome.merge_state == "merged":
+            return {"state": "merged"}
+        why = f"merged table: {outcome.merge_error or 'parked'}"
+        rest = min(self.config.tables.retry_after, LONGEST_REST_SEC)
+        retry_at = int((time.time() + rest) * 1e6)
+        return {"state": "parked", "error": why, "failures": 1, "retry_at": retry_at}
+
+
+def _engine(outcome: ChangeOutcome) -> str:
+    return "spark" if outcome.by_spark else "task"

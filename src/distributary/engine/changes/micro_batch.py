@@ -1,0 +1,321 @@
+"""One micro-batch of change files, from references to tables.
+
+    references -> [driver: which table each file holds, which task reads it] -> read, log, reduce, merge -> outcomes
+
+Every write is idempotent under the batch's mark, so a batch can be attempted again at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from distributary.changes.model import Kind, SourceTable
+from distributary.config import Pipeline
+from distributary.engine.changes.attempt import Again, Attempt, Result
+from distributary.engine.changes.by_spark import BySpark
+from distributary.engine.changes.joining import source_of
+from distributary.engine.changes.names import Named, reading_of, source_options
+from distributary.engine.changes.orders import ChangeOrders, ChangeOutcome, RouteOrder, WorkFile
+from distributary.engine.changes.retries import Aside, Kept, narrowed, previous
+from distributary.engine.changes.routing import FileRoutes
+from distributary.engine.changes.settled import Settled
+from distributary.engine.changes.tasks import run_killers
+from distributary.engine.messages.attempt import Delivered
+from distributary.engine.workers import told_outage
+from distributary.state.journal import Journal
+from distributary.state.ledger import Entry
+from distributary.tables import append
+from distributary.tables.merge_tip import MergeTip
+from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, quarantine_uri, write_rejected
+from distributary.tables.spark_engine import spark_ended
+from distributary.tables.store import Store, join
+from distributary.tables.tip import Tip
+
+
+@dataclass
+class ChangesDelivered(Delivered):
+    """`released`: ids of quarantine rows whose events are in a table now. `beyond`: times that are null since no reader
+    can hold them, by `route.column`."""
+
+    released: list[str] = field(default_factory=list)
+    broken: dict[str, str] = field(default_factory=dict)
+    unknown_fields: tuple[str, ...] = ()
+    beyond: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A route whose log has rows that are not in its merged table yet. `brought`: the columns that events of each
+    schema key speak of, where the settings ask for it (`dropped_columns: keep`). `anew`: all of the log is to be
+    merged, since the source's log has begun anew."""
+
+    source: SourceTable
+    keys: tuple[str, ...]
+    brought: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    anew: bool = False
+
+
+def about(entry: Entry) -> Behind | None:
+    """Source table and keys of a route, as its ledger entry has them."""
+    if entry.about is None:
+        return None
+    known = json.loads(entry.about)
+    kind, database, schema, table = known["source"]
+    brought = {key: tuple(names) for key, names in known.get("brought", {}).items()}
+    return Behind(
+        SourceTable(Kind(kind), database, schema, table), tuple(known["keys"]), brought, known.get("anew", False)
+    )
+
+
+class Changes:
+    """Writes batches of one pipeline of change files. Keeps what is known of folders and tables."""
+
+    def __init__(self, spark: SparkSession, config: Pipeline, store: Store) -> None:
+        self.config = config
+        self.store = store
+        self.named = Named.of(config)
+        self.options = source_options(config)
+        self.reading = reading_of(config)
+        self.quarantine = quarantine_uri(config.state_root)
+        self.kept = Kept(self.quarantine, store)
+        self.files = FileRoutes(self.reading, self.options)
+        self.settled = Settled(config.state_root, store)
+        self.journal = Journal(config.state_root, store)
+        self.by_spark = BySpark(spark, store)
+        self.tips: dict[str, Tip] = {}
+        """What the last batch's commits left behind in the log tables, by route."""
+        self.merge_tips: dict[str, MergeTip] = {}
+        """And those in the merged tables."""
+        self.brought: dict[str, Mapping[str, tuple[str, ...]]] = {}
+        """By route, the columns of every schema that has come; only where `dropped_columns` is `keep`."""
+        self.behind: dict[str, Behind] = {}
+        """Routes whose log has rows that are not merged yet."""
+        self.resting: set[str] = set()
+        """Routes whose merged table could not be written: only their log is, until its rest is over."""
+        self._waiting: dict[str, list[tuple[str, bytes]]] | None = None
+        """Events that wait for another one to be merged; None: ask the quarantine."""
+        self.parcel: int | None = None
+        """The last batch's parcel in the file ledger."""
+        self.reached: Callable[[int], None] = lambda _: None
+        """Hears of each batch's parcel as the batch begins."""
+        self.will_write: Callable[[Mapping[str, Sequence[str]], str], None] = lambda *_: None
+        """Hears which tables a stream is to write, by route, before it does; may raise (`state.provenance`)."""
+        self._slots = spark.sparkContext.defaultParallelism
+        self._last: tuple[str, int] | None = None
+
+    @property
+    def on_spark(self) -> set[str]:
+        """Routes of which a table is written by Spark."""
+        return self.by_spark.routes
+
+    def write(self, rows: DataFrame, stream: str, batch: int, parked: Mapping[str, str]) -> ChangesDelivered:
+        """Write one batch. `parked`: routes of which a table is not tried, and why.
+
+        Raises Outage (source, store): nothing is advanced, and the same batch can be written again.
+        """
+        started = time.monotonic()
+        if self._last is not None and self._last >= (stream, batch):
+            # An earlier attempt may have committed: only an opened table shows its marks.
+            self.tips.clear()
+            self.merge_tips.clear()
+        files, aside = self._files(rows)
+        routes = self._settle(files, stream, batch)
+        self.will_write(self._tables(routes), stream)
+        self._last = (stream, batch)
+        # Only this batch's tips: orders travel with every task.
+        here = {route for found in routes.values() for route in found}
+        orders = replace(
+            self.orders(stream, batch, self._routes(routes, parked)),
+            killed=self.journal.killed(stream, batch),
+            tips={route: tip for route, tip in self.tips.items() if route in here},
+            merge_tips={route: tip for route, tip in self.merge_tips.items() if route in here},
+        )
+        looked = time.monotonic()
+        result = self._attempt(files, routes, orders)
+        self.files.learn(files, result.seen)
+        whole = {f.path for f in files if f.only is None}
+        delivered = self._delivered(result, _released(result, aside, whole), orders)
+        delivered.seconds = {"look": looked - started, "deliver": time.monotonic() - looked, **_spent(result)}
+        return delivered
+
+    def _tables(self, routes: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
+        """Addresses of the tables, as far as their names in the source are known."""
+        sources = {r: self.files.sources[r] for found in routes.values() for r in found if r in self.files.sources}
+        both = {r: (self.named.log(source), self.named.merged(source)) for r, source in sources.items()}
+        return {route: [uri for uri in uris if uri is not None] for route, uris in both.items()}
+
+    def _settle(self, files: Sequence[WorkFile], stream: str, batch: int) -> Mapping[str, tuple[str, ...]]:
+        """The routes of the files; where the batch was attempted before, those of that attempt. Raises OSError."""
+        if self._last is None or self._last >= (stream, batch):
+            before = self.settled.read(stream, batch)
+            if before is not None and before.keys() == {f.path for f in files}:
+                return before
+        routes = self.files.routes(files)
+        self.settled.write(stream, batch, routes)
+        return routes
+
+    def orders(self, stream: str, batch: int, routes: Mapping[str, RouteOrder]) -> ChangeOrders:
+        if self._waiting is None:
+            self._waiting = self.kept.waiting()
+        return ChangeOrders(
+            pipeline=self.config.pipeline,
+            stream=stream,
+            batch=batch,
+            named=self.named,
+            reading=self.reading,
+            store=self.store,
+            source_options=self.options,
+            quarantine=self.quarantine,
+            parts=join(self.config.state_root, "parts"),
+            routes=routes,
+            waiting=self._waiting,
+        )
+
+    # -- before --------------------------------------------------------------------------------------------
+
+    def _files(self, rows: DataFrame) -> tuple[list[WorkFile], dict[str, list[Aside]]]:
+        """The batch's files, and what the quarantine has of those that come again."""
+        refs = rows.toArrow().to_pylist()
+        # Spark may make a batch without files, of a commit that holds none.
+        if refs:
+            self.parcel = max(r["parcel"] for r in refs)
+            self.reached(self.parcel)
+        files = [
+            WorkFile(r["path"], r["size"], r["mtime_ms"], r["folder"], r["attempt"], r["etag"] or "") for r in refs
+        ]
+        again = [f for f in files if f.attempt > 1]
+        if not again:
+            return files, {}
+        before = previous(append.open_table(join(self.config.state_root, "files"), self.store), again)
+        aside = self.kept.of_files({f.path for f in again})
+        return [narrowed(f, before[f.path], aside.get(f.path, ())) if f.path in before else f for f in files], aside
+
+    def _routes(self, routes: Mapping[str, tuple[str, ...]], parked: Mapping[str, str]) -> dict[str, RouteOrder]:
+        orders: dict[str, RouteOrder] = {}
+        waits = self.named.tables.merge_every > 0
+        for route in {*(r for found in routes.values() for r in found), *parked, *self.behind}:
+            if route in parked and route not in self.resting:
+                orders[route] = RouteOrder(log="parked", merge="parked", why=parked[route])
+            elif route in parked:
+                orders[route] = RouteOrder(merge="parked", why=parked[route])
+            elif waits or route in self.behind:
+                orders[route] = RouteOrder(merge="later")
+        return orders
+
+    # -- the batch -----------------------------------------------------------------------------------------
+
+    def _attempt(
+        self, files: Sequence[WorkFile], routes: Mapping[str, tuple[str, ...]], orders: ChangeOrders
+    ) -> Result:
+        """Attempt the batch until every table is either written or parked. Each attempt finds what is done already."""
+        while True:
+            try:
+                return Attempt(self.by_spark, orders, self._slots).run(files, routes)
+            except Again as again:
+                orders = replace(orders, routes={**orders.routes, **again.routes}, tips={}, merge_tips={})
+            except (PySparkException, Py4JError) as e:
+                killed = self._found_killers(files, orders, e)
+                orders = replace(orders, killed=killed, tips={}, merge_tips={})
+
+    def _found_killers(self, files: Sequence[WorkFile], orders: ChangeOrders, error: Exception) -> dict[str, str]:
+        """After a job has failed: the files that end their reader. Written down before a table is touched without them.
+        Raises `error` where there are no new ones."""
+        left = [file for file in files if file.path not in orders.killed]
+        if spark_ended(error) or not left or told_outage(str(error)) is not None:
+            raise error
+        found = run_killers(self.by_spark.spark, left, orders, self._slots)
+        if not found:
+            raise error
+        killed = {**orders.killed, **found}
+        self.journal.write_killed(orders.stream, orders.batch, killed)
+        return killed
+
+    # -- after ---------------------------------------------------------------------------------------------
+
+    def _delivered(self, result: Result, released: Sequence[Aside], orders: ChangeOrders) -> ChangesDelivered:
+        bad: dict[str | None, Counter[str]] = {None: Counter()}
+        for seen in result.seen.values():
+            bad[None].update(seen.nameless)
+        for row in released:
+            bad.setdefault(row.route, Counter())[row.reason] -= 1
+        late = [rows for outcome in result.outcomes.values() for rows in outcome.late]
+        if late:
+            result.quarantine.append(
+                write_rejected(
+                    self.quarantine, late, orders.stream, orders.batch, "late", self.store, EVENT_QUARANTINE_SCHEMA
+                )
+            )
+        if late or any(o.resolved or o.late_rows for o in result.outcomes.values()):
+            self._waiting = None
+        for outcome in result.outcomes.values():
+            self._remember(outcome)
+        fields = {name for seen in result.seen.values() for name in seen.unknown_fields}
+        beyond: Counter[str] = Counter()
+        for seen in result.seen.values():
+            beyond.update(seen.beyond)
+        return ChangesDelivered(
+            outcomes=dict(result.outcomes),
+            quarantine=result.quarantine,
+            bad={route: +counts if route is None and not released else counts for route, counts in bad.items()},
+            newest={r: o.newest_ms * 1000 for r, o in result.outcomes.items() if o.newest_ms is not None},
+            released=[*(row.id for row in released), *(i for o in result.outcomes.values() for i in o.resolved)],
+            broken={seen.path: seen.broken for seen in result.seen.values() if seen.broken},
+            unknown_fields=tuple(sorted(fields)),
+            beyond=beyond,
+        )
+
+    def _remember(self, outcome: ChangeOutcome) -> None:
+        if outcome.tip is not None:
+            self.tips[outcome.route] = outcome.tip
+        else:
+            self.tips.pop(outcome.route, None)
+        if outcome.merge_tip is not None:
+            self.merge_tips[outcome.route] = outcome.merge_tip
+        else:
+            self.merge_tips.pop(outcome.route, None)
+        self.by_spark.note(outcome)
+        if outcome.keeps:
+            # By schema key: names only come in addition.
+            outcome.brought = {**self.brought.get(outcome.route, {}), **outcome.brought}
+            self.brought[outcome.route] = outcome.brought
+        if outcome.merge_state in ("waiting", "parked") and outcome.has_log:
+            before = self.behind.get(outcome.route)
+            outcome.anew = outcome.anew or (before is not None and before.anew)
+            self.behind[outcome.route] = Behind(source_of(outcome), outcome.keys, anew=outcome.anew)
+        if outcome.merge_state == "parked" and outcome.state != "failed":
+            self.resting.add(outcome.route)
+            # The log is fine. For the ledger the route is parked all the same, until its merged table works again.
+            outcome.state, outcome.error = "failed", f"merged table: {outcome.merge_error or 'parked'}"
+
+
+def _spent(result: Result) -> dict[str, float]:
+    """Seconds of all tasks together, by what they did."""
+    spent = {"tasks read": sum(seen.seconds for seen in result.seen.values())}
+    for outcome in result.outcomes.values():
+        for name, seconds in outcome.seconds.items():
+            spent[f"tasks {name}"] = spent.get(f"tasks {name}", 0.0) + seconds
+    return spent
+
+
+def _released(result: Result, aside: Mapping[str, Sequence[Aside]], whole: Collection[str]) -> list[Aside]:
+    """Rows of the quarantine that this batch has brought into a table. `whole`: files that were delivered as new."""
+    good = {
+        (path, n) for outcome in result.outcomes.values() for path, numbers in outcome.again.items() for n in numbers
+    }
+    found = []
+    for path, rows in aside.items():
+        seen = result.seen.get(path)
+        anew = path in whole and seen is not None and seen.broken is None
+        still = set() if seen is None else set(seen.still)
+        found += [
+            row for row in rows if (anew and row.level != "merge" and row.row not in still) or (path, row.row) in good
+        ]
+    return found

@@ -1,0 +1,111 @@
+"""Settings of the tables, by route: their names, keys, rules. One small value that ships to tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distributary.changes.model import Kind, Reading, SourceTable
+from distributary.changes.sequence import OrderSettings
+from distributary.config import DatastreamSource, Pipeline, Tables
+from distributary.config.quantities import milliseconds
+from distributary.config.writing import RouteOverride
+from distributary.names import pattern_name
+from distributary.tables.evolve import Policy
+from distributary.tables.merge_rows import MergeRules
+from distributary.tables.store import join
+from distributary.tables.widening import policy_of
+
+
+@dataclass(frozen=True)
+class Named:
+    """The tables of a pipeline of change files."""
+
+    tables: Tables
+    epochs: tuple[str, ...] = ()
+    restart_margin: float = 7200.0
+
+    @classmethod
+    def of(cls, config: Pipeline) -> Named:
+        source = config.source
+        assert isinstance(source, DatastreamSource)
+        return cls(config.tables, tuple(source.epochs), source.restart_margin)
+
+    @property
+    def keeps(self) -> bool:
+        """Does an update leave a column alone that the source has lost? Then it is to be known what each schema has."""
+        return self.tables.dropped_columns == "keep"
+
+    def log(self, source: SourceTable) -> str | None:
+        """Address of the log table; None where there is none."""
+        return self._at(self.tables.log, self.own(source.route).log, source)
+
+    def merged(self, source: SourceTable) -> str | None:
+        """Address of the merged table; None where there is none."""
+        return self._at(self.tables.merged, self.own(source.route).merged, source)
+
+    def table_name(self, pattern: str, source: SourceTable) -> str:
+        return pattern_name(pattern, source.database, source.schema, source.table)
+
+    def _at(self, pattern: str | None, name: str | None, source: SourceTable) -> str | None:
+        return None if pattern is None else join(self.tables.root, name or self.table_name(pattern, source))
+
+    def own(self, route: str) -> RouteOverride:
+        return self.tables.routes.get(route) or RouteOverride()
+
+    def keys(self, source: SourceTable, found: tuple[str, ...]) -> tuple[str, ...]:
+        """The key columns: those of the settings, else those that the events name."""
+        given = self.own(source.route).keys
+        return found if given is None else tuple(given)
+
+    def policy(self, route: str) -> Policy:
+        return policy_of(self.tables, route)
+
+    def order(self, source: SourceTable) -> OrderSettings:
+        own = self.own(source.route)
+        epochs = self.epochs if own.epochs is None else own.epochs
+        return OrderSettings(
+            tuple((milliseconds(at), n) for n, at in enumerate(sorted(epochs), start=1)),
+            tuple(sorted(milliseconds(at) for at in own.repair_backfills)),
+            source.kind.value,
+            round(self.restart_margin * 1000),
+        )
+
+    def why_spark(self, route: str) -> str | None:
+        """Why Spark is to merge this route, by the settings alone."""
+        return "tables.engine" if self.tables.for_route(route)[0] == "spark" else None
+
+    def rules(self, source: SourceTable, horizon: int | None) -> MergeRules:
+        tables = self.tables
+        return MergeRules(
+            keep_deleted_values=tables.deleted_values == "keep",
+            dropped_columns=tables.dropped_columns,
+            toast_columns=tuple(self.own(source.route).toast_columns),
+            horizon=horizon,
+            task_rows=tables.merge_engine_rows,
+            order=self.order(source),
+        )
+
+
+def reading_of(config: Pipeline) -> Reading:
+    """How the files of a pipeline are read."""
+    source = config.source
+    assert isinstance(source, DatastreamSource)
+    return Reading(
+        kind=None if source.kind == "auto" else Kind(source.kind),
+        format=source.format,
+        columns=dict(source.columns),
+        out_of_range=source.out_of_range,
+        wide_decimals=source.wide_decimals,
+        json_bytes=source.json_bytes,
+        text_bytes=source.text_bytes,
+        json_numbers=source.json_numbers,
+        max_unpacked_bytes=source.max_unpacked_bytes,
+    )
+
+
+def source_options(config: Pipeline) -> dict[str, str]:
+    """Settings and credentials of the store that holds the files."""
+    source = config.source
+    assert isinstance(source, DatastreamSource)
+    found = source.storage_options or config.tables.storage_options
+    return {key: value.get_secret_value() for key, value in found.items()}

@@ -1,0 +1,102 @@
+"""Deletes that name a row by its ROWID only (Oracle): the end of an insert that was rolled back.
+
+LogMiner may give changes before they are committed; a rollback then gives the opposite, and of a rolled-back insert
+that is a DELETE without a key (Datastream, "Oracle as a source"; DataflowTemplates#4232). Its key is that of an event
+with the same ROWID and transaction: in the same batch, in the merged table, or in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from distributary.changes.key_text import in_type
+from distributary.changes.model import METADATA
+from distributary.engine.changes.keys import key_types, paths_of, whole
+from distributary.tables import append
+from distributary.tables.files import TableFiles
+from distributary.tables.store import Store
+
+_ROW_ID, _TX_ID = f"{METADATA}.source.row_id", f"{METADATA}.source.tx_id"
+
+
+def split(rows: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, pa.Table]:
+    """(rows with a key, deletes that have none but a ROWID)."""
+    metadata = rows.column(METADATA).combine_chunks()
+    row_ids = pc.struct_field(metadata, ["source", "row_id"])
+    if row_ids.null_count == len(row_ids):
+        return rows, rows.slice(0, 0)
+    lost = pc.and_(pc.fill_null(pc.struct_field(metadata, "is_deleted"), False), pc.is_valid(row_ids))
+    for key in keys:
+        lost = pc.and_(lost, pc.is_null(rows.column(key)).combine_chunks())
+    return rows.filter(pc.invert(lost)), rows.filter(lost)
+
+
+def resolve(
+    orphans: pa.Table, rows: pa.Table, keys: Sequence[str], tables: Sequence[tuple[str, DeltaTable]], store: Store
+) -> tuple[pa.Table, pa.Table]:
+    """(orphans with their keys, orphans whose row nobody knows). `tables`: where to look after `rows`, in this order.
+
+    Raises DeltaError, OSError.
+    """
+    found: list[pa.Table] = []
+    left = orphans
+    places = [iter([_lookup(rows, keys)]), *(_parts(uri, table, keys, store) for uri, table in tables)]
+    for place in places:
+        for known in place:
+            if not left.num_rows:
+                break
+            at = _match(left, known)
+            if (at >= 0).any():
+                found.append(_with_keys(left.filter(pa.array(at >= 0)), known.take(pa.array(at[at >= 0])), keys))
+                left = left.filter(pa.array(at < 0))
+    return pa.concat_tables(found) if found else orphans.slice(0, 0), left
+
+
+def _lookup(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    metadata = rows.column(METADATA).combine_chunks()
+    ids = {
+        _ROW_ID: pc.struct_field(metadata, ["source", "row_id"]),
+        _TX_ID: pc.struct_field(metadata, ["source", "tx_id"]),
+    }
+    known = pa.table({**{key: rows.column(key) for key in keys}, **ids})
+    return known.filter(pc.is_valid(known.column(_ROW_ID)))
+
+
+def _parts(uri: str, table: DeltaTable, keys: Sequence[str], store: Store) -> Iterator[pa.Table]:
+    columns = append.arrow_schema(table)
+    types, paths = key_types(columns, keys), paths_of(columns.names, keys)
+    for piece in TableFiles(table, uri, store).read_all([*paths, _ROW_ID, _TX_ID]):
+        known = whole(piece.filter(pc.is_valid(piece.column(_ROW_ID))), types)
+        known = known.filter(pc.is_valid(known.column(keys[0])))
+        if known.num_rows:
+            yield known
+
+
+def _match(orphans: pa.Table, known: pa.Table) -> np.ndarray:
+    """The place in `known` of each orphan's row; -1 for none. Another transaction's row is another row.
+
+    What is held beside the two is in proportion to the orphans, however many rows are known.
+    """
+    metadata = orphans.column(METADATA).combine_chunks()
+    rows, transactions = (pc.struct_field(metadata, ["source", name]) for name in ("row_id", "tx_id"))
+    named = known.column(_ROW_ID).cast(rows.type)
+    at = np.flatnonzero(pc.is_in(named, value_set=rows).to_numpy(zero_copy_only=False))
+    few = known.select([_ROW_ID, _TX_ID]).take(pa.array(at))
+    pairs = zip(few.column(_ROW_ID).to_pylist(), few.column(_TX_ID).to_pylist(), at.tolist(), strict=True)
+    places = {(row, transaction): number for row, transaction, number in pairs}
+    wanted = zip(rows.to_pylist(), transactions.to_pylist(), strict=True)
+    return np.array([places.get(pair, -1) for pair in wanted], np.int64)
+
+
+def _with_keys(orphans: pa.Table, known: pa.Table, keys: Sequence[str]) -> pa.Table:
+    for key in keys:
+        at = orphans.column_names.index(key)
+        orphans = orphans.set_column(
+            at, orphans.schema.field(at), in_type(known.column(key), orphans.schema.field(at).type)
+        )
+    return orphans

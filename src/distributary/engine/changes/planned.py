@@ -1,0 +1,222 @@
+"""What a run would do with the change files that wait: they are read and fitted, and nothing is written.
+
+Needs no Spark. The file ledger says what the stream was given and what of it a batch has read; those that no batch has
+read, and everything else below the source's path, are read here, in the batches that a run would make of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from distributary.config import DatastreamSource, Pipeline
+from distributary.config.quantities import moment
+from distributary.engine.changes.fitting import Part, RouteEvents, fit
+from distributary.engine.changes.log import payload_schema, widening
+from distributary.engine.changes.names import Named, reading_of, source_options
+from distributary.engine.changes.read import events_of
+from distributary.engine.changes.rejected import count_reasons
+from distributary.errors import Outage, Reason, StoreUnreadable
+from distributary.errors.border import contained
+from distributary.names import shown
+from distributary.sources.bodies import open_body
+from distributary.sources.file_ledger import FileLedger, parcels, parcels_after
+from distributary.sources.known import FileRef
+from distributary.sources.listing import Lister, Round
+from distributary.sources.watch import open_tree
+from distributary.state.ledger import Ledger
+from distributary.tables import append
+from distributary.tables.append import Owner
+from distributary.tables.store import Store
+from distributary.tables.widening import growing, in_place
+
+STRAYS_NAMED = 5
+
+Attempts = list[tuple[FileRef, int]]
+"""Files, and which attempt at each it is; from the second on, what comes of it hangs on the quarantine."""
+
+
+@dataclass
+class RoutePlan:
+    """One source table: events that wait, and what its log table's columns would become."""
+
+    route: str
+    log: str | None
+    merged: str | None
+    keys: tuple[str, ...]
+    before: pa.Schema | None = None
+    after: pa.Schema | None = None
+    why_spark: str | None = None
+    parked: str | None = None
+    table: DeltaTable | None = field(default=None, repr=False)
+    """The table at `log`, or at `merged` where there is no log, as it is open."""
+    events: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class FilesPlan:
+    """`reasons`: of what could not be given to a source table. `again`: files among `files` that come once more, for
+    what of them is in the quarantine; how many events that brings back, only a run can say. `stops`: the limit of the
+    quarantine that would end the run after `batches`, leaving files behind. `strays`: files that are left alone."""
+
+    files: int = 0
+    bytes: int = 0
+    batches: int = 0
+    again: int = 0
+    stops: str | None = None
+    strays: list[str] = field(default_factory=list)
+    routes: dict[str, RoutePlan] = field(default_factory=dict)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def rows(self) -> int:
+        return self.reasons.total() + sum(route.events for route in self.routes.values())
+
+    @property
+    def bad(self) -> int:
+        """Rows that would be quarantined for what they are, not for their table."""
+        kept = sum(route.reasons.total() for route in self.routes.values() if route.parked is None)
+        return self.reasons.total() + kept
+
+
+def plan_files(config: Pipeline) -> FilesPlan:
+    """Raises SourceDown, SourceMissing, StoreUnreadable."""
+    store = Store.of(config.tables)
+    try:
+        ledger = Ledger(config.state_root, config.pipeline, store)
+        files = FileLedger(config.state_root, config.pipeline, store)
+        found = _round(config, files)
+        batches = _batches(config, files, parcels_after(config.state_root, store, parcel_done(ledger)), found)
+    except (OSError, DeltaError) as e:
+        raise StoreUnreadable(path=config.state_root, detail=append.in_words(e)) from e
+    return _planned(config, store, batches, ledger.resting(time.time()), found.strays)
+
+
+def _planned(
+    config: Pipeline, store: Store, batches: Sequence[Attempts], resting: Mapping[str, str], strays: list[str]
+) -> FilesPlan:
+    found = FilesPlan(strays=strays)
+    bad_batches = 0
+    for refs in batches:
+        found.files += len(refs)
+        found.bytes += sum(ref.size for ref, _ in refs)
+        found.again += sum(attempt > 1 for _, attempt in refs)
+        rows, bad = found.rows, found.bad
+        for events in _events(config, [ref for ref, attempt in refs if attempt == 1], found):
+            _add(config, store, events, found, resting)
+        found.batches += 1
+        bad_batches = bad_batches + 1 if found.bad > bad else 0
+        if (limit := config.quarantine.passed(found.rows - rows, found.bad - bad, bad_batches)) is not None:
+            found.stops = limit
+            break
+    return found
+
+
+def _batches(config: Pipeline, ledger: FileLedger, given: list[Attempts], found: Round) -> list[Attempts]:
+    """The files that wait, as a run would take them: those that it was `given` before, then those that are new."""
+    source = _source(config)
+    new = parcels(found.files, source.max_files_per_batch, source.max_bytes_per_batch)
+    return [*given, *([(ref, ledger.known.attempts(ref) + 1) for ref in refs] for refs in new)]
+
+
+def parcel_done(ledger: Ledger) -> int:
+    """The last parcel of the file ledger that a finished batch has taken; -1 for none.
+
+    A batch has one parcel, or, seldom, none: then its number runs ahead.
+    """
+    if ledger.stream is None:
+        return -1
+    batch = ledger.finished[ledger.stream]
+    return int(ledger.details(ledger.stream, batch).get("parcel", batch))
+
+
+def waiting_files(config: Pipeline, store: Store, full: bool = True) -> list[FileRef]:
+    """Files below the source's path that no run has taken: all of them, or those that a run would find first.
+
+    Raises SourceDown, SourceMissing, DeltaError, OSError.
+    """
+    return look(config, store, full).files
+
+
+def look(config: Pipeline, store: Store, full: bool = True) -> Round:
+    """As `waiting_files`, with what else such a round finds."""
+    return _round(config, FileLedger(config.state_root, config.pipeline, store), full)
+
+
+def _round(config: Pipeline, ledger: FileLedger, full: bool = True) -> Round:
+    source = _source(config)
+    start = None if source.start_date is None else moment(source.start_date)
+    tree = open_tree(source.path, source_options(config))
+    lister = Lister(tree, ledger.known, start=start, strays=source.stray_files == "read")
+    lister.seed(ledger.folders)
+    return lister.new_files(full)
+
+
+def strays_left(strays: Sequence[str], root: str) -> str:
+    """In words: files that are none of Datastream's by their place."""
+    names = [shown(path.removeprefix(root.rstrip("/")).lstrip("/"), 200) for path in strays[:STRAYS_NAMED]]
+    more = f" and {len(strays) - len(names):,} more" if len(strays) > len(names) else ""
+    return (
+        f"{len(strays):,} file{'' if len(strays) == 1 else 's'} at the source left alone, which by place or ending "
+        f"Datastream did not write: {', '.join(names)}{more} (source.stray_files: read takes them too)"
+    )
+
+
+def _source(config: Pipeline) -> DatastreamSource:
+    assert isinstance(config.source, DatastreamSource)
+    return config.source
+
+
+def _events(config: Pipeline, refs: list[FileRef], found: FilesPlan) -> Iterator[RouteEvents]:
+    reading, options = reading_of(config), source_options(config)
+    for ref in refs:
+        try:
+            events = events_of(open_body(ref.path, options), ref.path, options, reading)
+        except Outage:
+            raise
+        except BaseException as e:
+            contained(e)
+            found.reasons[Reason.FILE_BROKEN] += 1
+            continue
+        found.reasons.update(event.reason.value for event in events.bad)
+        for one in events.events:
+            yield RouteEvents(one.table, [Part(one, ref.path)])
+
+
+def _add(config: Pipeline, store: Store, events: RouteEvents, found: FilesPlan, resting: Mapping[str, str]) -> None:
+    named, route = Named.of(config), events.source.route
+    plan = found.routes.get(route)
+    if plan is None:
+        keys = named.keys(events.source, events.key_lists()[0])
+        log, merged = named.log(events.source), named.merged(events.source) if keys else None
+        plan = found.routes[route] = RoutePlan(route, log, merged, keys)
+        uri = log or named.merged(events.source)
+        try:
+            table = None if uri is None else append.open_owned(uri, Owner(config.pipeline, route), store)
+            plan.table = table
+            if table is not None:
+                plan.before = payload_schema(append.arrow_schema(table))
+            plan.why_spark = append.why_spark(table, config.tables, route)
+            plan.parked = resting.get(route)
+        except BaseException as e:
+            plan.parked = contained(e)
+        plan.after = plan.before
+    plan.events += events.rows
+    flat, given, policy = config.tables.metadata_columns, named.own(route).keys, named.policy(route)
+    grow = None if plan.table is None else growing(plan.table, policy, plan.log or plan.merged or "", store)
+    try:
+        fitted = fit(events, plan.after, policy, 0, flat=flat, keys=given, grow=grow)
+    except BaseException as e:
+        plan.parked = plan.parked or contained(e)
+        return
+    if in_place(policy, plan.table):
+        plan.why_spark = plan.why_spark or widening(fitted)
+    plan.after = fitted.evolution.schema
+    plan.reasons.update(count_reasons(fitted.rejected))

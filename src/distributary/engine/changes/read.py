@@ -1,0 +1,172 @@
+"""Files of a task to events by route. One file's fault is that file's own: the others go on."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.changes.events import read_events
+from distributary.changes.model import BadEvent, Events, FileEvents, Reading, known_one
+from distributary.engine.changes.fitting import Part, RouteEvents, select
+from distributary.engine.changes.logs import files_of
+from distributary.engine.changes.orders import ORIGIN, ChangeOrders, Seen, WorkFile
+from distributary.engine.changes.rejected import count_reasons, rejected_bad, rejected_file
+from distributary.errors import FileBroken, Outage, Reason, StoreDown
+from distributary.errors.border import contained
+from distributary.sources.bodies import Options, open_body, schema_text
+from distributary.tables import append
+from distributary.tables.files import TableFiles
+from distributary.tables.outage import is_store_fault
+
+JSON_NAMES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+
+
+@dataclass
+class ReadFiles:
+    """What a task's files hold. `again`: file -> events of it that are in the quarantine already."""
+
+    routes: dict[str, RouteEvents] = field(default_factory=dict)
+    rejected: list[pa.Table] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    again: dict[str, frozenset[int]] = field(default_factory=dict)
+
+
+def read_files(files: Iterable[WorkFile], owned: frozenset[str] | None, orders: ChangeOrders) -> ReadFiles:
+    """Read files; keep the events of the routes `owned` (None: of all). Raises SourceDown."""
+    found = ReadFiles()
+    for file in files:
+        _read(file, owned, orders, found)
+    return found
+
+
+def _read(file: WorkFile, owned: frozenset[str] | None, orders: ChangeOrders, found: ReadFiles) -> None:
+    started = time.monotonic()
+    if file.path in orders.killed:
+        detail = f"it ended the process that read it: {orders.killed[file.path]}"
+        found.rejected += _whole(file, Reason.KILLED_READER, detail, found)
+        return
+    try:
+        events, changed = load(file, orders)
+    except FileNotFoundError as e:
+        found.rejected += _whole(file, Reason.FILE_GONE, str(e), found)
+        return
+    except FileBroken as e:
+        found.rejected += _whole(file, Reason.FILE_BROKEN, str(e.parameters["detail"]), found)
+        return
+    again = file.only is not None
+    if file.only is not None:
+        found.again[file.path] = frozenset(file.only)
+    foreign: Counter[str] = Counter()
+    routes = []
+    bad = [] if again or file.routes is not None else [e for e in events.bad if e.row not in file.aside]
+    for one in events.events:
+        route = one.table.route
+        if file.routes is not None and route not in file.routes:
+            continue
+        try:
+            part = _wanted(one, file, orders)
+        except BaseException as e:
+            bad += _undecided(one, contained(e))
+            if is_store_fault(e):
+                raise StoreDown(path=file.path, detail=contained(e)) from e
+            continue
+        if part is None:
+            continue
+        routes.append(route)
+        if owned is not None and route not in owned:
+            foreign[route] += part.rows.num_rows
+            continue
+        held = found.routes.setdefault(route, RouteEvents(one.table))
+        held.source = known_one(held.source, one.table)
+        held.parts.append(Part(part, file.path, again, changed))
+    rejected = [rejected_bad(file.path, bad)] if bad else []
+    found.rejected += rejected
+    found.seen.append(
+        Seen(
+            file.path,
+            file.attempt,
+            foreign=dict(foreign),
+            routes=tuple(dict.fromkeys(routes)),
+            unknown_fields=tuple(events.unknown_fields),
+            beyond=events.beyond,
+            nameless=count_reasons(rejected),
+            still=tuple(e.row for e in events.bad if e.row in file.aside),
+            seconds=time.monotonic() - started,
+        )
+    )
+
+
+def _undecided(events: Events, why: str) -> list[BadEvent]:
+    """Events of which nobody can say whether the log has them. The file comes again whole for them (`narrowed`)."""
+    detail = f"the log of {events.table.route}, which may hold this event, cannot be read: {why}"
+    return [BadEvent(row, Reason.FILE_BROKEN, detail, b"") for row in events.numbers.to_pylist()]
+
+
+def _wanted(events: Events, file: WorkFile, orders: ChangeOrders) -> Events | None:
+    """What is to be delivered of a file's events: all, those asked for, or those that are not in the log yet."""
+    if file.only is not None:
+        return select(events, file.only)
+    uri = orders.named.log(events.table)
+    if not file.before or uri is None:
+        return events
+    known = logged(uri, file, orders)
+    return select(events, [n for n in events.numbers.to_pylist() if n not in known]) if known else events
+
+
+def logged(uri: str, file: WorkFile, orders: ChangeOrders) -> set[int]:
+    """Numbers of a file's events that are in a log table, by batches that have taken it before."""
+    table = append.open_table(uri, orders.store)
+    if table is None:
+        return set()
+    files = TableFiles(table, uri, orders.store)
+    paths = [f"{ORIGIN}.file", f"{ORIGIN}.row"]
+    found: set[int] = set()
+    for name in files_of(table, min(file.before)):
+        for piece in files.read(name, paths):
+            mine = piece.filter(pc.fill_null(pc.equal(piece.column(paths[0]), file.path), False))
+            found.update(mine.column(paths[1]).to_pylist())
+    return found
+
+
+def load(file: WorkFile, orders: ChangeOrders) -> tuple[FileEvents, bool]:
+    """All events of one file, and whether it has changed since it was found.
+
+    Raises FileNotFoundError, FileBroken, SourceDown.
+    """
+    path = file.path
+    try:
+        body = open_body(path, orders.source_options)
+    except (FileNotFoundError, Outage):
+        raise
+    except BaseException as e:
+        raise FileBroken(path=path, detail=contained(e)) from e
+    changed = body.size != file.size
+    if file.only is not None and changed:
+        # It is another file by now, and comes as such: the numbers of its events mean nothing any more.
+        return FileEvents([], []), changed
+    try:
+        return events_of(body, path, orders.source_options, orders.reading), changed
+    except (FileBroken, Outage):
+        raise
+    except BaseException as e:
+        # Whatever a file does to its reader, the batch must not fail for it again and again.
+        raise FileBroken(path=path, detail=contained(e)) from e
+
+
+def events_of(body: pa.Buffer, path: str, options: Options, reading: Reading) -> FileEvents:
+    """All events of a file's `body`, with the schema that lies beside it. Raises FileBroken, SourceDown, OSError."""
+    text = schema_text(path, options) if path.endswith(JSON_NAMES) else None
+    return read_events(body, path, reading, text)
+
+
+def _whole(file: WorkFile, reason: Reason, detail: str, found: ReadFiles) -> list[pa.Table]:
+    # Its row stays in the quarantine from one attempt to the next.
+    nameless = {} if file.kept else {reason.value: 1}
+    gone = reason == Reason.FILE_GONE
+    found.seen.append(Seen(file.path, file.attempt, broken=detail, gone=gone, nameless=nameless))
+    return [] if file.kept else [rejected_file(file.path, reason, detail)]

@@ -1,0 +1,83 @@
+"""Change events and files on their way into the quarantine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.changes.casts import as_json, shown
+from distributary.changes.model import BadEvent
+from distributary.errors import Reason
+from distributary.tables.quarantine import EVENT_REJECTED_SCHEMA
+
+
+def rejected_file(path: str, reason: Reason, detail: str) -> pa.Table:
+    """A file as a whole. It counts as one row: what is in it, nobody could read."""
+    given = {"reason": reason.value, "detail": detail, "level": "file", "file": path}
+    return pa.Table.from_pylist([given], schema=EVENT_REJECTED_SCHEMA)
+
+
+def rejected_bad(path: str, events: Sequence[BadEvent]) -> pa.Table:
+    """Events that the reader could not use; each with its text as far as it could be read."""
+    rows = [
+        {
+            "reason": event.reason.value,
+            "detail": event.detail,
+            "level": "event",
+            "file": path,
+            "row": event.row,
+            "value": event.raw,
+        }
+        for event in events
+    ]
+    return pa.Table.from_pylist(rows, schema=EVENT_REJECTED_SCHEMA)
+
+
+def rejected_events(
+    route: str,
+    origin: pa.StructArray,
+    reason: Reason,
+    detail: str,
+    values: pa.Array | None = None,
+    level: str = "event",
+) -> pa.Table:
+    """Events of a route by their origin. Without `values` the file at the source is what keeps their content."""
+    rows = len(origin)
+    given = {
+        "route": pa.repeat(route, rows),
+        "reason": pa.repeat(reason.value, rows),
+        "detail": pa.repeat(detail, rows),
+        "level": pa.repeat(level, rows),
+        "value": pa.nulls(rows, pa.binary()) if values is None else values,
+        "file": pc.struct_field(origin, "file"),
+        "row": pc.struct_field(origin, "row"),
+    }
+    columns = [given[f.name] if f.name in given else pa.nulls(rows, f.type) for f in EVENT_REJECTED_SCHEMA]
+    return pa.table(columns, schema=EVENT_REJECTED_SCHEMA)
+
+
+def as_text(rows: pa.Table) -> pa.Array:
+    """Each row as JSON, for people: what stands in a row that no table took. It never fails."""
+    arrays = {name: pa.concat_arrays(rows.column(name).chunks or [pa.nulls(0)]) for name in rows.column_names}
+    texts = [as_json({name: shown(array, at) for name, array in arrays.items()}) for at in range(rows.num_rows)]
+    return pa.array(texts, pa.binary())
+
+
+def count_reasons(rejected: Iterable[pa.Table]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for rows in rejected:
+        for found in pc.value_counts(rows.column("reason").combine_chunks()).to_pylist():
+            counts[found["values"]] += found["counts"]
+    return dict(counts)
+
+
+def without(rows: pa.Table, known: Mapping[str, frozenset[int]]) -> pa.Table:
+    """Leave out events that are in the quarantine already: file -> their numbers."""
+    if not known:
+        return rows
+    files, numbers = rows.column("file").to_pylist(), rows.column("row").to_pylist()
+    keep = [n not in known.get(f, ()) for f, n in zip(files, numbers, strict=True)]
+    return rows.filter(pa.array(keep, pa.bool_()))

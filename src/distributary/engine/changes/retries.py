@@ -1,0 +1,122 @@
+"""What of the change files is in the quarantine, and its way back: the files are given to the stream once more.
+
+A file that comes again unchanged is delivered for the events that are still kept aside only, so that no event gets into
+a log twice. One that has changed, or of which nothing could be read, is delivered whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from distributary.engine.changes.orders import WorkFile
+from distributary.errors import Reason
+from distributary.sources.file_ledger import of_paths
+from distributary.tables import append
+from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, update_rows
+from distributary.tables.store import Store
+
+_WANTED = ("id", "route", "reason", "level", "file", "row")
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """One open row of the quarantine."""
+
+    id: str
+    route: str | None
+    reason: str
+    level: str
+    file: str
+    row: int | None
+
+
+class Kept:
+    """The quarantine of a pipeline of change files."""
+
+    def __init__(self, uri: str, store: Store) -> None:
+        self.uri = uri
+        self.store = store
+
+    def open_rows(self, where: str = "TRUE") -> list[Aside]:
+        """Rows that wait, for which the SQL condition `where` holds. Raises DeltaError, OSError."""
+        columns = ", ".join(f'"{name}"' for name in _WANTED)
+        found = self._query(f"SELECT {columns} FROM q WHERE state = 'open' AND ({where})")
+        if found is None:
+            return []
+        return [Aside(*values) for values in zip(*(found.column(n).to_pylist() for n in _WANTED), strict=True)]
+
+    def waiting(self) -> dict[str, list[tuple[str, bytes]]]:
+        """Events that are in a log and wait to be merged, by route: (id, the row). Raises DeltaError, OSError."""
+        found = self._query(
+            f"SELECT id, route, value FROM q WHERE state = 'open' AND reason = '{Reason.ROW_NOT_FOUND}'"
+        )
+        waits: dict[str, list[tuple[str, bytes]]] = {}
+        if found is not None:
+            for row in found.to_pylist():
+                waits.setdefault(row["route"], []).append((row["id"], row["value"]))
+        return waits
+
+    def of_files(self, paths: Collection[str]) -> dict[str, list[Aside]]:
+        """Open rows by file."""
+        if not paths:
+            return {}
+        listed = ", ".join("'" + p.replace("'", "''") + "'" for p in sorted(paths))
+        found: dict[str, list[Aside]] = {}
+        for row in self.open_rows(f"file IN ({listed})"):
+            found.setdefault(row.file, []).append(row)
+        return found
+
+    def release(self, ids: Sequence[str]) -> None:
+        """Mark rows as brought back. Does nothing to those that are. A run that commits at the same moment makes this
+        try again. Raises DeltaError, OSError."""
+        if not ids:
+            return
+        update_rows(self.uri, self.store, ids, {"state": "'replayed'"}, "t.state = 'open'")
+
+    def _query(self, sql: str) -> pa.Table | None:
+        table = append.open_table(self.uri, self.store)
+        if table is None:
+            return None
+        found = pa.table(QueryBuilder().register("q", table).execute(sql).read_all())
+        return found.cast(pa.schema([EVENT_QUARANTINE_SCHEMA.field(name) for name in found.column_names]))
+
+
+def narrowed(file: WorkFile, then: Before, rows: Sequence[Aside]) -> WorkFile:
+    """A file that comes again, with what is wanted of it.
+
+    Where nothing could be read of a part of it, or where it is another file now, all of it is wanted that is not in a
+    log yet. Else only events that are kept aside; those of level `merge` are brought back from the log, not from here.
+    """
+    changed = then.state != (file.size, file.etag or file.mtime_ms)
+    aside = frozenset(row.row for row in rows if row.row is not None and row.level == "event")
+    if changed or any(row.level == "file" or row.reason == Reason.FILE_BROKEN for row in rows):
+        kept = any(row.level == "file" for row in rows)
+        return replace(file, kept=kept, before=then.parcels, aside=aside)
+    return replace(file, only=tuple(sorted(aside)))
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a file was when it came last, and the parcels in which it came."""
+
+    state: tuple[int, str | int]
+    parcels: tuple[int, ...]
+
+
+def previous(files_table: DeltaTable | None, files: Sequence[WorkFile]) -> dict[str, Before]:
+    """What files that come again were when they came before, by path."""
+    if files_table is None or not files:
+        return {}
+    attempts = {f.path: f.attempt for f in files}
+    rows = of_paths(files_table, attempts, ["path", "attempt", "size", "mtime_ms", "etag", "parcel"])
+    found: dict[str, Before] = {}
+    for row in rows.sort_by("attempt").to_pylist():
+        if row["attempt"] < attempts[row["path"]]:
+            parcels = found[row["path"]].parcels if row["path"] in found else ()
+            state = (row["size"], row["etag"] or row["mtime_ms"])
+            found[row["path"]] = Before(state, (*parcels, row["parcel"]))
+    return found

@@ -1,0 +1,71 @@
+"""The functions that Spark calls in its tasks for change files. A task gets a number and looks its work up by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from distributary.engine.apart import killers
+from distributary.engine.changes.deliver import Work, deliver
+from distributary.engine.changes.merging import MergeWork, merge_files
+from distributary.engine.changes.orders import ChangeOrders, WorkFile
+from distributary.engine.changes.read import load
+from distributary.engine.messages.tasks import SAID_DDL, heard, said
+from distributary.engine.workers import in_worker
+
+
+def run_deliver(spark: SparkSession, buckets: Sequence[Sequence[Work]], orders: ChangeOrders, name: str) -> list[Any]:
+    """One task per bucket; everything that they say. Raises what a task raised."""
+    return _run(spark, len(buckets), partial(deliver_task, buckets=buckets, orders=orders, name=name))
+
+
+def run_merges(spark: SparkSession, work: Sequence[MergeWork], orders: ChangeOrders) -> list[Any]:
+    """One task per table to be merged."""
+    return _run(spark, len(work), partial(merge_task, work=work, orders=orders))
+
+
+def run_killers(spark: SparkSession, files: Sequence[WorkFile], orders: ChangeOrders, tasks: int) -> dict[str, str]:
+    """The files that end the process which reads them, and by which signal; each is tried in a process of its own."""
+    shares = [list(files[n::tasks]) for n in range(min(tasks, len(files)))]
+    return dict(_run(spark, len(shares), partial(killers_task, shares=shares, orders=orders)))
+
+
+def _run(spark: SparkSession, tasks: int, function: Any) -> list[Any]:
+    if not tasks:
+        return []
+    numbers = spark.range(0, tasks, 1, tasks)
+    return [value for values in heard(numbers.mapInArrow(function, SAID_DDL).toArrow()) for value in values]
+
+
+@in_worker
+def deliver_task(
+    batches: Iterator[pa.RecordBatch], buckets: Sequence[Sequence[Work]], orders: ChangeOrders, name: str
+) -> Iterator[pa.RecordBatch]:
+    for number in _numbers(batches):
+        yield said(list(deliver(buckets[number], orders, f"{name}{number}")))
+
+
+@in_worker
+def merge_task(
+    batches: Iterator[pa.RecordBatch], work: Sequence[MergeWork], orders: ChangeOrders
+) -> Iterator[pa.RecordBatch]:
+    for number in _numbers(batches):
+        yield said([merge_files(work[number], orders)])
+
+
+@in_worker
+def killers_task(
+    batches: Iterator[pa.RecordBatch], shares: Sequence[Sequence[WorkFile]], orders: ChangeOrders
+) -> Iterator[pa.RecordBatch]:
+    for number in _numbers(batches):
+        files = shares[number]
+        yield said([(files[n].path, how) for n, how in killers(partial(load, orders=orders), files).items()])
+
+
+def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
+    for batch in batches:
+        yield from batch.column(0).to_pylist()

@@ -1,0 +1,39 @@
+"""Which events of a merge that is done could not be judged: asked again when its batch is, since what was said of them
+was lost with the process. They are in the log only; the quarantine must have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from distributary.changes.keys import KeyIndex
+from distributary.changes.model import METADATA
+from distributary.tables.files import TableFiles
+from distributary.tables.store import Store
+
+
+def unjudged(
+    rows: pa.Table, keys: Sequence[str], horizon: int | None, table: DeltaTable, uri: str, store: Store
+) -> pa.Table:
+    """Of events, one per key, the upserts older than `horizon` (ms) whose key the table does not have.
+
+    Raises DeltaError, OSError, pa.ArrowException.
+    """
+    if horizon is None:
+        return rows.slice(0, 0)
+    metadata = rows.column(METADATA).combine_chunks()
+    time, backfill, deleted = (pc.struct_field(metadata, n) for n in ("source_timestamp", "is_backfill", "is_deleted"))
+    either = pc.or_(pc.fill_null(backfill, False), pc.fill_null(deleted, False))
+    old = rows.filter(pc.and_(pc.less(pc.fill_null(time, 0), horizon), pc.invert(either)))
+    if not old.num_rows:
+        return old
+    index = KeyIndex(old, keys)
+    there = np.zeros(len(index), bool)
+    for piece in TableFiles(table, uri, store).read_all(keys):
+        codes = index.find(piece)
+        there[codes[codes >= 0]] = True
+    return old.filter(pa.array(~there[index.codes]))

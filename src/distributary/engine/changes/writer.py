@@ -1,0 +1,70 @@
+"""A batch of change files to its end: as any batch, and what it brought back leaves the quarantine with it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from distributary.config import Pipeline
+from distributary.engine.batch import BatchReport, BatchWriter
+from distributary.engine.changes.micro_batch import Changes, ChangesDelivered
+from distributary.engine.changes.orders import ChangeOutcome
+from distributary.engine.messages.attempt import Delivered
+from distributary.state.ledger import Ledger, quarantine_files
+from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, commit_quarantine
+
+log = logging.getLogger("distributary")
+
+
+class ChangeWriter(BatchWriter):
+    """Takes batches of change files."""
+
+    def __init__(self, config: Pipeline, changes: Changes, ledger: Ledger) -> None:
+        super().__init__(config, changes, ledger)
+        self.changes = changes
+        self._said: set[str] = set()
+
+    def _details(self, delivered: Delivered, report: BatchReport) -> dict[str, Any]:
+        assert isinstance(delivered, ChangesDelivered)
+        self._say(delivered)
+        parcel = {} if self.changes.parcel is None else {"parcel": self.changes.parcel}
+        return {**super()._details(delivered, report), "released": delivered.released, **parcel}
+
+    def _complete(self, stream: str, batch: int, details: Mapping[str, Any]) -> None:
+        """The quarantine's new rows come in, those that were brought back go."""
+        if files := quarantine_files(details):
+            delivery = self.delivery
+            commit_quarantine(
+                delivery.quarantine, self.config.pipeline, files, stream, batch, delivery.store, EVENT_QUARANTINE_SCHEMA
+            )
+        self.changes.kept.release(details.get("released", ()))
+
+    def _say(self, delivered: ChangesDelivered) -> None:
+        """What somebody should know, once."""
+        for route, outcome in delivered.outcomes.items():
+            more = outcome.more()
+            if more.get("merge_state") == "append_only":
+                self._once(
+                    f"{route} has no key: its events are only appended, to {outcome.table}; there is no merged table"
+                )
+            if isinstance(outcome, ChangeOutcome) and outcome.split:
+                self._once(
+                    f"{route}: numbers of {', '.join(outcome.split)} are in two columns, for JSON files without a "
+                    ".schema beside them have types of their own: give source.columns or source.json_numbers "
+                    "(docs/datastream-types.md)"
+                )
+        for path, why in delivered.broken.items():
+            log.warning("%s cannot be read and is set aside: %s", path, why)
+        if delivered.unknown_fields:
+            self._once(f"metadata that this version does not know is left out: {', '.join(delivered.unknown_fields)}")
+        if delivered.beyond:
+            columns = ", ".join(f"{name} ({count:,})" for name, count in sorted(delivered.beyond.items()))
+            log.warning(
+                "times beyond the years 1 to 9999 are null (source.out_of_range: reject keeps them): %s", columns
+            )
+
+    def _once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            log.warning("%s", text)

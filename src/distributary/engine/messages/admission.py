@@ -1,0 +1,39 @@
+"""How many new tables one batch may make.
+
+A producer can make up any number of routes. Each would be a folder and a commit, and an entry in every listing, status
+and plan for good. So a batch makes up to `tables.max_new_tables`; the rows of further routes are kept aside, and come
+in by a replay. Only what has no table is ever refused, so an attempt made anew finds the tables of the one before it,
+and takes the same rows for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from distributary.engine.messages.orders import Orders, Special
+from distributary.names import table_name
+from distributary.tables import append
+from distributary.tables.files import names_in
+
+
+def refused_routes(rows: Mapping[str, int], known: Collection[str], orders: Orders) -> dict[str, Special]:
+    """The routes of a batch of which no table is made. `rows`: of each route. `known`: routes that have a table.
+
+    Those with the most rows come first. Nothing is looked up where there are few. Raises DeltaError, OSError.
+    """
+    most = orders.tables.max_new_tables
+    new = [route for route in rows if route not in known]
+    if len(new) > most:
+        new = _without_table(new, orders)
+    new.sort(key=lambda route: (-rows[route], route))
+    why = f"the batch has {len(new):,} routes without a table; tables.max_new_tables allows {most:,}"
+    return {route: Special("refused", why=why) for route in new[most:]}
+
+
+def _without_table(routes: Collection[str], orders: Orders) -> list[str]:
+    if orders.wide is not None:
+        table = append.open_table(orders.wide, orders.store)
+        columns = None if table is None else append.arrow_schema(table)
+        return [route for route in routes if orders.seen(route, columns) is None]
+    there = frozenset(names_in(orders.tables.root, orders.store))
+    return [route for route in routes if table_name(route, orders.tables.name) not in there]

@@ -1,0 +1,299 @@
+"""One attempt to deliver a batch: who writes what, the deliver job, engine `spark`, the commits of shared routes.
+
+Everything here is idempotent under the batch's mark. A table that turns out to be broken ends the attempt with a
+`RouteFault`; the next attempt goes on without it and finds what this one wrote.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from distributary.engine.messages.batch_chunks import BatchChunks
+from distributary.engine.messages.chunks import Groups, Writer
+from distributary.engine.messages.decode import incoming_schemas
+from distributary.engine.messages.deliver import check_replay, open_own, why_spark
+from distributary.engine.messages.orders import Orders, Outcome, Special, State
+from distributary.engine.messages.pieces import cells_of
+from distributary.engine.messages.tasks import SAID_DDL, deliver_task, entering_task, heard, spark_rows_task
+from distributary.engine.packing import Packing
+from distributary.errors import StoreDown
+from distributary.errors.border import contained
+from distributary.schemas.registry.compile import CompiledSchema
+from distributary.tables import append
+from distributary.tables.append import Owner
+from distributary.tables.datafile import DataFile
+from distributary.tables.outage import is_store_fault
+from distributary.tables.rewrite import commit_rows, committed_widening
+from distributary.tables.spark_engine import SparkEngine, spark_ended, spark_schema
+from distributary.tables.store import Store
+from distributary.tables.widening import said_of, settled
+
+SPARK_WRITERS = 8
+"""Tables that engine `spark` writes at a time."""
+
+
+@dataclass
+class Delivered:
+    """What a batch did: an outcome per route, the quarantine's files, rows set aside before they
+    had an owner (route -> reason -> rows)."""
+
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    quarantine: list[DataFile] = field(default_factory=list)
+    bad: Mapping[str | None, Mapping[str, int]] = field(default_factory=dict)
+    tombstones: Mapping[str | None, int] = field(default_factory=dict)
+    newest: Mapping[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class RouteFault(Exception):
+    """One table cannot be written; the batch goes on without it."""
+
+    def __init__(self, route: str, why: str) -> None:
+        super().__init__(why)
+        self.route = route
+        self.why = why
+
+
+class Attempt:
+    """One attempt to deliver a batch."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: Store,
+        by_spark: SparkEngine,
+        on_spark: set[str],
+        chunks: BatchChunks,
+        writers: Mapping[str, set[Writer]],
+        orders: Orders,
+        compiled: Mapping[int, CompiledSchema],
+    ) -> None:
+        self.spark = spark
+        self.store = store
+        self.by_spark = by_spark
+        self.on_spark = on_spark
+        self.chunks = chunks
+        self.writers = writers
+        self.orders = orders
+        self.compiled = compiled
+        self._enter: dict[str, set[Writer]] = {}
+        self.spark_did: dict[str, tuple[State, bool, bool]] = {}
+
+    def run(self) -> Delivered:
+        chunks = self.chunks
+        done = Delivered(bad=chunks.bad(), tombstones=chunks.tombstones(), newest=chunks.newest())
+        packing = chunks.packed(self._cells)
+        open_routes = self.writers.keys() - self.orders.special.keys()
+        on_spark = {r for r in open_routes if r in self.on_spark}
+        shared = self._of_the_driver(packing) & open_routes - on_spark
+        self._ask(shared | on_spark)
+        on_spark |= self._prepare_shared(shared)
+        self._write_by_spark(on_spark)
+        self._pass(packing, done)
+        late = {r for r, o in done.outcomes.items() if o.state == "spark"}
+        if late:
+            for route in late:
+                del done.outcomes[route]
+            self._ask(late)
+            self._write_by_spark(late)
+            self._pass(chunks.records_of(late), done, "late")
+        for route, (state, created, evolved) in self.spark_did.items():
+            if (outcome := done.outcomes.get(route)) is not None and outcome.state == "counted":
+                outcome.state, outcome.created, outcome.evolved = state, created, evolved
+        self._commit_shared(done)
+        self._check(done)
+        return done
+
+    def _pass(self, packing: Packing, done: Delivered, name: str = "") -> None:
+        """The deliver job: chunks -> their bucket's task -> outcomes. `name` tells two passes of one batch apart."""
+        if not packing.buckets:
+            return
+        task = partial(deliver_task, orders=self.orders, schemas=self.compiled, name=name)
+        for answers in heard(self.chunks.hand_out(packing, task, SAID_DDL).toArrow()):
+            for answer in answers:
+                if isinstance(answer, DataFile):
+                    done.quarantine.append(answer)
+                else:
+                    _merge(done.outcomes, answer)
+
+    def _cells(self, groups: Groups) -> int:
+        return cells_of(groups, self.compiled, raw_nested_indexes=self.orders.raw_nested_indexes)
+
+    def _incoming(self, route: str) -> list[pa.Schema]:
+        return incoming_schemas(route, self._enter.get(route, self.writers[route]), self.compiled, self.orders)
+
+    def _ask(self, routes: Collection[str]) -> None:
+        """Which writers have a row that enters, of routes whose columns this batch may change
+        (`engine.messages.entering`). Routes with a single writer need no answer: without a row that enters nothing is
+        committed."""
+        asked: dict[str, pa.Schema | None] = {}
+        for route in sorted(r for r in routes if len(self.writers[r]) > 1):
+            try:
+                columns = self._columns(route)
+                if columns is None or self.orders.evolve(route, None, columns, self._incoming(route)).changed:
+                    asked[route] = columns
+            except BaseException as e:
+                raise self._fault(route, e) from e
+        if not asked:
+            return
+        task = partial(entering_task, orders=self.orders, schemas=self.compiled, columns=asked)
+        self._enter |= {route: set() for route in asked}
+        for found in heard(self.chunks.hand_out(self.chunks.records_of(asked), task, SAID_DDL).toArrow()):
+            for route, writer in found:
+                self._enter[route].add(writer)
+
+    def _columns(self, route: str) -> pa.Schema | None:
+        """Of the route's table, as the route sees it; None where there is none yet."""
+        return self.orders.columns(route, open_own(route, self.orders))
+
+    # -- routes that several tasks write -------------------------------------------------------------------
+
+    def _of_the_driver(self, packing: Packing) -> Set[str]:
+        """Routes of which the tasks only write files; the commit is the driver's."""
+        return packing.shared
+
+    def _prepare_shared(self, routes: Collection[str]) -> set[str]:
+        """Evolve the tables of `routes` ahead of the tasks; returns those that turn out to need engine `spark`."""
+        needs_spark: set[str] = set()
+        for route in sorted(routes):
+            try:
+                table = open_own(route, self.orders)
+                schema = None if table is None else append.arrow_schema(table)
+                evolution = self.orders.evolve(route, table, schema, self._incoming(route))
+            except BaseException as e:
+                raise self._fault(route, e) from e
+            if why_spark(table, evolution, route, self.orders):
+                needs_spark.add(route)
+                continue
+            taken = table is not None and append.committed_batch(table, self.orders.stream) >= self.orders.batch
+            self._special(route, Special("counted" if taken else "files", evolution.schema))
+        return needs_spark
+
+    def _special(self, route: str, special: Special) -> None:
+        self.orders = replace(self.orders, special={**self.orders.special, route: special})
+
+    def _commit_shared(self, done: Delivered) -> None:
+        for route, outcome in done.outcomes.items():
+            special = self.orders.special.get(route)
+            if special is None or special.is_closed or route in self.on_spark:
+                continue
+            self._none_failed(outcome)
+            try:
+                self._commit(route, outcome, special)
+            except BaseException as e:
+                raise self._fault(route, e) from e
+
+    def _none_failed(self, outcome: Outcome) -> None:
+        """Raises when one of a route's tasks failed: a commit of the others' files would let its rows pass for
+        written."""
+        if outcome.error is not None:
+            if outcome.store_fault:
+                raise StoreDown(path=outcome.table, detail=outcome.error)
+            raise RouteFault(outcome.route, outcome.error)
+
+    def _commit(self, route: str, outcome: Outcome, special: Special) -> None:
+        """One commit for the files of many tasks."""
+        table = append.open_table(outcome.table, self.store)
+        if special.mode == "counted":
+            if table is not None:
+                check_replay(
+                    append.committed_rows(table, self.orders.mark), outcome.rows_written, outcome.table, self.orders
+                )
+                outcome.widened = committed_widening(table, self.orders.mark)
+            outcome.state = "replayed"
+            return
+        if not outcome.files:
+            outcome.state = "empty"
+            return
+        evolution = settled(table, special.schema)
+        owner = Owner(self.orders.pipeline, route)
+        commit_rows(
+            table, outcome.table, evolution, outcome.files, self.orders.mark, owner, self.store,
+            self.orders.tables.properties,
+        )  # fmt: skip
+        outcome.state, outcome.created, outcome.evolved = "written", table is None, evolution.changed
+        outcome.widened = said_of(table, evolution)
+
+    # -- routes that engine `spark` writes -----------------------------------------------------------------
+
+    def _write_by_spark(self, routes: Collection[str]) -> None:
+        self.on_spark |= set(routes)
+        with ThreadPoolExecutor(SPARK_WRITERS) as pool:
+            for future in [pool.submit(self._spark_write, route) for route in sorted(routes)]:
+                route, special, self.spark_did[route] = future.result()
+                self._special(route, special)
+
+    def _spark_write(self, route: str) -> tuple[str, Special, tuple[State, bool, bool]]:
+        """Write a route by Spark; returns what the tasks are to count, and (state, created, evolved)."""
+        orders, uri = self.orders, self.orders.table(route)
+        owner = Owner(orders.pipeline, route)
+        try:
+            table = open_own(route, orders)
+            before = None if table is None else append.arrow_schema(table)
+            incoming = self._incoming(route)
+            if not incoming:
+                # Nothing here can be decoded, and a table without columns could not be read.
+                return route, Special("counted", before or pa.schema([])), ("empty", False, False)
+            engine = self.by_spark
+            schema = engine.prepare(uri, incoming, orders.policy(route), owner, orders.tables.properties)
+            special = Special("counted", schema)
+            task = partial(
+                spark_rows_task, orders=replace(orders, special={route: special}), schemas=self.compiled, route=route
+            )
+            rows = self.chunks.hand_out(self.chunks.records_of({route}), task, spark_schema(schema))
+            wrote = engine.append(rows, uri, orders.mark)
+        except BaseException as e:
+            raise self._fault(route, e) from e
+        evolved = before is not None and before != schema
+        return route, special, ("written" if wrote else "replayed", wrote and table is None, wrote and evolved)
+
+    # -- faults and counts ---------------------------------------------------------------------------------
+
+    def _fault(self, route: str, error: BaseException) -> Exception:
+        why = contained(error)
+        if isinstance(error, Exception) and spark_ended(error):
+            return error
+        if is_store_fault(error):
+            return StoreDown(path=self.orders.table(route), detail=why)
+        return RouteFault(route, why)
+
+    def _check(self, done: Delivered) -> None:
+        """Raises StoreDown when the store, not a table, is at fault. Asserts that no row is unaccounted for."""
+        failed = [o for o in done.outcomes.values() if o.state == "failed" and o.route not in self.orders.special]
+        tried = [o for o in done.outcomes.values() if o.route not in self.orders.special]
+        for outcome in failed:
+            if outcome.store_fault or (len(failed) == len(tried) > 1 and all(o.store_doubt for o in failed)):
+                raise StoreDown(path=outcome.table, detail=outcome.error)
+        for outcome in done.outcomes.values():
+            kept = sum(outcome.reasons.values())
+            if outcome.rows_in != outcome.rows_written + kept:
+                raise AssertionError(
+                    f"{outcome.route}: {outcome.rows_in} in, {outcome.rows_written} written, {kept} kept"
+                )
+
+
+def _merge(into: dict[str, Outcome], outcome: Outcome) -> None:
+    """Join the outcomes of the tasks that shared a route."""
+    known = into.get(outcome.route)
+    if known is None:
+        into[outcome.route] = outcome
+        return
+    known.rows_in += outcome.rows_in
+    known.rows_written += outcome.rows_written
+    known.files += outcome.files
+    known.decoders.update(outcome.decoders)
+    known.widened |= outcome.widened
+    known.warnings = dict(Counter(known.warnings) + Counter(outcome.warnings))
+    known.schema_ids = dict(Counter(known.schema_ids) + Counter(outcome.schema_ids))
+    known.reasons = dict(Counter(known.reasons) + Counter(outcome.reasons))
+    if outcome.error:
+        known.state, known.error = outcome.state, outcome.error
+    known.store_fault = known.store_fault or outcome.store_fault
+    known.store_doubt = known.store_doubt or outcome.store_doubt

@@ -1,0 +1,219 @@
+"""Chunks: one row for Spark, thousands of records for us.
+
+A chunk holds records of one route as one Arrow batch in a binary column, sorted by writer schema. So the JVM moves a
+few large rows instead of many small ones, and a hot route is many chunks that several tasks can share.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from distributary.engine.messages.spool import write_spool
+from distributary.tables.quarantine import ORIGIN_FIELDS, REJECTED_SCHEMA
+
+CHUNK_ROWS = 65_536
+"""The most records in one chunk: the grain at which a hot route spreads over tasks."""
+YIELD_BYTES = 32 * 2**20
+"""Chunks go to the JVM in record batches of about this size."""
+
+Kind = Literal["rows", "bad", "tombstones", "unknown"]
+
+CHUNK_SCHEMA = pa.schema(
+    [
+        ("task", pa.int32()),
+        ("seq", pa.int32()),
+        ("kind", pa.string()),
+        ("route", pa.string()),
+        ("rows", pa.int64()),
+        ("size", pa.int64()),
+        ("newest", pa.int64()),
+        ("groups", pa.string()),
+        ("blob", pa.binary()),
+        ("file", pa.string()),
+        ("begin", pa.int64()),
+    ]
+)
+"""`newest`: the newest record's time in microseconds. `groups`: JSON, [[schema id, message, rows] ...] in row order.
+`blob`: the records, or null where they are `size` bytes of `file` from `begin` on (engine/messages/spool.py)."""
+CHUNK_DDL = (
+    "task int, seq int, kind string, route string, rows bigint, size bigint, newest bigint, groups string, "
+    "blob binary, file string, begin bigint"
+)
+
+RECORD_SCHEMA = pa.schema([("payload", pa.binary()), ("envelope_schema_id", pa.int32()), *ORIGIN_FIELDS])
+"""What a chunk of kind `rows` holds per record. Its writer schema is in the chunk's `groups`."""
+
+Writer = tuple[int, str]
+"""Who wrote a payload: schema id, and message index path (or full name) inside that schema."""
+Groups = list[list[Any]]
+"""[[schema id, message, rows] ...]: who wrote a chunk's records, in row order."""
+
+
+def read_records(blob: pa.Buffer | bytes) -> pa.RecordBatch:
+    """The records of a chunk of kind `rows` (`RECORD_SCHEMA`)."""
+    return pa.ipc.read_record_batch(pa.py_buffer(blob), RECORD_SCHEMA)
+
+
+def read_rejected(blob: pa.Buffer | bytes) -> pa.RecordBatch:
+    """The rows of a chunk of kind `bad` (`REJECTED_SCHEMA`)."""
+    return pa.ipc.read_record_batch(pa.py_buffer(blob), REJECTED_SCHEMA)
+
+
+class Cut:
+    """Collects the chunks of one window of one task. (`task`, `seq`) names a chunk within its batch."""
+
+    def __init__(self, task: int, seq: int) -> None:
+        self.task = task
+        self.seq = seq
+        self._out: list[dict[str, Any]] = []
+
+    def tombstones(self, route: str | None, rows: int) -> None:
+        self._add("tombstones", route, rows, None, None)
+
+    def unknown(self, schema_id: int) -> None:
+        """An envelope schema that this reader was not given: the driver looks it up and cuts again."""
+        self._add("unknown", None, 0, schema_id, None)
+
+    def bad(self, rows: pa.Table) -> None:
+        """Rows for the quarantine, as far as their route is known by route. `groups`: their reasons."""
+        routes, by_route = _codes(one_array(rows.column("route")).fill_null(""))
+        for code, route in enumerate(routes):
+            part = rows.filter(pa.array(by_route == code)).combine_chunks()
+            for batch in part.to_batches(max_chunksize=CHUNK_ROWS):
+                reasons = Counter(batch.column("reason").to_pylist())
+                self._add("bad", route or None, batch.num_rows, dict(reasons), batch)
+
+    def rows(self, route: pa.Array, schema_id: pa.Array, index: pa.Array, body: pa.Array, origin: pa.Table) -> None:
+        """Sort by (route, writer) and cut where the route changes or a chunk is full."""
+        if not len(route):
+            return
+        routes, by_route = _codes(route)
+        writers, by_writer = _writers(schema_id, index)
+        key = by_route * len(writers) + by_writer
+        # numpy sorts 16-bit keys by radix, several times faster
+        order = np.argsort(key.astype(np.uint16) if len(routes) * len(writers) < 2**16 else key, kind="stable")
+        records = pa.table([body, *(origin.column(n) for n in RECORD_SCHEMA.names[1:])], schema=RECORD_SCHEMA)
+        batch = records.take(pa.array(order)).combine_chunks().to_batches()[0]
+        present, starts = np.unique(key[order], return_index=True)
+        pending = _Pending(self, batch)
+        for code, start, end in zip(present.tolist(), starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+            at, writer = divmod(code, len(writers))
+            pending.take(routes[at], writers[writer], end - start)
+        pending.flush()
+
+    def _add(
+        self,
+        kind: Kind,
+        route: str | None,
+        rows: int,
+        groups: Any,
+        batch: pa.RecordBatch | None,
+        newest: int | None = None,
+    ) -> None:
+        blob = _NOTHING if batch is None else batch.serialize()
+        chunk = (self.task, self.seq, kind, route, rows, blob.size, newest, json.dumps(groups), blob, None, None)
+        self._out.append(dict(zip(CHUNK_SCHEMA.names, chunk, strict=True)))
+        self.seq += 1
+
+    def routes(self) -> Iterator[tuple[str, Groups, pa.Buffer]]:
+        """(route, groups, blob) of the chunks that hold records."""
+        for chunk in self._out:
+            if chunk["kind"] == "rows":
+                yield chunk["route"], json.loads(chunk["groups"]), chunk["blob"]
+
+    def unknown_ids(self) -> set[int]:
+        return {int(json.loads(c["groups"])) for c in self._out if c["kind"] == "unknown"}
+
+    def batches(self, spool: str | None = None) -> Iterator[pa.RecordBatch]:
+        """The chunks as record batches (`CHUNK_SCHEMA`) of bounded size. `spool`: a folder for their bytes."""
+        if spool is not None:
+            yield _as_batch(_spooled(self._out, spool))
+            return
+        held: list[dict[str, Any]] = []
+        size = 0
+        for chunk in self._out:
+            held.append({**chunk, "blob": chunk["blob"].to_pybytes()})
+            size += chunk["size"]
+            if size >= YIELD_BYTES:
+                yield _as_batch(held)
+                held, size = [], 0
+        if held:
+            yield _as_batch(held)
+
+
+_NOTHING = pa.py_buffer(b"")
+
+
+def _as_batch(chunks: list[dict[str, Any]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(chunks, schema=CHUNK_SCHEMA)
+
+
+def _spooled(chunks: list[dict[str, Any]], spool: str) -> list[dict[str, Any]]:
+    """The chunks with their bytes in one file of the spool."""
+    path, begins = write_spool(spool, [chunk["blob"] for chunk in chunks])
+    return [{**c, "blob": None, "file": path, "begin": at} for c, at in zip(chunks, begins, strict=True)]
+
+
+@dataclass(slots=True)
+class _Pending:
+    """The chunk being filled: rows `begin` to `begin + held` of the sorted batch, all of one route."""
+
+    cut: Cut
+    batch: pa.RecordBatch
+    route: str = ""
+    begin: int = 0
+    held: int = 0
+    groups: Groups = field(default_factory=list)
+
+    def take(self, route: str, writer: Writer, rows: int) -> None:
+        if route != self.route:
+            self.flush()
+            self.route = route
+        while rows:
+            taken = min(rows, CHUNK_ROWS - self.held)
+            self.groups.append([*writer, taken])
+            self.held += taken
+            rows -= taken
+            if self.held == CHUNK_ROWS:
+                self.flush()
+
+    def flush(self) -> None:
+        if not self.held:
+            return
+        part = self.batch.slice(self.begin, self.held)
+        self.cut._add("rows", self.route, self.held, self.groups, part, _newest(part))
+        self.begin += self.held
+        self.held, self.groups = 0, []
+
+
+def _newest(part: pa.RecordBatch) -> int | None:
+    stamps = part.column("timestamp")
+    if stamps.null_count == len(stamps):
+        return None
+    return int(np.asarray(stamps.cast(pa.int64()).fill_null(0)).max())
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """A table's column as one array."""
+    combined = column.combine_chunks()
+    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
+
+
+def _codes(values: pa.Array) -> tuple[list[str], Any]:
+    encoded = values.dictionary_encode()
+    return encoded.dictionary.to_pylist(), np.asarray(encoded.indices).astype(np.int64)
+
+
+def _writers(schema_id: pa.Array, index: pa.Array) -> tuple[list[Writer], Any]:
+    """Distinct writers in ascending order of id, and each row's number among them."""
+    ids, by_id = np.unique(np.asarray(schema_id), return_inverse=True)
+    paths, by_path = _codes(index)
+    present, code = np.unique(by_id * len(paths) + by_path, return_inverse=True)
+    return [(int(ids[p // len(paths)]), paths[p % len(paths)]) for p in present.tolist()], code

@@ -1,0 +1,336 @@
+"""A route's records to columns, each by its own writer schema, fitted into the table's schema; bad rows apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from distributary.engine.messages.chunks import Groups, Writer
+from distributary.engine.messages.orders import ORIGIN, ORIGIN_TYPE, Orders, killing, payload_columns
+from distributary.errors import BadInput, DistributaryError, ExpectationBroken, Reason, SchemaBroken
+from distributary.errors.border import by_halves, contained
+from distributary.schemas.protobuf.framing import frame_all
+from distributary.schemas.protobuf.protobuf import BadIndex, decoder_for
+from distributary.schemas.registry.compile import CompiledSchema
+from distributary.tables.conform import conform
+from distributary.tables.evolve import Evolution, Slot
+from distributary.tables.quarantine import REJECTED_SCHEMA
+
+
+@dataclass
+class Decoded:
+    """A route's records by writer, in ascending order of schema id; those that do not decode are in `rejected`."""
+
+    rows_in: int = 0
+    writers: list[Writer] = field(default_factory=list)
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    origins: list[pa.RecordBatch] = field(default_factory=list)
+    rejected: list[pa.Table] = field(default_factory=list)
+    decoders: dict[int, str] = field(default_factory=dict)
+    warnings: Counter[str] = field(default_factory=Counter)
+    broken: DistributaryError | None = None
+    """Why these rows must not be written, where an expectation or the configuration says so."""
+
+    def add(self, other: Decoded) -> None:
+        """Take what was made of other records of the route."""
+        self.rows_in += other.rows_in
+        self.writers += other.writers
+        self.batches += other.batches
+        self.origins += other.origins
+        self.rejected += other.rejected
+        self.decoders |= other.decoders
+        self.warnings.update(other.warnings)
+        self.broken = self.broken or other.broken
+
+
+def decode(
+    route: str,
+    chunks: Sequence[tuple[Groups, pa.RecordBatch]],
+    orders: Orders,
+    schemas: Mapping[int, CompiledSchema],
+) -> Decoded:
+    """Decode each record by its own writer schema (cases E1, E3: never by "latest").
+
+    Whatever a schema or a record does to its decoder, only its own rows are rejected.
+    """
+    by_writer: dict[Writer, list[pa.RecordBatch]] = {}
+    for groups, records in chunks:
+        begin = 0
+        for schema_id, message, rows in groups:
+            by_writer.setdefault((schema_id, message), []).append(records.slice(begin, rows))
+            begin += rows
+    decoded = Decoded()
+    for writer in sorted(by_writer):
+        for records in _joined(by_writer[writer]):
+            for part in _of_writer(route, writer, records, orders, schemas):
+                decoded.add(part)
+    return decoded
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """One batch of all, which decodes faster; as they are where they are too much for one."""
+    try:
+        return list(pa.Table.from_batches(batches).combine_chunks().to_batches())
+    except BaseException as e:
+        contained(e)
+        return batches
+
+
+def _of_writer(
+    route: str, writer: Writer, records: pa.RecordBatch, orders: Orders, schemas: Mapping[int, CompiledSchema]
+) -> Iterator[Decoded]:
+    def work(begin: int, end: int) -> Decoded:
+        return _decode_writer(route, writer, records.slice(begin, end - begin), orders, schemas)
+
+    def alone(begin: int, end: int, why: str) -> Decoded:
+        found = np.arange(begin, end)
+        rows = rejected_rows(route, writer, records, found, Reason.DECODER_FAILED, why, orders)
+        return Decoded(end - begin, rejected=[rows])
+
+    return by_halves(0, records.num_rows, work, alone)
+
+
+def _decode_writer(
+    route: str,
+    writer: Writer,
+    records: pa.RecordBatch,
+    orders: Orders,
+    schemas: Mapping[int, CompiledSchema],
+) -> Decoded:
+    schema_id, message = writer
+    decoded = Decoded(records.num_rows)
+    every = np.arange(records.num_rows)
+    special = orders.special.get(route)
+
+    def reject(positions: Any, reason: Reason, detail: str) -> None:
+        decoded.rejected.append(rejected_rows(route, writer, records, positions, reason, detail, orders))
+
+    if special is not None and special.mode == "refused":
+        reject(every, Reason.TOO_MANY_ROUTES, special.why)
+        return decoded
+    if schema_id in orders.refused:
+        reject(every, *orders.refused[schema_id])
+        return decoded
+    try:
+        decoder = decoder_for(
+            schemas[schema_id],
+            message,
+            raw_nested_indexes=orders.raw_nested_indexes,
+            null_out_of_range=orders.null_out_of_range,
+        )
+    except BadIndex as e:
+        reject(every, Reason.BAD_INDEX, str(e))
+        return decoded
+    except BaseException as e:
+        why = contained(e)
+        reject(every, Reason.BROKEN_SCHEMA, str(e) if isinstance(e, SchemaBroken) else why)
+        return decoded
+    if orders.killed and (found := killing(records.column("payload"), orders.killed)):
+        ways = [f"it ended the process that read it: {how}" for how in found.values()]
+        decoded.rejected.append(
+            rejected_rows(route, writer, records, list(found), [Reason.KILLED_READER] * len(found), ways, orders)
+        )
+        records = records.take(pa.array(np.setdiff1d(every, list(found))))
+    split = decoder.decode(records.column("payload"))
+    if split.rejected:
+        at, reasons, details = zip(*((r.position, r.reason, r.detail) for r in split.rejected), strict=True)
+        bad = rejected_rows(route, writer, records, at, reasons, details, orders)
+        decoded.rejected.append(bad)
+    decoded.warnings.update(split.warnings)
+    good = records if split.positions is None else records.take(split.positions)
+    try:
+        rows, good = _shaped(route, writer, split.rows, good, orders, decoded)
+    except DistributaryError as e:  # of the configuration: no row is at fault
+        decoded.broken = e
+        rows = split.rows
+    decoded.decoders[schema_id] = decoder.engine
+    decoded.writers.append(writer)
+    decoded.batches.append(rows)
+    decoded.origins.append(good)
+    return decoded
+
+
+def _shaped(
+    route: str, writer: Writer, rows: pa.RecordBatch, records: pa.RecordBatch, orders: Orders, decoded: Decoded
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """The rows and records that are written, with the columns that are written; the others are set aside."""
+    shape = orders.shape(route)
+    if shape.is_plain:
+        return rows, records
+    found = shape.apply(rows)
+    decoded.warnings.update(found.warnings)
+    for name, count in found.failures.items():
+        decoded.broken = decoded.broken or ExpectationBroken(route=route, name=name, rows=count)
+    if not found.dropped:
+        return found.rows, records
+    at = sorted(found.dropped)
+    details = [found.dropped[n] for n in at]
+    decoded.rejected.append(rejected_rows(route, writer, records, at, Reason.EXPECTATION_FAILED, details, orders))
+    keep = np.ones(rows.num_rows, dtype=bool)
+    keep[at] = False
+    return found.rows.filter(pa.array(keep)), records.filter(pa.array(keep))
+
+
+def incoming_schema(columns: pa.Schema, orders: Orders) -> pa.Schema:
+    """The columns that a writer schema's rows bring to a table, with the column that says where they came from."""
+    extra = [pa.field(ORIGIN, ORIGIN_TYPE)] if orders.tables.origin else []
+    return pa.schema([*payload_columns(columns), *extra])
+
+
+def rejected_rows(
+    route: str,
+    writer: Writer,
+    records: pa.RecordBatch,
+    positions: Any,
+    reason: Reason | Sequence[Reason],
+    detail: str | Sequence[str],
+    orders: Orders,
+) -> pa.Table:
+    """Quarantine rows for `positions` of `records`, with one reason and detail for all or one each.
+
+    `value` is the payload as the envelope held it, so that a replay reads it anew.
+    """
+    taken = records.take(pa.array(positions, pa.int64()))
+    schema_id, message = writer
+    value = taken.column("payload")
+    if orders.payload_framed:
+        value = frame_all(schema_id, message, value)
+    rows = len(value)
+    given = {
+        "route": pa.repeat(route, rows),
+        "reason": _texts([reason] if isinstance(reason, Reason) else reason, rows),
+        "detail": _texts([detail] if isinstance(detail, str) else detail, rows),
+        "schema_id": pa.repeat(pa.scalar(schema_id, pa.int32()), rows),
+        "level": pa.repeat("payload", rows),
+        "value": value,
+    }
+    return pa.table(
+        [given[f.name] if f.name in given else taken.column(f.name) for f in REJECTED_SCHEMA], REJECTED_SCHEMA
+    )
+
+
+def _texts(given: Sequence[str], rows: int) -> pa.Array:
+    return pa.repeat(str(given[0]), rows) if len(given) == 1 else pa.array([str(text) for text in given], pa.string())
+
+
+def incoming_schemas(
+    route: str, writers: Iterable[Writer], schemas: Mapping[int, CompiledSchema], orders: Orders
+) -> list[pa.Schema]:
+    """What the writers of a route bring, in ascending order of schema id; the others bring nothing."""
+    found = []
+    for schema_id, message in sorted(writers):
+        if schema_id in schemas:
+            try:
+                decoder = decoder_for(schemas[schema_id], message, raw_nested_indexes=orders.raw_nested_indexes)
+            except BaseException as e:
+                contained(e)  # its rows are rejected, and say why
+                continue
+            found.append(incoming_schema(orders.shape(route).columns(decoder.columns), orders))
+    return found
+
+
+# -- fit ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A route's good rows in its table's schema."""
+
+    table: pa.Table
+    evolution: Evolution
+    rejected: list[pa.Table]
+    schema_ids: dict[int, int]
+
+    @property
+    def rows(self) -> int:
+        return int(self.table.num_rows)
+
+
+def fit(
+    route: str, decoded: Decoded, schema: pa.Schema | None, orders: Orders, table: DeltaTable | None = None
+) -> Fitted:
+    """Unify the decoded batches with the table's schema (None: no table yet); keep aside what may not enter. `table`:
+    as it is open, where its columns may get wider types for them."""
+    every = zip(decoded.writers, decoded.batches, decoded.origins, strict=True)
+    entering = [(writer, batch, origin) for writer, batch, origin in every if batch.num_rows]
+    rejected: list[pa.Table] = []
+    while True:
+        incoming = [incoming_schema(batch.schema, orders) for _, batch, _ in entering]
+        evolution = orders.evolve(route, table, schema, incoming)
+        parts: list[pa.Table] = []
+        refused: list[list[pa.Table]] = []
+        for (writer, batch, origin), slots in zip(entering, evolution.slots, strict=True):
+            part, bad = _conformed(route, writer, batch, origin, slots, evolution.schema, orders)
+            parts.append(part)
+            refused.append(bad)
+        left = [one for one, part in zip(entering, parts, strict=True) if part.num_rows]
+        if len(left) == len(entering):
+            break
+        # A schema of which no row may enter has no say in the table's columns.
+        rejected += [bad for part, found in zip(parts, refused, strict=True) if not part.num_rows for bad in found]
+        entering = left
+    rejected += [bad for found in refused for bad in found]
+    counts: Counter[int] = Counter()
+    for (writer, _, _), part in zip(entering, parts, strict=True):
+        counts[writer[0]] += part.num_rows
+    rows = pa.concat_tables(parts) if parts else evolution.schema.empty_table()
+    return Fitted(rows, evolution, rejected, dict(counts))
+
+
+def fit_decided(route: str, decoded: Decoded, schema: pa.Schema | None, orders: Orders) -> Fitted:
+    """As `fit`, into columns upon which the driver has decided for all tasks. Raises BadInput for rows that would need
+    others."""
+    fitted = fit(route, decoded, schema, orders)
+    if fitted.rows and fitted.table.schema != schema:
+        raise BadInput(detail=f"{route}: rows need other columns than were decided upon: {fitted.evolution.schema}")
+    return fitted
+
+
+def _conformed(
+    route: str,
+    writer: Writer,
+    batch: pa.RecordBatch,
+    origin: pa.RecordBatch,
+    slots: Sequence[Slot],
+    schema: pa.Schema,
+    orders: Orders,
+) -> tuple[pa.Table, list[pa.Table]]:
+    """One writer's rows in the columns of `schema`, and those of them that may not enter."""
+    if orders.tables.origin:
+        batch = batch.append_column(ORIGIN, _origin(origin, writer[0], orders.batch))
+    conformed = conform(batch, slots, schema)
+    if not len(schema):  # none of the first schema's columns could be added: there is no table to hold a row
+        every = dict.fromkeys(range(batch.num_rows), (Reason.TOO_MANY_COLUMNS, ORIGIN))
+        return schema.empty_table(), list(_unfit(route, writer, origin, every | conformed.rejected, orders))
+    part = pa.table(conformed.columns, schema=schema)
+    if not conformed.rejected:
+        return part, []
+    keep = np.ones(batch.num_rows, dtype=bool)
+    keep[list(conformed.rejected)] = False
+    return part.filter(pa.array(keep)), list(_unfit(route, writer, origin, conformed.rejected, orders))
+
+
+def _unfit(
+    route: str, writer: Writer, origin: pa.RecordBatch, found: Mapping[int, tuple[Reason, str]], orders: Orders
+) -> Iterator[pa.Table]:
+    by_cause: dict[tuple[Reason, str], list[int]] = {}
+    for position, cause in sorted(found.items()):
+        by_cause.setdefault(cause, []).append(position)
+    for (reason, column), positions in by_cause.items():
+        yield rejected_rows(route, writer, origin, positions, reason, f"column {column!r}", orders)
+
+
+def _origin(records: pa.RecordBatch, schema_id: int, batch: int) -> pa.Array:
+    rows = records.num_rows
+    given = {
+        "schema_id": pa.repeat(pa.scalar(schema_id, pa.int32()), rows),
+        "batch": pa.repeat(pa.scalar(batch, pa.int64()), rows),
+    }
+    columns = [given[f.name] if f.name in given else records.column(f.name) for f in ORIGIN_TYPE]
+    return pa.StructArray.from_arrays(columns, fields=list(ORIGIN_TYPE))

@@ -1,0 +1,218 @@
+"""The owner's side of a batch: chunks of a route -> decode, fit the columns, write the file, commit the table.
+
+Runs inside Spark tasks, after the shuffle. Everything a task needs to know is in `Orders`; everything it says is an
+`Outcome` per route: a few numbers. One route's fault never touches another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from distributary import __version__
+from distributary.engine.messages.chunks import read_records, read_rejected
+from distributary.engine.messages.decode import Decoded, Fitted, decode, fit, fit_decided, rejected_rows
+from distributary.engine.messages.orders import Orders, Outcome
+from distributary.engine.messages.pieces import Chunks, cut_pieces
+from distributary.engine.messages.wide import commit_wide
+from distributary.errors import Reason, ReplayMismatch, TableCollision, WideUnfit
+from distributary.schemas.registry.compile import CompiledSchema
+from distributary.tables import append
+from distributary.tables.append import Owner
+from distributary.tables.datafile import DataFile, write_data_file
+from distributary.tables.evolve import Evolution, widened_in_words
+from distributary.tables.quarantine import write_rejected
+from distributary.tables.rewrite import commit_rows, committed_widening
+from distributary.tables.tip import Tip, append_on_tip
+from distributary.tables.wide import KEY, committed_routes
+from distributary.tables.widening import in_place, said_of
+
+
+def deliver(
+    chunks: Iterable[Mapping[str, Any]], orders: Orders, schemas: Mapping[int, CompiledSchema], part: str
+) -> Iterator[Outcome | DataFile]:
+    """Write the routes of one task's chunks; yields an Outcome per route, or piece of it, and the quarantine's file, if
+    any.
+
+    `chunks`: rows of `CHUNK_SCHEMA` as dicts of Arrow-backed values. `part` names this task within the batch.
+    """
+    by_route: dict[str, Chunks] = {}
+    rejected: list[pa.Table] = []
+    for chunk in chunks:
+        if chunk["kind"] == "bad":
+            rejected.append(pa.Table.from_batches([read_rejected(chunk["blob"])]))
+        elif chunk["kind"] == "rows":
+            by_route.setdefault(chunk["route"], []).append((json.loads(chunk["groups"]), read_records(chunk["blob"])))
+    for route in sorted(by_route):
+        for piece in _pieces(route, by_route.pop(route), orders, schemas):
+            outcome, bad = deliver_route(route, decode(route, piece, orders, schemas), orders)
+            rejected.extend(bad)
+            yield outcome
+    if rejected:
+        yield write_rejected(orders.quarantine, rejected, orders.stream, orders.batch, part, orders.store)
+
+
+def _pieces(route: str, chunks: Chunks, orders: Orders, schemas: Mapping[int, CompiledSchema]) -> Iterator[Chunks]:
+    """What is delivered at a time: all that the task has of a route, unless the driver makes its commit."""
+    if route not in orders.special:
+        yield chunks
+        return
+    yield from cut_pieces(chunks, schemas, raw_nested_indexes=orders.raw_nested_indexes)
+
+
+class _Parked(Exception):
+    """The driver decided not to try this table."""
+
+
+# -- write -------------------------------------------------------------------------------------------------
+
+
+def deliver_route(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcome, list[pa.Table]]:
+    """Write one route; returns what was done and the rows to keep aside. Never raises for a fault of this table."""
+    uri = orders.table(route)
+    outcome = Outcome(route, uri, "empty", decoded.rows_in, decoders=decoded.decoders, warnings=dict(decoded.warnings))
+    try:
+        bad = append.retried(lambda: _write(route, decoded, orders, outcome))
+    except BaseException as e:
+        why = outcome.fail(e)
+        outcome.error = str(e) if isinstance(e, _Parked) else why
+        outcome.rows_written, outcome.files, outcome.schema_ids, outcome.warnings = 0, [], {}, {}
+        bad = list(decoded.rejected)
+        for writer, origin in zip(decoded.writers, decoded.origins, strict=True):
+            every = np.arange(origin.num_rows)
+            bad.append(rejected_rows(route, writer, origin, every, Reason.TABLE_PARKED, outcome.error, orders))
+    if outcome.state == "spark":
+        return outcome, []
+    outcome.reasons = _count_reasons(bad)
+    return outcome, bad
+
+
+def _write(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> list[pa.Table]:
+    special = orders.special.get(route)
+    if special is not None and special.mode == "parked":
+        raise _Parked(special.why)
+    if special is not None and special.mode == "refused":
+        return decoded.rejected
+    if decoded.broken is not None:
+        raise decoded.broken
+    if special is not None:
+        fitted = fit_decided(route, decoded, special.schema, orders)
+        outcome.state = "files" if special.mode == "files" else "counted"
+        outcome.schema_ids = fitted.schema_ids
+        outcome.rows_written = fitted.rows
+        if special.mode == "files" and fitted.rows:
+            outcome.files = [orders.write(route, fitted.table)]
+        return [*decoded.rejected, *fitted.rejected]
+    if (bad := _write_on_tip(route, decoded, orders, outcome)) is not None:
+        return bad
+    return _write_opened(route, decoded, orders, outcome)
+
+
+def _write_on_tip(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> list[pa.Table] | None:
+    """Append without opening the table, where its newest version is known; None where that does not do."""
+    tip = orders.tips.get(route)
+    if tip is None or not tip.leads(outcome.table, orders.store):
+        return None
+    fitted = fit(route, decoded, tip.arrow_schema(), orders)
+    if fitted.evolution.changed or not fitted.rows:
+        return None
+    file = write_data_file(outcome.table, fitted.table, orders.store)
+    if not append_on_tip(outcome.table, tip, [file], orders.mark, orders.store):
+        return None
+    outcome.state, outcome.schema_ids, outcome.rows_written = "written", fitted.schema_ids, fitted.rows
+    outcome.tip = tip.after(orders.mark)
+    return [*decoded.rejected, *fitted.rejected]
+
+
+def _write_opened(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> list[pa.Table]:
+    """Open the table, decide with what is there, and commit."""
+    uri = outcome.table
+    table = open_own(route, orders)
+    fitted = fit(route, decoded, orders.columns(route, table), orders, table)
+    if orders.wide is not None:
+        return _write_wide(route, decoded, fitted, table, orders, outcome)
+    outcome.why_spark = why_spark(table, fitted.evolution, route, orders)
+    if outcome.why_spark:
+        outcome.state = "spark"
+        return []
+    outcome.schema_ids, outcome.rows_written = fitted.schema_ids, fitted.rows
+    bad = [*decoded.rejected, *fitted.rejected]
+    if table is not None and append.committed_batch(table, orders.stream) >= orders.batch:
+        check_replay(append.committed_rows(table, orders.mark), fitted.rows, uri, orders)
+        outcome.state, outcome.widened = "replayed", committed_widening(table, orders.mark)
+        return bad
+    if not fitted.rows:
+        return bad
+    files = [write_data_file(uri, fitted.table, orders.store)]
+    owner = Owner(orders.pipeline, route)
+    version = commit_rows(
+        table, uri, fitted.evolution, files, orders.mark, owner, orders.store, orders.tables.properties
+    )
+    outcome.state, outcome.created, outcome.evolved = "written", table is None, fitted.evolution.changed
+    outcome.widened = said_of(table, fitted.evolution)
+    if version is not None:
+        outcome.tip = Tip.of(version, fitted.evolution.schema, orders.mark)
+    return bad
+
+
+def _write_wide(
+    route: str, decoded: Decoded, fitted: Fitted, table: DeltaTable | None, orders: Orders, outcome: Outcome
+) -> list[pa.Table]:
+    """Commit one route's rows to the table of all routes, outside of a batch (a replay)."""
+    outcome.schema_ids, outcome.rows_written = fitted.schema_ids, fitted.rows
+    bad = [*decoded.rejected, *fitted.rejected]
+    if table is not None and append.committed_batch(table, orders.stream) >= orders.batch:
+        found = committed_routes(table, orders.mark)
+        check_replay(None if found is None else found.get(route, 0), fitted.rows, outcome.table, orders)
+        outcome.state = "replayed"
+    elif fitted.rows:
+        files = [orders.write(route, fitted.table)]
+        outcome.created, outcome.evolved = orders.columns(route, table) is None, fitted.evolution.changed
+        if (before := orders.columns(route, table)) is not None:
+            outcome.widened = widened_in_words(before, fitted.evolution.schema)
+        commit_wide(table, orders, {route: fitted.evolution.schema}, files, {route: fitted.rows})
+        outcome.state = "written"
+    return bad
+
+
+def open_own(route: str, orders: Orders) -> DeltaTable | None:
+    """The route's table, None where there is none yet.
+
+    Raises TableCollision when it was made by another pipeline or for another route (case D2), DeltaError, OSError.
+    """
+    uri = orders.table(route)
+    table = append.open_table(uri, orders.store)
+    owner = None if table is None else Owner.of(table)
+    if owner is not None and owner != orders.owner(route):
+        raise TableCollision(route=route, table=uri, owner=f"pipeline {owner.pipeline}, route {owner.route!r}")
+    if table is not None and orders.wide is not None and (why := append.spark_needed(table, [KEY])):
+        raise WideUnfit(table=uri, detail=why)
+    return table
+
+
+def why_spark(table: DeltaTable | None, evolution: Evolution, route: str, orders: Orders) -> str | None:
+    """Why engine `spark` must write this batch of the route, in words; None where engine `task` does."""
+    if (why := append.why_spark(table, orders.tables, route)) is not None:
+        return why
+    return evolution.widening if in_place(orders.policy(route), table) else None
+
+
+def check_replay(committed: int | None, decoded: int, uri: str, orders: Orders) -> None:
+    """Raises ReplayMismatch when a replayed batch no longer decodes to the rows that its commit holds."""
+    if committed is not None and committed != decoded:
+        raise ReplayMismatch(table=uri, batch=orders.batch, committed=committed, decoded=decoded, version=__version__)
+
+
+def _count_reasons(rejected: Iterable[pa.Table]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for rows in rejected:
+        for found in pc.value_counts(rows.column("reason").combine_chunks()).to_pylist():
+            counts[found["values"]] += found["counts"]
+    return dict(counts)

@@ -1,0 +1,333 @@
+"""The map side of a batch: source rows -> envelopes -> chunks of one route each, ready to be shuffled.
+
+Runs inside Spark tasks. A chunk is one row for Spark and thousands of records for us: the records of one route, as one
+Arrow batch in a binary column, sorted by writer schema. So the JVM moves a few large rows instead of many small ones,
+a route's cost does not depend on its neighbours, and a hot route is many chunks that several tasks can take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.engine.messages.chunks import Cut, one_array
+from distributary.engine.messages.owned import OwnedCut
+from distributary.errors import Reason, SchemaBroken
+from distributary.errors.border import by_halves
+from distributary.schemas.protobuf.framing import split_frames
+from distributary.schemas.protobuf.protobuf import BadIndex, decoder_for
+from distributary.schemas.registry.compile import CompiledSchema
+from distributary.shares import Share
+from distributary.sources.bronze_rows import set_apart
+from distributary.state.journal import Refusals
+from distributary.tables.quarantine import ORIGIN_FIELDS, REJECTED_SCHEMA
+
+WINDOW_BYTES = 16 * 2**20
+"""Source bytes that a task holds before it cuts chunks. Small enough that the allocator hands out the same warm pages
+window after window: with 64 MB, page faults cost twice as much as the work (measured)."""
+
+
+@dataclass(frozen=True)
+class EnvelopeReader:
+    """How a task reads envelopes: plain values and descriptors, so that it ships to any task.
+
+    `schemas`: envelope schemas by id (framed) or under 0 (bare). `refused`: envelope ids that the registry does not
+    have or that do not compile, and why. `bronze`: the rows come from bronze, which also keeps rows without a route.
+    """
+
+    format: Literal["protobuf", "columns"]
+    framed: bool
+    route: str
+    schema_id: str
+    payload: str
+    message: str | None = None
+    schemas: Mapping[int, CompiledSchema] = field(default_factory=dict)
+    refused: Refusals = field(default_factory=dict)
+    payload_framed: bool = True
+    payload_message: str = "0"
+    legacy_varints: bool = False
+    topic: str | None = None
+    share: Share | None = None
+    bronze: bool = False
+    max_route_length: int = 4_096
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        return self.route, self.schema_id, self.payload
+
+
+_Opened: TypeAlias = tuple[pa.Array, pa.Array, pa.Array, pa.Table]
+"""Route, schema id, payload and origin of opened envelopes."""
+_BAD = Reason.CORRUPT_ENVELOPE
+
+Payloads: TypeAlias = "Callable[[pa.Array, pa.Array, pa.Array, pa.Table, EnvelopeReader, Cut], None]"
+"""What takes opened envelopes: route, schema id, payload, origin."""
+
+
+def demux(
+    batches: Iterable[pa.RecordBatch], reader: EnvelopeReader, task: int, spool: str | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Cut the source rows of one task into chunks (`CHUNK_SCHEMA`). `spool`: a folder for their bytes.
+
+    `batches` have the source's columns: `value` (or route, schema id, payload for plain columns), and as many of
+    topic, partition, offset, timestamp as the source has.
+    """
+    seq = 0
+    for window in _windows(batches):
+        cut = Cut(task, seq) if reader.share is None else OwnedCut(task, seq, reader.share)
+        _split(window, reader, cut)
+        yield from cut.batches(spool)
+        seq = cut.seq
+
+
+def _windows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= WINDOW_BYTES:
+            yield pa.Table.from_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+# -- envelope -> (route, writer schema, payload, origin), bad ones apart ------------------------------------
+
+
+def _split(window: pa.Table, reader: EnvelopeReader, cut: Cut) -> None:
+    origin = row_origin(window, reader)
+    if reader.bronze:
+        window, origin = set_apart(window, origin, reader.names, cut)
+    if reader.format == "columns":
+        route, wrapped_id, payload = (one_array(window.column(name)) for name in reader.names)
+        split_payloads(route, wrapped_id, payload, origin, reader, cut)
+    else:
+        split_values(one_array(window.column("value")), origin, reader, cut)
+
+
+def split_values(
+    value: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cut, then: Payloads | None = None
+) -> None:
+    """Read envelopes (binary; null is a tombstone) into `cut`. `origin`: `ORIGIN_FIELDS` of the same rows.
+
+    `then` takes the opened ones; without it their payloads are read too (`split_payloads`).
+    """
+    then = then or split_payloads
+    if value.null_count:
+        cut.tombstones(None, value.null_count)
+        there = pc.is_valid(value)
+        value, origin = value.filter(there), origin.filter(there)
+    if not reader.framed:
+        _unwrap(0, reader.message or "0", value, value, origin, reader, cut, then)
+        return
+    frames = split_frames(value)
+    if frames.reason.null_count < len(value):
+        bad = pc.is_valid(frames.reason)
+        cut.bad(rejected_envelopes(origin.filter(bad), value.filter(bad), frames.reason.filter(bad), "envelope header"))
+    for (schema_id, index), rows in _groups(frames.schema_id, frames.index):
+        raw = value if rows is None else value.take(rows)
+        body = frames.body if rows is None else frames.body.take(rows)
+        _unwrap(schema_id, index, raw, body, origin if rows is None else origin.take(rows), reader, cut, then)
+
+
+def _unwrap(
+    schema_id: int,
+    message: str,
+    raw: pa.Array,
+    body: pa.Array,
+    origin: pa.Table,
+    reader: EnvelopeReader,
+    cut: Cut,
+    then: Payloads,
+) -> None:
+    """Decode the envelopes that one schema wrote."""
+    if not len(raw):
+        return
+    if schema_id not in reader.schemas:
+        if schema_id in reader.refused:
+            cut.bad(rejected_envelopes(origin, raw, *reader.refused[schema_id]))
+        else:
+            cut.unknown(schema_id)
+        return
+    bad: list[pa.Table] = []
+
+    def work(begin: int, end: int) -> _Opened | None:
+        count = end - begin
+        some = (raw.slice(begin, count), body.slice(begin, count), origin.slice(begin, count))
+        return _open(schema_id, message, *some, reader, bad)
+
+    def alone(begin: int, end: int, why: str) -> None:
+        count = end - begin
+        bad.append(rejected_envelopes(origin.slice(begin, count), raw.slice(begin, count), _BAD, why))
+
+    # Whatever an envelope or its schema makes the decoder raise, only its own record is set aside.
+    for opened in by_halves(0, len(raw), work, alone):
+        while bad:
+            cut.bad(bad.pop(0))
+        if opened is not None:
+            then(*opened, reader, cut)
+
+
+def _open(
+    schema_id: int,
+    message: str,
+    raw: pa.Array,
+    body: pa.Array,
+    origin: pa.Table,
+    reader: EnvelopeReader,
+    bad: list[pa.Table],
+) -> _Opened | None:
+    """What some envelopes hold; None where their schema is no envelope's. Those that cannot be read go to `bad`."""
+    try:
+        decoder = decoder_for(reader.schemas[schema_id], message)
+    except (BadIndex, SchemaBroken) as e:
+        bad.append(rejected_envelopes(origin, raw, _BAD, str(e)))
+        return None
+    if (wrong := wrong_fields(decoder.columns, reader)) is not None:
+        detail = f"the envelope {decoder.full_name} (schema id {schema_id}) {wrong}"
+        bad.append(rejected_envelopes(origin, raw, _BAD, detail))
+        return None
+    split = decoder.decode(body)
+    rows = split.rows
+    route, payload = (rows.column(name).cast(kind) for name, kind in _needed(reader).items())
+    ids = _schema_ids(rows, reader)
+    good = origin if split.positions is None else origin.take(split.positions)
+    if split.rejected:
+        at = pa.array([row.position for row in split.rejected])
+        details = pa.array([row.detail for row in split.rejected])
+        bad.append(rejected_envelopes(origin.take(at), raw.take(at), _BAD, details))
+    if pc.any(long := pc.greater(pc.binary_length(route), reader.max_route_length)).as_py():
+        long = pc.fill_null(long, False)
+        whole = (raw if split.positions is None else raw.take(split.positions)).filter(long)
+        why = f"its route has more than {reader.max_route_length:,} bytes (envelope.max_route_length)"
+        bad.append(rejected_envelopes(good.filter(long), whole, Reason.ROUTE_TOO_LONG, why))
+        keep = pc.invert(long)
+        route, ids, payload, good = route.filter(keep), ids.filter(keep), payload.filter(keep), good.filter(keep)
+    return route, ids, payload, good
+
+
+def _needed(reader: EnvelopeReader) -> dict[str, pa.DataType]:
+    return {reader.route: pa.string(), reader.payload: pa.binary()}
+
+
+def wrong_fields(columns: pa.Schema, reader: EnvelopeReader) -> str | None:
+    """Why envelopes of this schema cannot be read, whatever they hold; None where they can."""
+    for name in _needed(reader):
+        if name not in columns.names:
+            return f"has no field {name!r}"
+    kinds = {name: columns.field(name).type for name in _needed(reader)}
+    if not (pa.types.is_string(kinds[reader.route]) or pa.types.is_integer(kinds[reader.route])):
+        return f"has a field {reader.route!r} that is neither text nor a whole number"
+    if kinds[reader.payload] not in (pa.binary(), pa.string()):
+        return f"has a field {reader.payload!r} that is not bytes"
+    return None
+
+
+def _schema_ids(rows: pa.RecordBatch, reader: EnvelopeReader) -> pa.Array:
+    """The envelope's own word for the payload's schema; null where it has none that could be an id."""
+    if reader.schema_id in rows.schema.names and pa.types.is_integer(rows.schema.field(reader.schema_id).type):
+        return rows.column(reader.schema_id).cast(pa.int32(), safe=False)
+    return pa.nulls(rows.num_rows, pa.int32())
+
+
+def split_payloads(
+    route: pa.Array, wrapped_id: pa.Array, payload: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cut
+) -> None:
+    """Read the payload's own header, set rows without a route or a header apart, and cut the rest by route.
+
+    `route` string, `wrapped_id` int32 (the envelope's schema id), `payload` binary; `origin`: `ORIGIN_FIELDS`.
+    """
+    origin = origin.append_column("envelope_schema_id", wrapped_id)
+    nameless = pc.fill_null(pc.equal(pc.binary_length(route), 0), True)
+    if pc.any(nameless).as_py():
+        value = pc.fill_null(payload.filter(nameless), b"")
+        about = origin.filter(nameless)
+        cut.bad(rejected_envelopes(about, value, Reason.NO_ROUTE, "the envelope names no route", "payload"))
+        named = pc.invert(nameless)
+        route, payload, origin = route.filter(named), payload.filter(named), origin.filter(named)
+    if payload.null_count:
+        for gone in pc.value_counts(route.filter(pc.is_null(payload))).to_pylist():
+            cut.tombstones(gone["values"], gone["counts"])
+        there = pc.is_valid(payload)
+        route, payload, origin = route.filter(there), payload.filter(there), origin.filter(there)
+    if reader.payload_framed:
+        frames = split_frames(payload, legacy_varints=reader.legacy_varints)
+        schema_id, index, body, reason = frames.schema_id, frames.index, frames.body, frames.reason
+        detail = "payload header"
+    else:
+        schema_id, body, detail = (
+            one_array(origin.column("envelope_schema_id")),
+            payload,
+            "the envelope has no schema id",
+        )
+        index = pa.repeat(reader.payload_message, len(payload))
+        reason = pc.if_else(pc.is_null(schema_id), Reason.NO_SCHEMA_ID.value, pa.scalar(None, pa.string()))
+    if reason.null_count < len(reason):
+        bad, good = pc.is_valid(reason), pc.is_null(reason)
+        about, why, value = origin.filter(bad), reason.filter(bad), payload.filter(bad)
+        cut.bad(rejected_envelopes(about, value, why, detail, "payload", route.filter(bad)))
+        route, schema_id, index = route.filter(good), schema_id.filter(good), index.filter(good)
+        body, origin = body.filter(good), origin.filter(good)
+    cut.rows(route, schema_id, index, body, origin)
+
+
+def row_origin(window: pa.Table, reader: EnvelopeReader) -> pa.Table:
+    """topic, partition, offset, timestamp of each row; null where the source does not say."""
+    rows = window.num_rows
+    columns = []
+    for known in ORIGIN_FIELDS:
+        if known.name in window.column_names:
+            columns.append(one_array(window.column(known.name)).cast(known.type))
+        elif known.name == "topic" and reader.topic is not None:
+            columns.append(pa.repeat(reader.topic, rows))
+        else:
+            columns.append(pa.nulls(rows, known.type))
+    return pa.table(columns, schema=pa.schema(ORIGIN_FIELDS))
+
+
+def rejected_envelopes(
+    origin: pa.Table,
+    value: pa.Array,
+    reason: Reason | pa.Array,
+    detail: str | pa.Array,
+    level: str = "envelope",
+    route: pa.Array | None = None,
+) -> pa.Table:
+    """Rows for the quarantine (`REJECTED_SCHEMA`)."""
+    rows = len(value)
+    given = {
+        "route": pa.nulls(rows, pa.string()) if route is None else route,
+        "reason": pa.repeat(reason.value, rows) if isinstance(reason, Reason) else reason,
+        "detail": pa.repeat(detail, rows) if isinstance(detail, str) else detail,
+        "level": pa.repeat(level, rows),
+        "value": value,
+    }
+    columns = [
+        given[f.name]
+        if f.name in given
+        else one_array(origin.column(f.name)).cast(f.type)
+        if f.name in origin.column_names
+        else pa.nulls(rows, f.type)
+        for f in REJECTED_SCHEMA
+    ]
+    return pa.table(columns, schema=REJECTED_SCHEMA)
+
+
+def _groups(schema_id: pa.Array, index: pa.Array) -> list[tuple[tuple[int, str], pa.Array | None]]:
+    """Row positions per (schema id, message index path); None for all rows. Rows without an id are left out."""
+    pairs = pa.table({"id": schema_id, "index": index}).group_by(["id", "index"]).aggregate([]).to_pylist()
+    found = sorted((p["id"], p["index"]) for p in pairs if p["id"] is not None)
+    if len(found) == 1 and not schema_id.null_count:
+        return [(found[0], None)]
+    groups: list[tuple[tuple[int, str], pa.Array | None]] = []
+    for known_id, path in found:
+        mask = pc.and_(pc.equal(schema_id, known_id), pc.equal(index, path))
+        groups.append(((known_id, path), pa.array(np.flatnonzero(pc.fill_null(mask, False)))))
+    return groups

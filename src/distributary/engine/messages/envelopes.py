@@ -1,0 +1,75 @@
+"""The driver's side of reading envelopes: which schemas the envelope has, and how tasks are to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from distributary.config import KafkaSource, Pipeline
+from distributary.config.text_files import read_text
+from distributary.engine.messages.demux import EnvelopeReader
+from distributary.engine.schemas import Schemas
+from distributary.errors import ConfigError, SchemaBroken
+from distributary.schemas.registry.compile import CompiledSchema, compile_schema, compile_text
+from distributary.state.journal import Refusals
+
+
+class Envelopes:
+    """Builds the `EnvelopeReader` of a batch. A framed envelope names its schema id: new ones are learnt on the way."""
+
+    def __init__(self, config: Pipeline, schemas: Schemas) -> None:
+        self.config = config
+        self.schemas = schemas
+        self._known: dict[int, CompiledSchema] = {}
+
+    def begin(self) -> EnvelopeReader:
+        """The reader to begin a batch with: all that is known, nothing refused."""
+        envelope, payload, source = self.config.envelope, self.config.payload, self.config.source
+        bare = envelope.format == "protobuf" and envelope.framing == "none"
+        if bare and not self._known:
+            self._known[0] = self._bare_schema()
+        topics = source.topics if isinstance(source, KafkaSource) else ()
+        return EnvelopeReader(
+            format=envelope.format,
+            framed=not bare,
+            route=envelope.route,
+            schema_id=envelope.schema_id,
+            payload=envelope.payload,
+            message=envelope.message,
+            max_route_length=envelope.max_route_length,
+            schemas=dict(self._known),
+            payload_framed=payload.framing == "confluent",
+            payload_message=payload.message or "0",
+            legacy_varints=payload.legacy_varints,
+            topic=topics[0] if len(topics) == 1 else None,
+            share=self.config.share,
+        )
+
+    def batch(self) -> EnvelopeReader:
+        """The reader of what the stream reads: the source's envelopes, or bronze, where hop 1 has opened them."""
+        reader = self.begin()
+        return replace(reader, format="columns", bronze=True) if self.config.layout == "two_hop" else reader
+
+    def learn(self, ids: Iterable[int], refused: Refusals) -> Refusals:
+        """Look up envelope schema ids; returns those that cannot be had. Raises RegistryDown, RegistryDenied."""
+        compiled, refusals = self.schemas.resolve(ids, refused)
+        self._known.update(compiled)
+        return refusals
+
+    def known(self) -> dict[int, CompiledSchema]:
+        return dict(self._known)
+
+    def _bare_schema(self) -> CompiledSchema:
+        """Schema of an unframed envelope: a .proto file, or the newest version of its subject."""
+        proto, subject = self.config.envelope.proto, self.config.envelope_subject
+        if proto is None:
+            if subject is None:
+                raise ConfigError(file="the pipeline", key="envelope.proto", detail="give proto or subject")
+            return compile_schema(
+                self.schemas.registry.latest(subject).schema, self.schemas.registry, self.schemas.compiler
+            )
+        try:
+            return compile_text(read_text(proto), file=Path(proto).name)
+        except (OSError, ValueError, SchemaBroken) as e:
+            raise ConfigError(file=proto, key="envelope.proto", detail=str(e)) from e

@@ -1,0 +1,227 @@
+"""One micro-batch, source rows to tables, in two Spark jobs: cut into chunks by route; deliver each route's chunks.
+
+    rows -> demux (map side) -> chunks, kept on disk -> [driver: which schemas, which task] -> deliver -> outcomes
+
+Every write is idempotent under the batch's mark, so a batch can be attempted again at any moment: by Spark after a
+crash, or right here without a table that turned out to be broken.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from distributary.config import Pipeline
+from distributary.engine.messages.admission import refused_routes
+from distributary.engine.messages.attempt import Attempt, Delivered, RouteFault
+from distributary.engine.messages.batch_chunks import BatchChunks, CarriedChunks, SpooledChunks
+from distributary.engine.messages.chunks import CHUNK_DDL, Writer
+from distributary.engine.messages.decode import Decoded, fit, incoming_schema
+from distributary.engine.messages.demux import EnvelopeReader
+from distributary.engine.messages.envelopes import Envelopes
+from distributary.engine.messages.orders import Orders, Outcome, Special
+from distributary.engine.messages.spool import Spool
+from distributary.engine.messages.tasks import SAID_DDL, demux_files_task, demux_task, heard, killers_task
+from distributary.engine.messages.wide_attempt import WideAttempt
+from distributary.engine.schemas import Schemas
+from distributary.engine.workers import told_outage
+from distributary.schemas.registry.compile import CompiledSchema
+from distributary.sources.data_files import BatchFiles
+from distributary.state.journal import Journal, Refusals
+from distributary.tables.append import COMMIT_ATTEMPTS, CommitConflict, Owner
+from distributary.tables.quarantine import quarantine_uri
+from distributary.tables.spark_engine import SparkEngine, spark_ended, spark_schema
+from distributary.tables.store import Store
+from distributary.tables.tip import Tip
+
+log = logging.getLogger("distributary")
+
+
+class Fanout:
+    """Writes batches of one pipeline to its tables. Keeps what is for good: compiled schemas, tables' engines."""
+
+    def __init__(self, spark: SparkSession, config: Pipeline, schemas: Schemas, store: Store) -> None:
+        self.spark = spark
+        self.config = config
+        self.schemas = schemas
+        self.envelopes = Envelopes(config, schemas)
+        self.store = store
+        self.journal = Journal(config.state_root, store)
+        self.quarantine = quarantine_uri(config.state_root)
+        self.by_spark = SparkEngine(spark, store)
+        one_machine = (spark.conf.get("spark.master", None) or "").startswith("local")
+        first, *_ = (spark.conf.get("spark.local.dir", None) or "").split(",")
+        self.spool = Spool(first or None) if one_machine else None
+        """Where all tasks see the same local files, a chunk's bytes need not pass through Spark."""
+        self.on_spark: set[str] = set()
+        """Routes whose table needs engine `spark`, as far as known."""
+        self.tips: dict[str, Tip] = {}
+        """What the last batch's commits left behind, by route: spares the next batch the opening of the table."""
+        self.killed: dict[str, str] = {}
+        """Records that have ended a worker: they may come again."""
+        self.files: Callable[[int], BatchFiles | None] = lambda _: None
+        """The files that a batch stands for, where its tasks can read them; else Spark brings the rows."""
+        self.was_read: Callable[[int], None] = lambda _: None
+        """Called once a batch has been read, before it is decided; raises where it must not be."""
+        self.will_write: Callable[[Mapping[str, Sequence[str]], str], None] = lambda *_: None
+        """Hears which tables a stream is to write, by route, before it does; may raise (`state.provenance`)."""
+
+    def write(self, rows: DataFrame, stream: str, batch: int, parked: Mapping[str, str]) -> Delivered:
+        """Write one batch. `parked`: routes that are not tried, and why; their rows are kept aside.
+
+        Raises Outage (registry, store): nothing is advanced, and the same batch can be written again.
+        """
+        started = time.monotonic()
+        earlier = self.journal.read(stream, batch)
+        if earlier is not None:
+            # An earlier attempt may have committed to some tables: only an opened table shows its marks.
+            self.tips.clear()
+        try:
+            cut_up = self.cut(self.files(batch) or rows, earlier or {})
+        except Exception:
+            self.was_read(batch)  # a source that is another one now explains it
+            raise
+        with cut_up as chunks:
+            self.was_read(batch)
+            cut = time.monotonic()
+            writers = chunks.writers()
+            compiled, refused = self.schemas.resolve({i for found in writers.values() for i, _ in found}, earlier)
+            if earlier is None:
+                self.journal.write(stream, batch, {**chunks.refused, **refused})
+            # Only this batch's tips: orders travel with every task.
+            tips = {route: self.tips[route] for route in writers if route in self.tips}
+            killed = {**self.killed, **self.journal.killed(stream, batch)}
+            orders = replace(self.orders(stream, batch, refused, parked), tips=tips, killed=killed)
+            orders = self.admit(chunks, orders)
+            self.will_write(_tables(writers, orders), stream)
+            delivered = self._deliver(chunks, writers, orders, compiled)
+        delivered.seconds = {"cut": cut - started, "deliver": time.monotonic() - cut}
+        return delivered
+
+    def admit(self, chunks: BatchChunks, orders: Orders) -> Orders:
+        """Orders without the new routes that are too many for one batch. Raises DeltaError, OSError."""
+        known = {*self.tips, *self.on_spark, *orders.special}
+        return replace(orders, special={**refused_routes(chunks.rows(), known, orders), **orders.special})
+
+    def cut(self, rows: DataFrame | BatchFiles, refused: Refusals) -> BatchChunks:
+        """Demultiplex the source rows; looks up the envelope schemas that a batch brings for the first time."""
+        reader = self.envelopes.batch()
+        while True:
+            chunks = self._cut(rows, reader)
+            try:
+                unknown = chunks.unknown_ids()
+                if not unknown:
+                    return chunks
+                newly = self.envelopes.learn(unknown, refused)
+            except BaseException:
+                chunks.release(done=False)
+                raise
+            chunks.release(done=True)
+            reader = replace(reader, schemas=self.envelopes.known(), refused={**reader.refused, **newly})
+
+    def _cut(self, rows: DataFrame | BatchFiles, reader: EnvelopeReader) -> BatchChunks:
+        spool = None if self.spool is None else self.spool.open()
+        if isinstance(rows, BatchFiles):
+            numbers = self.spark.range(0, len(rows.tasks), 1, len(rows.tasks))
+            cut = numbers.mapInArrow(partial(demux_files_task, files=rows, reader=reader, spool=spool), CHUNK_DDL)
+        else:
+            cut = rows.mapInArrow(partial(demux_task, reader=reader, spool=spool), CHUNK_DDL)
+        return CarriedChunks.of(cut, reader.refused) if spool is None else SpooledChunks.of(cut, reader.refused, spool)
+
+    def orders(self, stream: str, batch: int, refused: Refusals, parked: Mapping[str, str]) -> Orders:
+        return Orders(
+            pipeline=self.config.pipeline,
+            stream=stream,
+            batch=batch,
+            tables=self.config.tables,
+            store=self.store,
+            quarantine=self.quarantine,
+            payload_framed=self.config.payload.framing == "confluent",
+            raw_nested_indexes=self.config.payload.raw_nested_indexes,
+            null_out_of_range=self.config.payload.out_of_range == "null",
+            refused=refused,
+            special={route: Special("parked", why=why) for route, why in parked.items()},
+            wide=self.config.wide_path if self.config.layout == "wide" else None,
+        )
+
+    def write_decoded(self, route: str, decoded: Decoded, orders: Orders) -> Outcome:
+        """Write a few decoded rows by engine `spark`, outside of a batch.
+
+        Raises SparkEngineError, DeltaError, OSError.
+        """
+        uri, owner = orders.table(route), Owner(orders.pipeline, route)
+        incoming = [incoming_schema(b.schema, orders) for b in decoded.batches if b.num_rows]
+        self.on_spark.add(route)
+        schema = self.by_spark.prepare(uri, incoming, orders.policy(route), owner, orders.tables.properties)
+        fitted = fit(route, decoded, schema, orders)
+        frame = self.spark.createDataFrame(fitted.table, spark_schema(schema))
+        self.by_spark.append(frame, uri, orders.mark)
+        return Outcome(route, uri, "written", decoded.rows_in, fitted.rows, schema_ids=fitted.schema_ids)
+
+    # -- deliver -------------------------------------------------------------------------------------------
+
+    def _deliver(
+        self,
+        chunks: BatchChunks,
+        writers: Mapping[str, set[Writer]],
+        orders: Orders,
+        compiled: Mapping[int, CompiledSchema],
+    ) -> Delivered:
+        """Attempt the batch until every table is either written or parked. Each attempt finds what is done already."""
+        kind = Attempt if orders.wide is None else WideAttempt
+        conflicts = 0
+        while True:
+            attempt = kind(self.spark, self.store, self.by_spark, self.on_spark, chunks, writers, orders, compiled)
+            try:
+                delivered = attempt.run()
+                self._remember(delivered)
+                return delivered
+            except RouteFault as fault:
+                special = {**orders.special, fault.route: Special("parked", why=fault.why)}
+                orders = replace(orders, special=special)
+            except CommitConflict:
+                conflicts += 1
+                if conflicts >= COMMIT_ATTEMPTS:
+                    raise
+            except (PySparkException, Py4JError) as e:
+                orders = replace(orders, killed=self._found_killers(chunks, orders, compiled, e))
+
+    def _found_killers(
+        self, chunks: BatchChunks, orders: Orders, compiled: Mapping[int, CompiledSchema], error: Exception
+    ) -> dict[str, str]:
+        """After a job has failed: the records that end their reader, those that were known and new ones. Written down
+        before a table is touched without them. Raises `error` where there are no new ones."""
+        if spark_ended(error) or told_outage(str(error)) is not None:
+            raise error
+        packing = chunks.records_of({chunk["route"] for chunk in chunks.meta if chunk["kind"] == "rows"})
+        if not packing.buckets:
+            raise error
+        task = partial(killers_task, orders=orders, schemas=compiled)
+        found = {one: how for said in heard(chunks.hand_out(packing, task, SAID_DDL).toArrow()) for one, how in said}
+        if not found.keys() - orders.killed.keys():
+            raise error
+        log.warning("a worker died of %d records, which are set aside (KILLED_READER); the batch goes on", len(found))
+        self.killed |= found
+        killed = {**orders.killed, **found}
+        self.journal.write_killed(orders.stream, orders.batch, killed)
+        return killed
+
+    def _remember(self, delivered: Delivered) -> None:
+        """Keep the tips of the tables just written; any other knowledge of a table that was touched is stale."""
+        for route, outcome in delivered.outcomes.items():
+            if outcome.tip is not None:
+                self.tips[route] = outcome.tip
+            elif outcome.state != "empty":
+                self.tips.pop(route, None)
+
+
+def _tables(routes: Iterable[str], orders: Orders) -> dict[str, list[str]]:
+    """Addresses of the tables that a batch writes, by the route of their owner."""
+    return {orders.owner(r).route: [orders.table(r)] for r in routes if r not in orders.special}

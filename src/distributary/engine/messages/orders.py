@@ -1,0 +1,184 @@
+"""What the driver and its tasks say to each other: orders one way, outcomes the other. Plain values, both pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Literal
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from distributary.config import Tables
+from distributary.errors import Reason
+from distributary.errors.border import contained
+from distributary.names import table_name
+from distributary.schemas.shape import Shape
+from distributary.tables.append import Mark, Owner, arrow_schema
+from distributary.tables.datafile import DataFile, write_data_file
+from distributary.tables.evolve import Evolution, Policy, evolve
+from distributary.tables.outage import is_store_fault, may_be_store
+from distributary.tables.quarantine import ORIGIN_FIELDS
+from distributary.tables.store import Store, join
+from distributary.tables.tip import Tip
+from distributary.tables.wide import KEY, packed, partition, seen_by, within
+from distributary.tables.widening import evolve_table, policy_of
+
+ORIGIN = "_origin"
+"""The struct column that tells where a row came from. A payload field of that name becomes `_origin__field`."""
+
+ORIGIN_TYPE = pa.struct(
+    [
+        *ORIGIN_FIELDS,
+        pa.field("schema_id", pa.int32()),
+        pa.field("envelope_schema_id", pa.int32()),
+        pa.field("batch", pa.int64()),
+    ]
+)
+
+State = Literal["written", "replayed", "empty", "files", "counted", "spark", "failed"]
+
+
+def payload_columns(columns: pa.Schema) -> pa.Schema:
+    """A writer schema's columns; none may take the origin's name."""
+    return pa.schema([f.with_name(f"{ORIGIN}__field") if f.name.lower() == ORIGIN else f for f in columns])
+
+
+def fingerprint(payload: bytes) -> str:
+    """A record's payload, as `Orders.killed` and the journal have it."""
+    return blake2b(payload, digest_size=16).hexdigest()
+
+
+def killing(records: pa.Array, killed: Mapping[str, str]) -> dict[int, str]:
+    """Positions of the records (binary) that end their reader, and by which signal."""
+    prints = map(fingerprint, records.to_pylist())
+    return {n: killed[one] for n, one in enumerate(prints) if one in killed}
+
+
+@dataclass(frozen=True)
+class Special:
+    """What the driver decided for a route before the tasks run.
+
+    `files`: several tasks write its files, the driver commits them. `counted`: the rows are in the table already (by
+    engine `spark`, or by an earlier attempt), the task only counts and keeps bad rows aside. Both fit rows into
+    `schema`, which the driver has evolved. `parked`: the table is not tried; `why` says so, all rows are kept aside.
+    `refused`: likewise, of a route that is to have no table.
+    """
+
+    mode: Literal["files", "counted", "parked", "refused"]
+    schema: pa.Schema | None = None
+    why: str = ""
+
+    @property
+    def is_closed(self) -> bool:
+        """Does the route's table get no row of this batch?"""
+        return self.mode in ("parked", "refused")
+
+
+@dataclass(frozen=True)
+class Orders:
+    """One batch's orders to its tasks: plain values that ship to any task."""
+
+    pipeline: str
+    stream: str
+    batch: int
+    tables: Tables
+    store: Store
+    quarantine: str
+    payload_framed: bool
+    raw_nested_indexes: bool
+    null_out_of_range: bool = False
+    special: Mapping[str, Special] = field(default_factory=dict)
+    tips: Mapping[str, Tip] = field(default_factory=dict)
+    refused: Mapping[int, tuple[Reason, str]] = field(default_factory=dict)
+    killed: Mapping[str, str] = field(default_factory=dict)
+    """Records, by `fingerprint`, that end the process which reads them, and by which signal."""
+    wide: str | None = None
+    """Address of the one table of all routes (`tables.wide`), where there is one."""
+
+    def table(self, route: str) -> str:
+        if self.wide is not None:
+            return self.wide
+        return join(self.tables.root, table_name(route, self.tables.name))
+
+    def owner(self, route: str) -> Owner:
+        """Whose the route's table must be."""
+        return Owner(self.pipeline, "" if self.wide is not None else route)
+
+    def columns(self, route: str, table: DeltaTable | None) -> pa.Schema | None:
+        """The route's table as the route sees it; None where it has none of its rows yet."""
+        return self.seen(route, None if table is None else arrow_schema(table))
+
+    def seen(self, route: str, schema: pa.Schema | None) -> pa.Schema | None:
+        """As `columns`, of a table with this schema: to read that of a wide table takes as long as it is wide."""
+        return schema if self.wide is None else seen_by(route, schema, ORIGIN)
+
+    def write(self, route: str, rows: pa.Table) -> DataFile:
+        """Write rows (`columns`) as one file of the route's table. Raises OSError."""
+        if self.wide is None:
+            return write_data_file(self.table(route), rows, self.store)
+        file = write_data_file(self.wide, packed(route, rows, ORIGIN), self.store)
+        return replace(file, partition=partition(route))
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.stream, self.batch)
+
+    def shape(self, route: str) -> Shape:
+        """What the route's rows should be, and which columns are written."""
+        return Shape.of(self.tables, route)
+
+    def policy(self, route: str) -> Policy:
+        return policy_of(self.tables, route)
+
+    def evolve(
+        self, route: str, table: DeltaTable | None, schema: pa.Schema | None, new: Sequence[pa.Schema]
+    ) -> Evolution:
+        """The columns of the route's table, as the route sees them (`schema`), once rows of the schemas `new` are in
+        it. Without `table`, as it is open, no column that is there gets another type."""
+        policy = self.policy(route)
+        if table is None:
+            return evolve(schema, new, replace(policy, can_widen=False))
+        places: dict[str, Any] = {} if self.wide is None else {"partitioned_by": [KEY], "within": within(route)}
+        return evolve_table(table, schema, new, policy, self.table(route), self.store, **places)
+
+
+@dataclass
+class Outcome:
+    """What one task did with one route. Times in microseconds since 1970."""
+
+    route: str
+    table: str
+    state: State
+    rows_in: int = 0
+    rows_written: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+    schema_ids: dict[int, int] = field(default_factory=dict)
+    decoders: dict[int, str] = field(default_factory=dict)
+    warnings: dict[str, int] = field(default_factory=dict)
+    files: list[DataFile] = field(default_factory=list)
+    created: bool = False
+    evolved: bool = False
+    widened: dict[str, str] = field(default_factory=dict)
+    """Columns that got a wider type: `score` -> `int -> bigint`."""
+    error: str | None = None
+    store_fault: bool = False
+    store_doubt: bool = False
+    """The error came from below the tables: the store's fault where all tables have one."""
+    why_spark: str | None = None
+    tip: Tip | None = None
+
+    def fail(self, error: BaseException) -> str:
+        """Note that the table cannot be written; returns why, in words. Raises what is no table's fault (`border`)."""
+        self.state, self.error = "failed", contained(error)
+        self.blame(error)
+        return self.error
+
+    def blame(self, error: BaseException) -> None:
+        """Note whose fault it may be."""
+        self.store_fault, self.store_doubt = is_store_fault(error), may_be_store(error)
+
+    def more(self) -> dict[str, Any]:
+        """Fields of the ledger's entry that only some kinds of pipelines have."""
+        return {}

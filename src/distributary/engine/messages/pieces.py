@@ -1,0 +1,92 @@
+"""How much a task decodes at a time. Bytes do not say it: a record of 6 bytes may stand for 1,700 cells.
+
+Memory goes by cells, rows times leaf columns. A route with more of them than one piece holds is the driver's to commit
+(`engine.messages.attempt`); its tasks decode, fit and write one piece after the other, a data file each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from distributary.engine.messages.chunks import Groups, Writer
+from distributary.errors.border import contained
+from distributary.schemas.protobuf.columns import MAX_FIELDS
+from distributary.schemas.protobuf.protobuf import decoder_for
+from distributary.schemas.registry.compile import CompiledSchema
+
+PIECE_CELLS = 1 << 24
+"""Cells of a piece: some 100 MB as numbers, and as much again while they are decoded and written."""
+FEW_ROWS = PIECE_CELLS // MAX_FIELDS
+"""So many rows fit into a piece whatever their schema is."""
+
+Chunks = list[tuple[Groups, pa.RecordBatch]]
+"""A route's records, and who wrote them."""
+
+
+def cells_of(groups: Groups, schemas: Mapping[int, CompiledSchema], *, raw_nested_indexes: bool) -> int:
+    """Cells that records will have, by their writers."""
+    leaves = _Leaves(schemas, raw_nested_indexes)
+    return sum(rows * leaves.of((schema_id, message)) for schema_id, message, rows in groups)
+
+
+def cut_pieces(
+    chunks: Iterable[tuple[Groups, pa.RecordBatch]],
+    schemas: Mapping[int, CompiledSchema],
+    *,
+    raw_nested_indexes: bool,
+) -> Iterator[Chunks]:
+    """The same records in the same order, as many at a time as a piece holds; one at least."""
+    leaves = _Leaves(schemas, raw_nested_indexes)
+    piece: Chunks = []
+    room = PIECE_CELLS
+    for groups, records in chunks:
+        begin = 0
+        for schema_id, message, rows in groups:
+            width = leaves.of((schema_id, message))
+            left = rows
+            while left:
+                if room < width and piece:
+                    yield piece
+                    piece, room = [], PIECE_CELLS
+                taken = max(1, min(left, room // width))
+                piece.append(([[schema_id, message, taken]], records.slice(begin, taken)))
+                begin, left, room = begin + taken, left - taken, room - taken * width
+    if piece:
+        yield piece
+
+
+class _Leaves:
+    """Leaf columns of each writer's records."""
+
+    def __init__(self, schemas: Mapping[int, CompiledSchema], raw_nested_indexes: bool) -> None:
+        self._schemas, self._raw = schemas, raw_nested_indexes
+
+    def of(self, writer: Writer) -> int:
+        schema_id, message = writer
+        if schema_id not in self._schemas:
+            return 1
+        try:
+            return _count(decoder_for(self._schemas[schema_id], message, raw_nested_indexes=self._raw).columns)
+        except BaseException as e:
+            contained(e)  # its rows are rejected, and say why
+            return 1
+
+
+@lru_cache(maxsize=4096)
+def _count(columns: pa.Schema) -> int:
+    return max(1, sum(_leaves(field.type) for field in columns))
+
+
+def _leaves(kind: Any) -> int:
+    """A struct counts too: it says for each row whether it is there."""
+    if pa.types.is_struct(kind):
+        return 1 + sum(_leaves(field.type) for field in kind)
+    if pa.types.is_map(kind):
+        return 1 + _leaves(kind.key_type) + _leaves(kind.item_type)
+    if pa.types.is_list(kind):
+        return 1 + _leaves(kind.value_type)
+    return 1

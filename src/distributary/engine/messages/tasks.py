@@ -1,0 +1,130 @@
+"""The functions that Spark calls in its tasks: Arrow batches in, Arrow batches out. Importable, so that they ship."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from distributary.engine.messages.chunks import read_records
+from distributary.engine.messages.decode import decode, fit_decided
+from distributary.engine.messages.deliver import deliver
+from distributary.engine.messages.demux import EnvelopeReader, demux
+from distributary.engine.messages.entering import entering
+from distributary.engine.messages.killers import find_killers
+from distributary.engine.messages.orders import Orders
+from distributary.engine.messages.pieces import cut_pieces
+from distributary.engine.messages.spool import SpoolReader
+from distributary.engine.workers import in_worker
+from distributary.schemas.registry.compile import CompiledSchema
+from distributary.sources.data_files import BatchFiles
+
+SAID_DDL = "body binary"
+_SAID_SCHEMA = pa.schema([("body", pa.binary())])
+
+
+def said(value: Any) -> pa.RecordBatch:
+    """One thing that a task tells the driver."""
+    return pa.RecordBatch.from_pydict({"body": [pickle.dumps(value)]}, schema=_SAID_SCHEMA)
+
+
+def heard(rows: pa.Table) -> Iterator[Any]:
+    """What the tasks of a job told: our own values from our own tasks."""
+    for body in rows.column("body"):
+        yield pickle.loads(body.as_py())
+
+
+@in_worker
+def demux_task(
+    batches: Iterator[pa.RecordBatch], reader: EnvelopeReader, spool: str | None
+) -> Iterator[pa.RecordBatch]:
+    """Source rows -> chunks (`CHUNK_SCHEMA`)."""
+    yield from demux(batches, reader, _partition(), spool)
+
+
+@in_worker
+def demux_files_task(
+    batches: Iterator[pa.RecordBatch], files: BatchFiles, reader: EnvelopeReader, spool: str | None
+) -> Iterator[pa.RecordBatch]:
+    """A task's number -> the rows of its files -> chunks."""
+    rows = (found for batch in batches for number in batch.column(0).to_pylist() for found in files.read(number))
+    yield from demux(rows, reader, _partition(), spool)
+
+
+@in_worker
+def listed_task(
+    batches: Iterator[pa.RecordBatch], lists: str, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
+    """A bucket's number -> its chunks, which the file `lists` names -> what `task` makes of them."""
+    with pa.memory_map(lists) as file:
+        found = pa.ipc.open_file(file)
+        numbers = (number for batch in batches for number in batch.column(0).to_pylist())
+        yield from task(found.get_batch(number) for number in numbers)
+
+
+@in_worker
+def deliver_task(
+    batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema], name: str
+) -> Iterator[pa.RecordBatch]:
+    """Chunks -> tables; says an Outcome per route and the DataFile of its rejected rows."""
+    yield said(list(deliver(chunk_rows(batches), orders, schemas, part=f"{name}{_partition()}")))
+
+
+@in_worker
+def entering_task(
+    batches: Iterator[pa.RecordBatch],
+    orders: Orders,
+    schemas: Mapping[int, CompiledSchema],
+    columns: Mapping[str, pa.Schema | None],
+) -> Iterator[pa.RecordBatch]:
+    """Chunks -> (route, writer) of those who have a row that enters their table. `columns`: of each route's table."""
+    for chunk in chunk_rows(batches):
+        if chunk["kind"] == "rows":
+            route, cut = chunk["route"], [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
+            yield said([(route, writer) for writer in entering(route, cut, columns[route], orders, schemas)])
+
+
+@in_worker
+def killers_task(
+    batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema]
+) -> Iterator[pa.RecordBatch]:
+    """Chunks -> the records among them that end their reader: (fingerprint, signal)."""
+    for chunk in chunk_rows(batches):
+        if chunk["kind"] == "rows":
+            cut = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
+            yield said(list(find_killers(chunk["route"], cut, orders, schemas)))
+
+
+@in_worker
+def spark_rows_task(
+    batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema], route: str
+) -> Iterator[pa.RecordBatch]:
+    """Chunks of one route -> its good rows in its table's schema, for engine `spark` to write."""
+    for chunk in chunk_rows(batches):
+        cut = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
+        for piece in cut_pieces(cut, schemas, raw_nested_indexes=orders.raw_nested_indexes):
+            decoded = decode(route, piece, orders, schemas)
+            if decoded.broken is not None:
+                raise decoded.broken
+            fitted = fit_decided(route, decoded, orders.special[route].schema, orders)
+            yield from fitted.table.to_batches()
+
+
+def chunk_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """Chunk rows as dicts; the blob stays where it is, in Arrow's memory or in a mapped file."""
+    spool = SpoolReader()
+    for batch in batches:
+        columns = [batch.column(n).to_pylist() for n in ("kind", "route", "groups", "size", "file", "begin")]
+        blobs = batch.column("blob")
+        for row, (kind, route, groups, size, file, begin) in enumerate(zip(*columns, strict=True)):
+            blob = blobs[row].as_buffer() if file is None else spool.read(file, begin, size)
+            yield {"kind": kind, "route": route, "groups": groups, "blob": blob}
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()

@@ -1,0 +1,43 @@
+"""Layout `wide`: what all tasks of a batch wrote becomes one commit of one table, which says how many rows of which
+routes it took. A batch that is done again counts by that, and keeps aside the rows of a route that it had left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from distributary.engine.messages.orders import ORIGIN, Orders
+from distributary.tables import append
+from distributary.tables.datafile import DataFile
+from distributary.tables.rewrite import commit_rows
+from distributary.tables.wide import KEY, about, grown, within
+
+
+def commit_wide(
+    table: DeltaTable | None,
+    orders: Orders,
+    columns: Mapping[str, pa.Schema],
+    files: Sequence[DataFile],
+    rows: Mapping[str, int],
+) -> None:
+    """Take `files` into the wide table in one marked commit. `columns`: what each route sees of the table then.
+
+    Raises CommitConflict, DeltaError, OSError.
+    """
+    assert orders.wide is not None
+    before = None if table is None else append.arrow_schema(table)
+    commit_rows(
+        table,
+        orders.wide,
+        grown(before, columns, ORIGIN),
+        files,
+        orders.mark,
+        orders.owner(""),
+        orders.store,
+        orders.tables.properties,
+        partition_by=[KEY],
+        about=about(rows),
+        within=within(*columns),
+    )

@@ -1,0 +1,351 @@
+"""Bring quarantined rows into their tables, exactly once, after the cause is gone.
+
+    open -> [decode: which rows are good now?] -> claimed by replay n -> written under the mark (replay, n)
+         -> ledger -> replayed
+
+A replay is of one route. What it claims is fixed before anything is written, so a replay that dies is finished by the
+next one, not repeated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from distributary.config import Pipeline
+from distributary.engine.messages.admission import refused_routes
+from distributary.engine.messages.chunks import Cut, Groups, one_array, read_records
+from distributary.engine.messages.decode import Decoded, decode, fit
+from distributary.engine.messages.deliver import deliver_route
+from distributary.engine.messages.demux import EnvelopeReader, split_payloads, split_values
+from distributary.engine.messages.micro_batch import Fanout
+from distributary.engine.messages.orders import Orders, Outcome
+from distributary.errors import EnvironmentFault, Reason, StoreDown
+from distributary.errors.border import contained
+from distributary.state.ledger import Entry, Ledger, replay_stream
+from distributary.tables import append
+from distributary.tables.append import Mark
+from distributary.tables.outage import is_store_fault
+from distributary.tables.quarantine import ORIGIN_FIELDS, QUARANTINE_SCHEMA, replay_app, update_rows
+
+
+@dataclass
+class ReplayReport:
+    """By route: `rows` brought into their tables, `left` still kept aside (under "": whose envelope cannot be read),
+    `failed` tables and why."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    left: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+class Replay:
+    """Replays of one pipeline. Only one process may replay at a time (lock `replay`)."""
+
+    def __init__(self, config: Pipeline, ledger: Ledger, fanout: Fanout) -> None:
+        self.config = config
+        self.ledger = ledger
+        self.fanout = fanout
+
+    def run(self, route: str | None = None, reasons: Collection[Reason] | None = None) -> ReplayReport:
+        """Replay what can be decoded now, of one route or of all; first what an earlier replay had claimed.
+
+        Raises Outage (registry, store): what was claimed stays claimed, run it again.
+        """
+        report = self.finish_claimed()
+        try:
+            opened, total = self._open(route, reasons)
+            if route is None and (nameless := total - sum(rows.num_rows for rows in opened.values())):
+                report.left[""] = nameless
+            counts = {found: rows.num_rows for found, rows in opened.items()}
+            refused = refused_routes(counts, self.fanout.tips, self._orders(0, {}))
+            report.left |= {found: counts[found] for found in refused}
+            for found, rows in sorted(opened.items()):
+                if found in refused:
+                    continue
+                good = self._good_now(found, rows, report)
+                bad = rows.num_rows - good.num_rows
+                if bad:
+                    report.left[found] = bad
+                if good.num_rows:
+                    self._finish(self._claim(good), good, report)
+        except (OSError, DeltaError) as e:
+            raise StoreDown(path=self.fanout.quarantine, detail=f"{type(e).__name__}: {e}") from e
+        return report
+
+    def finish_claimed(self) -> ReplayReport:
+        """Finish what a replay that died had claimed. Raises Outage."""
+        report = ReplayReport()
+        try:
+            for number, rows in self._claimed().items():
+                self._finish(number, rows, report)
+        except (OSError, DeltaError) as e:
+            raise StoreDown(path=self.fanout.quarantine, detail=f"{type(e).__name__}: {e}") from e
+        return report
+
+    def routes(self, reason: Reason) -> set[str]:
+        """Routes of the rows that are kept aside for `reason`. Raises DeltaError, OSError."""
+        rows = self._rows(f"state = 'open' AND reason = '{reason.value}'")
+        return set() if rows is None else {r for r in pc.unique(rows.column("route")).to_pylist() if r}
+
+    # -- for a rebuild (`bronze.resync`): its commit stands for a replay's ---------------------------------
+
+    def kept(self, route: str) -> pa.Table | None:
+        """The open rows of a route, by its name. Raises DeltaError, OSError."""
+        rows = self._rows("state = 'open' AND level = 'payload'")
+        return None if rows is None else rows.filter(pc.equal(rows.column("route"), route))
+
+    def from_envelopes(self, route: str) -> pa.Table | None:
+        """Rows that could not be read at all when they came, and that a replay has brought into the route's table."""
+        rows = self._rows("state = 'replayed' AND level = 'envelope'")
+        if rows is None or route not in self._chunks(None, rows):
+            return None
+        mine = [at for at in range(rows.num_rows) if route in self._chunks(None, rows.slice(at, 1))]
+        return rows.take(pa.array(mine, pa.int64()))
+
+    def decode(self, route: str, rows: pa.Table) -> tuple[Decoded, Orders]:
+        """Rows of the quarantine, read anew from their bytes."""
+        return self._decode(route, rows, number=0)
+
+    def claim(self, route: str, rows: pa.Table) -> tuple[Mark, int]:
+        """Claim rows for a commit under this mark; it is to say that it wrote so many of them. Until `settle`, any
+        replay finishes it: by that commit or, where it never came, by one of its own."""
+        there = self._already_there(route, rows)
+        number = self._claim(rows)
+        orders = self._orders(number, {})
+        return orders.mark, rows.num_rows - pc.sum(there).as_py()
+
+    def settle(self, mark: Mark, rows: pa.Table) -> ReplayReport:
+        """Enter into the ledger what was claimed and has been written."""
+        report = ReplayReport()
+        self._finish(mark.batch, rows, report)
+        return report
+
+    # -- the quarantine's rows -----------------------------------------------------------------------------
+
+    def _table(self) -> DeltaTable | None:
+        return append.open_table(self.fanout.quarantine, self.fanout.store)
+
+    def _rows(self, where: str) -> pa.Table | None:
+        """Rows of the quarantine for which the SQL condition `where` holds; None where there is no quarantine.
+
+        By delta-rs's own engine: files that its MERGE wrote have columns of string_view, on which pyarrow 26 cannot
+        filter.
+        """
+        found = self._query(f"SELECT * FROM q WHERE {where}")
+        return None if found is None else found.select(QUARANTINE_SCHEMA.names).cast(QUARANTINE_SCHEMA)
+
+    def _query(self, sql: str) -> pa.Table | None:
+        table = self._table()
+        return None if table is None else pa.table(QueryBuilder().register("q", table).execute(sql).read_all())
+
+    def _claimed(self) -> dict[int, pa.Table]:
+        rows = self._rows("state = 'claimed'")
+        if rows is None:
+            return {}
+        numbers = sorted(pc.unique(rows.column("replay")).to_pylist())
+        return {n: rows.filter(pc.equal(rows.column("replay"), n)) for n in numbers}
+
+    def _open(self, route: str | None, reasons: Collection[Reason] | None) -> tuple[dict[str, pa.Table], int]:
+        """Open rows by the route they would go to, and how many are open. An envelope that still cannot be read has no
+        route and stays."""
+        wanted = "state = 'open'"
+        if reasons is not None:
+            wanted += f" AND reason IN ({', '.join(repr(r.value) for r in reasons)})"
+        else:
+            # They would end this process too.
+            wanted += f" AND reason <> '{Reason.KILLED_READER}'"
+        rows = self._rows(wanted)
+        if rows is None:
+            return {}, 0
+        found: dict[str, list[pa.Table]] = {}
+        payloads = rows.filter(pc.and_(pc.equal(rows.column("level"), "payload"), pc.is_valid(rows.column("route"))))
+        for name in pc.unique(payloads.column("route")).to_pylist():
+            if route in (None, name):
+                found.setdefault(name, []).append(payloads.filter(pc.equal(payloads.column("route"), name)))
+        envelopes = rows.filter(pc.equal(rows.column("level"), "envelope"))
+        for at in range(envelopes.num_rows):
+            one = envelopes.slice(at, 1)
+            for name in self._chunks(None, one):
+                if route in (None, name):
+                    found.setdefault(name, []).append(one)
+        return {name: pa.concat_tables(parts) for name, parts in found.items()}, rows.num_rows
+
+    def _good_now(self, route: str, rows: pa.Table, report: ReplayReport) -> pa.Table:
+        """As `_good`; none, and why, where the route's table or schemas let nobody say."""
+        try:
+            return self._good(route, rows)
+        except BaseException as e:
+            report.failed[route] = self._fault(route, e)
+            return rows.slice(0, 0)
+
+    def _fault(self, route: str, error: BaseException) -> str:
+        """What is wrong with one route, in words. Raises what is wrong with all of them: EnvironmentFault."""
+        if isinstance(error, EnvironmentFault):
+            raise error
+        why = contained(error)
+        if is_store_fault(error):
+            raise StoreDown(path=self._orders(0, {}).table(route), detail=why) from error
+        return why
+
+    def _good(self, route: str, rows: pa.Table) -> pa.Table:
+        """The rows that would be written now. Whole groups first, halves where a group holds a bad row."""
+        good = self._count_good(route, rows)
+        if good == rows.num_rows:
+            return rows
+        if not good or rows.num_rows == 1:
+            return rows.slice(0, 0)
+        half = rows.num_rows // 2
+        return pa.concat_tables([self._good(route, rows.slice(0, half)), self._good(route, rows.slice(half))])
+
+    def _count_good(self, route: str, rows: pa.Table) -> int:
+        decoded, orders = self._decode(route, rows, number=0)
+        if decoded.broken is not None:
+            return 0
+        table = append.open_table(orders.table(route), self.fanout.store)
+        return fit(route, decoded, orders.columns(route, table), orders).rows
+
+    # -- one replay ----------------------------------------------------------------------------------------
+
+    def _claim(self, rows: pa.Table) -> int:
+        newest = self._query("SELECT max(replay) AS number FROM q")
+        number = 1 + ((newest.column("number")[0].as_py() or 0) if newest is not None else 0)
+        self._mark(rows, "claimed", number)
+        return number
+
+    def _finish(self, number: int, rows: pa.Table, report: ReplayReport) -> None:
+        """Write what replay `number` claimed, enter it into the ledger, and let the rows go."""
+        route = self._route_of(rows)
+        try:
+            rest = rows.filter(pc.invert(self._already_there(route, rows)))
+            decoded, orders = self._decode(route, rest, number)
+            outcome = self._write(route, decoded, orders)
+        except BaseException as e:
+            report.failed[route] = self._fault(route, e)
+            return
+        if outcome.state == "failed" or outcome.rows_written != rest.num_rows:
+            report.failed[route] = outcome.error or f"{rest.num_rows - outcome.rows_written} rows no longer decode"
+            return
+        self._record(number, route, rows, outcome)
+        self._mark(rows, "replayed", number)
+        report.rows[route] = report.rows.get(route, 0) + rows.num_rows
+
+    def _route_of(self, rows: pa.Table) -> str:
+        payload = rows.filter(pc.equal(rows.column("level"), "payload"))
+        if payload.num_rows:
+            return str(payload.column("route")[0].as_py())
+        return next(iter(self._chunks(None, rows.slice(0, 1))))
+
+    def _already_there(self, route: str, rows: pa.Table) -> pa.Array:
+        """Rows that were kept aside because their table failed, though its commit had come through."""
+        uri = self._orders(0, {}).table(route)
+        table = append.open_table(uri, self.fanout.store)
+        marks = set() if table is None else append.history_marks(table, route)
+        return pa.array(
+            [
+                reason == Reason.TABLE_PARKED and (stream, batch) in marks
+                for reason, stream, batch in zip(
+                    *(rows.column(n).to_pylist() for n in ("reason", "stream", "batch")), strict=True
+                )
+            ],
+            pa.bool_(),
+        )
+
+    def _write(self, route: str, decoded: Decoded, orders: Orders) -> Outcome:
+        outcome, _ = deliver_route(route, decoded, orders)
+        if outcome.state != "spark":
+            return outcome
+        try:
+            return self.fanout.write_decoded(route, decoded, orders)
+        except BaseException as e:
+            return replace(outcome, state="failed", error=self._fault(route, e))
+
+    def _record(self, number: int, route: str, rows: pa.Table, outcome: Outcome) -> None:
+        count = rows.num_rows
+        nameless = rows.filter(pc.equal(rows.column("level"), "envelope"))
+        named = Counter(rows.filter(pc.equal(rows.column("level"), "payload")).column("reason").to_pylist())
+        stream = replay_stream(number)
+        entry = Entry(
+            stream,
+            number,
+            route,
+            table=outcome.table,
+            engine="spark" if route in self.fanout.on_spark else "task",
+            state="written",
+            rows_in=nameless.num_rows,
+            rows_written=count,
+            rows_quarantined=nameless.num_rows - count,
+            schema_ids=dict(Counter(self._ids(rows))),
+            reasons={reason: -n for reason, n in named.items()},
+            created=outcome.created,
+            evolved=outcome.evolved,
+            widened=outcome.widened,
+        )
+        own = Entry(stream, number, None, rows_in=-nameless.num_rows, rows_quarantined=-nameless.num_rows)
+        self.ledger.record(stream, number, [entry, own], {"replayed": count})
+
+    def _ids(self, rows: pa.Table) -> Iterator[int]:
+        for chunks in self._chunks(None, rows).values():
+            for groups, _ in chunks:
+                for schema_id, _, count in groups:
+                    yield from [schema_id] * count
+
+    def _mark(self, rows: pa.Table, state: str, number: int) -> None:
+        """Set state and replay number of `rows`. A run that commits at the same moment makes this try again."""
+        values = {"state": f"'{state}'", "replay": str(number)}
+        update_rows(self.fanout.quarantine, self.fanout.store, rows.column("id").to_pylist(), values)
+
+    # -- decoding ------------------------------------------------------------------------------------------
+
+    def _decode(self, route: str, rows: pa.Table, number: int) -> tuple[Decoded, Orders]:
+        chunks = self._chunks(route, rows).get(route, [])
+        ids = {schema_id for groups, _ in chunks for schema_id, _, _ in groups}
+        compiled, refused = self.fanout.schemas.resolve(ids, every=True)
+        orders = self._orders(number, refused)
+        return decode(route, chunks, orders, compiled), orders
+
+    def _orders(self, number: int, refused: Any) -> Orders:
+        table = self._table()
+        stream = "replay" if table is None else replay_app(table)
+        # They come without tips: a replay that died may have committed already, which only an opened table shows.
+        return self.fanout.orders(stream, number, refused, {})
+
+    def _chunks(self, route: str | None, rows: pa.Table) -> dict[str, list[tuple[Groups, pa.RecordBatch]]]:
+        """The rows as chunks by route, read anew from their bytes; those that cannot be read are left out."""
+        reader = self._reader(rows)
+        cut = Cut(0, 0)
+        origin = rows.select([f.name for f in ORIGIN_FIELDS]).combine_chunks()
+        at_payload = pc.equal(rows.column("level"), "payload")
+        payloads, envelopes = rows.filter(at_payload), rows.filter(pc.invert(at_payload))
+        if payloads.num_rows:
+            route_names, wrapped_ids, values = (
+                one_array(payloads.column(n)) for n in ("route", "envelope_schema_id", "value")
+            )
+            split_payloads(route_names, wrapped_ids, values, origin.filter(at_payload), reader, cut)
+        if envelopes.num_rows:
+            split_values(one_array(envelopes.column("value")), origin.filter(pc.invert(at_payload)), reader, cut)
+        found: dict[str, list[tuple[Groups, pa.RecordBatch]]] = {}
+        for name, groups, blob in cut.routes():
+            found.setdefault(name, []).append((groups, read_records(blob)))
+        return found
+
+    def _reader(self, rows: pa.Table) -> EnvelopeReader:
+        """A reader that knows the envelope schemas of `rows`."""
+        reader = self.fanout.envelopes.begin()
+        if reader.format == "columns" or not reader.framed:
+            return reader
+        cut = Cut(0, 0)
+        envelopes = rows.filter(pc.equal(rows.column("level"), "envelope"))
+        origin = envelopes.select([f.name for f in ORIGIN_FIELDS]).combine_chunks()
+        split_values(one_array(envelopes.column("value")), origin, reader, cut)
+        if unknown := cut.unknown_ids():
+            refused = self.fanout.envelopes.learn(unknown, {})
+            reader = replace(reader, schemas=self.fanout.envelopes.known(), refused=refused)
+        return reader

@@ -1,0 +1,153 @@
+"""Schema ids to descriptors on the driver: each distinct id once, found ones for good (case W8).
+
+A producer can make up ids without end, and each is a request. So a batch asks for no more once the registry lacked
+`registry.max_unknown_ids` of them, the lowest first (registries count up, a made-up id is most likely beyond what they
+have), and an id that was refused rests before it is asked for again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from distributary.config import Pipeline
+from distributary.errors import Reason, SchemaBroken, SchemaNotFound
+from distributary.schemas.registry import Registry, open_registry
+from distributary.schemas.registry.compile import CompiledSchema, compile_schema
+from distributary.schemas.registry.compiler import Compiler, Limits
+from distributary.state.journal import Refusals
+from distributary.tables.store import local_path
+
+LOOKUPS = 8
+"""Requests to the registry at a time."""
+
+
+ASKED_AT_A_TIME = 64
+"""Ids after which it is counted how many the registry did not have."""
+RESTS_SEC = (0.0, 10.0, 20.0, 40.0, 60.0)
+"""How long an id rests that was refused once, twice, ...: at first not at all, in the end a minute."""
+RESTING = 100_000
+"""So many refused ids are remembered."""
+
+Refusal = tuple[Reason, str]
+
+
+class Schemas:
+    """Ids are immutable, so what was compiled once stays. What was refused is asked for again, after a rest.
+
+    `max_unknown`: of the ids that are asked for at a time (None: any number). `clock`: seconds.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        compiler: Compiler | None = None,
+        max_unknown: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.registry = registry
+        self.compiler = compiler or Compiler()
+        self._max_unknown = max_unknown
+        self._compiled: dict[int, CompiledSchema] = {}
+        self._resting = _Resting(clock)
+
+    def resolve(
+        self, ids: Iterable[int], refused: Refusals | None = None, *, every: bool = False
+    ) -> tuple[dict[int, CompiledSchema], Refusals]:
+        """Descriptors by id, and for the others why their rows are kept aside.
+
+        `refused`: ids that an earlier attempt at the same batch refused; they stay refused. `every`: however many
+        the registry does not have, each id is asked for that does not rest.
+        Raises RegistryDown, RegistryDenied: an outage is never a reason to keep rows aside.
+        """
+        wanted = set(ids)
+        refusals = {k: v for k, v in (refused or {}).items() if k in wanted}
+        missing = sorted(wanted - self._compiled.keys() - refusals.keys())
+        refusals |= self._resting.among(missing)
+        missing = [schema_id for schema_id in missing if schema_id not in refusals]
+        if missing:
+            refusals |= self._ask(missing, None if every else self._max_unknown)
+        return {i: self._compiled[i] for i in wanted - refusals.keys()}, refusals
+
+    def _ask(self, ids: Sequence[int], most: int | None) -> dict[int, Refusal]:
+        """Ask for ids; those that cannot be had, and those that were not asked for any more after `most` of them."""
+        refusals: dict[int, Refusal] = {}
+        with ThreadPoolExecutor(LOOKUPS) as pool:
+            for begin in range(0, len(ids), ASKED_AT_A_TIME):
+                if most is not None and len(refusals) >= most:
+                    why = f"not asked for: the registry lacks {len(refusals):,} other ids of this batch already"
+                    over = Reason.TOO_MANY_SCHEMA_IDS, f"{why}; registry.max_unknown_ids allows {most:,}"
+                    return refusals | dict.fromkeys(ids[begin:], over)
+                some = ids[begin : begin + ASKED_AT_A_TIME]
+                for schema_id, found in zip(some, pool.map(self._look_up, some), strict=True):
+                    if isinstance(found, CompiledSchema):
+                        self._compiled[schema_id] = found
+                        self._resting.wake(schema_id)
+                    else:
+                        refusals[schema_id] = found
+                        self._resting.rest(schema_id, found)
+        return refusals
+
+    def _look_up(self, schema_id: int) -> CompiledSchema | Refusal:
+        try:
+            schema = self.registry.get(schema_id)
+        except SchemaNotFound as e:
+            return Reason.UNKNOWN_SCHEMA_ID, str(e)
+        if schema.kind != "PROTOBUF":
+            return Reason.BROKEN_SCHEMA, f"schema {schema_id} is {schema.kind}, not PROTOBUF"
+        try:
+            return compile_schema(schema, self.registry, self.compiler)
+        except SchemaBroken as e:
+            return Reason.BROKEN_SCHEMA, str(e)
+
+
+class _Resting:
+    """Ids that were refused, and until when they are not asked for again."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._ids: dict[int, tuple[int, float, Refusal]] = {}
+
+    def among(self, ids: Iterable[int]) -> dict[int, Refusal]:
+        """Those of `ids` that rest, and why they were refused."""
+        now = self._clock()
+        known = ((one, self._ids.get(one)) for one in ids)
+        return {one: found[2] for one, found in known if found is not None and now < found[1]}
+
+    def rest(self, schema_id: int, why: Refusal) -> None:
+        times = self._ids.pop(schema_id, (0, 0.0, why))[0]
+        if len(self._ids) >= RESTING:
+            del self._ids[next(iter(self._ids))]
+        rest = RESTS_SEC[min(times, len(RESTS_SEC) - 1)]
+        self._ids[schema_id] = (times + 1, self._clock() + rest, why)
+
+    def wake(self, schema_id: int) -> None:
+        self._ids.pop(schema_id, None)
+
+
+def registry_of(config: Pipeline) -> Registry:
+    """The pipeline's registry; a served one with a disk cache, below the state folder unless the file names another:
+    one for all streams of the pipeline, for a cache may be shared by processes."""
+    registry = config.registry
+    assert registry is not None  # the config's own rule
+    folder = _schema_cache(config)
+    if registry.url is not None and folder is not None:
+        registry = registry.model_copy(update={"cache": str(folder)})
+    return open_registry(registry)
+
+
+def schemas_of(config: Pipeline, keep: bool = True) -> Schemas:
+    """The pipeline's schemas; what was compiled once is kept (`keep`) in the same folder as the registry's answers."""
+    assert config.registry is not None  # the config's own rule
+    folder = _schema_cache(config) if keep else None
+    compiler = Compiler(Limits.of(config.registry), None if folder is None else folder / "compiled")
+    return Schemas(registry_of(config), compiler, config.registry.max_unknown_ids)
+
+
+def _schema_cache(config: Pipeline) -> Path | None:
+    if config.registry is not None and config.registry.cache is not None:
+        return Path(config.registry.cache)
+    state = local_path(config.whole_state)
+    return None if state is None else state / "schemas"

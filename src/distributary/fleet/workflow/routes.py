@@ -1,0 +1,177 @@
+"""Which routes a pipeline has, and what each costs: from its ledgers, its bronze table, its registry, or a list."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from distributary.config import DeltaSource, Pipeline
+from distributary.engine.messages.demux import EnvelopeReader, wrong_fields
+from distributary.engine.messages.envelopes import Envelopes
+from distributary.engine.schemas import LOOKUPS, Schemas
+from distributary.errors import BadInput, SchemaBroken, SourceMissing, StoreUnreadable
+from distributary.fleet.workflow.plan import ROUTE_ROWS, RouteLoad
+from distributary.names import route_of
+from distributary.running.bronze.table import open_bronze, route_keys
+from distributary.schemas.protobuf.protobuf import BadIndex, decoder_for
+from distributary.schemas.registry import Registry, open_registry
+from distributary.schemas.registry.compile import CompiledSchema
+from distributary.sources.bronze_rows import UNROUTED
+from distributary.state.ledger import Entry, is_batch
+from distributary.state.shares import all_entries
+from distributary.tables.append import open_table
+from distributary.tables.store import Store
+
+Where: TypeAlias = Literal["auto", "ledger", "bronze", "registry"]
+
+WINDOW_HOURS = 24.0
+"""Load is measured over the newest so many hours of the ledger."""
+_HOUR_MICROS = 3600e6
+
+
+@dataclass(frozen=True)
+class Found:
+    """Routes with their loads, and where they were found, in words."""
+
+    loads: tuple[RouteLoad, ...]
+    where: str
+
+
+def discover(config: Pipeline, where: Where = "auto", listed: Path | None = None) -> Found:
+    """The pipeline's routes with what the ledger knows of their load. `listed`: a file with a route a line.
+
+    `auto`: the ledger, and the source's partitions where it is partitioned by route; where neither has any, the
+    registry's subjects. Raises StoreUnreadable, SourceMissing, RegistryDown, BadInput.
+    """
+    store = Store.of(config.tables)
+    try:
+        entries = all_entries(config, store)
+    except (OSError, DeltaError) as e:
+        raise StoreUnreadable(path=config.state_root, detail=f"{type(e).__name__}: {e}") from e
+    known = {e.route for e in entries if e.route}
+    if listed is not None:
+        routes, said = read_list(listed), str(listed)
+    elif where == "registry":
+        routes, said = registry_routes(config), "the registry"
+    elif where == "bronze":
+        routes, said = bronze_routes(config, store), "the source's partitions"
+    elif where == "ledger":
+        routes, said = sorted(known), "the ledger"
+    elif where == "auto":
+        routes, said = _any(config, store, known)
+    else:
+        raise BadInput(detail=f"--routes-from {where}: allowed: {', '.join(get_args(Where))}")
+    return Found(tuple(measure(routes, entries)), said)
+
+
+def _any(config: Pipeline, store: Store, known: Iterable[str]) -> tuple[list[str], str]:
+    found, said = set(known), ["the ledger"]
+    try:
+        found |= set(bronze_routes(config, store))
+        said.append("the source's partitions")
+    except (BadInput, SourceMissing):
+        pass  # it is not partitioned by route, or not there yet
+    if not found and config.registry is not None:
+        return registry_routes(config), "the registry"
+    return sorted(found), " and ".join(said)
+
+
+def bronze_routes(config: Pipeline, store: Store) -> list[str]:
+    """The partitions of bronze, or of a Delta source, by its log alone. Raises SourceMissing, BadInput."""
+    if config.layout == "two_hop":
+        bronze = open_bronze(config, store)
+        if bronze is None:
+            raise SourceMissing(source=config.bronze_path, what="Delta table. Hop 1 makes it: run FILE --hop 1")
+        # A key that was cut for its length says no route; the ledger knows it once a batch was written.
+        keys = (key for key in route_keys(bronze) if key and key != UNROUTED)
+        return sorted({route for key in keys if (route := route_of(key)) is not None})
+    source = config.source
+    if not isinstance(source, DeltaSource):
+        raise BadInput(detail=f"--routes-from bronze: the source is {source.type}; allowed with source.type delta")
+    table = open_table(source.path, store)
+    if table is None:
+        raise SourceMissing(source=source.path, what="Delta table. Check source.path, or write to it first.")
+    column = config.envelope.route
+    if config.envelope.format != "columns" or column not in table.metadata().partition_columns:
+        has = ", ".join(table.metadata().partition_columns) or "nothing"
+        raise BadInput(
+            detail=f"--routes-from bronze: {source.path} is partitioned by {has}, not by {column}. "
+            "Use --routes-from registry, or --routes FILE"
+        )
+    return sorted({r for r in _partition_values(table, column) if r})
+
+
+def _partition_values(table: DeltaTable, column: str) -> Iterable[str | None]:
+    actions = pa.table(table.get_add_actions(flatten=True))
+    name = f"partition.{column}"
+    return (None if v is None else str(v) for v in actions.column(name).to_pylist()) if len(actions) else ()
+
+
+def registry_routes(config: Pipeline) -> list[str]:
+    """Subjects that are no envelope's, without a `-value`: the name of a route, as far as subjects follow routes."""
+    assert config.registry is not None
+    registry = open_registry(config.registry)
+    subjects = [subject for subject in registry.subjects() if not subject.endswith("-key")]
+    envelopes = _envelope_subjects(config, registry, subjects)
+    return sorted({s.removesuffix("-value") for s in subjects if s not in envelopes} - {""})
+
+
+def _envelope_subjects(config: Pipeline, registry: Registry, subjects: Sequence[str]) -> set[str]:
+    """The subject that the pipeline names; where it names none, those whose newest schema has an envelope's fields."""
+    if config.envelope_subject is not None or config.envelope.format != "protobuf":
+        return {config.envelope_subject or ""}
+    schemas = Schemas(registry)
+    reader = Envelopes(config, schemas).begin()
+    with ThreadPoolExecutor(LOOKUPS) as pool:
+        ids = dict(zip(subjects, pool.map(lambda s: registry.latest(s).schema.id, subjects), strict=True))
+    compiled, _ = schemas.resolve(ids.values())
+    return {s for s, i in ids.items() if i in compiled and _is_envelope(compiled[i], reader)}
+
+
+def _is_envelope(schema: CompiledSchema, reader: EnvelopeReader) -> bool:
+    try:
+        return wrong_fields(decoder_for(schema, reader.message or "0").columns, reader) is None
+    except (BadIndex, SchemaBroken, KeyError):
+        return False
+
+
+def read_list(path: Path) -> list[str]:
+    """A route a line; empty lines are left out. Raises BadInput."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as e:
+        raise BadInput(detail=f"--routes {path} cannot be read: {e}") from e
+    routes = [line for line in lines if line]
+    if len(set(routes)) < len(routes):
+        raise BadInput(
+            detail=f"--routes {path}: {sorted({r for r in routes if routes.count(r) > 1})[0]!r} is there twice"
+        )
+    return routes
+
+
+def measure(routes: Sequence[str], entries: Sequence[Entry]) -> list[RouteLoad]:
+    """Each route's work an hour, over the ledger's newest hours: its rows, and a number for each batch it is in."""
+    batches = [e for e in entries if is_batch(e.stream) and e.finished_at]
+    newest = max((e.finished_at for e in batches), default=0)
+    recent = [e for e in batches if e.route and e.finished_at >= newest - WINDOW_HOURS * _HOUR_MICROS]
+    oldest = min((e.finished_at for e in recent), default=newest)
+    # A pipeline that has run for a minute is not measured by the hour.
+    hours = max((newest - oldest) / _HOUR_MICROS, 1 / 60)
+    rows: dict[str, int] = defaultdict(int)
+    work: dict[str, int] = defaultdict(int)
+    for entry in recent:
+        rows[str(entry.route)] += entry.rows_in
+        work[str(entry.route)] += entry.rows_in + ROUTE_ROWS * entry.batches
+    seen = {str(e.route) for e in batches if e.route}
+    return [
+        RouteLoad(r, work[r] / hours, rows[r] / hours / 3600) if r in seen else RouteLoad(r)
+        for r in dict.fromkeys(routes)
+    ]

@@ -1,0 +1,1 @@
+"""What mends tables: replay of the quarantine, rebuilding, reconciling, clean-up."""

@@ -1,0 +1,107 @@
+"""Removes what a pipeline made and nothing else: its tables, views, checkpoints and state, together.
+
+A name is never enough. A table goes only if it says itself that this pipeline made it for this route, and its log holds
+no batch of a stream that this pipeline does not know; it is asked again right before it goes. Tables go first and the
+ledger last, so an interrupted clean-up can be repeated; until it is, no run begins (`state.cleaning`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from distributary.config import Pipeline
+from distributary.errors import BadInput
+from distributary.repair.clean.books import Books
+from distributary.repair.clean.plan import Kept, Target, planned
+from distributary.repair.clean.proof import why_keep
+from distributary.repair.clean.removal import remove
+from distributary.running.bronze.table import HOP_1
+from distributary.running.catalog import CatalogEntry, drop_names
+from distributary.running.pipeline import session_of
+from distributary.state.cleaning import begin
+from distributary.state.lock import only_run
+from distributary.state.shares import parts
+from distributary.tables.store import Store, local_path
+
+__all__ = ["CatalogEntry", "CleanPlan", "Kept", "Target", "apply", "clean", "forget_names"]
+
+_LOCKS = ("run", "replay", "supervisor")
+
+
+@dataclass(frozen=True)
+class CleanPlan:
+    """What would be removed, in this order, and what stays. `catalog`: names to drop, which takes Spark. `hop_2`: only
+    what hop 2 made."""
+
+    pipeline: str
+    remove: tuple[Target, ...]
+    kept: tuple[Kept, ...]
+    catalog: tuple[CatalogEntry, ...]
+    config: Pipeline = field(repr=False, compare=False)
+    hop_2: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "remove": [asdict(target) for target in self.remove],
+            "kept": [asdict(kept) for kept in self.kept],
+            "catalog": [asdict(entry) for entry in self.catalog],
+        }
+
+
+def clean(config: Pipeline, *, hop_2: bool = False) -> CleanPlan:
+    """Say what would be removed; touches nothing. `hop_2`: of two hops, leave bronze and hop 1 as they are, so that
+    hop 2 begins anew from bronze. Raises AlreadyRunning, StoreUnreadable, BadInput."""
+    with _at_rest(config, hop_2, make=False):
+        books = Books(config)
+        if hop_2 and books.config.layout != "two_hop":
+            raise BadInput(detail=f"clean --hop 2: layout {books.config.layout} has one hop; only two_hop has two")
+        found = planned(books, hop_2)
+    return CleanPlan(config.pipeline, tuple(found.remove), tuple(found.kept), tuple(found.catalog), config, hop_2)
+
+
+def forget_names(plan: CleanPlan) -> CleanPlan:
+    """Take the plan's names out of the catalog, views first; starts Spark where there are any. A name that stands for
+    something else stays. Raises JavaMissing, EnvironmentFault."""
+    if not plan.catalog:
+        return plan
+    dropped, others = drop_names(session_of(plan.config), plan.catalog)
+    kept = (*plan.kept, *(Kept(entry.name, reason) for entry, reason in others))
+    return replace(plan, catalog=tuple(dropped), kept=kept)
+
+
+def apply(plan: CleanPlan) -> CleanPlan:
+    """Remove it. Returns what was removed and what stayed: a table that is not ours any more stays too.
+
+    Raises AlreadyRunning, StoreUnreadable, OSError (something could not be deleted; repeat it).
+    """
+    with _at_rest(plan.config, plan.hop_2, make=bool(plan.remove)):
+        books = Books(plan.config)
+        removed: list[Target] = []
+        kept = list(plan.kept)
+        if any(t.kind == "table" for t in plan.remove) and books.has_state:
+            tables = {**books.intent.tables, **{t.path: t.route for t in plan.remove if t.kind == "table"}}
+            begin(books.config, tables, books.streams, books.store)
+        for target in plan.remove:
+            reason = why_keep(books, target.path, target.route) if target.kind == "table" else None
+            if reason:
+                kept.append(Kept(target.path, reason))
+                continue
+            remove(target, books.config, books.store)
+            removed.append(target)
+    return replace(plan, remove=tuple(removed), kept=tuple(kept))
+
+
+@contextmanager
+def _at_rest(config: Pipeline, hop_2: bool, *, make: bool) -> Iterator[None]:
+    """Neither a run nor a replay is on while this lasts. `make`: make lock files too, not only ask those there are."""
+    with ExitStack() as held:
+        for part in parts(config, Store.of(config.tables)):
+            folder = local_path(part.state_root)
+            for name in (*_LOCKS, *(() if hop_2 else (HOP_1,))):
+                if folder is not None and ((folder / f"{name}.lock").exists() or (make and folder.is_dir())):
+                    held.enter_context(only_run(part.state_root, part.pipeline, name))
+        yield

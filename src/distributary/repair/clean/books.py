@@ -1,0 +1,122 @@
+"""What a pipeline wrote down as its own: its states, its streams, its tables."""
+
+from __future__ import annotations
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from distributary.config import Pipeline
+from distributary.errors import StoreUnreadable
+from distributary.running.bronze.table import hop_1_checkpoint
+from distributary.state import layout
+from distributary.state.checkpoint import readable_stream_id
+from distributary.state.cleaning import begun
+from distributary.state.ledger import Entry, totals
+from distributary.state.shares import all_entries, parts
+from distributary.tables import append
+from distributary.tables.append import Owner
+from distributary.tables.files import names_in
+from distributary.tables.store import Store, join
+
+
+class Books:
+    """Read once, at the beginning. `config`: with the layout that its streams have followed, whatever the file says
+    now: that is what made the tables."""
+
+    def __init__(self, config: Pipeline) -> None:
+        """Raises StoreUnreadable."""
+        self.store = Store.of(config.tables)
+        try:
+            self.config = self._as_it_ran(config)
+            self.intent = begun(config, self.store)
+            self.parts = parts(self.config, self.store)
+            self.owner = self._ledger_owner()
+            self.entries = self._entries()
+            self.hop_1 = readable_stream_id(hop_1_checkpoint(self.config), self.store)
+            self.streams = self._streams()
+            self.has_state = bool(self.names(self.config.state_root))
+        except (OSError, DeltaError) as e:
+            raise StoreUnreadable(path=config.state_root, detail=f"{type(e).__name__}: {e}") from e
+        self.made = {table for e in totals(self.entries).values() if e.created for table in (e.table, e.merged)}
+        self.made |= set(self.intent.tables)
+        self.bronze_is_ours = self._has_our_bronze()
+
+    def _as_it_ran(self, config: Pipeline) -> Pipeline:
+        kept = (layout.kept_layout(part, self.store) for part in parts(config, self.store))
+        found = next((name for name in kept if name is not None), None)
+        return config if found is None else config.model_copy(update={"layout": found.split(" ")[0]})
+
+    def _ledger_owner(self) -> Owner | None:
+        if self.intent.pipeline is not None:
+            return Owner(self.intent.pipeline, "")
+        ledgers = (append.open_table(join(part.state_root, "ledger"), self.store) for part in self.parts)
+        table = next((table for table in ledgers if table is not None), None)
+        return None if table is None else Owner.of(table)
+
+    def _entries(self) -> list[Entry]:
+        """Of all the streams that the pipeline has had."""
+        try:
+            return all_entries(self.config, self.store)
+        except DeltaError:
+            if self.intent.pipeline is not None:  # a clean-up died while it removed a ledger itself
+                return []
+            raise
+
+    def _streams(self) -> set[str]:
+        """Ids of this pipeline's streams, also of one that died in its first batch."""
+        known = {e.stream for e in self.entries} | self.intent.streams
+        for part in self.parts:
+            known |= set(self.names(join(part.state_root, "plans")))
+            if self.config.checkpoint is None and (own := readable_stream_id(part.checkpoint_path, self.store)):
+                known.add(own)
+        if self.hop_1 is not None and self._writes_bronze(self.hop_1):
+            known.add(self.hop_1)
+        return known
+
+    def _writes_bronze(self, stream: str) -> bool:
+        if self.config.checkpoint is None:
+            return True
+        table = append.open_table(self.config.bronze_path, self.store)
+        return table is not None and append.committed_batch(table, stream) >= 0
+
+    def _has_our_bronze(self) -> bool:
+        """A declarative pipeline counts in its bronze, and its ledger names it by the table's own id."""
+        if self.config.layout != "declarative":
+            return False
+        from distributary.declarative.datasets import Datasets
+
+        datasets = Datasets.of(self.config)
+        table = self._open(datasets.uri(datasets.bronze))
+        return table is not None and str(table.metadata().id) in self.streams
+
+    # -- tables --------------------------------------------------------------------------------------------
+
+    def tables(self) -> list[tuple[str, str | None]]:
+        """(path, route) of what may be ours: tables in the ledger, bronze, tables that an interrupted clean-up had
+        begun to remove, and tables below the root that name this pipeline: a first batch that died has made tables
+        without having come to the ledger. A table of all routes has none."""
+        config = self.config
+        found = dict(self.intent.tables)
+        for entry in totals(self.entries).values():
+            for path in (entry.table, entry.merged):
+                if path:
+                    found[path] = None if path == config.wide_path else entry.route
+        root = config.tables.root
+        for path in (config.bronze_path, *(join(root, name) for name in self.names(root))):
+            if path not in found and (owner := self.owner_of(path)) and owner.pipeline == config.pipeline:
+                found[path] = owner.route or None
+        return sorted(found.items())
+
+    def owner_of(self, path: str) -> Owner | None:
+        table = self._open(path)
+        return None if table is None else Owner.of(table)
+
+    def _open(self, path: str) -> DeltaTable | None:
+        try:
+            return append.open_table(path, self.store)
+        except (DeltaError, OSError):
+            return None
+
+    def names(self, folder: str) -> list[str]:
+        """As `names_in`."""
+        return names_in(folder, self.store)

@@ -1,0 +1,49 @@
+"""Names that a pipeline gave its tables in the catalog: of tables, and of the views over them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+
+from distributary.names import quoted, quoted_parts
+from distributary.repair.clean.books import Books
+from distributary.running import views
+from distributary.running.catalog import CatalogEntry, last_part, living_rows, view_name
+from distributary.state.ledger import totals
+
+
+def names_of(books: Books, removed: Collection[str]) -> Iterator[CatalogEntry]:
+    """The names of the tables that are removed; views first. Raises OSError."""
+    config = books.config
+    if config.layout == "declarative":
+        yield from _of_datasets(books, removed)
+        return
+    if config.tables.database is None:
+        return
+    schema = quoted_parts(config.tables.database)
+    if config.wide_path in removed:
+        for name, text in views.kept(config, books.store).items():
+            yield CatalogEntry(f"{schema}.{quoted(name)}", config.wide_path, text)
+    for entry in totals(books.entries).values():
+        view, merged = view_name(config, entry), entry.merged
+        if view is not None and merged is not None and merged in removed:
+            yield CatalogEntry(f"{schema}.{quoted(view)}", merged, living_rows(schema, merged))
+    for path in sorted(removed):
+        if path != config.bronze_path:
+            yield CatalogEntry(f"{schema}.{quoted(last_part(path))}", path)
+
+
+def _of_datasets(books: Books, removed: Collection[str]) -> Iterator[CatalogEntry]:
+    """A metastore below the state goes with it; in one of the user's own, the names are to be dropped."""
+    from distributary.declarative.datasets import Datasets, state_folder
+    from distributary.declarative.server import METASTORES
+    from distributary.declarative.views import VIEWS_FILE
+
+    config, datasets = books.config, Datasets.of(books.config)
+    if not any(key in config.spark.conf for key in METASTORES):
+        return
+    texts: dict[str, str] = json.loads(books.store.get(state_folder(config), VIEWS_FILE) or b"{}")
+    for name, text in texts.items():
+        yield CatalogEntry(datasets.sql(name), datasets.uri(name), text)
+    for path in sorted(removed):
+        yield CatalogEntry(datasets.sql(last_part(path)), path)

@@ -1,0 +1,171 @@
+"""What goes, in which order, and what stays and why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from distributary.errors import CheckpointDamaged
+from distributary.repair.clean.books import Books
+from distributary.repair.clean.named import names_of
+from distributary.repair.clean.proof import UNREADABLE, why_keep
+from distributary.running.bronze.table import hop_1_checkpoint
+from distributary.running.catalog import CatalogEntry, last_part
+from distributary.state import cleaning, layout
+from distributary.state.checkpoint import TOPICS_FILE, stream_id
+from distributary.state.streams import read_streams
+from distributary.tables.append import Owner
+from distributary.tables.store import join, local_path
+
+LAST_STATE_ENTRIES = (
+    *("ledger", "streams.json", layout.FILE, cleaning.FILE),
+    *("division.lock", "replay.lock", "supervisor.lock", "hop1.lock", "run.lock"),
+)
+STATE_ENTRIES = (
+    *("checkpoint", "declarative", "plans", "quarantine", "files", "parts", "resync", "schemas", "views"),
+    *("shares", "by_route", "hop1", "reset.json", "restart", TOPICS_FILE, *LAST_STATE_ENTRIES),
+)
+_HOP_1_ENTRIES = ("hop1", "hop1.lock", "schemas")
+_CHECKPOINT_ENTRIES = ("offsets", "commits", "sources", "state", ".metadata.crc", "metadata")
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Target:
+    """Something that goes. `entries`: only these names in the folder `path`; None: the whole folder."""
+
+    kind: Literal["table", "checkpoint", "state"]
+    path: str
+    route: str | None = None
+    entries: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Something that stays, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass
+class Planned:
+    remove: list[Target] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
+    catalog: list[CatalogEntry] = field(default_factory=list)
+
+
+def is_one_of(name: str, entries: Collection[str]) -> bool:
+    """Also what a process left half written under one of these names (`Store.put_whole`)."""
+    return name in entries or (name.endswith(".tmp") and name[1 : -len(".tmp")] in entries)
+
+
+def planned(books: Books, hop_2: bool = False) -> Planned:
+    """`hop_2`: without what hop 1 made. Raises OSError."""
+    root = books.config.state_root
+    if books.owner is not None and books.owner != Owner(books.config.pipeline, ""):
+        return Planned(kept=[Kept(root, f"its ledger belongs to pipeline {books.owner.pipeline}")])
+    found = Planned()
+    tables = books.tables()
+    for path, route in tables:
+        if hop_2 and path == books.config.bronze_path:
+            found.kept.append(Kept(path, "hop 2 begins anew from it"))
+        elif reason := why_keep(books, path, route):
+            found.kept.append(Kept(path, reason))
+        elif books.names(path):
+            found.remove.append(Target("table", path, route))
+    found.catalog += names_of(books, {target.path for target in found.remove})
+    unread = [kept for kept in found.kept if kept.reason.startswith(UNREADABLE)]
+    stay = {kept.path for kept in found.kept}
+    flows = _flows(books, (last_part(path) for path, _ in tables if path not in stay))
+    for target, reason in (*_checkpoints(books, hop_2), *flows, *_state(books, hop_2)):
+        if unread:
+            reason = f"it says whose {unread[0].path} is; clean again once that can be read"
+        if reason:
+            found.kept.append(Kept(target.path, reason))
+        else:
+            found.remove.append(target)
+    found.kept += [*_others(books, found), *_logs(books)]
+    return found
+
+
+def _checkpoints(books: Books, hop_2: bool) -> Iterator[tuple[Target, str | None]]:
+    """Those of their own place: one below the state goes with the state."""
+    if books.config.checkpoint is None:
+        return
+    paths = [part.checkpoint_path for part in reversed(books.parts)]
+    for path in paths if hop_2 else [*paths, hop_1_checkpoint(books.config)]:
+        try:
+            own = stream_id(path, books.store)
+        except CheckpointDamaged as e:
+            yield Target("checkpoint", path, entries=_CHECKPOINT_ENTRIES), f"nobody can say whose it is: {e}"
+            continue
+        if own is not None:
+            reason = None if own in books.streams else f"it belongs to stream {own}, which this pipeline does not know"
+            yield Target("checkpoint", path, entries=_CHECKPOINT_ENTRIES), reason
+
+
+def _flows(books: Books, tables: Iterable[str]) -> Iterator[tuple[Target, str | None]]:
+    """Those of a declarative pipeline's own place. Nothing in them says whose they are: they go with their tables."""
+    if books.config.checkpoint is None or books.config.layout != "declarative":
+        return
+    from distributary.declarative.datasets import Datasets, flow_checkpoints, storage
+
+    place, names = storage(books.config), Datasets.of(books.config)
+    for table in tables:
+        path = flow_checkpoints(place, names, table)
+        if books.names(path):
+            yield Target("checkpoint", path), None
+
+
+def _state(books: Books, hop_2: bool) -> Iterator[tuple[Target, str | None]]:
+    path = books.config.state_root
+    if not books.has_state:
+        return
+    if hop_2:
+        entries = tuple(name for name in STATE_ENTRIES if name not in _HOP_1_ENTRIES)
+        yield Target("state", path, entries=entries), None if books.owner else "it holds no ledger of this pipeline"
+        return
+    if books.config.state is None:
+        yield Target("state", path), None
+        return
+    reason = None if books.owner else "it holds no ledger of this pipeline"
+    yield Target("state", path, entries=STATE_ENTRIES), reason
+
+
+def _others(books: Books, found: Planned) -> Iterator[Kept]:
+    """Folders that stay because they also hold what is not ours."""
+    if not found.remove:
+        return
+    root = books.config.tables.root
+    known = {target.path: target.entries for target in found.remove}
+    ours = known.keys() | {kept.path for kept in found.kept} | {join(root, "_distributary")}
+    for path in sorted({root} | {path for path, entries in known.items() if entries is not None}):
+        entries = known.get(path) or ()
+        names = (name for name in books.names(path) if not is_one_of(name, entries))
+        rest = [name for name in names if not _is_ours(books, join(path, name), ours)]
+        if rest:
+            more = f" and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else ""
+            yield Kept(path, f"it also holds {', '.join(rest[:_SHOWN])}{more}")
+
+
+def _is_ours(books: Books, path: str, ours: Collection[str]) -> bool:
+    """It is ours, or holds only what is: the folder of bronze tables, of the checkpoints of shares."""
+    if path in ours:
+        return True
+    if not any(one.startswith(f"{path}/") for one in ours):
+        return False
+    return all(_is_ours(books, join(path, name), ours) for name in books.names(path))
+
+
+def _logs(books: Books) -> Iterator[Kept]:
+    """Where `workflow local` wrote its logs, if on this machine."""
+    config = books.config
+    folders = {
+        str(Path(r.log).parent) for r in read_streams(config.state_root, books.store) if r.log not in (None, "-")
+    }
+    for folder in sorted(folders):
+        if Path(folder).is_dir() and local_path(config.state_root) is not None:
+            yield Kept(folder, "logs of its streams; delete them yourself")

@@ -1,0 +1,82 @@
+"""Whose is a table? Why one must stay, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow.fs as pafs
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from distributary.repair.clean.books import Books
+from distributary.running.bronze.ingest import ENVELOPES
+from distributary.running.bronze.table import has_rows, hop_1_state
+from distributary.state.ledger import MERGE, RESYNC
+from distributary.tables import append
+from distributary.tables.append import Owner
+from distributary.tables.files import filesystem
+from distributary.tables.store import engine_uri, local_path
+
+UNREADABLE = "it cannot be read"
+_OWN_WORK = ("replay-", "reconcile-", RESYNC, RESYNC.rstrip("-"), MERGE)
+"""Marks of a pipeline's own work beside its streams begin so."""
+
+
+def why_keep(books: Books, path: str, route: str | None) -> str | None:
+    """Why the table at `path` must stay; None when it is ours (or half removed, or not there)."""
+    local = local_path(path)
+    if local is not None and local.is_symlink():
+        return "it is a symbolic link"
+    if not any(_place(path).startswith(f"{_place(ours)}/") for ours in (books.config.tables.root, *_apart(books))):
+        # The ledger of a lake that was copied names the tables of the lake that it was copied from.
+        return f"it is not below tables.root ({books.config.tables.root}): clean it with the file that made it"
+    try:
+        table = append.open_table(path, books.store)
+        if table is None:
+            return None if path in books.intent.tables or not books.names(path) else "it is not a table"
+        owner = Owner.of(table)
+        if owner is None:
+            return "it was not made by distributary; the rows that this pipeline added stay in it"
+        if owner != Owner(books.config.pipeline, route or ""):
+            return f"it belongs to pipeline {owner.pipeline}, route {owner.route!r}"
+        return _not_proven(books, path, table) or _inside(books, path)
+    except (DeltaError, OSError) as e:
+        return f"{UNREADABLE}: {e}"
+
+
+def _place(uri: str) -> str:
+    local = local_path(uri)
+    return engine_uri(uri).rstrip("/") if local is None else str(local.absolute())
+
+
+def _apart(books: Books) -> Iterator[str]:
+    if books.config.layout == "two_hop":
+        yield books.config.bronze_path.rsplit("/", 1)[0]
+
+
+def _not_proven(books: Books, path: str, table: DeltaTable) -> str | None:
+    # A second pass over a batch of change files marks its commits with the stream and a number.
+    apps = {app.split("+", 1)[0] for app, _ in append.history_marks(table)}
+    others = sorted(app for app in apps if app not in books.streams and not app.startswith(_OWN_WORK))
+    if others:
+        return f"stream {others[0]} has written to it, which this pipeline does not know"
+    if path in books.made or apps & books.streams or str(table.metadata().id) in books.streams or books.bronze_is_ours:
+        return None
+    if path == books.config.bronze_path and _is_filled_by_us(books, table):
+        return None
+    return "the ledger does not say that this pipeline made it"
+
+
+def _is_filled_by_us(books: Books, table: DeltaTable) -> bool:
+    """Bronze is written by Spark's own sink, whose only mark is the id of hop 1's stream."""
+    if books.hop_1 is not None:
+        return append.committed_batch(table, books.hop_1) >= 0 or not has_rows(table)
+    # Hop 1 was reset: it had been let in to this table before.
+    return books.store.get(hop_1_state(books.config), ENVELOPES) is not None
+
+
+def _inside(books: Books, path: str) -> str | None:
+    found = filesystem(path, books.store).get_file_info(pafs.FileSelector("", recursive=True))
+    parts = [f.path.split("/") for f in found]
+    nested = next((p for p in parts if "_distributary" in p or "_delta_log" in p[1:]), None)
+    return None if nested is None else f"something else lies in it: {'/'.join(nested)}"

@@ -1,0 +1,65 @@
+"""Taking folders away, whole or by the names that are ours."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection
+
+import pyarrow.fs as pafs
+
+from distributary.config import Pipeline
+from distributary.repair.clean.plan import LAST_STATE_ENTRIES, Target, is_one_of
+from distributary.tables.files import filesystem, names_in
+from distributary.tables.store import Store, join, local_path
+
+
+def remove(target: Target, config: Pipeline, store: Store) -> None:
+    """Remove a target, and the folders above it that are empty then and were made for it. Raises OSError."""
+    names = names_in(target.path, store)
+    if target.entries is not None:
+        names = [name for name in names if is_one_of(name, target.entries)]
+    if target.kind == "state":
+        names.sort(key=lambda n: LAST_STATE_ENTRIES.index(n) if n in LAST_STATE_ENTRIES else -1)
+    for name in names:
+        delete(target.path, name, store)
+    _remove_if_empty(target.path)
+    _remove_empty_above(target.path, {join(config.tables.root, n) for n in ("_distributary", "_bronze")})
+    if config.checkpoint is not None and target.path.startswith(f"{config.checkpoint.rstrip('/')}/"):
+        _remove_empty_between(target.path, config.checkpoint.rstrip("/"))
+
+
+def delete(folder: str, name: str, store: Store) -> None:
+    """Delete an entry with all below it. Raises OSError."""
+    local = local_path(folder)
+    if local is not None:
+        entry = local / name
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink(missing_ok=True)
+        return
+    system = filesystem(folder, store)
+    if system.get_file_info(name).type == pafs.FileType.Directory:
+        system.delete_dir(name)
+    else:
+        system.delete_file(name)
+
+
+def _remove_empty_above(path: str, made: Collection[str]) -> None:
+    above = path.rsplit("/", 1)[0]
+    if above in made:
+        _remove_if_empty(above)
+
+
+def _remove_empty_between(path: str, top: str) -> None:
+    """`shares/1/c1` below a checkpoint of its own place."""
+    while (path := path.rsplit("/", 1)[0]) and path.startswith(f"{top}/"):
+        _remove_if_empty(path)
+    _remove_if_empty(top)
+
+
+def _remove_if_empty(path: str) -> None:
+    """Object stores have no empty folders."""
+    folder = local_path(path)
+    if folder is not None and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()

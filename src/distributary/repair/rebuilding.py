@@ -1,0 +1,119 @@
+"""The rows of one route, read from bronze once more and decoded into data files that no commit names yet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Set
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+
+from distributary.engine.messages.attempt import Attempt, Delivered, RouteFault
+from distributary.engine.messages.decode import fit
+from distributary.engine.messages.micro_batch import Fanout
+from distributary.engine.messages.orders import Orders, Special
+from distributary.engine.packing import Packing
+from distributary.engine.replay import Replay
+from distributary.errors import BadInput
+from distributary.tables.datafile import DataFile
+from distributary.tables.evolve import Evolution
+
+
+@dataclass
+class Built:
+    """Rows of one route, outside of any table. `files`: of its table, of `rows` rows; `bad`: of the quarantine, of
+    `kept` rows. `evolution`: what the table's columns become."""
+
+    rows_in: int = 0
+    rows: int = 0
+    kept: int = 0
+    tombstones: int = 0
+    schema_ids: Counter[int] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    decoders: dict[int, str] = field(default_factory=dict)
+    files: list[DataFile] = field(default_factory=list)
+    bad: list[DataFile] = field(default_factory=list)
+    evolution: Evolution | None = None
+
+
+class _Rebuilding(Attempt):
+    """An Attempt of which every route's files are left to its caller."""
+
+    table: DeltaTable | None = None
+    evolution: Evolution | None = None
+
+    def _of_the_driver(self, packing: Packing) -> Set[str]:
+        return self.writers.keys()
+
+    def _columns(self, route: str) -> pa.Schema | None:
+        return self.orders.columns(route, self.table)
+
+    def _prepare_shared(self, routes: Collection[str]) -> set[str]:
+        for route in routes:
+            try:
+                self.evolution = self.orders.evolve(route, None, self._columns(route), self._incoming(route))
+            except BaseException as e:
+                raise self._fault(route, e) from e
+            self._special(route, Special("files", self.evolution.schema))
+        return set()
+
+    def _commit_shared(self, done: Delivered) -> None:
+        for outcome in done.outcomes.values():
+            self._none_failed(outcome)
+
+
+def build(fanout: Fanout, rows: DataFrame | None, route: str, table: DeltaTable | None, orders: Orders) -> Built:
+    """Decode `rows` (as hop 2 reads them) by Spark's tasks. Raises BadInput (rows that break an expectation of the
+    strict kind), Outage."""
+    if rows is None:
+        return Built()
+    try:
+        with fanout.cut(rows, {}) as chunks:
+            writers = chunks.writers()
+            compiled, refused = fanout.schemas.resolve({i for found in writers.values() for i, _ in found})
+            orders = replace(orders, refused={**orders.refused, **refused})
+            attempt = _Rebuilding(fanout.spark, fanout.store, fanout.by_spark, set(), chunks, writers, orders, compiled)
+            attempt.table = table
+            done = attempt.run()
+    except RouteFault as e:
+        raise BadInput(detail=f"{route} cannot be rebuilt: {e.why}") from e
+    return _built(route, done, attempt.evolution)
+
+
+def _built(route: str, done: Delivered, evolution: Evolution | None) -> Built:
+    early = Counter(done.bad.get(route, {}))
+    found = Built(tombstones=done.tombstones.get(route, 0), bad=done.quarantine, evolution=evolution)
+    found.reasons = early
+    if (outcome := done.outcomes.get(route)) is not None:
+        found.reasons = early + Counter(outcome.reasons)
+        found.rows, found.files, found.decoders = outcome.rows_written, outcome.files, outcome.decoders
+        found.schema_ids = Counter(outcome.schema_ids)
+    found.kept = found.reasons.total()
+    found.rows_in = found.rows + found.kept
+    return found
+
+
+def add_returned(built: Built, replay: Replay, route: str, table: DeltaTable | None, orders: Orders) -> None:
+    """Add to `built` the rows that had no route when they came, so that bronze does not have them under this one: a
+    replay has brought them into the route's table.
+
+    Raises BadInput when one of them does not decode any more, DeltaError, OSError.
+    """
+    rows = replay.from_envelopes(route)
+    if rows is None:
+        return
+    decoded, _ = replay.decode(route, rows)
+    before = built.evolution.schema if built.evolution is not None else orders.columns(route, table)
+    fitted = fit(route, decoded, before, orders)
+    if fitted.rows != rows.num_rows:
+        lost = rows.num_rows - fitted.rows
+        raise BadInput(detail=f"{route}: {lost} rows that a replay had brought into its table do not decode any more")
+    widened = built.evolution.widened if built.evolution is not None else ()
+    changed = fitted.evolution.changed or (built.evolution is not None and built.evolution.changed)
+    built.evolution = Evolution(fitted.evolution.schema, changed, (*widened, *fitted.evolution.widened), ())
+    built.files.append(orders.write(route, fitted.table))
+    built.rows_in += fitted.rows
+    built.rows += fitted.rows
+    built.schema_ids.update(fitted.schema_ids)

@@ -1,0 +1,30 @@
+"""A replay of everything that a pipeline has kept aside: stream by stream, each into the books of its own."""
+
+from __future__ import annotations
+
+from distributary.config import DatastreamSource, Pipeline
+from distributary.engine.replay import ReplayReport
+from distributary.running.pipeline import Run, session_of
+from distributary.state.cleaning import at_work
+from distributary.state.shares import parts
+from distributary.tables import append
+from distributary.tables.quarantine import quarantine_uri
+from distributary.tables.store import Store
+
+
+def replay(config: Pipeline, route: str | None = None) -> ReplayReport:
+    """Bring back the rows of one route, or of all. Raises AlreadyRunning, CleanUnfinished, StoreDown,
+    RegistryDown."""
+    store, total = Store.of(config.tables), ReplayReport()
+    for part in parts(config, store):
+        kept = append.open_table(quarantine_uri(part.state_root), store) is not None
+        if not kept and not isinstance(config.source, DatastreamSource):
+            continue
+        with at_work(part, store, "replay"):
+            found = Run(part, session_of(part), lambda _: None).replay.run(route)
+        for name, rows in found.rows.items():
+            total.rows[name] = total.rows.get(name, 0) + rows
+        for name, rows in found.left.items():
+            total.left[name] = total.left.get(name, 0) + rows
+        total.failed.update(found.failed)
+    return total

@@ -1,0 +1,217 @@
+"""A merged table built anew from its log, beside the old one, and put in its place in one commit.
+
+Others may run meanwhile: readers see the old rows until the commit, and what a run merges in between is merged into the
+new rows too, before they take over. A rebuild that dies has changed nothing; repeat it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from distributary.changes.reduce import reduce_rows
+from distributary.config import Pipeline
+from distributary.engine.changes.gather import Gathered, by_share, in_share, shares_of
+from distributary.engine.changes.keys import NEWEST, key_columns, key_types, newest_key_columns, whole, with_types
+from distributary.engine.changes.log import payload_schema
+from distributary.engine.changes.logs import bytes_of, log_rows
+from distributary.engine.changes.merging import absent, of_one_log
+from distributary.engine.changes.micro_batch import Behind, about
+from distributary.engine.changes.names import Named
+from distributary.engine.changes.orders import ORIGIN, ChangeOutcome
+from distributary.engine.changes.orphans import resolve, split
+from distributary.errors import BadInput, StoreDown, StoreUnreadable
+from distributary.state.cleaning import check_not_begun
+from distributary.state.ledger import RESYNC, Entry, Ledger, read_entries, totals
+from distributary.tables import append
+from distributary.tables.append import Mark, Owner
+from distributary.tables.datafile import DataFile, write_data_file
+from distributary.tables.evolve import Policy, evolve
+from distributary.tables.files import TableFiles, file_names
+from distributary.tables.merge_rows import as_merged
+from distributary.tables.store import Store
+from distributary.tables.swap import replace_rows
+
+SWAPS = 20
+"""How often a rebuild lets a run merge in between before it gives up."""
+
+
+@dataclass
+class Rebuilt:
+    """What a rebuild did. `rows`: of the merged table now, tombstones among them. `added`: keys that it did not have
+    before. `caught_up`: how often a run had merged meanwhile."""
+
+    route: str
+    table: str
+    rows: int = 0
+    events: int = 0
+    passes: int = 0
+    caught_up: int = 0
+    unknown: int = 0
+    files: list[DataFile] = field(default_factory=list)
+
+
+def known_route(config: Pipeline, route: str) -> Behind:
+    """Source table and keys of a route that the ledger knows; keys of the pipeline file come first.
+
+    Raises BadInput for a route without a key, or one that nobody has seen.
+    """
+    store = Store.of(config.tables)
+    try:
+        sums = totals(read_entries(config.state_root, store))
+    except (OSError, DeltaError) as e:
+        raise StoreUnreadable(path=config.state_root, detail=append.in_words(e)) from e
+    found = about(sums[route]) if route in sums else None
+    if found is None:
+        known = ", ".join(sorted(r for r in sums if r)) or "none yet"
+        raise BadInput(detail=f"no events of {route!r} have come; known source tables: {known}")
+    keys = Named.of(config).keys(found.source, found.keys)
+    if not keys:
+        raise BadInput(detail=f"{route} has no key, so it has no merged table; give tables.routes.{route}.keys")
+    return Behind(found.source, keys, found.brought)
+
+
+def rebuild(config: Pipeline, route: str, known: Behind) -> Rebuilt:
+    """Rebuild the merged table of `route` from its log, by the keys of `known`; enters it into the ledger.
+
+    Raises BadInput (no log, or a table that Spark must write), LogBegunAnew, CleanUnfinished, StoreDown.
+    """
+    store, named = Store.of(config.tables), Named.of(config)
+    try:
+        check_not_begun(config, store)
+        ledger = Ledger(config.state_root, config.pipeline, store)
+        with of_one_log(route, str(named.merged(known.source))):
+            build = _Rebuild(config, ledger, route, known)
+            done = build.run()
+        # In the ledger it is one entry of its own: a table that was parked, for its keys, is not any more.
+        stream = f"{RESYNC}{uuid.uuid4()}"
+        log = named.log(known.source)
+        outcome = ChangeOutcome(route, log or "", "empty", source=known.source, keys=build.keys, merged=done.table)
+        outcome.keeps, outcome.brought = bool(known.brought), dict(known.brought)
+        more = outcome.more()
+        more["merge_state"] = "merged"
+        entries = [
+            Entry(stream, 0, route, table=log, state="merged", batches=0, **more),
+            Entry(stream, 0, None, batches=0),
+        ]
+        ledger.record(stream, 0, entries, {"rebuilt": done.rows})
+        return done
+    except (OSError, DeltaError) as e:
+        raise StoreDown(path=config.tables.root, detail=append.in_words(e)) from e
+
+
+class _Rebuild:
+    def __init__(self, config: Pipeline, ledger: Ledger, route: str, known: Behind) -> None:
+        self.config, self.ledger, self.store, self.route = config, ledger, ledger.store, route
+        self.keys, self.brought = known.keys, known.brought
+        named = Named.of(config)
+        log, merged = named.log(known.source), named.merged(known.source)
+        if log is None or merged is None:
+            raise BadInput(detail=f"{route}: a rebuild needs both tables; set tables.log and tables.merged")
+        self.log_uri, self.uri = log, merged
+        self.rules = named.rules(known.source, None)
+        self.owner = Owner(config.pipeline, route, known.keys)
+        self.report = Rebuilt(route, merged)
+
+    def run(self) -> Rebuilt:
+        for attempt in range(SWAPS):
+            log = append.open_owned(self.log_uri, self.owner, self.store)
+            table = append.open_owned(self.uri, self.owner, self.store)
+            if log is None:
+                raise BadInput(detail=f"{self.route}: there is no log table at {self.log_uri}")
+            if table is not None and (why := append.spark_needed(table)):
+                raise BadInput(detail=f"{self.uri}: it needs Spark's own writer ({why}), which a rebuild does not use")
+            schema = append.arrow_schema(log)
+            self.keys = key_columns(schema.names, self._keys_now(log))
+            self.types = key_types(schema, self.keys)
+            self.owner = replace(self.owner, keys=self.keys)
+            # The log first has each batch, so it holds all that the merged table does.
+            files = self._build(log, schema)
+            mark = self._mark(log, table)
+            if self._commit(table, files, mark):
+                return self.report
+            self.report.caught_up = attempt + 1
+        raise StoreDown(
+            path=self.uri, detail=f"a run has merged into it {SWAPS} times meanwhile; raise tables.merge_every"
+        )
+
+    def _keys_now(self, log: DeltaTable) -> tuple[str, ...]:
+        """The key by the settings, else as the newest event names it: a late file may still name the one before."""
+        if Named.of(self.config).own(self.route).keys is not None:
+            return self.keys
+        return newest_key_columns(TableFiles(log, self.log_uri, self.store).read_all(NEWEST)) or self.keys
+
+    def _commit(self, table: DeltaTable | None, files: Sequence[DataFile], mark: Mark) -> bool:
+        schema = self._schema()
+        if table is not None:
+            return replace_rows(self.uri, table, schema, files, self.owner, mark, self.store)
+        evolution = evolve(None, [schema], Policy())
+        try:
+            properties = self.config.tables.properties
+            append.commit_append(None, self.uri, evolution, files, mark, self.owner, self.store, properties)
+        except append.CommitConflict:
+            return False
+        return True
+
+    def _mark(self, log: DeltaTable, table: DeltaTable | None) -> Mark:
+        """The newest batch of the log that the rebuilt rows hold: a run goes on merging after it."""
+        stream = self.ledger.stream or "resync"
+        held = -1 if table is None else append.committed_batch(table, stream)
+        return Mark(stream, max(append.committed_batch(log, stream), held, 0))
+
+    # -- building ------------------------------------------------------------------------------------------
+
+    def _build(self, log: DeltaTable, schema: pa.Schema) -> list[DataFile]:
+        """The newest row of each key, as data files in the table's folder that no commit names yet."""
+        names = file_names(log)
+        shares = shares_of(bytes_of(log))
+        self._columns = schema
+        report = replace(self.report, rows=0, events=0, passes=shares, files=[])
+        orphans: list[pa.Table] = []
+        found: pa.Table | None = None
+        for number, pieces in enumerate(by_share(self._keyed(names, schema, orphans, report), self.keys, shares)):
+            gathered = Gathered(self.keys, self.rules.order, whole=self.rules.is_partial)
+            for piece in pieces:
+                gathered.add(piece)
+            held = gathered.rows()
+            if held is None:
+                continue
+            if orphans and found is None:
+                # For all shares: who has the row may be in another one, or have been beaten. The log has it.
+                places = [(self.log_uri, log)]
+                found, unknown = resolve(pa.concat_tables(orphans), held, self.keys, places, self.store)
+                report.unknown = unknown.num_rows
+            if found is not None:
+                held = pa.concat_tables([held, in_share(found, self.keys, number, shares)])
+            rows = self._reduced(held).drop_columns([ORIGIN])
+            if rows.num_rows:
+                rows = as_merged(rows, self.keys, self.rules)
+                report.rows += rows.num_rows
+                report.files.append(write_data_file(self.uri, rows, self.store))
+        self.report = report
+        return report.files
+
+    def _keyed(
+        self, names: Sequence[str], schema: pa.Schema, orphans: list[pa.Table], report: Rebuilt
+    ) -> Iterator[pa.Table]:
+        """The log's rows that have a key; the others go to `orphans`."""
+        for piece in log_rows(self.log_uri, names, self.store, schema):
+            report.events += piece.num_rows
+            rows, lost = split(whole(piece, self.types), self.keys)
+            if lost.num_rows:
+                orphans.append(lost)
+            yield rows
+
+    def _reduced(self, rows: pa.Table) -> pa.Table:
+        gaps = self.rules.gaps(absent(rows, self.brought))
+        return reduce_rows(rows, self.keys, self.rules.order, gaps).rows
+
+    def _schema(self) -> pa.Schema:
+        columns = with_types(payload_schema(self._columns), self.types)
+        plain = pa.schema([f for f in columns if f.name != ORIGIN])
+        return as_merged(plain.empty_table(), self.keys, self.rules).schema

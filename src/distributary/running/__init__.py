@@ -1,0 +1,1 @@
+"""A pipeline as streams that run: made from its file, hop by hop, with upkeep, views and names in a catalog."""

@@ -1,0 +1,235 @@
+"""Hop 1: source -> bronze, one stream, exactly once by Spark's own Delta sink.
+
+The sink writes (query id, batch id) into each commit of bronze and skips a batch that is there (Delta Lake,
+`DeltaSink`, transaction identifiers), so a crash at any moment is repaired by running the batch again. Nothing else is
+written: records without a route are in bronze too, and hop 2 brings them into the pipeline's quarantine.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.query import StreamingQuery
+
+from distributary.config import KafkaSource, Pipeline
+from distributary.engine.batch import BatchReport
+from distributary.engine.messages.envelopes import Envelopes
+from distributary.engine.schemas import schemas_of
+from distributary.errors import DistributaryError, StoreDown
+from distributary.running.bronze.table import Start, check_hop_1, hop_1_checkpoint, hop_1_state, make_bronze, schema_of
+from distributary.running.bronze.unwrap import Asked, unwrap_task
+from distributary.running.failures import SPARK_ERRORS, translated
+from distributary.running.pipeline import RESTARTS, build, rest_sec, source_stream, triggered
+from distributary.sources.bronze_rows import KEY
+from distributary.sources.kafka import describe_topics
+from distributary.state.checkpoint import lost_offsets, read_offsets, stream_id
+from distributary.state.identity import Place, SourceIdentity
+from distributary.state.journal import Refusals
+from distributary.state.ledger import Ledger
+from distributary.tables import append
+from distributary.tables.store import Store, join
+
+STREAM = "bronze"
+"""In place of a stream id in the reports of hop 1."""
+ENVELOPES = "envelopes.json"
+"""In hop 1's state folder: the ids of the envelope schemas that have come so far."""
+LOOK_SEC = 1
+ASK_AGAIN_SEC = 30.0
+"""So often an envelope schema that the registry did not have is asked for again."""
+_EARLIEST = -2
+
+
+class Ingest:
+    """Hop 1 of one pipeline, in this process."""
+
+    def __init__(self, config: Pipeline, spark: SparkSession, progress: Callable[[BatchReport], None]) -> None:
+        self.config = config
+        self.spark = spark
+        self.progress = progress
+        self.store = Store.of(config.tables)
+        self.envelopes = Envelopes(config, schemas_of(config))
+        self.refused: Refusals = {}
+        self.query: StreamingQuery | None = None
+        self._known: set[int] = set()
+        self._asked = Asked(join(hop_1_state(config), "asked"), self.store)
+        self.identity = SourceIdentity(config, self.store, Place(hop_1_state(config), hop_1_checkpoint(config)))
+        self._start: Start | None = None
+        self._outages = 0
+        self._stopping = threading.Event()
+
+    def go(self, once: bool) -> None:
+        """Run to the end (`once`), or until `stop`. Raises CheckpointLost, SourceDataLost, and what ends the stream."""
+        start = self._start or self.begin()
+        while not self._stopping.is_set():
+            try:
+                if self._run_query(start, once):
+                    return
+            except DistributaryError as e:
+                self._outages += 1
+                if not e.retryable or once or self._outages > RESTARTS:
+                    raise
+                self._stopping.wait(rest_sec(self._outages))
+
+    def stop(self) -> None:
+        """End it. A batch that is cut off is taken again by the next run; bronze has all of a batch or nothing."""
+        self._stopping.set()
+        if self.query is not None:
+            self.query.stop()
+
+    # -- before the first batch ----------------------------------------------------------------------------
+
+    def begin(self) -> Start:
+        """Make bronze, see whether the stream may go on. Raises as `go`."""
+        try:
+            table = make_bronze(self.config, self.store)
+            start = check_hop_1(self.config, table, self.store)
+            self._check_topics(table, start)
+            known = json.loads(self.store.get(hop_1_state(self.config), ENVELOPES) or b"[]")
+        except (OSError, DeltaError) as e:
+            raise StoreDown(path=self.config.bronze_path, detail=f"{type(e).__name__}: {e}") from e
+        self._learn(set(known) | self._newest())
+        self._start = start
+        return start
+
+    def _check_topics(self, table: DeltaTable, start: Start) -> None:
+        source, checkpoint = self.config.source, hop_1_checkpoint(self.config)
+        if not isinstance(source, KafkaSource):
+            return
+        stream = stream_id(checkpoint, self.store)
+        done = -1 if stream is None else append.committed_batch(table, stream)
+        offsets = read_offsets(checkpoint, self.store, done) or [] if done >= 0 else []
+        if start.offsets is not None:
+            offsets = [dict(start.offsets)]
+        if lost := lost_offsets(source, hop_1_state(self.config), offsets, self.store):
+            Ledger(self.config.state_root, self.config.pipeline, self.store).note_loss(lost)
+
+    def _newest(self) -> set[int]:
+        """The newest envelope schema, where its subject is known: spares the first batch a second attempt."""
+        subject = self.config.envelope_subject
+        reader = self.envelopes.begin()
+        if subject is None or not reader.framed or reader.format == "columns":
+            return set()
+        try:
+            return {self.envelopes.schemas.registry.latest(subject).schema.id}
+        except DistributaryError:
+            return set()
+
+    def _learn(self, ids: set[int]) -> None:
+        """Look envelope schemas up; those that the registry does not have set their rows apart."""
+        newly = self.envelopes.learn(ids, {})
+        self.refused = {**{i: why for i, why in self.refused.items() if i not in ids}, **newly}
+        self._known |= ids
+        self.store.put_whole(hop_1_state(self.config), ENVELOPES, json.dumps(sorted(self._known)).encode())
+
+    # -- the stream ----------------------------------------------------------------------------------------
+
+    def _run_query(self, start: Start, once: bool) -> bool:
+        """One query from its start to its end; False when it must begin again with more envelope schemas."""
+        writer = self._rows(start).writeStream.format("delta").partitionBy(KEY).option("mergeSchema", "true")
+        writer = writer.option("checkpointLocation", hop_1_checkpoint(self.config)).outputMode("append")
+        try:
+            self.query = triggered(writer, self.config, once).start(self.config.bronze_path)
+            if self._stopping.is_set():
+                self.query.stop()
+            return self._watch(self.query)
+        except SPARK_ERRORS as e:
+            if self._stopping.is_set():
+                return True
+            if unknown := self._asked.take() - self._known:
+                self._learn(unknown)
+                return False
+            raise translated(e, build(self.config).source, hop_1_checkpoint(self.config)) from e
+
+    def _rows(self, start: Start) -> DataFrame:
+        config, schema = self.config, schema_of(self.config)
+        source = config.source
+        if start.offsets is not None and isinstance(source, KafkaSource):
+            config = config.model_copy(update={"source": _from(source, start.offsets)})
+        reader = replace(self.envelopes.begin(), share=None)
+        task = partial(unwrap_task, reader=replace(reader, refused=self.refused), schema=schema, asked=self._asked)
+        rows = source_stream(self.spark, config, hop=1).mapInArrow(task, from_arrow_schema(schema))
+        if "delta.autoOptimize.optimizeWrite" in config.bronze.properties:
+            return rows
+        # Each route's rows in one task, so that a batch adds one file per route and not one per route and task.
+        return rows.repartition(self.spark.sparkContext.defaultParallelism, KEY)
+
+    def _watch(self, query: StreamingQuery) -> bool:
+        """Wait for the query's end, and tell of its batches."""
+        told, asked, seen = -1, time.monotonic(), None
+        over = False
+        while not over:
+            over = bool(query.awaitTermination(LOOK_SEC))
+            # Spark keeps a hundred, and each is a call to the JVM: they are asked for when there is a new one.
+            newest = query.lastProgress
+            if newest is not None and newest["timestamp"] != seen:
+                seen = newest["timestamp"]
+                self._check_source(query, int(newest["batchId"]))
+                for report in query.recentProgress:
+                    if report["batchId"] > told and report["numInputRows"]:
+                        told = report["batchId"]
+                        self._outages = 0
+                        self.progress(_report(report))
+            if self.refused and time.monotonic() > asked + ASK_AGAIN_SEC:
+                asked = time.monotonic()
+                if self._found_again():
+                    query.stop()
+                    return False
+        return True
+
+    def _check_source(self, query: StreamingQuery, batch: int) -> None:
+        """After each batch, which Spark alone reads and writes: is the source still the one that the stream began with?
+        Raises SourceDataLost, SourceReplaced, SourceMissing, SourceDown."""
+        try:
+            lost = self.identity.check(batch)
+        except BaseException:
+            query.stop()
+            raise
+        if lost:
+            Ledger(self.config.state_root, self.config.pipeline, self.store).note_loss(lost)
+
+    def _found_again(self) -> bool:
+        """Has the registry got an envelope schema now that it did not have?"""
+        before = set(self.refused)
+        try:
+            self._learn(before)
+        except DistributaryError:
+            return False
+        return before != set(self.refused)
+
+
+def _from(source: KafkaSource, offsets: Mapping[str, Mapping[str, int]]) -> KafkaSource:
+    """The source, begun where bronze ends. Partitions of which it has nothing are read from their beginning."""
+    found = {
+        topic.name: {str(p): offsets.get(topic.name, {}).get(str(p), _EARLIEST) for p in topic.latest}
+        for topic in describe_topics(source)
+    }
+    return source.model_copy(update={"starting_offsets": found})
+
+
+def _report(found: Any) -> BatchReport:
+    """Spark's progress as a batch's report: rows into bronze."""
+    rows = int(found["numInputRows"])
+    return BatchReport(
+        stream=STREAM,
+        batch=int(found["batchId"]),
+        rows_in=rows,
+        rows_written=rows,
+        rows_quarantined=0,
+        tombstones=0,
+        tables=1,
+        created=(),
+        evolved=(),
+        parked=(),
+        recovered=(),
+        seconds={"total": found["durationMs"].get("triggerExecution", 0) / 1000},
+    )

@@ -1,0 +1,149 @@
+"""Tables by name: registered in the session's catalog once, when they are made."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from distributary.config import DatastreamSource, Pipeline
+from distributary.errors.border import contained
+from distributary.names import literal, pattern_name, quoted, quoted_parts, shown, table_name
+from distributary.state.ledger import Entry, Ledger
+from distributary.tables.spark_engine import spark_ended
+from distributary.tables.store import join
+
+log = logging.getLogger("distributary")
+
+
+def register_tables(spark: SparkSession, config: Pipeline, ledger: Ledger, created: Sequence[str]) -> None:
+    """Register new tables under `tables.database`; does nothing where none is configured.
+
+    Of change files, both tables of a route, and the view of its living rows.
+    """
+    database = config.tables.database
+    if database is None or not created:
+        return
+    schema = register(spark, database, [uri for route in created for uri in _locations(config, ledger, route)])
+    for route in created:
+        if (view := view_of(config, ledger.newest.get(route))) is not None:
+            name, merged = view
+            # Made anew whenever columns may have come: a view keeps the columns that it was made with.
+            with one_name(f"{schema}.{quoted(name)}") as known:
+                put_view(spark, known, living_rows(schema, merged))
+
+
+def register(spark: SparkSession, database: str, locations: Iterable[str]) -> str:
+    """Make the tables at `locations` known by the last part of their path; returns the database, quoted."""
+    schema = quoted_parts(database)
+    spark.sql(f"CREATE DATABASE IF NOT EXISTS {schema}")
+    for location in locations:
+        with one_name(f"{schema}.{quoted(last_part(location))}") as name:
+            spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING DELTA LOCATION {literal(location)}")
+    return schema
+
+
+@contextmanager
+def one_name(name: str) -> Iterator[str]:
+    """What the catalog refuses of one name is said, and stops no other. Raises what says that Spark itself is gone."""
+    try:
+        yield name
+    except BaseException as e:
+        why = contained(e)
+        if isinstance(e, Exception) and spark_ended(e):
+            raise
+        log.warning("%s cannot be made in the catalog: %s", shown(name), shown(why, 1000))
+
+
+def put_view(spark: SparkSession, name: str, text: str) -> None:
+    """Make the view `name` (quoted), or let the one that is there say `text`; a reader sees the old one or the new one.
+
+    Spark 4.2 drops a view that is to be replaced, and then creates it: a reader in between misses it.
+    """
+    do = "ALTER" if spark.catalog.tableExists(name) else "CREATE OR REPLACE"
+    spark.sql(f"{do} VIEW {name} AS {text}")
+
+
+def _locations(config: Pipeline, ledger: Ledger, route: str) -> list[str]:
+    if not isinstance(config.source, DatastreamSource):
+        return [join(config.tables.root, table_name(route, config.tables.name))]
+    entry = ledger.newest.get(route)
+    found = (entry.table, entry.merged if entry.merge_state == "merged" else None) if entry is not None else ()
+    return list(dict.fromkeys(uri for uri in found if uri))
+
+
+def view_of(config: Pipeline, entry: Entry | None) -> tuple[str, str] | None:
+    """(name of the view, name of the merged table that it reads) of a route; None where there is no view."""
+    if entry is None or entry.merged is None or entry.merge_state != "merged":
+        return None
+    name = view_name(config, entry)
+    return None if name is None else (name, last_part(entry.merged))
+
+
+def view_name(config: Pipeline, entry: Entry) -> str | None:
+    """The view of a route's living rows, whether it is made already or not."""
+    pattern = config.tables.view
+    if pattern is None or entry.about is None:
+        return None
+    if entry.route in config.tables.routes and (own := config.tables.routes[entry.route].view):
+        return own
+    _, database, schema, table = json.loads(entry.about)["source"]
+    return pattern_name(pattern, database, schema, table)
+
+
+def living_rows(schema: str, merged: str) -> str:
+    """The text of the view over a merged table. `schema`: quoted; `merged`: the table's address or its name."""
+    return f"SELECT * FROM {schema}.{quoted(last_part(merged))} WHERE NOT coalesce(_deleted, false)"
+
+
+def last_part(location: str) -> str:
+    """The bare name of the table at `location`."""
+    return location.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True)
+class CatalogEntry:
+    """A name that a pipeline gave (quoted for Spark SQL): of the table at `path`, or of a view that says `text`."""
+
+    name: str
+    path: str
+    text: str | None = None
+
+
+def drop_names(
+    spark: SparkSession, entries: Iterable[CatalogEntry]
+) -> tuple[list[CatalogEntry], list[tuple[CatalogEntry, str]]]:
+    """Take names out of the catalog; files are left alone. Returns those that were dropped, and those that stay because
+    they stand for something else, and for what. Names that are not there are neither."""
+    dropped: list[CatalogEntry] = []
+    others: list[tuple[CatalogEntry, str]] = []
+    for entry in entries:
+        if not spark.catalog.tableExists(entry.name):
+            continue
+        if (reason := _another(spark, entry)) is not None:
+            others.append((entry, reason))
+            continue
+        spark.sql(f"DROP {'TABLE' if entry.text is None else 'VIEW'} {entry.name}")
+        dropped.append(entry)
+    return dropped, others
+
+
+def _another(spark: SparkSession, entry: CatalogEntry) -> str | None:
+    """What else a name stands for, in words; None where it is ours."""
+    is_view = spark.catalog.getTable(entry.name).tableType == "VIEW"
+    if is_view != (entry.text is not None):
+        return f"it is a {'view' if is_view else 'table'}, and not this pipeline's"
+    if entry.text is None:
+        found = str(spark.sql(f"DESCRIBE DETAIL {entry.name}").collect()[0]["location"])
+        return None if _plain(found) == _plain(entry.path) else f"it is the table at {found}"
+    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {entry.name}").collect()
+    said = next((str(row["data_type"]) for row in rows if row["col_name"] == "View Text"), "")
+    return None if said.split() == entry.text.split() else "it is a view that says something else"
+
+
+def _plain(location: str) -> str:
+    return location.removeprefix("file:").replace("//", "/").rstrip("/")

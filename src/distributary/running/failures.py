@@ -1,0 +1,111 @@
+"""What Spark says when a stream has ended, in our words: whose fault it is, and whether it may pass by itself.
+
+By the types of the JVM's errors, which `java.lang.Throwable.toString` puts first, from the outermost to its causes;
+only what follows a known type is read. Where the JVM can't be asked (Spark Connect) its text has the same lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from distributary.engine.workers import told_outage
+from distributary.errors import (
+    SourceDataLost,
+    SourceDown,
+    SourceHistoryGone,
+    SourceReplaced,
+    SourceRewritten,
+    StoreDown,
+    StreamTakenOver,
+)
+from distributary.state.checkpoint_damage import wrong_sum
+
+SPARK_ERRORS: Final = (PySparkException, Py4JError)
+"""A job that is collected raises the second kind (pyspark 4.2.0)."""
+_DEPTH = 20
+_DISK = re.compile(
+    r"(?:java\.io\.\w+|java\.nio\.file\.\w+|org\.apache\.hadoop\.fs\.\w+): .*?"
+    r"(?:No space left on device|Disk quota exceeded|Read-only file system|Input/output error|Too many open files)\)?$"
+)
+_LOST = re.compile(r"^Reason: (.{1,400}?)(?:\nwith consumer group|$)", re.MULTILINE | re.DOTALL)
+_OTHER_TABLE = re.compile(
+    r"an unexpected Delta table \(id = '(?P<now>[^']*)'\)\..*?\(id = '(?P<began>[^']*)'\)", re.DOTALL
+)
+"""DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE, at a start."""
+_TAKEN_OVER = re.compile(r"org\.apache\.spark\.[\w.$]+: \[CONCURRENT_STREAM_LOG_UPDATE\]")
+_NETWORK = re.compile(
+    r"(?:java\.net\.(?:\w*Connect\w*|SocketException|SocketTimeout\w*|UnknownHost\w*|NoRouteToHost\w*)"
+    r"|org\.apache\.hadoop\.net\.ConnectTimeoutException"
+    r"|org\.apache\.hadoop\.fs\.s3a\.AWS(?:StatusNNNN|ServiceThrottled|ServiceIO|ClientIO|Status500|ApiCallTimeout)\w*"
+    r"|software\.amazon\.awssdk\.core\.exception\.(?:SdkClient|ApiCall\w*Timeout)Exception)\b"
+)
+
+
+def translated(error: BaseException, source: str, checkpoint: str) -> BaseException:
+    """A failure of Spark's in our words; any other error, and one that nobody knows, as it is."""
+    if not isinstance(error, SPARK_ERRORS):
+        return error
+    text = str(error)
+    if (outage := told_outage(text)) is not None:
+        return outage
+    causes = list(_causes(error)) or [line.strip().removeprefix("Caused by: ") for line in text.splitlines()]
+    return _of_source(text, causes, source) or wrong_sum(text) or _of_store(causes, source, checkpoint) or error
+
+
+def _of_source(text: str, causes: Sequence[str], source: str) -> Exception | None:
+    if any(sign in text for sign in ("Some data may have been lost", "offset was changed from", "DATA_LOSS")):
+        return SourceDataLost(source=source, detail=_lost(text) or _first(text))
+    if any(sign in text for sign in ("DELTA_LOG_FILE_NOT_FOUND", "DELTA_VERSIONS_NOT_CONTIGUOUS")):
+        return SourceHistoryGone(source=source, detail=_first(text))
+    if "DELTA_SOURCE_TABLE_IGNORE_CHANGES" in text or "DELTA_SOURCE_IGNORE_DELETE" in text:
+        return SourceRewritten(source=source, detail=_first(text))
+    if (other := _OTHER_TABLE.search(text)) is not None:
+        return SourceReplaced(source=source, began=other["began"], now=other["now"])
+    return None
+
+
+def _of_store(causes: Sequence[str], source: str, checkpoint: str) -> Exception | None:
+    if any(_TAKEN_OVER.match(cause) for cause in causes):
+        return StreamTakenOver(checkpoint=checkpoint)
+    for cause in causes:
+        if _DISK.match(cause):
+            detail = f"{cause} (if that disk is well: the one of spark.local.dir)"
+            return StoreDown(path=checkpoint, detail=detail)
+    for cause in causes:
+        if cause.startswith("org.apache.kafka.common.") or "TimeoutException" in cause.split(":", 1)[0]:
+            return SourceDown(source=source, detail=cause[:300])
+    for cause in causes:
+        if _NETWORK.match(cause):
+            return StoreDown(path=checkpoint, detail=cause[:300])
+    return None
+
+
+def _causes(error: Any) -> Iterator[str]:
+    """The JVM's error and its causes, outermost first; nothing where it can't be asked."""
+    found = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    try:
+        for _ in range(_DEPTH):
+            if found is None:
+                return
+            yield str(found.toString()).strip()
+            found = found.getCause()
+    except Exception:  # the JVM is gone
+        return
+
+
+def _lost(text: str) -> str | None:
+    """Which offsets of which partition, where Kafka's source says it; its advice is about a setting that is ours."""
+    found = _LOST.search(text)
+    return None if found is None else " ".join(found[1].split())
+
+
+def _first(text: str) -> str:
+    for line in text.splitlines():
+        if "Caused by" in line or "Exception:" in line:
+            return line.strip()[:300]
+    return next(iter(text.strip().splitlines()), "")[:300]

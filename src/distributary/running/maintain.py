@@ -1,0 +1,188 @@
+"""Upkeep of a pipeline's tables, beside a run or without one: many small files into few, old tombstones out, files that
+no version needs any more removed.
+
+Of a merged table, tombstones go once they are older than `tables.tombstone_retention`, counted back from the newest
+source time that is merged, not from the wall clock: a backlog must not purge itself. How far is written into the table
+first, since an older event that comes later can then not be judged any more. So none goes that is newer than the oldest
+file that waits (`engine.changes.backlog`), and none of a table whose log is ahead of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from distributary.changes.model import METADATA
+from distributary.config import DatastreamSource, Pipeline
+from distributary.engine.changes.backlog import oldest_waiting_ms, version_read
+from distributary.engine.changes.merging import HORIZON, horizon
+from distributary.errors import DistributaryError, StoreUnreadable
+from distributary.errors.border import contained
+from distributary.sources.file_ledger import tidy
+from distributary.state.cleaning import check_not_begun
+from distributary.state.ledger import Entry, read_entries, totals
+from distributary.tables import append
+from distributary.tables.append import Owner
+from distributary.tables.files import TableFiles
+from distributary.tables.merge_rows import DELETED, DELETED_AT
+from distributary.tables.quarantine import quarantine_uri
+from distributary.tables.store import Store, join
+
+DEFAULT_RETENTION_SEC = 7 * 86400.0
+"""Delta's own least time for which removed files stay; less takes its say-so."""
+
+
+@dataclass
+class Maintained:
+    """What was done to one table. `busy`: somebody else wrote at the same moment; the next upkeep does it. `held`: why
+    old tombstones stay for now, where they do."""
+
+    table: str
+    route: str | None
+    files_before: int = 0
+    files_after: int = 0
+    purged: int = 0
+    vacuumed: int = 0
+    busy: bool = False
+    skipped: str | None = None
+    held: str | None = None
+
+
+Oldest = Callable[[], int | None]
+"""`oldest_waiting_ms`, asked once, and only when something could be purged: it lists the whole source."""
+
+
+def maintain(config: Pipeline) -> Iterator[Maintained]:
+    """Look after every table of the pipeline, one after the other. Safe beside a run.
+
+    Raises CleanUnfinished, and StoreUnreadable when the ledger cannot be read; a table that cannot be is `skipped`,
+    with the reason.
+    """
+    store = Store.of(config.tables)
+    try:
+        check_not_begun(config, store)
+        sums = totals(read_entries(config.state_root, store))
+    except (OSError, DeltaError) as e:
+        raise StoreUnreadable(path=config.state_root, detail=append.in_words(e)) from e
+    changes = isinstance(config.source, DatastreamSource)
+    oldest = lru_cache(maxsize=1)(lambda: oldest_waiting_ms(config, store))
+    for route, entry in sorted((r, e) for r, e in sums.items() if r is not None):
+        owner = Owner(config.pipeline, route)
+        for uri in dict.fromkeys(u for u in (entry.table, entry.merged) if u):
+            merged = entry if changes and uri == entry.merged else None
+            yield _look_after(uri, owner, store, config, Maintained(uri, route), merged, oldest)
+    # There, bronze keeps what is set aside: a partitioned table, which Spark has to look after.
+    if config.layout != "declarative":
+        kept = quarantine_uri(config.state_root)
+        yield _look_after(kept, Owner(config.pipeline, ""), store, config, Maintained(kept, None), None, oldest)
+    if changes:
+        yield _tidy(config, store)
+
+
+def _tidy(config: Pipeline, store: Store) -> Maintained:
+    """The file ledger has an upkeep of its own: Spark's stream reads it commit by commit."""
+    done = Maintained(join(config.state_root, "files"), None)
+    version = version_read(config, store)
+    if version >= 0:
+        tidy(config.state_root, store, version)
+    return done
+
+
+def _look_after(
+    uri: str, owner: Owner, store: Store, config: Pipeline, done: Maintained, merged: Entry | None, oldest: Oldest
+) -> Maintained:
+    """`merged`: the route's entry, where this is its merged table."""
+    try:
+        table = append.open_table(uri, store)
+        if table is None:
+            done.skipped = "there is no such table"
+        elif Owner.of(table) != owner:
+            done.skipped = "it was not made by this pipeline"
+        elif why := append.spark_needed(table):
+            done.skipped = f"delta-rs must not write it: {why}"
+        else:
+            if merged is not None:
+                _purge(table, uri, store, config, merged, oldest, done)
+            _compact(table, store, config, done)
+    except CommitFailedError:
+        done.busy = True
+    except BaseException as e:
+        done.skipped = contained(e)
+    return done
+
+
+def _compact(table: DeltaTable, store: Store, config: Pipeline, done: Maintained) -> None:
+    rules = config.maintenance
+    table.update_incremental()
+    done.files_before = done.files_after = len(table.file_uris())
+    if done.files_before > rules.min_files:
+        table = DeltaTable(table.table_uri, storage_options=dict(store.options) or None)
+        table.optimize.compact(target_size=rules.target_file_size, max_concurrent_tasks=2)
+        table.update_incremental()
+        done.files_after = len(table.file_uris())
+    hours, enforce = int(rules.vacuum_after // 3600), rules.vacuum_after >= DEFAULT_RETENTION_SEC
+    done.vacuumed = len(table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=enforce))
+
+
+def _purge(
+    table: DeltaTable, uri: str, store: Store, config: Pipeline, entry: Entry, oldest: Oldest, done: Maintained
+) -> None:
+    """Remove old tombstones of a merged table. Raises CommitFailedError, DeltaError, OSError."""
+    newest = _newest_ms(table, uri, store)
+    if newest is None:
+        return
+    limit = newest - int(config.tables.tombstone_retention * 1000)
+    if not _has_older(table, uri, store, limit):
+        return
+    if entry.state == "parked" or entry.merge_state in ("waiting", "parked"):
+        done.held = "its log has events that are not merged yet"
+        return
+    try:
+        waiting = oldest()
+    except DistributaryError as e:
+        done.held = f"nobody can say what waits: {e}"
+        return
+    if waiting is not None and waiting < limit:
+        limit, done.held = waiting, "files wait that are as old"
+        if not _has_older(table, uri, store, limit):
+            return
+    done.purged = purge(table, limit)
+
+
+def purge(table: DeltaTable, limit: int) -> int:
+    """Remove the tombstones of a merged table from before `limit` (ms); how many.
+
+    Raises CommitFailedError, DeltaError, OSError.
+    """
+    old = pa.scalar(limit * 1000, pa.timestamp("us", tz="UTC"))
+    if (horizon(table) or 0) < limit:
+        table.alter.set_table_properties({HORIZON: str(limit)}, raise_if_not_exists=False)
+    when = old.as_py().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    moment = f"arrow_cast('{when}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
+    found: dict[str, Any] = table.delete(f"{DELETED} = true AND {DELETED_AT} < {moment}")
+    return int(found.get("num_deleted_rows") or 0)
+
+
+def _newest_ms(table: DeltaTable, uri: str, store: Store) -> int | None:
+    path = f"{METADATA}.source_timestamp"
+    found = [pc.max(piece.column(path)).as_py() for piece in TableFiles(table, uri, store).read_all([path])]
+    return max((ms for ms in found if ms is not None), default=None)
+
+
+def _has_older(table: DeltaTable, uri: str, store: Store, limit: int) -> bool:
+    kind = pa.timestamp("us", tz="UTC")
+    moment = pa.scalar(limit * 1000, kind)
+    for piece in TableFiles(table, uri, store).read_all([DELETED, DELETED_AT]):
+        # Spark writes times without their zone.
+        at = piece.column(DELETED_AT).cast(kind)
+        old = pc.and_(pc.fill_null(piece.column(DELETED), False), pc.less(at, moment))
+        if pc.any(old).as_py():
+            return True
+    return False

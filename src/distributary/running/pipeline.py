@@ -1,0 +1,384 @@
+"""A pipeline from config to running stream: `build(config)` is a value that can be printed; `run` runs it.
+
+One stream per pipeline. Outages restart it from the checkpoint, with a stream built anew each time; everything else
+that is wrong ends it with an error that says what to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from deltalake.exceptions import DeltaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from distributary.config import DatastreamSource, DeltaSource, KafkaSource, Pipeline
+from distributary.engine.batch import BatchReport, BatchWriter, Returns
+from distributary.engine.changes.feed import Feed
+from distributary.engine.changes.micro_batch import Changes
+from distributary.engine.changes.writer import ChangeWriter
+from distributary.engine.messages.micro_batch import Fanout
+from distributary.engine.replay import Replay
+from distributary.engine.schemas import schemas_of
+from distributary.errors import (
+    AlreadyRunning,
+    BadInput,
+    DistributaryError,
+    StoreDown,
+    StoreUnreadable,
+)
+from distributary.errors.border import in_words
+from distributary.running.catalog import register_tables
+from distributary.running.failures import SPARK_ERRORS, translated
+from distributary.running.maintain import maintain
+from distributary.running.views import refresh
+from distributary.schemas.shape import check_shapes
+from distributary.sources.bronze import bronze_stream
+from distributary.sources.data_files import BatchFiles
+from distributary.sources.delta import delta_stream
+from distributary.sources.delta_batch import batch_files, store_of_source
+from distributary.sources.files import file_stream
+from distributary.sources.kafka import kafka_stream
+from distributary.spark.session import build_session
+from distributary.state.checkpoint import check_checkpoint, check_topics
+from distributary.state.cleaning import at_work
+from distributary.state.identity import SourceIdentity
+from distributary.state.layout import claim_layout
+from distributary.state.ledger import Ledger
+from distributary.state.lock import books_of, only_run
+from distributary.state.provenance import Provenance
+from distributary.tables.store import Store, join, local_path
+
+RESTARTS = 10
+"""Outages in a row after which a run gives up; a finished batch starts the count anew."""
+FIRST_REST_SEC = 1.0
+LONGEST_REST_SEC = 60.0
+
+# A stream of foreachBatch jobs knows its own plan: adaptive execution only adds time to each of them. Merges by Spark
+# have a session of their own (`tables.spark_merge.merge_session`).
+RUN_CONF = {"spark.sql.adaptive.enabled": "false", "spark.sql.execution.arrow.maxRecordsPerBatch": "65536"}
+
+log = logging.getLogger("distributary")
+
+
+Progress = Callable[[BatchReport], None]
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """What a pipeline file stands for, before anything is started."""
+
+    pipeline: str
+    source: str
+    tables: str
+    state: str
+    checkpoint: str
+    trigger: str
+
+
+def build(config: Pipeline) -> PipelinePlan:
+    """Describe the pipeline; touches nothing."""
+    source = config.source
+    if isinstance(source, KafkaSource):
+        what, tables = f"Kafka {source.bootstrap_servers}", config.tables.name
+    elif isinstance(source, DatastreamSource):
+        what = f"change files below {source.path}"
+        tables = " and ".join(p for p in (config.tables.log, config.tables.merged) if p is not None)
+    else:
+        what, tables = f"Delta {source.path}", config.tables.name
+    trigger = f"every {config.trigger.every:g} s" if config.trigger.mode == "every" else config.trigger.mode
+    tables = join(config.tables.root, tables)
+    places = {"wide": config.wide_path, "two_hop": f"{tables}, by way of {config.bronze_path}"}
+    return PipelinePlan(
+        pipeline=config.pipeline,
+        source=what,
+        tables=places.get(config.layout, tables),
+        state=config.state_root,
+        checkpoint=config.checkpoint_path,
+        trigger=trigger,
+    )
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """The sum of a run's batches. `parked`: tables that need attention when the run ended."""
+
+    pipeline: str
+    batches: int
+    rows_in: int
+    rows_written: int
+    rows_quarantined: int
+    tombstones: int
+    parked: tuple[str, ...]
+
+
+def session_of(config: Pipeline) -> SparkSession:
+    """The Spark session of a pipeline. Raises JavaMissing, EnvironmentFault."""
+    return build_session(
+        f"distributary {config.pipeline}",
+        master=config.spark.master,
+        conf={**RUN_CONF, **config.spark.conf},
+        local_state=local_path(config.checkpoint_path) is not None,
+    )
+
+
+def source_stream(spark: SparkSession, config: Pipeline, hop: int = 2) -> DataFrame:
+    """What the stream reads: the source, or bronze, where this is the second of two hops."""
+    source = config.source
+    if config.layout == "two_hop" and hop == 2:
+        return bronze_stream(spark, config)
+    if isinstance(source, KafkaSource):
+        return kafka_stream(spark, source)
+    if isinstance(source, DatastreamSource):
+        return file_stream(spark, config.state_root)
+    # Hop 1 fills bronze for all shares.
+    return delta_stream(spark, source, config.envelope, config.share if hop == 2 else None)
+
+
+def triggered(writer: DataStreamWriter, config: Pipeline, once: bool) -> DataStreamWriter:
+    """The stream with the file's trigger; `once`: it takes what is there, then ends."""
+    if once or config.trigger.mode == "once":
+        return writer.trigger(availableNow=True)
+    if config.trigger.mode == "every":
+        return writer.trigger(processingTime=f"{int(config.trigger.every * 1000)} milliseconds")
+    return writer
+
+
+def rest_sec(outages: int) -> float:
+    """How long a stream rests after so many outages in a row, before it begins again."""
+    rest = min(FIRST_REST_SEC * 2 ** (outages - 1), LONGEST_REST_SEC)
+    return random.uniform(rest / 2, rest)
+
+
+class _Stopped(Exception):
+    """A batch that begins once the run is to stop is left to the next run."""
+
+
+class Run:
+    """One run of one pipeline in this process."""
+
+    def __init__(self, config: Pipeline, spark: SparkSession, progress: Progress) -> None:
+        self.config = config
+        self.spark = spark
+        self.progress = progress
+        self.store = Store.of(config.tables)
+        self.ledger = Ledger(config.state_root, config.pipeline, self.store)
+        self._busy = threading.Lock()
+        self.feed: Feed | None = None
+        self.writer: BatchWriter
+        self.replay: Returns
+        if isinstance(config.source, DatastreamSource):
+            self._take_changes()
+        else:
+            self._take_messages()
+        self.report = RunReport(config.pipeline, 0, 0, 0, 0, 0, ())
+        self.query: StreamingQuery | None = None
+        self._stream = threading.Event()
+        self._stream_id = ""
+        self._failure: BaseException | None = None
+        self._outages = 0
+        self._stopping = threading.Event()
+        self._maintained = time.monotonic()
+
+    def _take_messages(self) -> None:
+        fanout = Fanout(self.spark, self.config, schemas_of(self.config), self.store)
+        fanout.on_spark |= self._on_spark()
+        fanout.files = self._files
+        self.identity = SourceIdentity(self.config, self.store)
+        fanout.was_read = self._check_source
+        fanout.will_write = Provenance(self.config, self.ledger).check
+        self.writer = BatchWriter(self.config, fanout, self.ledger)
+        self.replay = Replay(self.config, self.ledger, fanout)
+
+    def _files(self, batch: int) -> BatchFiles | None:
+        """The files of the running batch, where it is files of a Delta table that tasks can read."""
+        source = self.config.source
+        if not isinstance(source, DeltaSource) or self.config.layout == "two_hop" or self.config.share is not None:
+            return None
+        store = store_of_source(source, self.config.tables)
+        if store is None or self.query is None:
+            return None
+        return batch_files(self.spark, self.query, batch, source, self.config.envelope, store)
+
+    def _check_source(self, batch: int) -> None:
+        """Raises when the batch was read from a source that took the place of ours."""
+        if lost := self.identity.check(batch):
+            self.ledger.note_loss(lost)
+
+    def _take_changes(self) -> None:
+        if self.config.share is not None:
+            raise BadInput(detail="a pipeline of change files is one stream; it cannot be spread over several")
+        changes = Changes(self.spark, self.config, self.store)
+        changes.on_spark.update(self._on_spark())
+        changes.will_write = Provenance(self.config, self.ledger).check
+        self.writer = ChangeWriter(self.config, changes, self.ledger)
+        self.replay = self.feed = Feed(self.config, changes, self.ledger, self._busy)
+
+    def _on_spark(self) -> set[str]:
+        return {e.route for e in self.ledger.newest.values() if e.engine == "spark" and e.route}
+
+    def go(self, once: bool) -> RunReport:
+        """Run to the end (`once`), or until `stop`. Raises the error that ended the stream."""
+        with books_of(self.config.state_root):
+            claim_layout(self.config, self.store)
+            check_checkpoint(self.config, self.ledger)
+            if self.config.layout != "two_hop":
+                check_topics(self.config, self.store, self.ledger)
+        if self.config.layout == "wide":
+            # A run that died after its last batch may have left some out of date.
+            refresh(self.spark, self.config, self.ledger)
+        while True:
+            try:
+                self._run_query(once)
+                break
+            except DistributaryError as e:
+                self._outages += 1
+                if not e.retryable or once or self._outages > RESTARTS:
+                    raise
+                if self._stopping.wait(rest_sec(self._outages)):
+                    break
+        parked = tuple(sorted(e.route for e in self.ledger.newest.values() if e.state == "parked" and e.route))
+        return replace(self.report, parked=parked)
+
+    def stop(self) -> None:
+        """End the run after the batch that is being written; returns when it has. From any thread but the batch's.
+
+        Not from a signal handler: it may have interrupted a call to the JVM, whose connection is the thread's own.
+        """
+        self._stopping.set()
+        # Spark's own stop cancels the batch. The lock is not held over it: a batch that begins now must be able to end.
+        with self._busy:
+            pass
+        if self.query is not None:
+            self.query.stop()
+
+    def _run_query(self, once: bool) -> None:
+        self._failure = None
+        self._stream.clear()
+        once = once or self.config.trigger.mode == "once"
+        if self.feed is not None:
+            self.feed.begin(once, self._fall)
+        try:
+            self._query(once)
+        finally:
+            if self.feed is not None:
+                self.feed.end()
+        if self.feed is not None and not self._stopping.is_set():
+            self.feed.merges.run(None, anyway=True)
+
+    def _fall(self, error: BaseException) -> None:
+        """End the stream for an error outside of a batch."""
+        self._failure = error
+        if self.query is not None:
+            self.query.stop()
+
+    def _query(self, once: bool) -> None:
+        writer = source_stream(self.spark, self.config).writeStream.foreachBatch(self._batch)
+        writer = writer.option("checkpointLocation", self.config.checkpoint_path)
+        try:
+            self.query = triggered(writer, self.config, once).start()
+            self._stream_id = str(self.query.id)
+            self._stream.set()
+            if self._stopping.is_set():
+                self.query.stop()
+            self.query.awaitTermination()
+            if self._failure is not None:
+                raise self._failure
+        except SPARK_ERRORS as e:
+            if self._stopping.is_set() and self._failure is None:
+                return
+            # A batch's own failure may be Spark's too: a job that could not read its rows, or write its files.
+            raise translated(self._failure or e, build(self.config).source, self.config.checkpoint_path) from e
+
+    def _batch(self, rows: DataFrame, batch: int) -> None:
+        self._stream.wait()
+        with self._busy:
+            if self._stopping.is_set():
+                raise _Stopped
+            try:
+                self._take(rows, batch)
+            except (OSError, DeltaError) as e:
+                # Between two batches nothing but the pipeline's own state is read and written.
+                self._failure = StoreDown(path=self.config.state_root, detail=in_words(e))
+                raise
+            except BaseException as e:
+                # Spark would turn it into text; the run wants the error itself.
+                self._failure = e
+                raise
+
+    def _take(self, rows: DataFrame, batch: int) -> None:
+        report = self.writer.take(rows, self._stream_id, batch)
+        self._outages = 0
+        if report is None:
+            return
+        self.report = replace(
+            self.report,
+            batches=self.report.batches + 1,
+            rows_in=self.report.rows_in + report.rows_in,
+            rows_written=self.report.rows_written + report.rows_written,
+            rows_quarantined=self.report.rows_quarantined + report.rows_quarantined,
+            tombstones=self.report.tombstones + report.tombstones,
+        )
+        self._bring_back(report)
+        if self.feed is not None:
+            self.feed.between_batches()
+        created = {*report.created, *(self.feed.merges.drained() if self.feed is not None else ())}
+        if self.config.tables.view is not None:
+            created |= set(report.evolved)
+        self._name(created | set(report.evolved) if self.config.layout == "wide" else created)
+        self.progress(report)
+        self._look_after()
+
+    def _name(self, routes: set[str]) -> None:
+        """Make the tables of `routes` known by name: in the catalog, or as views."""
+        if self.config.layout != "wide":
+            register_tables(self.spark, self.config, self.ledger, sorted(routes))
+        elif routes:
+            refresh(self.spark, self.config, self.ledger, sorted(routes))
+
+    def _look_after(self) -> None:
+        """Upkeep of the tables between two batches, where the pipeline file asks for it."""
+        every = self.config.maintenance.every
+        if every is not None and time.monotonic() - self._maintained >= every:
+            try:
+                for done in maintain(self.config):
+                    if done.skipped:
+                        log.info("upkeep of %s: %s", done.table, done.skipped)
+            except StoreUnreadable as e:
+                # It is tried again as often; the stream's own batches find out whether the store is away.
+                log.warning("upkeep was left out: %s", e)
+            self._maintained = time.monotonic()
+
+    def _bring_back(self, report: BatchReport) -> None:
+        """Try parked tables again, unless another process replays just now: two would write the same rows."""
+        try:
+            with only_run(self.config.state_root, self.config.pipeline, "replay"):
+                self.writer.retry(self.replay, report.recovered)
+        except AlreadyRunning:
+            self.writer.retry_later()
+
+
+def run(
+    config: Pipeline,
+    *,
+    once: bool = False,
+    progress: Progress = lambda _: None,
+    handle: Callable[[Run], None] = lambda _: None,
+) -> RunReport:
+    """Run a pipeline; `handle` gets the Run before it starts, to stop it from a signal handler.
+
+    Raises AlreadyRunning, CleanUnfinished, CheckpointLost, ShapeInvalid, SourceDataLost, QuarantineLimit,
+    and any EnvironmentFault.
+    """
+    check_shapes(config.tables)
+    with at_work(config, Store.of(config.tables)):
+        spark = session_of(config)
+        running = Run(config, spark, progress)
+        handle(running)
+        return running.go(once)

@@ -1,0 +1,232 @@
+"""What a run looks like to a person: a line per batch, or a live table on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self
+
+from deltalake.exceptions import DeltaError
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from distributary.engine.batch import BatchReport
+from distributary.engine.messages.orders import ORIGIN
+from distributary.names import shown
+from distributary.running.bronze.ingest import STREAM as BRONZE
+from distributary.running.hops import TwoHop
+from distributary.running.pipeline import PipelinePlan, Run, RunReport
+from distributary.state.ledger import Entry, Ledger, totals
+from distributary.tables import append
+from distributary.tables.wide import seen_by
+
+SHOWN_NAMES = 3
+"""Names that a line spells out; of the others it gives the number."""
+SHOWN_BATCHES = 12
+
+
+# -- lines -------------------------------------------------------------------------------------------------
+
+
+def header(plan: PipelinePlan, once: bool) -> str:
+    """What a run is about to do, before Spark is there."""
+    trigger = "once (what is there, then end)" if once else plan.trigger
+    rows = [("source", plan.source), ("tables", plan.tables), ("state", plan.state), ("trigger", trigger)]
+    return "\n".join([f"pipeline {plan.pipeline}", *(f"  {name:<8} {value}" for name, value in rows)])
+
+
+def batch_line(report: BatchReport) -> str:
+    """One finished batch on one line."""
+    if report.stream == BRONZE:
+        return f"bronze batch {report.batch}: {report.rows_in:,} rows in {report.seconds.get('total', 0):.1f} s"
+    parts = [
+        f"batch {report.batch}: {report.rows_in:,} rows in {report.seconds.get('total', 0):.1f} s, "
+        f"{report.rows_written:,} written to {_count(report.tables, 'table')}"
+    ]
+    notes: tuple[tuple[str, Collection[str]], ...] = (
+        ("new tables", report.created),
+        ("new columns in", [route for route in report.evolved if route not in report.widened]),
+        ("wider columns in", report.widened),
+        ("PARKED", report.parked),
+        ("works again", report.recovered),
+    )
+    parts += [f"{label}: {names(found)}" for label, found in notes if found]
+    counts = (("quarantined", report.rows_quarantined), ("tombstones", report.tombstones))
+    parts += [f"{label}: {rows:,}" for label, rows in counts if rows]
+    return "; ".join(parts)
+
+
+def summary(report: RunReport, file: str) -> str:
+    """The sum of a run, and what to do about what it left."""
+    lines = [
+        f"{_count(report.batches, 'batch', 'batches')}: {report.rows_in:,} rows in, {report.rows_written:,} written, "
+        f"{report.rows_quarantined:,} quarantined, {_count(report.tombstones, 'tombstone')}"
+        if report.batches
+        else "nothing new in the source"
+    ]
+    if report.rows_quarantined:
+        lines.append(f"quarantined rows by table and reason: distributary status {file}")
+        lines.append(f"once the cause is fixed, bring them in: distributary replay {file}")
+    if report.parked:
+        lines.append(
+            f"parked: {names(report.parked, at_most=10)}. Their rows are kept; the next runs try again by themselves. "
+            f"Why: distributary status {file}"
+        )
+    return "\n".join(lines)
+
+
+def names(found: Iterable[str], at_most: int = SHOWN_NAMES) -> str:
+    """`a, b, c and 9 more`."""
+    every = sorted(found)
+    rest = len(every) - at_most
+    return ", ".join(map(shown, every[:at_most])) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+# -- running totals ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Tally:
+    """Totals by route, from the ledger: what was there before the run, and each batch since.
+
+    `columns`: of each table, without `_origin`. `seconds`: of each batch of this run.
+    """
+
+    total: dict[str | None, Entry] = field(default_factory=dict)
+    columns: dict[str, int] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
+    rows_seen: int = 0
+
+    def start(self, run: Run | TwoHop) -> None:
+        self.total = totals(run.ledger.entries())
+        for route, entry in self.total.items():
+            self._look(run, route, entry)
+
+    def add(self, run: Run | TwoHop, report: BatchReport) -> None:
+        self.total = totals(run.ledger.entries())
+        self.seconds.append(report.seconds.get("total", 0.0))
+        self.rows_seen += report.rows_in + report.tombstones
+        for route in {*report.created, *report.evolved}:
+            self._look(run, route, self.total.get(route))
+
+    def _look(self, run: Run | TwoHop, route: str | None, entry: Entry | None) -> None:
+        if route is not None and entry is not None and entry.table is not None:
+            columns = count_columns(run.ledger, entry.table, route if run.config.layout == "wide" else None)
+            if columns is not None:
+                self.columns[route] = columns
+
+    def routes(self) -> list[tuple[str, Entry]]:
+        return sorted((r, e) for r, e in self.total.items() if r is not None)
+
+
+def count_columns(ledger: Ledger, uri: str, wide_route: str | None = None) -> int | None:
+    """Columns of a table without `_origin`; None when there is none yet, or it cannot be opened now. `wide_route`: as
+    this route sees the table of all routes."""
+    try:
+        table = append.open_table(uri, ledger.store)
+    except (DeltaError, OSError):
+        return None
+    schema = None if table is None else append.arrow_schema(table)
+    if wide_route is not None:
+        schema = seen_by(wide_route, schema, ORIGIN)
+    return None if schema is None else sum(f.name != ORIGIN for f in schema)
+
+
+# -- displays ----------------------------------------------------------------------------------------------
+
+
+class Display(Protocol):
+    """Where a demo shows what happens. Called from several threads."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def say(self, text: str) -> None:
+        """One event in words."""
+
+    def batch(self, report: BatchReport, tally: Tally) -> None:
+        """A batch was finished."""
+
+
+class LineDisplay:
+    """A line per event, for logs and pipes."""
+
+    def __init__(self, write: Callable[[str], None], batch: Callable[[BatchReport], None] | None = None) -> None:
+        self._write = write
+        self._batch = batch or (lambda report: write(batch_line(report)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def say(self, text: str) -> None:
+        self._write(text)
+
+    def batch(self, report: BatchReport, tally: Tally) -> None:
+        self._batch(report)
+
+
+class LiveDisplay:
+    """A table of all routes that is redrawn in place; events scroll by above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(Spinner("dots", "no batch yet"), console=console, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        self._live.console.print(Text(text))
+
+    def batch(self, report: BatchReport, tally: Tally) -> None:
+        self._live.update(live_view(report, tally), refresh=True)
+
+
+def live_view(report: BatchReport, tally: Tally) -> RenderableType:
+    """The state after a batch: a table of routes, and how long the last batches took."""
+    table = routes_table(tally.routes(), tally.columns, fresh={*report.created, *report.evolved})
+    last = " ".join(f"{s:.1f}" for s in tally.seconds[-SHOWN_BATCHES:])
+    rows = sum(e.rows_in for e in tally.total.values())
+    return Group(table, Text(f"batch {report.batch}   {rows:,} rows so far   seconds per batch: {last}", style="dim"))
+
+
+def routes_table(
+    routes: Iterable[tuple[str, Entry]],
+    columns: Mapping[str, int],
+    fresh: Collection[str] = (),
+    title: str | None = None,
+) -> Table:
+    """Route, rows, columns, versions, quarantined, state. `fresh`: routes whose columns are new."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table.add_column("game")
+    for name in ("rows", "columns", "versions", "quarantined"):
+        table.add_column(name, justify="right")
+    table.add_column("state")
+    for route, entry in routes:
+        count = Text(str(columns.get(route, "")), style="green" if route in fresh else "")
+        bad = Text(f"{entry.rows_quarantined:,}", style="yellow" if entry.rows_quarantined else "dim")
+        state = Text(_state(entry), style="bold red" if entry.state == "parked" else "")
+        table.add_row(shown(route), f"{entry.rows_written:,}", count, str(len(entry.schema_ids)), bad, state)
+    return table
+
+
+def _state(entry: Entry) -> str:
+    return "parked" if entry.state == "parked" else "ok"

@@ -1,0 +1,101 @@
+"""Schema ids to descriptors: the text and everything it imports, compiled once per id, on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from distributary.errors import SchemaBroken, SchemaNotFound
+from distributary.schemas.registry.compiler import Compiler
+
+if TYPE_CHECKING:
+    from distributary.schemas.registry import Registry, Schema
+
+_ALONE: Final = Compiler()
+MAX_IMPORTS: Final = 2_000
+MAX_IMPORT_LEVELS: Final = 100
+"""References that lead to references; each level costs the driver a frame of its stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledSchema:
+    """Descriptors of one schema id. Pickles, and ships to Spark tasks."""
+
+    id: int
+    file: str
+    """Name of the root .proto in the set."""
+    descriptor_set: bytes
+    """A serialised `google.protobuf.FileDescriptorSet`: dependencies first, the root last."""
+
+
+def compile_schema(schema: Schema, registry: Registry, compiler: Compiler = _ALONE) -> CompiledSchema:
+    """Compile a schema with all its references.
+
+    References are followed depth first, and the first text found for an import path is the one that counts: the
+    order in which Confluent's registry itself resolves them, hence the texts it accepted the schema with. A text is
+    .proto source or a `FileDescriptorProto` in base64. Options and imports that only options need may be wrong or
+    missing (`lenient`).
+
+    Raises:
+        SchemaBroken: the text does not compile, or a reference that the wire needs leads nowhere; the detail names
+            line and symbol.
+        RegistryDown, RegistryDenied: from the registry, unchanged.
+        CompilerDown: the compiler cannot be run at all.
+    """
+    what = f"id {schema.id}"
+    if schema.kind != "PROTOBUF":
+        raise SchemaBroken(what=what, detail=f"it is of kind {schema.kind}, not PROTOBUF")
+    imports: dict[str, str] = {}
+    lost = _resolve(schema, registry, what, imports, set(), 0)
+    file = f"schema_{schema.id}.proto"
+    while file in imports:
+        file = f"_{file}"
+    try:
+        return compile_text(schema.text, imports, id=schema.id, file=file, compiler=compiler)
+    except SchemaBroken as error:
+        detail = "; ".join([*lost, error.parameters["detail"]])
+        raise SchemaBroken(what=what, detail=detail) from None
+
+
+def compile_text(
+    text: str,
+    imports: Mapping[str, str] | None = None,
+    *,
+    id: int = 0,
+    file: str = "schema.proto",
+    compiler: Compiler = _ALONE,
+    strict: bool = False,
+) -> CompiledSchema:
+    """Compile a schema text whose imports are given as import path -> text. Well-known types are built in.
+
+    `strict`: whatever is wrong counts, also what no payload needs: as a registry takes texts in.
+
+    Raises:
+        SchemaBroken: with protoc's messages, `file:line: message` each.
+        CompilerDown: the compiler cannot be run at all.
+    """
+    what = f"id {id}" if id else file
+    return CompiledSchema(id, file, compiler.compile(file, {**(imports or {}), file: text}, what, strict=strict))
+
+
+def _resolve(
+    schema: Schema, registry: Registry, what: str, imports: dict[str, str], seen: set[str], level: int
+) -> list[str]:
+    """Fill `imports`; returns what is said of references that lead nowhere: only options may need them."""
+    lost: list[str] = []
+    for reference in schema.references:
+        if reference.name in seen:
+            continue
+        seen.add(reference.name)
+        if len(seen) > MAX_IMPORTS or level == MAX_IMPORT_LEVELS:
+            detail = f"it has more than {MAX_IMPORTS} references, or more than {MAX_IMPORT_LEVELS} levels of them"
+            raise SchemaBroken(what=what, detail=detail)
+        try:
+            found = registry.version(reference.subject, reference.version).schema
+        except SchemaNotFound as error:
+            lost.append(f'import "{reference.name}": {error}')
+            continue
+        lost += _resolve(found, registry, what, imports, seen, level + 1)
+        imports[reference.name] = found.text
+    return lost

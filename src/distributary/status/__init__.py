@@ -1,6 +1,0 @@
-"""What a pipeline is doing: `status` gathers it, `render` and `html` show it."""
-
-from distributary.status.facts import Status, TableStatus, status
-from distributary.status.views import html, render
-
-__all__ = ["Status", "TableStatus", "html", "render", "status"]

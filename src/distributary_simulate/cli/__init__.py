@@ -1,0 +1,1 @@
+"""The commands `simulate` and `demo`, plugged into the product's command line."""

@@ -1,0 +1,51 @@
+"""Addresses of databases, as `mysql://user:password@host:port/database` or `postgresql://...`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from distributary.changes.model import Kind
+from distributary.errors import BadInput, SimulationInvalid
+
+_SCHEMES = {
+    "mysql": Kind.MYSQL,
+    "mariadb": Kind.MYSQL,
+    "postgresql": Kind.POSTGRESQL,
+    "postgres": Kind.POSTGRESQL,
+}
+_PORTS = {Kind.MYSQL: 3306, Kind.POSTGRESQL: 5432}
+
+
+@dataclass(frozen=True)
+class Server:
+    kind: Kind
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    database: str
+
+    def __str__(self) -> str:
+        """Without the password."""
+        return f"{self.kind}://{self.user}@{self.host}:{self.port}/{self.database}"
+
+
+def server(url: str) -> Server:
+    """Raises SimulationInvalid; its message never shows the address, which may hold a password."""
+    parts = urlsplit(url)
+    kind, database = _SCHEMES.get(parts.scheme), parts.path.removeprefix("/")
+    if kind is None or not parts.hostname or not database:
+        detail = "write it as mysql://user:password@host:port/database or postgresql://..."
+        raise SimulationInvalid(what="the address of the database", detail=detail)
+    try:
+        port = parts.port or _PORTS[kind]
+    except ValueError as error:
+        raise SimulationInvalid(what="the address of the database", detail="the port is not a number") from error
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    return Server(kind, parts.hostname, port, user, password, database)
+
+
+def driver_missing(error: ImportError) -> BadInput:
+    """What to say where the drivers, which are an extra, are not installed."""
+    return BadInput(detail=f"simulate: {error}. A real database needs: pip install 'distributary[simulate]'")

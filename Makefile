@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # With ARGS (make test ARGS="-k kafka") only some tests run: the share of covered lines then says nothing.
-COVERAGE := $(if $(ARGS),,--cov=distributary --cov-report=term:skip-covered --cov-fail-under=92)
+COVERAGE := $(if $(ARGS),,--cov=distributary --cov=distributary_simulate --cov-report=term:skip-covered --cov-fail-under=92)
 
 # Most of a test's time goes by in waiting, for Spark or for a service: so all tests run in several processes, a file in one.
 WORKERS ?= 3

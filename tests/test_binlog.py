@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from distributary.errors import SimulationInvalid, SourceDown
+from distributary.errors import SourceDown
 from distributary_simulate.changes.model import Change
 from distributary_simulate.changes.unified import (
     DOUBLE,
@@ -28,6 +28,7 @@ from distributary_simulate.databases.binlog import Binlog, BinlogPosition
 from distributary_simulate.databases.mysql_columns import MySqlColumn
 from distributary_simulate.databases.servers import Server, server
 from distributary_simulate.databases.workload import Workload, run_workload
+from distributary_simulate.errors import SimulationInvalid
 from tests.change_order import assert_equal, fold
 from tests.services.mariadb import MariaDb
 

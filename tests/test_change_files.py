@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distributary.changes.model import Kind
-from distributary.errors import SimulationInvalid
 from distributary_simulate.change_files.avro_encoding import compact, container, encoder
 from distributary_simulate.change_files.bulk import BulkPlan, write_bulk
 from distributary_simulate.change_files.events import Event, Layout, event_schema
@@ -55,6 +54,7 @@ from distributary_simulate.changes.unified import (
     decimal,
     varchar,
 )
+from distributary_simulate.errors import SimulationInvalid
 from tests.change_order import assert_equal, fold_files, plain, raw_events
 
 SAMPLES = Path(__file__).parents[2] / "shared" / "samples" / "datastream"

@@ -11,8 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.config import load
-from distributary.errors import AlreadyRunning, DemoFolderTaken, Exit
+from distributary.errors import AlreadyRunning, Exit
 from distributary_simulate.demo.games import PLAN, Folder, rounds
+from distributary_simulate.errors import DemoFolderTaken
 from distributary_simulate.games.schemas import game_names
 from distributary_simulate.games.truth import Truth
 from tests.processes import command

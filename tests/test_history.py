@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.changes.model import Kind
-from distributary.errors import SimulationInvalid
 from distributary_simulate.change_files.stream import with_stale_schemas
 from distributary_simulate.changes.history import START_MS, History, HistoryPlan
 from distributary_simulate.changes.history_tables import TABLES, tables_of, value
@@ -31,6 +30,7 @@ from distributary_simulate.changes.unified import (
     array,
     decimal,
 )
+from distributary_simulate.errors import SimulationInvalid
 from tests.change_order import assert_equal, fold
 
 

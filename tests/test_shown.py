@@ -38,6 +38,7 @@ from distributary.running.progress import Tally
 from distributary.state.ledger import Entry
 from distributary.state.streams import StreamRecord, StreamState
 from distributary.supervisor.views import change_line, ending_text, streams_table
+from distributary_simulate.cli import render as simulate_render
 from distributary_simulate.demo.answers import Comparison, Query
 from distributary_simulate.demo.changes import ChangesResult, TableProof
 from distributary_simulate.demo.games import Folder
@@ -79,7 +80,9 @@ def batch(name: str) -> BatchReport:
 
 def proof(name: str) -> RenderableType:
     proofs = (TableProof(name, "mysql", 1, 1, 1, 1, 1, 1, 1, (name,)),)
-    return render.changes_text(ChangesResult(Folder(Path("d")), RUN, Tally(), proofs, verification(name), 1, 1, 1), "f")
+    return simulate_render.changes_text(
+        ChangesResult(Folder(Path("d")), RUN, Tally(), proofs, verification(name), 1, 1, 1), "f"
+    )
 
 
 def records(name: str) -> list[StreamRecord]:
@@ -101,8 +104,8 @@ def clean(name: str) -> RenderableType:
 
 
 def answers(name: str) -> RenderableType:
-    comparison = render._comparison(Comparison(1, 1, 1, 1, 1, 1, 1, (name,)))
-    return Group(comparison, render._answer(Query("SELECT", ("game",), ((name,),))))
+    comparison = simulate_render._comparison(Comparison(1, 1, 1, 1, 1, 1, 1, (name,)))
+    return Group(comparison, simulate_render._answer(Query("SELECT", ("game",), ((name,),))))
 
 
 ENTRY = Entry("s", 1, "r", table="t", state="parked", error="e")
@@ -111,7 +114,7 @@ RENDERERS: dict[str, Callable[[str], RenderableType]] = {
     "status": lambda name: render_status(status(name)),
     "verify": lambda name: render.verification_text(verification(name)),
     "replay": lambda name: render.replay_text(ReplayReport({name: 1}, {name: 1}, {name: name})),
-    "simulate clean": lambda name: render.steps_text([Step("topic", name, name, "delete", name)], done=False),
+    "simulate clean": lambda name: simulate_render.steps_text([Step("topic", name, name, "delete", name)], done=False),
     "clean": clean,
     "demo cdc": proof,
     "demo games": answers,

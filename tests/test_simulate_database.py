@@ -19,13 +19,14 @@ import pytest
 from distributary.changes.model import Kind
 from distributary.cli.entry import execute
 from distributary.cli.signals import stop_on_signal
-from distributary.errors import Exit, SimulationInvalid, SourceDown
+from distributary.errors import Exit, SourceDown
 from distributary_simulate.change_files.stream import Pace, open_source, read_truth, write_server
 from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
 from distributary_simulate.changes.model import Table
 from distributary_simulate.changes.truth import TableTruth, load_truth
 from distributary_simulate.databases.servers import Server, server
 from distributary_simulate.databases.workload import Workload, run_workload
+from distributary_simulate.errors import SimulationInvalid
 from tests.change_order import assert_equal, fold_files
 from tests.living_database import now_ms
 from tests.processes import command

@@ -20,10 +20,11 @@ from deltalake import DeltaTable, write_deltalake
 from google.protobuf.message import DecodeError
 
 from distributary.config import RegistryConfig
-from distributary.errors import KafkaDown, SchemaIncompatible, SchemaNotFound, SimulationInvalid, SourceDown, StoreDown
+from distributary.errors import SchemaIncompatible, SchemaNotFound, SourceDown, StoreDown
 from distributary.schemas.protobuf.protobuf import decoder_for
 from distributary.schemas.registry import Registry, open_registry
 from distributary.schemas.registry.compile import compile_schema
+from distributary_simulate.errors import KafkaDown, SimulationInvalid
 from distributary_simulate.games.clean import Step, clean
 from distributary_simulate.games.events import message_class
 from distributary_simulate.games.live import produce_live

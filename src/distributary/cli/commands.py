@@ -15,9 +15,10 @@ import typer
 from distributary import __version__
 from distributary.cli.grants import grants
 from distributary.cli.options import GROUP, File, Json, Yes
-from distributary.cli.output import LogLines, console, note, say, say_batch, say_json, say_run, show
+from distributary.cli.output import LogLines, say, say_batch, say_json, say_run, show
 from distributary.cli.output import watch as show_again
-from distributary.cli.pipeline import not_declarative, pipeline, play_declarative
+from distributary.cli.pipeline import not_declarative, pipeline
+from distributary.cli.plugins import plug_in
 from distributary.cli.signals import Stopper
 from distributary.cli.spread import (
     ClusterOption,
@@ -33,8 +34,6 @@ from distributary.cli.spread import (
 from distributary.cli.upkeep import maintain, reconcile, replay_files, resync, views
 from distributary.cli.workflow import workflow
 from distributary.errors import BadInput, Exit
-from distributary_simulate.cli.demo import play_changes
-from distributary_simulate.cli.simulate import simulate
 
 if TYPE_CHECKING:
     from distributary.audit.status import Status
@@ -309,52 +308,6 @@ def clean(
     say_json({"done": yes, **found.to_json()}) if as_json else show(clean_text(found, done=yes))
 
 
-# -- demo and simulation -----------------------------------------------------------------------------------
-
-
-@app.command()
-def demo(
-    scenario: Annotated[
-        Literal["games", "cdc", "declarative"], typer.Argument(help="games, cdc or declarative.")
-    ] = "games",
-    layout: Annotated[
-        Literal["fanout", "two_hop", "wide"], typer.Option(help="Of demo games. See docs/layouts.md.")
-    ] = "fanout",
-    folder: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Where everything goes; an earlier demo there is replaced.")
-    ] = Path("demo"),
-    as_json: Json = False,
-) -> Exit:
-    """Show the main job end to end on this machine.
-
-    No server, about a minute, all files in one folder. 12 games, 3 schema versions that arrive while the stream runs,
-    a game that appears half-way, bad records. `cdc`: change files of three databases to log and merged tables, compared
-    with the source value by value. `declarative`: bronze, silver and gold as a declarative pipeline. With --json the
-    last object is that of verify.
-    """
-    if scenario != "games" and layout != "fanout":
-        raise BadInput(detail=f"demo {scenario} --layout {layout}: --layout is allowed with demo games only")
-    if scenario == "cdc":
-        return play_changes(folder, as_json)
-    if scenario == "declarative":
-        return play_declarative(folder, as_json)
-    from distributary.cli.render import demo_text
-    from distributary.running.progress import LineDisplay, LiveDisplay
-    from distributary_simulate.demo.games import Folder, play
-
-    stopper, screen = Stopper(), console()
-    if as_json:
-        result = play(Folder(folder.resolve(), layout), LineDisplay(note, say_batch), stopper.attach)
-        say_run(result.report)
-        say_json({"kind": "demo", "seconds": round(result.seconds, 1), **result.comparison.to_json()})
-        say_json(result.verification.to_json())
-    else:
-        display = LiveDisplay(screen) if screen.is_terminal else LineDisplay(say)
-        result = play(Folder(folder.resolve(), layout), display, stopper.attach)
-        screen.print(demo_text(result, str(folder / "pipeline.yaml")))
-    return Exit.OK if result.ok else Exit.ATTENTION
-
-
 def load_file(file: Path) -> Pipeline:
     from distributary.config import load
 
@@ -363,7 +316,6 @@ def load_file(file: Path) -> Pipeline:
 
 # -- verbs of other modules -----------------------------------------------------------------------------------------
 
-app.add_typer(simulate, name="simulate")
 app.command("grants")(grants)
 app.command("maintain")(maintain)
 app.command("resync")(resync)
@@ -371,3 +323,4 @@ app.command("reconcile")(reconcile)
 app.command("views")(views)
 app.add_typer(workflow, name="workflow")
 app.add_typer(pipeline, name="pipeline")
+plug_in(app)

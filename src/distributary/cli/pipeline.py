@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from distributary.cli.options import GROUP, File, Json
-from distributary.cli.output import note, say, say_json, show
+from distributary.cli.output import note, say, say_json
 from distributary.cli.signals import Stopper
 from distributary.errors import BadInput, Exit
 
@@ -101,7 +101,7 @@ def run(
         config,
         file.resolve().parent,
         Options(ends, pace, selection, remote),
-        _teller(as_json),
+        teller(as_json),
         started=lambda: stopper.attach(runner),
     )
     report = runner.go()
@@ -126,7 +126,7 @@ def not_declarative(file: Path, config: Pipeline) -> None:
         )
 
 
-def _teller(as_json: bool) -> Callable[[Mapping[str, Any]], None]:
+def teller(as_json: bool) -> Callable[[Mapping[str, Any]], None]:
     """Says what a runner tells."""
     from distributary.declarative.lines import line
 
@@ -153,22 +153,3 @@ def _pace(config: Pipeline, every: str | None) -> float:
 
 def _names(given: list[str] | None) -> tuple[str, ...]:
     return tuple(name.strip() for text in given or () for name in text.split(",") if name.strip())
-
-
-def play_declarative(folder: Path, as_json: bool) -> Exit:
-    """The demo `declarative`."""
-    from distributary.declarative.lines import demo_lines
-    from distributary_simulate.demo.declarative import DeclarativeFolder, play
-
-    stopper = Stopper()
-    result = play(DeclarativeFolder(folder.resolve()), _teller(as_json), note if as_json else say, stopper.attach)
-    if as_json:
-        say_json(result.to_json())
-        say_json(result.verification.to_json())
-    else:
-        from distributary.cli.render import verification_text
-
-        say(demo_lines(result.columns, result.gold, result.rows_sent, result.rows_found, result.differences))
-        show(verification_text(result.verification))
-        say(f"done in {result.seconds:.0f} s; the pipeline file: {folder / 'pipeline.yaml'}")
-    return Exit.OK if result.ok else Exit.ATTENTION

@@ -1,4 +1,4 @@
-"""Results as text for people: plan, verification, replay, demo, cleaning. Nothing here prints."""
+"""Results as text for people: plan, verification, replay, cleaning. Nothing here prints."""
 
 from __future__ import annotations
 
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from distributary.audit.verify import Verification
     from distributary.engine.replay import ReplayReport
     from distributary.repair.clean import CleanPlan
-    from distributary_simulate.demo.answers import Comparison, Query
-    from distributary_simulate.demo.changes import ChangesResult
-    from distributary_simulate.demo.games import Result
-    from distributary_simulate.games.clean import Step
 
 ERROR_CHARS = 1000
 """Of an error's text in a listing."""
@@ -32,7 +28,8 @@ def number_of(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def _grid(*headers: str, right: Iterable[str] = ()) -> Table:
+def grid_of(*headers: str, right: Iterable[str] = ()) -> Table:
+    """An empty table without lines; `right`: the headers of the columns that stand to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in headers:
         table.add_column(header, justify="right" if header in right else "left", overflow="fold")
@@ -84,7 +81,7 @@ def plan_text(plan: Plan) -> RenderableType:
 
 
 def _plan_tables(tables: list[TablePlan]) -> Table:
-    grid = _grid("route", "rows", "quarantined", "engine", "change", right=("rows", "quarantined"))
+    grid = grid_of("route", "rows", "quarantined", "engine", "change", right=("rows", "quarantined"))
     for table in tables[:MAX_TABLES]:
         grid.add_row(
             shown(table.route), f"{table.rows_written:,}", f"{table.rows_quarantined:,}", table.engine, _change(table)
@@ -146,21 +143,6 @@ def replay_text(report: ReplayReport) -> RenderableType:
     return Text("\n".join(lines))
 
 
-# -- simulate ----------------------------------------------------------------------------------------------
-
-
-def steps_text(steps: Iterable[Step], *, done: bool) -> RenderableType:
-    words = {"delete": "deleted" if done else "would delete", "keep": "kept", "gone": "already gone"}
-    lines = [
-        f"{words[s.action]}: {s.what} {shown(s.name)} ({shown(s.where, ERROR_CHARS)})"
-        + (f": {shown(s.why)}" if s.why else "")
-        for s in steps
-    ] or ["nothing was made by this list"]
-    if not done and any(s.action == "delete" for s in steps):
-        lines.append("to delete them: the same command with --yes")
-    return Text("\n".join(lines))
-
-
 # -- clean -------------------------------------------------------------------------------------------------
 
 
@@ -176,101 +158,3 @@ def clean_text(plan: CleanPlan, *, done: bool) -> RenderableType:
     if plan.remove and not done:
         lines.append("nothing was removed yet; to remove it for good: the same command with --yes")
     return Text("\n".join(lines))
-
-
-# -- demo --------------------------------------------------------------------------------------------------
-
-
-def demo_text(result: Result, file: str) -> RenderableType:
-    """The end of a demo; `file`: its pipeline file as the user would type it."""
-    from distributary.running.progress import routes_table
-
-    total = result.report
-    folder = result.folder
-    fresh = {result.newcomer}
-    tried = {
-        "status": "what each table holds, its lag, what is kept aside",
-        "verify": "recount every table against the ledger",
-        "replay": "send the quarantined rows through again",
-        "run": "go on with the stream (Ctrl-C ends it)",
-    }
-    files = Table(box=None, show_header=False, pad_edge=False)
-    for name, path in (
-        ("tables", folder.lake),
-        ("ledger, quarantine", folder.lake / "_distributary" / total.pipeline),
-        ("source, registry", f"{folder.source}, {folder.registry}"),
-        ("what was sent", folder.truth),
-    ):
-        files.add_row(name, str(path))
-    return Group(
-        Text(f"\n{total.rows_in:,} rows in {number_of(total.batches, 'batch', 'batches')}, one stream, no restart\n"),
-        routes_table(result.tally.routes(), result.tally.columns, fresh=fresh),
-        Text(f"\n{result.newcomer} is the game that began half-way. Columns do not count _origin.\n", style="dim"),
-        _comparison(result.comparison),
-        verification_text(result.verification),
-        Text(f"\n{result.query.sql}\n", style="dim"),
-        _answer(result.query),
-        Text("\nfiles"),
-        Padding(files, (0, 0, 0, 2), expand=False),
-        Text("\nnext"),
-        _commands(tried, file),
-        Text(f"\ndone in {result.seconds:.0f} s"),
-    )
-
-
-def changes_text(result: ChangesResult, file: str) -> RenderableType:
-    """The end of the demo of change files; `file`: its pipeline file as the user would type it."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("source table", "database"):
-        table.add_column(name)
-    for name in ("events", "rows at the source", "in the merged table", "values compared", "older events"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for one in result.proofs:
-        differences = Text("; ".join(map(shown, one.differences)), style="red")
-        verdict = differences if one.differences else Text("equal", style="green")
-        counts = (one.events, one.rows, one.found, one.values, one.stale)
-        table.add_row(shown(one.route), one.kind, *(f"{n:,}" for n in counts), verdict)
-    tried = {
-        "status": "per table: events, how fresh it is, what waits",
-        "verify": "read all files again, recount the logs, fold them anew",
-        "run": "go on with the stream (Ctrl-C ends it)",
-    }
-    return Group(
-        Text(
-            f"\n{result.report.rows_in:,} events in {result.files} files ({result.doubled} repeat others, "
-            f"{result.damaged} are damaged copies), {number_of(result.report.batches, 'batch', 'batches')}, "
-            "one stream\n"
-        ),
-        table,
-        Text(""),
-        verification_text(result.verification),
-        Text(f"\nlog and merged tables: {result.folder.lake}\n\nnext"),
-        _commands(tried, file),
-        Text(f"\ndone in {result.seconds:.0f} s"),
-    )
-
-
-def _commands(tried: Mapping[str, str], file: str) -> RenderableType:
-    """What to try next with a pipeline file: commands, and why each."""
-    grid = Table(box=None, show_header=False, pad_edge=False)
-    for command, why in tried.items():
-        grid.add_row(Text(f"distributary {command} {file}", style="bold"), Text(f"# {why}", style="dim"))
-    return Padding(grid, (0, 0, 0, 2), expand=False)
-
-
-def _comparison(found: Comparison) -> Text:
-    if found.ok:
-        return Text(
-            f"as the producer sent it: {found.rows_found:,} of {found.rows_sent:,} good rows in the tables, each once; "
-            f"{found.quarantined_found} of {found.quarantined_sent} bad records kept aside",
-            style="green",
-        )
-    return Text("\n".join(["DIFFERENT from what the producer sent:", *map(shown, found.differences)]), style="bold red")
-
-
-def _answer(query: Query) -> Table:
-    grid = _grid(*query.columns, right=query.columns)
-    for row in query.rows:
-        grid.add_row(*(f"{value:,}" if isinstance(value, int) else shown(value) for value in row))
-    return grid

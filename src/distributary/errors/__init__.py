@@ -81,7 +81,6 @@ from distributary.errors.tables import (
     TableCollision,
     WideUnfit,
 )
-from distributary_simulate.errors import DemoFolderTaken, KafkaDown, SimulationInvalid
 
 __all__ = [
     "AlreadyRunning",
@@ -93,7 +92,6 @@ __all__ = [
     "CompilerDown",
     "ConfigError",
     "ConfigFileMissing",
-    "DemoFolderTaken",
     "DistributaryError",
     "EnvironmentFault",
     "Exit",
@@ -101,7 +99,6 @@ __all__ = [
     "FileBroken",
     "HandoverFailed",
     "JavaMissing",
-    "KafkaDown",
     "KeyTypeChanged",
     "KeysChanged",
     "LayoutChanged",
@@ -126,7 +123,6 @@ __all__ = [
     "ShapeInvalid",
     "ShareConflict",
     "ShareInvalid",
-    "SimulationInvalid",
     "SourceDataLost",
     "SourceDown",
     "SourceHistoryGone",

@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from distributary.changes.model import Kind
-from distributary.errors import SimulationInvalid
 from distributary_simulate.change_files.events import Layout
 from distributary_simulate.change_files.files import EventFile
 from distributary_simulate.changes.model import Change, Position
+from distributary_simulate.errors import SimulationInvalid
 
 #: Layouts of another age that tell as much as today's. Oracle's of 2021-03 tells no keys, so it is chosen by hand only.
 _OLD: Final = {Kind.MYSQL: (Layout.Y2021_06, Layout.GTID, Layout.Y2024, Layout.Y2025)}

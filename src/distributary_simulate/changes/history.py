@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from distributary.changes.model import Kind
-from distributary.errors import SimulationInvalid
 from distributary_simulate.changes.history_tables import key_row, new_row, tables_of
 from distributary_simulate.changes.live_table import Key, LiveTable
 from distributary_simulate.changes.model import Change, Column, Row, Table
 from distributary_simulate.changes.source_logs import LOGS, SourceLog
 from distributary_simulate.changes.truth import TableTruth
 from distributary_simulate.changes.unified import DOUBLE, INTEGER, LONG, STRING, decimal, varchar
+from distributary_simulate.errors import SimulationInvalid
 
 START_MS: Final = 1_767_225_600_000
 """2026-01-01T00:00:00Z, where a history begins unless told otherwise."""

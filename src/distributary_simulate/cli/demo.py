@@ -1,18 +1,67 @@
-"""`distributary demo cdc`: the end of it, as text or JSON."""
+"""`distributary demo`: the main jobs end to end on this machine."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Literal
 
-from distributary.cli.output import console, note, say, say_batch, say_json, say_run
+import typer
+
+from distributary.cli.options import Json
+from distributary.cli.output import console, note, say, say_batch, say_json, say_run, show
 from distributary.cli.signals import Stopper
-from distributary.errors import Exit
+from distributary.errors import BadInput, Exit
 
 
-def play_changes(folder: Path, as_json: bool) -> Exit:
-    """Play the demo of change files in `folder`."""
-    from distributary.cli.render import changes_text
+def demo(
+    scenario: Annotated[
+        Literal["games", "cdc", "declarative"], typer.Argument(help="games, cdc or declarative.")
+    ] = "games",
+    layout: Annotated[
+        Literal["fanout", "two_hop", "wide"], typer.Option(help="Of demo games. See docs/layouts.md.")
+    ] = "fanout",
+    folder: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Where everything goes; an earlier demo there is replaced.")
+    ] = Path("demo"),
+    as_json: Json = False,
+) -> Exit:
+    """Show the main job end to end on this machine.
+
+    No server, about a minute, all files in one folder. 12 games, 3 schema versions that arrive while the stream runs,
+    a game that appears half-way, bad records. `cdc`: change files of three databases to log and merged tables, compared
+    with the source value by value. `declarative`: bronze, silver and gold as a declarative pipeline. With --json the
+    last object is that of verify.
+    """
+    if scenario != "games" and layout != "fanout":
+        raise BadInput(detail=f"demo {scenario} --layout {layout}: --layout is allowed with demo games only")
+    if scenario == "cdc":
+        return _changes(folder, as_json)
+    if scenario == "declarative":
+        return _declarative(folder, as_json)
+    return _games(folder, layout, as_json)
+
+
+def _games(folder: Path, layout: Literal["fanout", "two_hop", "wide"], as_json: bool) -> Exit:
+    from distributary.running.progress import LineDisplay, LiveDisplay
+    from distributary_simulate.cli.render import demo_text
+    from distributary_simulate.demo.games import Folder, play
+
+    stopper, screen = Stopper(), console()
+    if as_json:
+        result = play(Folder(folder.resolve(), layout), LineDisplay(note, say_batch), stopper.attach)
+        say_run(result.report)
+        say_json({"kind": "demo", "seconds": round(result.seconds, 1), **result.comparison.to_json()})
+        say_json(result.verification.to_json())
+    else:
+        display = LiveDisplay(screen) if screen.is_terminal else LineDisplay(say)
+        result = play(Folder(folder.resolve(), layout), display, stopper.attach)
+        screen.print(demo_text(result, str(folder / "pipeline.yaml")))
+    return Exit.OK if result.ok else Exit.ATTENTION
+
+
+def _changes(folder: Path, as_json: bool) -> Exit:
     from distributary.running.progress import LineDisplay
+    from distributary_simulate.cli.render import changes_text
     from distributary_simulate.demo.changes import ChangesFolder
     from distributary_simulate.demo.changes import play_changes as play
 
@@ -25,4 +74,22 @@ def play_changes(folder: Path, as_json: bool) -> Exit:
     else:
         result = play(place, LineDisplay(say), stopper.attach)
         console().print(changes_text(result, str(folder / "pipeline.yaml")))
+    return Exit.OK if result.ok else Exit.ATTENTION
+
+
+def _declarative(folder: Path, as_json: bool) -> Exit:
+    from distributary.cli.pipeline import teller
+    from distributary.cli.render import verification_text
+    from distributary.declarative.lines import demo_lines
+    from distributary_simulate.demo.declarative import DeclarativeFolder, play
+
+    stopper = Stopper()
+    result = play(DeclarativeFolder(folder.resolve()), teller(as_json), note if as_json else say, stopper.attach)
+    if as_json:
+        say_json(result.to_json())
+        say_json(result.verification.to_json())
+    else:
+        say(demo_lines(result.columns, result.gold, result.rows_sent, result.rows_found, result.differences))
+        show(verification_text(result.verification))
+        say(f"done in {result.seconds:.0f} s; the pipeline file: {folder / 'pipeline.yaml'}")
     return Exit.OK if result.ok else Exit.ATTENTION

@@ -13,7 +13,8 @@ import typer
 from distributary.cli.options import GROUP, Yes
 from distributary.cli.output import say, show
 from distributary.cli.signals import stop_on_signal
-from distributary.errors import BadInput, SimulationInvalid
+from distributary.errors import BadInput
+from distributary_simulate.errors import SimulationInvalid
 
 if TYPE_CHECKING:
     from distributary.config import RegistryConfig
@@ -296,8 +297,8 @@ def _now_ms() -> int:
 
 
 def _clean_simulated(made: Path, config: RegistryConfig | None, settings: Mapping[str, str], yes: bool) -> None:
-    from distributary.cli.render import steps_text
     from distributary.schemas.registry import open_registry
+    from distributary_simulate.cli.render import steps_text
     from distributary_simulate.games.clean import clean
     from distributary_simulate.games.made import Made
 

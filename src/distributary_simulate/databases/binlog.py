@@ -19,11 +19,12 @@ from pymysqlreplication.event import QueryEvent, XidEvent
 from pymysqlreplication.row_event import DeleteRowsEvent, RowsEvent, TableMapEvent, UpdateRowsEvent, WriteRowsEvent
 
 from distributary.changes.model import Kind
-from distributary.errors import SimulationInvalid, SourceDown
+from distributary.errors import SourceDown
 from distributary_simulate.changes.model import CDC_METHOD, Change, Column, Position, Row, Table, backfill_change
 from distributary_simulate.changes.truth import TableTruth
 from distributary_simulate.databases.mysql_columns import MySqlColumn
 from distributary_simulate.databases.servers import Server
+from distributary_simulate.errors import SimulationInvalid
 
 _NEEDED: Final = {"log_bin": "ON", "binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_row_metadata": "FULL"}
 _EVENTS: Final = (WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent, TableMapEvent, QueryEvent, XidEvent)

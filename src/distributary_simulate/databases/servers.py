@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from distributary.changes.model import Kind
-from distributary.errors import BadInput, SimulationInvalid
+from distributary.errors import BadInput
+from distributary_simulate.errors import SimulationInvalid
 
 _SCHEMES = {
     "mysql": Kind.MYSQL,

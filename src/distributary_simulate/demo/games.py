@@ -23,13 +23,13 @@ from distributary.audit.verify import Verification, verify
 from distributary.config import Pipeline, load
 from distributary.engine.batch import BatchReport
 from distributary.engine.schemas import registry_of
-from distributary.errors import DemoFolderTaken
 from distributary.running.bronze.ingest import STREAM as BRONZE
 from distributary.running.hops import TwoHop, run
 from distributary.running.pipeline import Run, RunReport, session_of
 from distributary.running.progress import Display, Tally
 from distributary.state.lock import only_run
 from distributary_simulate.demo.answers import Comparison, Query, ask, compare
+from distributary_simulate.errors import DemoFolderTaken
 from distributary_simulate.games.records import VALUE_SCHEMA, Faults, Plan
 from distributary_simulate.games.sinks import write_delta
 from distributary_simulate.games.stream import Games

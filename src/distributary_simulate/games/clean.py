@@ -15,8 +15,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
-from distributary.errors import KafkaDown, SchemaNotFound
+from distributary.errors import SchemaNotFound
 from distributary.schemas.registry import Registry
+from distributary_simulate.errors import KafkaDown
 from distributary_simulate.games.kafka import QUIET, REQUEST_TIMEOUT_SEC, topic_id
 from distributary_simulate.games.made import Made
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from distributary.errors import KafkaDown
+from distributary_simulate.errors import KafkaDown
 from distributary_simulate.games.made import Made
 
 REQUEST_TIMEOUT_SEC: Final = 15.0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from distributary.errors import SimulationInvalid
 from distributary.schemas.registry import Registry
+from distributary_simulate.errors import SimulationInvalid
 from distributary_simulate.games.made import Made
 from distributary_simulate.games.records import Plan
 from distributary_simulate.games.sinks import kafka_from_delta, write_delta, write_kafka

@@ -9,7 +9,8 @@ from typing import Final, Literal, NamedTuple, get_args
 
 import pyarrow as pa
 
-from distributary.errors import Reason, SimulationInvalid
+from distributary.errors import Reason
+from distributary_simulate.errors import SimulationInvalid
 
 Fault = Literal["corrupt", "unknown_id", "empty_name", "tombstones", "bad_envelope", "id_mismatch"]
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from distributary.errors import SimulationInvalid
 from distributary.schemas.protobuf.framing import frame
 from distributary.schemas.registry import Registry, SchemaVersion
+from distributary_simulate.errors import SimulationInvalid
 from distributary_simulate.games.bulk import BLOCK_ROWS, Series, blocks, models_for
 from distributary_simulate.games.events import EventMaker, message_class
 from distributary_simulate.games.made import Made

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from distributary.config import RegistryConfig
-from distributary.engine.schemas import ASKED_AT_A_TIME, Schemas
+from distributary.engine.schemas import ASKED_AT_A_TIME, FEW, Schemas
 from distributary.errors import Reason
 from distributary.schemas.registry import Schema, open_registry
 from tests.test_registry_cache import Clock
@@ -56,19 +56,30 @@ def test_ids_that_rest_leave_room_for_others(tmp_path: Path) -> None:
     assert set(registry.asked) == {*low, *high}
 
 
-def test_an_id_that_is_asked_for_in_vain_rests_ever_longer_but_at_most_a_minute(tmp_path: Path) -> None:
+def test_one_of_many_ids_that_are_asked_for_in_vain_rests_ever_longer_but_at_most_a_minute(tmp_path: Path) -> None:
     registry, clock = Counting(tmp_path), Clock()
     schemas = Schemas(registry, clock=clock)
     registry.register("a", EVENT)
+    many = range(2, 3 + FEW)
     times = []
     for _ in range(1_000):
-        before = len(registry.asked)
-        assert schemas.resolve([2])[1][2][0] == Reason.UNKNOWN_SCHEMA_ID
-        times += [clock.now] if len(registry.asked) > before else []
+        before = registry.asked.count(2)
+        assert schemas.resolve(many)[1][2][0] == Reason.UNKNOWN_SCHEMA_ID
+        times += [clock.now] if registry.asked.count(2) > before else []
         clock.now += 1
     rests = [after - at for at, after in pairwise(times)]
     assert rests[:6] == [1, 10, 20, 40, 60, 60]
     assert max(rests) == 60
     registry.register("b", EVENT.replace("user", "name"))
     clock.now += 60
-    assert list(schemas.resolve([2])[0]) == [2]
+    assert list(schemas.resolve(many)[0]) == [2]
+
+
+def test_a_few_ids_come_in_with_the_first_batch_after_their_registration(tmp_path: Path) -> None:
+    registry, clock = Counting(tmp_path), Clock()
+    schemas = Schemas(registry, clock=clock)
+    registry.register("a", EVENT)
+    for _ in range(5):
+        assert schemas.resolve(range(2, 2 + FEW))[0] == {}
+    registry.register("b", EVENT.replace("user", "name"))
+    assert list(schemas.resolve(range(2, 2 + FEW))[0]) == [2]

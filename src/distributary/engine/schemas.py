@@ -2,7 +2,8 @@
 
 A producer can make up ids without end, and each is a request. So a batch asks for no more once the registry lacked
 `registry.max_unknown_ids` of them, the lowest first (registries count up, a made-up id is most likely beyond what they
-have), and an id that was refused rests before it is asked for again.
+have), and where many ids of a batch were refused before, each rests before it is asked for again. A few are asked for
+with every batch: then they come in with the first batch after their registration.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from distributary.tables.store import local_path
 
 LOOKUPS = 8
 """Requests to the registry at a time."""
-
-
+FEW = 16
+"""Refused ids of a batch that never rest, where there are no more of them."""
 ASKED_AT_A_TIME = 64
 """Ids after which it is counted how many the registry did not have."""
 RESTS_SEC = (0.0, 10.0, 20.0, 40.0, 60.0)
@@ -35,7 +36,7 @@ Refusal = tuple[Reason, str]
 
 
 class Schemas:
-    """Ids are immutable, so what was compiled once stays. What was refused is asked for again, after a rest.
+    """Ids are immutable, so what was compiled once stays. What was refused is asked for again; many ids after a rest.
 
     `max_unknown`: of the ids that are asked for at a time (None: any number). `clock`: seconds.
     """
@@ -65,7 +66,9 @@ class Schemas:
         wanted = set(ids)
         refusals = {k: v for k, v in (refused or {}).items() if k in wanted}
         missing = sorted(wanted - self._compiled.keys() - refusals.keys())
-        refusals |= self._resting.among(missing)
+        resting = self._resting.among(missing)
+        if len(resting) > FEW:
+            refusals |= resting
         missing = [schema_id for schema_id in missing if schema_id not in refusals]
         if missing:
             refusals |= self._ask(missing, None if every else self._max_unknown)

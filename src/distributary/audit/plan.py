@@ -13,7 +13,7 @@ from distributary.audit.dry_run import TablePlan as TablePlan
 from distributary.config import DatastreamSource, KafkaSource, Pipeline
 from distributary.engine.changes.planned import plan_files, strays_left
 from distributary.errors import Reason
-from distributary.running.bronze.table import first_hop, open_bronze, route_keys
+from distributary.running.bronze.table import check_hop_1, first_hop, open_bronze, route_keys
 from distributary.running.pipeline import build, session_of
 from distributary.sources.kafka import describe_topics
 from distributary.state.checkpoint import check_checkpoint
@@ -36,7 +36,10 @@ def plan(config: Pipeline) -> Plan:
     columns: dict[str, pa.Schema | None] = {}
     for leg, bronze in _legs(config):
         dry = DryRun(leg, spark, found, tables, columns, bronze)
-        check_checkpoint(leg, dry.ledger)
+        if bronze is None:
+            check_checkpoint(leg, dry.ledger)
+        elif (table := open_bronze(config, Store.of(config.tables))) is not None:
+            check_hop_1(config, table, Store.of(config.tables))  # bronze itself has the books of hop 1
         dry.go()
         if found.stops is not None:
             break

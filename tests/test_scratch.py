@@ -112,28 +112,28 @@ def test_who_sweeps_takes_no_folder_from_who_is_making_one(tmp_path: Path) -> No
 
 WHOSE = {
     "a stream's chunks": """
-        from distributary.fanout.spool import Spool, write_spool
+        from distributary.engine.messages.spool import Spool, write_spool
         import pyarrow as pa
         spool = Spool(None)
         write_spool(spool.open(), [pa.py_buffer(b"x")])
     """,
     "the compiler of schemas": """
-        from distributary.registry.compile import compile_text
+        from distributary.schemas.registry.compile import compile_text
         compile_text("message A {}")
     """,
     "events of many files by share": """
         import pyarrow as pa
-        from distributary.cdc.gather import by_share
+        from distributary.engine.changes.gather import by_share
         shares = by_share([pa.table({"k": list(range(100))})], ["k"], 4)
         next(shares)
     """,
     "the events that verify sorts": """
-        from distributary.audit.by_key import ByKey
+        from distributary.audit.judge.by_key import ByKey
         kept = ByKey()
     """,
     "the checkpoint that plan reads": """
         import tempfile
-        from distributary.dry_run import _copied
+        from distributary.audit.dry_run import _copied
         copied = _copied(tempfile.mkdtemp(dir="."), None)
         copied.__enter__()
     """,

@@ -191,7 +191,7 @@ def test_an_outage_leaves_everything_as_it_was(lake: Path, monkeypatch: pytest.M
     scenario = Unknown(lake).start()
     scenario.learn()
 
-    def away(*_: Any) -> None:
+    def away(*_: Any, **__: Any) -> None:
         raise RegistryDown(registry="r", attempts=5, detail="timed out")
 
     with monkeypatch.context() as patch, pytest.raises(RegistryDown):

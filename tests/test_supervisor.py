@@ -426,7 +426,7 @@ def test_the_end_says_what_became_of_the_streams_and_which_need_somebody() -> No
 
 LEASHED = """\
 import time
-from distributary import leash
+from distributary.cli import leash
 leash.watch_parent(0.3)
 import signal
 signal.signal(signal.SIGTERM, {handler})

@@ -17,11 +17,18 @@ from confluent_kafka.admin import (
 
 from tests.chaos.messages import ENVELOPE
 from tests.chaos.wire import block, framed, text, whole
-from tests.faults.pipelines import Piped, Place, Seen, concluded, expect
+from tests.faults.pipelines import Going, Piped, Place, Seen, concluded, expect
 from tests.services import wait_until
 from tests.services.kafka import Kafka
 
 FAST = {"options": {"request.timeout.ms": "3000", "default.api.timeout.ms": "5000"}}
+
+
+def _goes_on(run: Going, seen: Seen) -> None:
+    if run.wait_right():
+        seen.went_on = "by itself"
+    else:
+        seen.wrong.append("it did not go on by itself")
 
 
 def stopped(place: Place) -> Seen:
@@ -39,9 +46,7 @@ def stopped(place: Place) -> Seen:
             os.kill(kafka.pid, signal.SIGCONT)
         wait_until(kafka.is_ready, 60, "the broker")
         piped.feed()
-        seen.went_on = "by itself" if run.wait_right() else ""
-    if not seen.went_on:
-        seen.wrong.append("it did not go on by itself")
+        _goes_on(run, seen)
     return concluded(piped, seen)
 
 
@@ -57,9 +62,7 @@ def killed(place: Place) -> Seen:
         time.sleep(8)
         kafka.start()
         piped.feed()
-        seen.went_on = "by itself" if run.wait_right() else ""
-    if not seen.went_on:
-        seen.wrong.append("it did not go on by itself")
+        _goes_on(run, seen)
     return concluded(piped, seen)
 
 
@@ -83,20 +86,11 @@ def retention(place: Place) -> Seen:
     piped = Piped(place.folder, broker=kafka)
     piped.feed()
     piped.run()
-    truth, gone = piped.producer.truth, list(piped.producer.truth.rows.items())
-    before = {game: len(rows) for game, rows in gone}
-    bad = truth.bad
+    before = _sent(piped)
     piped.feed(40)
     _drop_all(kafka, piped.topic)
     expect(seen, piped.run(), "SOURCE_DATA_LOST", names=(piped.topic, "on_data_loss"))
-    for game, rows in truth.rows.items():
-        del rows[before.get(game, 0) :]
-    truth.rows = {game: rows for game, rows in truth.rows.items() if rows}
-    truth.bad = bad
-    piped.configure({"source": {"on_data_loss": "continue"}})
-    piped.feed(40)
-    seen.went_on = "with on_data_loss: continue"
-    return concluded(piped, seen)
+    return _with_consent(piped, before, seen)
 
 
 def retention_while_running(place: Place) -> Seen:
@@ -106,8 +100,7 @@ def retention_while_running(place: Place) -> Seen:
     piped.feed()
     with piped.going() as run:
         run.wait_right()
-        truth = piped.producer.truth
-        before, bad = {game: len(rows) for game, rows in truth.rows.items()}, truth.bad
+        before = _sent(piped)
         piped.feed(40)
         _drop_all(kafka, piped.topic)
         run.wait(lambda: bool(run.errors), 60)
@@ -115,10 +108,20 @@ def retention_while_running(place: Place) -> Seen:
         expect(seen, piped.attempts[-1], "SOURCE_DATA_LOST", names=(piped.topic,))
     else:
         seen.wrong.append("it went on and said nothing")
-    for game, rows in truth.rows.items():
-        del rows[before.get(game, 0) :]
-    truth.rows = {game: rows for game, rows in truth.rows.items() if rows}
-    truth.bad = bad
+    return _with_consent(piped, before, seen)
+
+
+def _sent(piped: Piped) -> tuple[dict[str, int], int]:
+    """Good rows of each game, and bad ones, up to now."""
+    truth = piped.producer.truth
+    return {game: len(rows) for game, rows in truth.rows.items()}, truth.bad
+
+
+def _with_consent(piped: Piped, read: tuple[dict[str, int], int], seen: Seen) -> Seen:
+    """What came after `read` is gone, and the run may go on without it."""
+    truth = piped.producer.truth
+    good, truth.bad = read
+    truth.rows = {game: rows[: good[game]] for game, rows in truth.rows.items() if good.get(game)}
     piped.configure({"source": {"on_data_loss": "continue"}})
     piped.feed(40)
     seen.went_on = "with on_data_loss: continue"
@@ -148,9 +151,7 @@ def partitions_added(place: Place) -> Seen:
         wait_until(lambda: len(admin.list_topics(piped.topic, timeout=10).topics[piped.topic].partitions) == 4, 30, "4")
         piped.send(list(piped.producer.records(40, 1.0)), partition=3)
         piped.send(list(piped.producer.records(40, 1.0)), partition=0)
-        seen.went_on = "by itself" if run.wait_right() else ""
-    if not seen.went_on:
-        seen.wrong.append("it did not go on by itself")
+        _goes_on(run, seen)
     return concluded(piped, seen)
 
 

@@ -7,8 +7,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import psutil
 from deltalake import DeltaTable, Field
@@ -170,21 +170,32 @@ def _until(condition: Callable[[], bool], process: psutil.Popen, timeout_sec: fl
     return condition()
 
 
+@contextmanager
+def _running(piped: Piped, seen: Seen) -> Iterator[psutil.Popen]:
+    """A process that runs, and has begun well, until the end of the block."""
+    piped.feed()
+    process = _started(piped, "run", str(piped.file))
+    try:
+        if not _until(piped.is_right, process):
+            seen.wrong.append(f"the run did nothing: {_said(piped)[-300:]}")
+        yield process
+    finally:
+        _ended(process)
+
+
+def _goes_on(piped: Piped, process: psutil.Popen, seen: Seen) -> None:
+    if not _until(piped.is_right, process):
+        seen.wrong.append("the run did not go on")
+
+
 def two_runs(place: Place) -> Seen:
     """A second run of the same file on this machine, in the middle of the first."""
     seen = Seen()
     piped = Piped(place.folder)
-    piped.feed()
-    first = _started(piped, "run", str(piped.file))
-    try:
-        if not _until(piped.is_right, first):
-            seen.wrong.append(f"the first run did nothing: {_said(piped)[-300:]}")
+    with _running(piped, seen) as first:
         expect(seen, piped.run(), "ALREADY_RUNNING", names=(str(first.pid),))
         piped.feed()
-        if not _until(piped.is_right, first):
-            seen.wrong.append("the first run did not go on")
-    finally:
-        _ended(first)
+        _goes_on(piped, first, seen)
     seen.went_on = "the first one by itself"
     return concluded(piped, seen)
 
@@ -193,11 +204,7 @@ def verbs_beside(place: Place) -> Seen:
     """`maintain`, `replay`, `verify` and `clean` while a run goes on."""
     seen = Seen()
     piped = Piped(place.folder)
-    piped.feed()
-    run = _started(piped, "run", str(piped.file))
-    try:
-        if not _until(piped.is_right, run):
-            seen.wrong.append(f"the run did nothing: {_said(piped)[-300:]}")
+    with _running(piped, seen) as run:
         file = str(piped.file)
         for arguments, codes in (
             (("maintain", file), {0}),
@@ -211,10 +218,7 @@ def verbs_beside(place: Place) -> Seen:
                 seen.wrong.append(f"{arguments[0]} ended with {code}: {said[-300:]}")
             if arguments[0] == "clean":
                 seen.words = said.strip()[-400:]
-        if not _until(piped.is_right, run):
-            seen.wrong.append("the run did not go on")
-    finally:
-        _ended(run)
+        _goes_on(piped, run, seen)
     seen.went_on = "by itself"
     return concluded(piped, seen)
 
@@ -223,11 +227,7 @@ def workers_stand_still(place: Place) -> Seen:
     """All Python workers of a run are stopped for 40 s, and go on."""
     seen = Seen()
     piped = Piped(place.folder)
-    piped.feed()
-    run = _started(piped, "run", str(piped.file))
-    try:
-        if not _until(piped.is_right, run):
-            seen.wrong.append(f"the run did nothing: {_said(piped)[-300:]}")
+    with _running(piped, seen) as run:
         workers = _workers(run)
         for worker in workers:
             worker.suspend()
@@ -238,10 +238,7 @@ def workers_stand_still(place: Place) -> Seen:
                 worker.resume()
         if not workers:
             seen.wrong.append("there were no workers")
-        if not _until(piped.is_right, run):
-            seen.wrong.append("it did not go on by itself")
-    finally:
-        _ended(run)
+        _goes_on(piped, run, seen)
     seen.went_on = "by itself"
     return concluded(piped, seen)
 
@@ -250,21 +247,14 @@ def worker_killed(place: Place) -> Seen:
     """A Python worker is killed in the middle, again and again."""
     seen = Seen()
     piped = Piped(place.folder)
-    piped.feed()
-    run = _started(piped, "run", str(piped.file))
-    try:
-        if not _until(piped.is_right, run):
-            seen.wrong.append(f"the run did nothing: {_said(piped)[-300:]}")
+    with _running(piped, seen) as run:
         for _ in range(5):
             piped.feed()
             for worker in _workers(run):
                 with suppress(psutil.NoSuchProcess):
                     worker.kill()
             time.sleep(1)
-        if not _until(piped.is_right, run):
-            seen.wrong.append("it did not go on by itself")
-    finally:
-        _ended(run)
+        _goes_on(piped, run, seen)
     seen.went_on = "by itself"
     return concluded(piped, seen)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,13 +126,7 @@ def describe_topics(source: KafkaSource) -> list[Topic]:
     Raises SourceDown when no broker answers (or refuses the credentials), SourceMissing when a topic is not there.
     """
     said: list[str] = []
-    client = {
-        "bootstrap.servers": source.bootstrap_servers,
-        "error_cb": lambda e: said.append(str(e)),
-        "logger": _Silent(),
-        "socket.timeout.ms": int(TIMEOUT_SEC * 1000),
-        **client_security(source.security),
-    }
+    client = _client(source, lambda e: said.append(str(e)))
     admin = AdminClient(client)
     try:
         known = admin.list_topics(timeout=TIMEOUT_SEC).topics
@@ -139,7 +134,7 @@ def describe_topics(source: KafkaSource) -> list[Topic]:
         # A refused password shows only in the callback, and that only when polled; the call says "transport failure".
         admin.poll(1)
         raise SourceDown(source=f"Kafka at {source.bootstrap_servers}", detail=said[-1] if said else str(e)) from e
-    names = list(source.topics) or sorted(n for n in known if re.fullmatch(source.topic_pattern or "", n))
+    names = list(source.topics) or _matching(source, known)
     for name in names:
         if name not in known:
             raise SourceMissing(source=f"Kafka at {source.bootstrap_servers}", what=f"topic {name!r}")
@@ -153,6 +148,20 @@ def describe_topics(source: KafkaSource) -> list[Topic]:
         consumer.close()
 
 
+def _client(source: KafkaSource, on_error: Callable[[Any], None]) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": source.bootstrap_servers,
+        "error_cb": on_error,
+        "logger": _Silent(),
+        "socket.timeout.ms": int(TIMEOUT_SEC * 1000),
+        **client_security(source.security),
+    }
+
+
+def _matching(source: KafkaSource, known: Iterable[str]) -> list[str]:
+    return sorted(name for name in known if re.fullmatch(source.topic_pattern or "", name))
+
+
 def _describe(admin: Any, consumer: Any, name: str, partitions: list[int]) -> Topic:
     found = admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_SEC)[name].result()
     ranges = {p: consumer.get_watermark_offsets(TopicPartition(name, p), timeout=TIMEOUT_SEC) for p in partitions}
@@ -164,25 +173,20 @@ class TopicIds:
 
     def __init__(self, source: KafkaSource) -> None:
         self.source = source
-        about = {"bootstrap.servers": source.bootstrap_servers, "logger": _Silent()}
-        about |= {"socket.timeout.ms": int(TIMEOUT_SEC * 1000), "error_cb": lambda _: None}
-        self._admin = AdminClient({**about, **client_security(source.security)})
+        self._admin = AdminClient(_client(source, lambda _: None))
 
     def now(self) -> dict[str, str]:
         """Topic -> id, as the broker has them now. Raises SourceDown, SourceMissing."""
         where = f"Kafka at {self.source.bootstrap_servers}"
         try:
-            names = list(self.source.topics) or self._matching()
+            names = list(self.source.topics)
+            names = names or _matching(self.source, self._admin.list_topics(timeout=TIMEOUT_SEC).topics)
             asked = self._admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SEC) if names else {}
             return {name: str(answer.result().topic_id) for name, answer in asked.items()}
         except KafkaException as e:
             if e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise SourceMissing(source=where, what=f"topic (one of {', '.join(names)})") from e
             raise SourceDown(source=where, detail=str(e)) from e
-
-    def _matching(self) -> list[str]:
-        known = self._admin.list_topics(timeout=TIMEOUT_SEC).topics
-        return sorted(name for name in known if re.fullmatch(self.source.topic_pattern or "", name))
 
 
 class _Silent:

@@ -111,17 +111,45 @@ def lost_offsets(source: KafkaSource, state_root: str, offsets: Sequence[Mapping
     Raises as `check_topics`.
     """
     topics = describe_topics(source)
-    seen: dict[str, str] = json.loads(store.get(state_root, TOPICS_FILE) or b"{}")
-    lost = [text for topic in topics for text in _lost(topic, seen, offsets[0] if offsets else {})]
-    if lost and source.on_data_loss == "fail":
-        raise SourceDataLost(source=f"Kafka at {source.bootstrap_servers}", detail="; ".join(lost))
-    store.put_whole(state_root, TOPICS_FILE, json.dumps({**seen, **{t.name: t.id for t in topics}}).encode())
+    ids = TopicIdsSeen(state_root, store)
+    made_anew = ids.made_anew({topic.name: topic.id for topic in topics})
+    lost = [*made_anew.values()]
+    for topic in topics:
+        lost += _gone(topic, offsets[0] if offsets else {}) if topic.name not in made_anew else []
+    refuse_loss(lost, source)
+    ids.add({topic.name: topic.id for topic in topics})
     return lost
 
 
-def _lost(topic: Topic, seen: Mapping[str, str], offsets: Mapping[str, Mapping[str, int]]) -> list[str]:
-    if topic.name in seen and seen[topic.name] != topic.id:
-        return [f"topic {topic.name} was deleted and made again (id {seen[topic.name]} is now {topic.id})"]
+def refuse_loss(lost: Sequence[str], source: KafkaSource) -> None:
+    """Raises SourceDataLost where something is lost, and nobody has agreed to it (`source.on_data_loss`)."""
+    if lost and source.on_data_loss == "fail":
+        raise SourceDataLost(source=f"Kafka at {source.bootstrap_servers}", detail="; ".join(lost))
+
+
+class TopicIdsSeen:
+    """The ids that a stream's topics had when it read them, kept in its state folder. Raises OSError."""
+
+    def __init__(self, state_root: str, store: Store) -> None:
+        self._root, self._store = state_root, store
+        self._ids: dict[str, str] = json.loads(store.get(state_root, TOPICS_FILE) or b"{}")
+
+    def made_anew(self, now: Mapping[str, str]) -> dict[str, str]:
+        """Topics that have another id now, and that in words."""
+        return {
+            name: f"topic {name} was deleted and made again (id {self._ids[name]} is now {found})"
+            for name, found in now.items()
+            if self._ids.get(name, found) != found
+        }
+
+    def add(self, now: Mapping[str, str]) -> None:
+        """From now on these count."""
+        if now.items() - self._ids.items():
+            self._ids |= now
+            self._store.put_whole(self._root, TOPICS_FILE, json.dumps(self._ids).encode())
+
+
+def _gone(topic: Topic, offsets: Mapping[str, Mapping[str, int]]) -> list[str]:
     found = []
     for partition, offset in offsets.get(topic.name, {}).items():
         earliest = topic.earliest.get(int(partition))

@@ -7,17 +7,15 @@ after a batch's last row was read had it for all of them.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deltalake.exceptions import DeltaError
 
 from distributary.config import DeltaSource, KafkaSource, Pipeline
-from distributary.errors import SourceDataLost, SourceDown, SourceReplaced
+from distributary.errors import SourceDown, SourceReplaced
 from distributary.sources.delta_batch import store_of_source
 from distributary.sources.kafka import TopicIds
-from distributary.state.checkpoint import TOPICS_FILE, read_offsets
+from distributary.state.checkpoint import TopicIdsSeen, read_offsets, refuse_loss
 from distributary.tables.append import open_table
 from distributary.tables.store import Store
 
@@ -44,8 +42,7 @@ class SourceIdentity:
         self.config = config
         self.store = store
         self.place = place or Place.of(config)
-        self._topics: TopicIds | None = None
-        self._seen: dict[str, str] | None = None
+        self._topics: tuple[TopicIds, TopicIdsSeen] | None = None
 
     def check(self, batch: int) -> list[str]:
         """What was lost and agreed to (`on_data_loss: continue`), in words. `batch`: the one that runs.
@@ -62,16 +59,13 @@ class SourceIdentity:
         return []
 
     def _check_topics(self, source: KafkaSource) -> list[str]:
-        if self._topics is None or self._seen is None:
-            self._topics = TopicIds(source)
-            self._seen = json.loads(self.store.get(self.place.state, TOPICS_FILE) or b"{}")
-        now = self._topics.now()
-        lost = made_anew(self._seen, now)
-        if lost and source.on_data_loss == "fail":
-            raise SourceDataLost(source=f"Kafka at {source.bootstrap_servers}", detail="; ".join(lost))
-        if now.items() - self._seen.items():
-            self._seen = {**self._seen, **now}
-            self.store.put_whole(self.place.state, TOPICS_FILE, json.dumps(self._seen).encode())
+        if self._topics is None:
+            self._topics = TopicIds(source), TopicIdsSeen(self.place.state, self.store)
+        topics, seen = self._topics
+        now = topics.now()
+        lost = [*seen.made_anew(now).values()]
+        refuse_loss(lost, source)
+        seen.add(now)
         return lost
 
     def _check_table(self, batch: int, path: str, now: str | None) -> None:
@@ -80,15 +74,6 @@ class SourceIdentity:
         began = offsets[0].get("reservoirId")
         if began is not None and now != began:
             raise SourceReplaced(source=path, began=began, now=now or "there is no table")
-
-
-def made_anew(seen: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Topics that have another id than before, in words."""
-    return [
-        f"topic {name} was deleted and made again (id {seen[name]} is now {found})"
-        for name, found in now.items()
-        if seen.get(name, found) != found
-    ]
 
 
 def _table_id(path: str, store: Store) -> str | None:

@@ -13,6 +13,7 @@ from deltalake.exceptions import DeltaError
 
 from distributary.state import ledger as module
 from distributary.state.ledger import (
+    LONGEST_REST_SEC,
     Entry,
     Ledger,
     add,
@@ -20,6 +21,7 @@ from distributary.state.ledger import (
     quarantine_files,
     read_entries,
     replay_stream,
+    rests_until,
     totals,
 )
 from distributary.tables import append
@@ -311,3 +313,8 @@ def test_a_rest_that_ends_further_away_than_any_rest_is_over(ledger: Ledger) -> 
     entries = [Entry("s", 0, r, state="parked", error="why", retry_at=int(t * 1e6)) for r, t in rests.items()]
     ledger.record("s", 0, [*entries, Entry("s", 0, None)], {})
     assert ledger.resting(1_000) == {"soon": "why"}
+
+
+def test_a_table_rests_twice_as_long_after_each_failure_and_never_longer_than_an_hour() -> None:
+    rests = [rests_until(failures, 60.0, 1000.0) / 1e6 - 1000.0 for failures in (1, 2, 3, 7, 100, 5000)]
+    assert rests == [60, 120, 240, LONGEST_REST_SEC, LONGEST_REST_SEC, LONGEST_REST_SEC]

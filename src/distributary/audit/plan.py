@@ -38,8 +38,6 @@ def plan(config: Pipeline) -> Plan:
         dry = DryRun(leg, spark, found, tables, columns, bronze)
         if bronze is None:
             check_checkpoint(leg, dry.ledger)
-        elif (table := open_bronze(config, Store.of(config.tables))) is not None:
-            check_hop_1(config, table, Store.of(config.tables))  # bronze itself has the books of hop 1
         dry.go()
         if found.stops is not None:
             break
@@ -52,10 +50,12 @@ def _legs(config: Pipeline) -> list[tuple[Pipeline, str | None]]:
     the path of the bronze table, which shows what it has brought."""
     if config.layout != "two_hop":
         return [(config, None)]
-    bronze = open_bronze(config, Store.of(config.tables))
+    store = Store.of(config.tables)
+    bronze = open_bronze(config, store)
     first = (first_hop(config), config.bronze_path)
     if bronze is None:
         return [first]
+    check_hop_1(config, bronze, store)  # bronze itself has the books of hop 1
     second = [config]
     if config.hop.shape == "per_route":
         second = [config.for_route_key(key) for key in route_keys(bronze)]

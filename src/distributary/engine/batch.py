@@ -22,7 +22,7 @@ from distributary.engine.messages.attempt import Delivered
 from distributary.engine.messages.orders import Outcome
 from distributary.engine.replay import ReplayReport
 from distributary.errors import QuarantineLimit, Reason, StoreDown
-from distributary.state.ledger import LONGEST_REST_SEC, Entry, Ledger, is_resting, quarantine_files
+from distributary.state.ledger import Entry, Ledger, is_resting, quarantine_files, rests_until
 from distributary.tables.append import CommitConflict
 from distributary.tables.durable import bring_to_disk
 from distributary.tables.quarantine import commit_quarantine
@@ -152,9 +152,9 @@ class BatchWriter:
         self._returning = None
 
     def _rests_longer(self, before: Entry, error: str) -> Entry:
-        rest = min(self.config.tables.retry_after * 2**before.failures, LONGEST_REST_SEC)
-        retry_at = int((time.time() + rest) * 1e6)
-        return replace(before, failures=before.failures + 1, retry_at=retry_at, error=error)
+        failures = before.failures + 1
+        retry_at = rests_until(failures, self.config.tables.retry_after, time.time())
+        return replace(before, failures=failures, retry_at=retry_at, error=error)
 
     def _failures(self, outcome: Outcome) -> dict[str, Any]:
         """The state of a table that could not be written: it rests, twice as long after each failure."""
@@ -162,8 +162,8 @@ class BatchWriter:
         if before is not None and before.state == "parked" and is_resting(before.retry_at, time.time()):
             return {"state": "parked", "failures": before.failures, "retry_at": before.retry_at}
         failures = 1 + (before.failures if before is not None else 0)
-        rest = min(self.config.tables.retry_after * 2 ** (failures - 1), LONGEST_REST_SEC)
-        return {"state": "parked", "failures": failures, "retry_at": int((time.time() + rest) * 1e6)}
+        retry_at = rests_until(failures, self.config.tables.retry_after, time.time())
+        return {"state": "parked", "failures": failures, "retry_at": retry_at}
 
     def _untried(self, route: str) -> dict[str, Any]:
         """The state of a table that this batch had nothing to write to: a parked one stays parked."""

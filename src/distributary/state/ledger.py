@@ -335,6 +335,13 @@ class Ledger:
         table.vacuum(retention_hours=FILES_KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
 
 
+def rests_until(failures: int, first_sec: float, now: float) -> int:
+    """Until when (microseconds since 1970) a table rests that has failed so often, the last time at `now` (seconds):
+    `first_sec` at first, twice as long after each failure."""
+    rest = min(first_sec * 2 ** min(failures - 1, 64), LONGEST_REST_SEC)
+    return int((now + rest) * 1e6)
+
+
 def is_resting(retry_at: int | None, now: float) -> bool:
     """Is a rest up to `retry_at` (microseconds since 1970) on at `now` (seconds)? None is longer than the longest: a
     time further away was written by a clock that has been set back since."""

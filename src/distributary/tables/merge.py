@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from distributary.changes.reduce import Places, Reduced
 from distributary.tables import append
@@ -306,7 +305,3 @@ def _about(counts: Counts, added: int, removed: int) -> dict[str, Any]:
     }
     said = {name: str(value) for name, value in metrics.items()}
     return {"operation": "MERGE", "operationParameters": {}, "operationMetrics": said, "isBlindAppend": False}
-
-
-MERGE_FAULTS = (CommitConflict, DeltaError, OSError, ValueError, pa.ArrowException)
-"""What a merge may raise."""

@@ -23,7 +23,7 @@ from distributary.engine.changes.micro_batch import Behind, Changes, about
 from distributary.engine.changes.orders import ChangeOrders, ChangeOutcome
 from distributary.engine.changes.tasks import run_merges
 from distributary.errors import StoreDown
-from distributary.state.ledger import LONGEST_REST_SEC, MERGE, Entry, Ledger
+from distributary.state.ledger import MERGE, Entry, Ledger, rests_until
 from distributary.tables import append
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, write_rejected
 
@@ -152,8 +152,7 @@ class Merges:
         if outcome.merge_state == "merged":
             return {"state": "merged"}
         why = f"merged table: {outcome.merge_error or 'parked'}"
-        rest = min(self.config.tables.retry_after, LONGEST_REST_SEC)
-        retry_at = int((time.time() + rest) * 1e6)
+        retry_at = rests_until(1, self.config.tables.retry_after, time.time())
         return {"state": "parked", "error": why, "failures": 1, "retry_at": retry_at}
 
 

@@ -13,7 +13,7 @@ from distributary.config.document import read_document
 from distributary.config.pipeline import Pipeline
 from distributary.config.problems import problems_of
 from distributary.config.quantities import is_relative
-from distributary.config.secrets import KeyPath, looks_secret, resolve
+from distributary.config.secrets import leaves, looks_secret, resolve
 from distributary.errors import ConfigError
 from distributary.redaction import hide
 
@@ -41,25 +41,20 @@ def load(path: str | Path, *, secrets: bool = True) -> Pipeline:
         raise ConfigError(file=str(path), **problems[0], problems=problems) from None
     pipeline._references.update(references)
     if secrets:
-        for value in _secrets(pipeline.model_dump(), ()):
+        for value in _secrets(pipeline):
             hide(value)
     pipeline._relative = tuple(".".join(path) for path in FOLDERS if _is_relative(resolved, path))
     return pipeline
 
 
-def _secrets(value: Any, path: KeyPath) -> Iterator[str]:
+def _secrets(pipeline: Pipeline) -> Iterator[str]:
     """All secrets of a pipeline. A store's options are no secrets but by their names: a region is to be read."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _secrets(item, (*path, key))
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _secrets(item, (*path, number))
-    elif isinstance(value, SecretStr):
-        if "storage_options" not in path or looks_secret(path):
-            yield from _with_parts(value.get_secret_value())
-    elif isinstance(value, str) and looks_secret(path):
-        yield value
+    for path, value in leaves(pipeline.model_dump()):
+        if isinstance(value, SecretStr):
+            if "storage_options" not in path or looks_secret(path):
+                yield from _with_parts(value.get_secret_value())
+        elif isinstance(value, str) and looks_secret(path):
+            yield value
 
 
 def _with_parts(secret: str) -> Iterator[str]:

@@ -41,17 +41,18 @@ def looks_secret(path: KeyPath) -> bool:
 
 def literal_secrets(values: Mapping[str, Any], references: Collection[KeyPath]) -> list[str]:
     """Keys whose secret is in the file itself. `values`: a pipeline's; `references`: paths that were resolved."""
-    found = ((path, value) for path, value in _leaves(values, ()) if path not in references)
+    found = ((path, value) for path, value in leaves(values) if path not in references)
     return [dotted(path) for path, value in found if _is_literal(path, value)]
 
 
-def _leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """All values of a document that hold no others, each with its path."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _leaves(item, (*path, key))
+            yield from leaves(item, (*path, key))
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from _leaves(item, (*path, index))
+            yield from leaves(item, (*path, index))
     else:
         yield path, value
 

@@ -32,6 +32,8 @@ NAMES = (
     "recursive_decode",
     "log_length",
     "listing_growth",
+    "books",
+    "floods",
     "declarative_update",
     "cdc_events_per_second",
     "merge_vs_spark_small",

@@ -1,9 +1,9 @@
 """What a power cut may not take: files on local disks, in the order in which they rely on each other.
 
 A write is in the machine's memory first, and the disk gets it in any order: without this, the stream's offsets could
-survive a power cut that the rows before them did not. A file at a time would cost a disk's turn for each
-(`fsync`, 6 ms measured on ext4: 23 s for a batch of 1,000 tables); once for all that a batch wrote, it is 5 ms for 100
-tables and 90 to 220 ms for 1,000 (`syncfs`). Object stores answer when an object is safe.
+survive a power cut that the rows before them did not. A file at a time would cost a disk's turn for each (`fsync`); so
+it is done once for all that a batch wrote (`syncfs`; `make bench ONLY=books`). Object stores answer when an object is
+safe.
 """
 
 from __future__ import annotations

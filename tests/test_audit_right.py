@@ -1,7 +1,7 @@
 """`verify` of change files finds nothing wrong with tables that are right: a false alarm is a fault too.
 
-Hundreds of random histories of few columns: tests/test_cdc_property.py. Here: every type in every format, and what is
-hard to read. `DISTRIBUTARY_TEST_HISTORIES=200` makes it so many.
+Hundreds of random histories of few columns: tests/test_cdc_property.py. Here: every type in every format, all settings,
+upkeep, repairs and damaged files in between, and what is hard to read. `DISTRIBUTARY_TEST_HISTORIES=200`: so many.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from distributary.audit.judge.change_events import Meta, Order, of_row
 from distributary.audit.judge.changes import verify_changes
@@ -24,6 +25,8 @@ from distributary_simulate.changes.history import History, HistoryPlan
 from tests.change_histories import KINDS, Database, delivered
 from tests.event_files import avro, event, parquet, schema
 from tests.events import table_of
+from tests.right_pipelines import right_pipeline
+from tests.shop import change, mysql_table, order
 from tests.sparkless import Sparkless
 
 HISTORIES = int(os.environ.get("DISTRIBUTARY_TEST_HISTORIES", "1"))
@@ -48,6 +51,13 @@ def test_tables_of_a_random_history_of_all_types_are_right(lake: Path, plan: dic
     found = verify_changes(shop.config)
     assert found.problems == ()
     assert found.rows_written == found.rows_in > 300
+
+
+@pytest.mark.parametrize("seed", range(3 * HISTORIES))
+def test_right_tables_stay_right_under_any_settings_and_whatever_is_done_between_runs(lake: Path, seed: int) -> None:
+    shop, done = right_pipeline(lake, f"right {seed}")
+    found = verify_changes(shop.config)
+    assert found.problems == (), done
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -76,6 +86,51 @@ def test_a_file_that_no_reader_can_use_is_named_and_the_rest_is_judged(lake: Pat
     found = verify_changes(shop.config)
     assert found.problems == ()
     assert found.rows_written + found.rows_quarantined == found.rows_in > 38
+
+
+def test_events_that_were_all_kept_aside_make_no_table_and_none_is_missed(lake: Path) -> None:
+    shop = Sparkless(lake, tables={"evolution": {"max_columns": 1}})
+    shop.send(change(mysql_table(), "INSERT", order(1, "new"), 100))
+    shop.run()
+    assert shop.reasons() == {"TOO_MANY_COLUMNS": 1}
+    assert verify_changes(shop.config).problems == ()
+
+
+@pytest.mark.parametrize("what", ["touched", "gone"])
+def test_without_a_log_only_what_is_still_known_is_judged(lake: Path, what: str) -> None:
+    """A row that is newer than all events that are there is of a file that is gone; every other one is judged."""
+    shop = Sparkless(lake, tables={"log": None})
+    orders = mysql_table()
+    shop.send(*(change(orders, "INSERT", order(n, "new"), 100 + n) for n in range(1, 4)))
+    [file] = shop.send(change(orders, "UPDATE-INSERT", order(1, "paid"), 200, sec=60))
+    shop.run()
+    if what == "gone":
+        file.unlink()
+    else:
+        os.utime(file, (1, 1))
+        shop.run()
+    found = verify_changes(shop.config)
+    assert found.problems == ()
+    assert bool(found.notes) == (what == "gone")
+    uri = str(lake / "lake" / "shop_orders")
+    rows = DeltaTable(uri).to_pyarrow_table()
+    kept = [{**row, "status": "changed"} if row["id"] == 2 else row for row in rows.to_pylist()]
+    write_deltalake(uri, pa.Table.from_pylist(kept, rows.schema), mode="overwrite")
+    assert len(verify_changes(shop.config).problems) == 1
+
+
+def test_events_of_a_file_that_was_written_again_must_be_in_the_log_too(lake: Path) -> None:
+    shop = Sparkless(lake)
+    [file] = shop.send(*(change(mysql_table(), "INSERT", order(n, "new"), 100 + n) for n in range(1, 4)))
+    shop.run()
+    os.utime(file, (1, 1))
+    shop.run()
+    assert verify_changes(shop.config).problems == ()
+    uri = str(lake / "lake" / "shop_orders_log")
+    rows = DeltaTable(uri).to_pyarrow_table()
+    changed = [{**row, "status": "changed"} if row["id"] == 2 else row for row in rows.to_pylist()]
+    write_deltalake(uri, pa.Table.from_pylist(changed, rows.schema), mode="overwrite")
+    assert any("status" in problem for problem in verify_changes(shop.config).problems)
 
 
 def test_a_table_that_cannot_be_opened_is_named_and_the_others_are_judged(lake: Path) -> None:

@@ -189,6 +189,18 @@ def test_an_insert_that_was_rolled_back_goes_by_its_row_id_in_every_order(lake: 
     shop.check()
 
 
+def test_every_insert_that_was_rolled_back_goes_though_its_merge_waits_in_the_log(lake: Path) -> None:
+    """None of these deletes has a key: they are not events of one key."""
+    shop = Sparkless(lake, tables={"merge_every": "1 hour"})
+    nothing: dict[str, object] = {"ID": None, "NAME": None}
+    for n in range(1, 6):
+        shop.send(oracle("INSERT", {"ID": n, "NAME": f"at {n}"}, 2 * n, f"A{n}", f"t{n}"))
+    shop.send(*(oracle("DELETE", nothing, 2 * n + 1, f"A{n}", f"t{n}") for n in range(1, 5)))
+    shop.run()
+    assert shop.living("xe_hr_emp", ["ID", "NAME"]) == [(5, "at 5")]
+    shop.check()
+
+
 def test_a_rebuild_in_several_passes_finds_the_rows_that_were_rolled_back(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,9 +27,9 @@ class Event(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of a merged table, by the event that it says it is of."""
+    """A row of a merged table; `meta`: of the event that it says it is of."""
 
-    identity: str
+    meta: Meta
     deleted: bool
     alike: int
 
@@ -43,7 +43,7 @@ class ByKey:
         for pragma in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KB}", "temp_store=FILE"):
             self._db.execute(f"PRAGMA {pragma}")
         self._db.execute("CREATE TABLE events (key TEXT, meta BLOB, file TEXT, row INTEGER, alike INTEGER)")
-        self._db.execute("CREATE TABLE rows (key TEXT, identity TEXT, deleted INTEGER, alike INTEGER)")
+        self._db.execute("CREATE TABLE rows (key TEXT, meta BLOB, deleted INTEGER, alike INTEGER)")
         self._db.execute(
             "CREATE TABLE doubts (file TEXT, row INTEGER, key TEXT, PRIMARY KEY (file, row)) WITHOUT ROWID"
         )
@@ -62,7 +62,8 @@ class ByKey:
         self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", rows)
 
     def add_rows(self, rows: Iterable[tuple[str, Row]]) -> None:
-        self._db.executemany("INSERT INTO rows VALUES (?, ?, ?, ?)", ((key, *row) for key, row in rows))
+        found = ((key, marshal.dumps(tuple(r.meta)), r.deleted, r.alike) for key, r in rows)
+        self._db.executemany("INSERT INTO rows VALUES (?, ?, ?, ?)", found)
 
     def every_event(self) -> Iterator[tuple[str, Event]]:
         for key, *rest in self._db.execute("SELECT * FROM events"):
@@ -71,7 +72,7 @@ class ByKey:
     def every_key(self) -> Iterator[tuple[str, list[Event], list[Row]]]:
         """(key, its events, its rows), in the order of the keys."""
         events = ((key, True, _event(rest)) for key, *rest in self._db.execute("SELECT * FROM events ORDER BY key"))
-        rows = ((key, False, Row(*rest)) for key, *rest in self._db.execute("SELECT * FROM rows ORDER BY key"))
+        rows = ((key, False, _row(rest)) for key, *rest in self._db.execute("SELECT * FROM rows ORDER BY key"))
         for key, group in groupby(merge(events, rows, key=lambda one: one[0]), key=lambda one: one[0]):
             here = list(group)
             yield key, [e for _, is_event, e in here if is_event], [r for _, is_event, r in here if not is_event]  # type: ignore[misc]
@@ -108,3 +109,8 @@ class ByKey:
 def _event(columns: list[Any]) -> Event:
     meta, file, row, alike = columns
     return Event(Meta(*marshal.loads(meta)), file, row, alike)
+
+
+def _row(columns: list[Any]) -> Row:
+    meta, deleted, alike = columns
+    return Row(Meta(*marshal.loads(meta)), bool(deleted), alike)

@@ -22,6 +22,7 @@ from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.store import Store, join
 
 _TRIES = 5
+_TAKEN = ["path", "size", "etag", "mtime_ms", "attempt", "parcel"]
 _KEPT = ["route", "reason", "level", "state", "file", "row", "stream", "batch"]
 
 
@@ -45,7 +46,15 @@ class Books:
     states: Counter[str] = field(default_factory=Counter)
 
     def skips(self, path: str) -> bool:
-        return path in self.whole or path not in self.sources.known or self.sources.known[path].again
+        return path in self.whole or path not in self.sources.known
+
+    def gone(self) -> set[str]:
+        """Files of which events were read that cannot be read any more."""
+        return {path for path in self.sources.gone if path in self.sources.known} - self.whole
+
+    def is_partly_gone(self) -> bool:
+        """May events have been read that no file holds any more?"""
+        return bool(self.gone()) or any(known.again for known in self.sources.known.values())
 
 
 def read_books(config: Pipeline, store: Store) -> Books:
@@ -68,10 +77,11 @@ def _read_once(config: Pipeline, store: Store) -> Books:
     files: dict[str, Known] = {}
     table = append.open_table(join(config.state_root, "files"), store)
     if table is not None:
-        rows = table.to_pyarrow_dataset().to_table(columns=["path", "size", "attempt", "parcel"]).to_pylist()
-        again = {row["path"] for row in rows if row["attempt"] > 1}
-        done = [row for row in rows if row["parcel"] <= parcel_done(ledger)]
-        files = {row["path"]: Known(row["size"], row["path"] in again) for row in done}
+        rows = table.to_pyarrow_dataset().to_table(columns=_TAKEN).sort_by("attempt").to_pylist()
+        done, states = parcel_done(ledger), dict[str, set[tuple[int, Any]]]()
+        for row in rows:
+            states.setdefault(row["path"], set()).add((row["size"], row["etag"] or row["mtime_ms"]))
+        files = {r["path"]: Known(r["size"], len(states[r["path"]]) > 1) for r in rows if r["parcel"] <= done}
     sources = SourceFiles(files, source_options(config))
     books = Books(config, store, entries, ledger.stream, newest, sources)
     if ledger.stream is not None:

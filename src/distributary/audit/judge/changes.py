@@ -61,11 +61,13 @@ PURGED = "distributary.purgedUntil"
 
 @dataclass
 class _Checked:
-    """A route, judged as far as its own tables go. `logged`: it has a log table."""
+    """A route, judged as far as its own tables go. `logged`: it has a log table. `unjudged`: rows of the merged table
+    that are newer than every event that is still known."""
 
     said: Entry
     log: LogCount = field(default_factory=LogCount)
     logged: bool = True
+    unjudged: int = 0
 
 
 def verify_changes(config: Pipeline) -> Verification:
@@ -85,7 +87,8 @@ def verify_changes(config: Pipeline) -> Verification:
         list(pool.map(books.sources.open, sorted(books.sources.known.keys() - books.sources.rows.keys() - books.whole)))
     unknown = sorted({route for rows in books.sources.rows.values() for route in rows} - set(routes))
     tables = [_finish(books, one) for one in found] + [_finish(books, _Checked(Entry("", 0, r))) for r in unknown]
-    return _sum_up(books, sums, [t for t in tables if t.table is not None or t.rows_in or t.problems])
+    tables = [t for t in tables if t.table is not None or t.rows_in or t.problems]
+    return _sum_up(books, sums, tables, sum(one.unjudged for one in found))
 
 
 # -- one route ---------------------------------------------------------------------------------------------
@@ -110,7 +113,7 @@ def _judge(books: Books, found: _Checked) -> None:
     table = _own(books, said, said.table) if found.logged else None
     if found.logged and table is None and said.rows_written:
         log.problems.append("the log table is not there")
-    if merged is None and said.merged is not None and said.merge_state == "merged":
+    if merged is None and said.merged is not None and said.merge_state == "merged" and said.rows_written:
         log.problems.append("the merged table is not there")
     if merged is not None and not found.logged:
         merged = _finished(books, merged, str(said.merged))
@@ -124,8 +127,10 @@ def _judge(books: Books, found: _Checked) -> None:
             _read_log(books, said, table, log, judge, merged)
         elif judge is not None:
             judge.take_events(_events_of_files(books, said, log))
+            judge.partly = books.is_partly_gone()
         if judge is not None and merged is not None:
             _read_merged(books, said, merged, judge, log, table)
+            found.unjudged = judge.unjudged
 
 
 def _own(books: Books, said: Entry, uri: str | None) -> DeltaTable | None:
@@ -290,7 +295,9 @@ def _finish(books: Books, found: _Checked) -> TableCheck:
     )
 
 
-def _sum_up(books: Books, sums: Mapping[str | None, Entry], tables: Sequence[TableCheck]) -> Verification:
+def _sum_up(
+    books: Books, sums: Mapping[str | None, Entry], tables: Sequence[TableCheck], unjudged: int
+) -> Verification:
     own = sums.get(None, Entry("", 0, None))
     problems = [f"{shown(t.route)}: {text}" for t in tables for text in t.problems]
     quarantined = sum(books.kept.values())
@@ -306,8 +313,12 @@ def _sum_up(books: Books, sums: Mapping[str | None, Entry], tables: Sequence[Tab
     problems += [
         f"{path} cannot be read in full, though nothing of it is kept aside: {why}" for path, why in unread.items()
     ]
-    gone = len(books.sources.gone.keys() - books.whole)
-    note = f"{gone} files that were read are gone, damaged or others by now; for their events the logs speak alone"
+    notes = []
+    if gone := len(books.gone()):
+        what = "files that were read are gone, damaged or others by now"
+        notes.append(f"{gone} {what}; for their events the logs speak alone")
+    if unjudged:
+        notes.append(f"{unjudged} rows of merged tables without a log are newer than all events that are still there")
     return Verification(
         pipeline=books.config.pipeline,
         ok=not problems,
@@ -321,5 +332,5 @@ def _sum_up(books: Books, sums: Mapping[str | None, Entry], tables: Sequence[Tab
         quarantine=dict(books.states),
         source_losses=(),
         problems=tuple(problems),
-        notes=(note,) if gone else (),
+        notes=tuple(notes),
     )

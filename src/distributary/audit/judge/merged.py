@@ -47,13 +47,18 @@ class Rules:
 
 @dataclass
 class MergedJudge:
-    """Takes a table's events and rows in any order, then says what is wrong (`verdict`, `problems`)."""
+    """Takes a table's events and rows in any order, then says what is wrong (`verdict`, `problems`).
+
+    `partly`: events of the table may be gone; then a row that is newer than all that are known is `unjudged`.
+    """
 
     rules: Rules
     held: ByKey
     names: Names
     orphans: list[Meta] = field(default_factory=list)
     found: Counter[str] = field(default_factory=Counter)
+    partly: bool = False
+    unjudged: int = 0
 
     def take_events(self, events: Iterable[Said]) -> None:
         """Events that are to be in the table."""
@@ -70,7 +75,7 @@ class MergedJudge:
     def take_rows(self, rows: Iterable[tuple[Mapping[str, Any], bool, Values]]) -> None:
         """(metadata, is it a tombstone, values) of the table's rows."""
         self.held.add_rows(
-            (json.dumps(key_of(values, self.rules.keys)), Row(of_row(metadata).identity, deleted, alike(values)))
+            (json.dumps(key_of(values, self.rules.keys)), Row(of_row(metadata), deleted, alike(values)))
             for metadata, deleted, values in rows
         )
 
@@ -86,10 +91,13 @@ class MergedJudge:
         """True where the values are in doubt."""
         if len(rows) > 1:
             self.found["rows of the merged table have a key that is there already"] += len(rows) - 1
-        if not events:
+        if not events and not self.partly:
             self.found["rows of the merged table have a key that no event has"] += 1
             return False
-        newest = self._newest(events)
+        newest = self._newest(events) if events else []
+        if self.partly and self._is_beyond(rows, newest):
+            self.unjudged += 1
+            return False
         living = [row for row in rows if not row.deleted]
         meta = newest[0].meta
         if meta.deleted:
@@ -103,7 +111,7 @@ class MergedJudge:
             what = "are deleted in the merged table" if rows else "are missing from the merged table"
             self.found[f"keys {what}"] += 1
             return False
-        if living[0].identity not in {event.meta.identity for event in newest}:
+        if living[0].meta.identity not in {event.meta.identity for event in newest}:
             self.found["rows of the merged table are not the newest event of their key"] += 1
             return False
         if living[0].alike in {event.alike for event in newest}:
@@ -118,6 +126,13 @@ class MergedJudge:
         newest = [read[n] for n in self.rules.order.newest([e.meta for e in read])] if read else made
         since = max((e.meta.source_ms or 0 for e in made), default=0)
         return made if made and (newest[0].meta.source_ms or 0) < since - HOUR_MS else newest
+
+    def _is_beyond(self, rows: Sequence[Row], newest: Sequence[Event]) -> bool:
+        """Is the key's row of an event that is newer than all that are known?"""
+        if not rows or not newest:
+            return bool(rows)
+        place = self.rules.order.place
+        return any(place(row.meta) > place(newest[0].meta) for row in rows)
 
     def _find_orphans(self) -> None:
         """Deletes by ROWID: the key is that of an event of the same row and transaction."""

@@ -21,7 +21,7 @@ _HELD = 2
 
 @dataclass(frozen=True)
 class Known:
-    """A file as the pipeline has read it. `again`: it has come more than once, so that it was another file before."""
+    """A file as the pipeline has read it last. `again`: it was another file under this name before."""
 
     size: int
     again: bool = False
@@ -29,10 +29,11 @@ class Known:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """What is in a file. `whole`: all of it can be read."""
+    """What is in a file. `whole`: all of it can be read. `again`: an event may be of what the file was before."""
 
     events: Mapping[int, tuple[Meta, RawEvent]]
     whole: bool
+    again: bool = False
 
 
 @dataclass
@@ -51,7 +52,7 @@ class SourceFiles:
     def open(self, path: str) -> SourceFile | None:
         """None for a file that tells nothing of what was read: it is gone, or another one by now."""
         with self._lock:
-            if path in self.gone or path not in self.known or self.known[path].again:
+            if path in self.gone or path not in self.known:
                 return None
             if path in self._held:
                 self._held.move_to_end(path)
@@ -88,7 +89,7 @@ class SourceFiles:
             if not says_nothing(meta, event):
                 rows.setdefault(meta.route, []).append(number)
         self.rows[path] = {route: np.array(numbers, np.int64) for route, numbers in rows.items()}
-        return SourceFile(events, not faults)
+        return SourceFile(events, not faults, self.known[path].again)
 
 
 def says_nothing(meta: Meta, event: RawEvent) -> bool:

@@ -335,12 +335,17 @@ def _merge_share(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outc
 
 
 def _gathered(work: MergeWork, pieces: Iterator[pa.Table], orders: ChangeOrders) -> pa.Table | None:
-    """The newest event of each key; None where no row is to be merged."""
+    """The newest event of each key, and all deletes by ROWID; None where no row is to be merged."""
     rules = orders.named.rules(work.source, None)
     held = Gathered(work.keys, rules.order, whole=rules.is_partial)
+    orphans: list[pa.Table] = []
     for piece in pieces:
-        held.add(piece)
-    return held.rows()
+        rows, lost = split(piece, work.keys)
+        held.add(rows)
+        orphans += [lost] if lost.num_rows else []
+    newest = held.rows()
+    found = orphans if newest is None else [newest, *orphans]
+    return pa.concat_tables(found, promote_options="permissive") if found else None
 
 
 def _check_keys(uri: str, route: str, table: DeltaTable | None, keys: tuple[str, ...]) -> None:

@@ -85,15 +85,15 @@ class Sparkless(Shop):
 
     def _batches(self, ledger: Ledger, writer: ChangeWriter, feed: Feed) -> Iterator[BatchReport]:
         # Spark may give the last batch again, whether it was finished or not.
-        batch = max(0, ledger.finished.get(STREAM, 0))
-        while batch <= feed.files.newest_parcel:
+        begin = max(0, ledger.finished.get(STREAM, 0))
+        # What is there now: what a batch gives to the stream once more is the next run's.
+        for batch in range(begin, feed.files.newest_parcel + 1):
             report = writer.take(_Parcel(feed.files.uri, batch), STREAM, batch)  # type: ignore[arg-type]
             if report is not None:
                 self.batches.append(report)
                 writer.retry(feed, report.recovered)
                 feed.between_batches()
                 yield report
-            batch += 1
 
     def _sum(self, reports: list[BatchReport], ledger: Ledger) -> RunReport:
         counts = ("rows_in", "rows_written", "rows_quarantined", "tombstones")

@@ -158,7 +158,8 @@ class Tables(Model):
         "TOO_MANY_ROUTES) and come in by `distributary replay`, which makes up to as many.",
     )
     retry_after: Duration = Field(
-        default=60.0, description="First retry of a parked table; the wait doubles with each, up to 1 hour."
+        default=60.0,
+        description="First retry of a parked table; the wait doubles with each, up to 1 hour. At least 1 ms.",
     )
     log: Text | None = Field(
         default="{database}_{schema}_{table}_log",

@@ -80,6 +80,8 @@ class BatchWriter:
         self.ledger = ledger
         self.bad_batches = 0
         self._returning: set[str] | None = None
+        self._coming: dict[str, tuple[int, int | None]] = {}
+        """Routes of which the stream was given all rows once more, and the failure after which."""
 
     def take(self, rows: DataFrame, stream: str, batch: int) -> BatchReport | None:
         """Write one batch; None when it was finished before (only its offsets were not).
@@ -137,15 +139,23 @@ class BatchWriter:
         due = {e.route for e in self.ledger.newest.values() if e.state == "parked" and e.route}
         self._returning |= {*recovered, *due}
         for route in sorted(self._returning - self._parked().keys()):
-            failed = replay.run(route, {Reason.TABLE_PARKED}).failed
             before = self.ledger.newest.get(route)
-            if route not in failed:
+            if before is not None and self._coming.get(route) == (before.failures, before.retry_at):
+                continue
+            found = replay.run(route, {Reason.TABLE_PARKED})
+            if route not in found.failed:
                 self._returning.discard(route)
-                if before is not None and before.state == "parked":
-                    # Another process has brought its rows back.
-                    self.ledger.newest[route] = replace(before, state="empty", error=None)
-            elif before is not None and before.state == "parked":
-                self.ledger.newest[route] = self._rests_longer(before, failed[route])
+            before = self.ledger.newest.get(route)
+            if before is None or before.state != "parked":
+                continue
+            if route in found.failed:
+                self.ledger.newest[route] = self._rests_longer(before, found.failed[route])
+            elif route in found.coming:
+                # Whether its table works, the batch that brings them will show.
+                self._coming[route] = (before.failures, before.retry_at)
+            else:
+                # Another process has brought its rows back.
+                self.ledger.newest[route] = replace(before, state="empty", error=None)
 
     def retry_later(self) -> None:
         """In place of `retry`: the next one asks the quarantine anew what there is to bring back."""

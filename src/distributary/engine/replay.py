@@ -39,11 +39,12 @@ from distributary.tables.quarantine import ORIGIN_FIELDS, QUARANTINE_SCHEMA, rep
 @dataclass
 class ReplayReport:
     """By route: `rows` brought into their tables, `left` still kept aside (under "": whose envelope cannot be read),
-    `failed` tables and why."""
+    `failed` tables and why. `coming`: routes whose rows the next batches of the stream bring once more."""
 
     rows: dict[str, int] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    coming: set[str] = field(default_factory=set)
 
 
 class Replay:

@@ -83,6 +83,9 @@ FILES_KEPT_HOURS = 1
 """What a fold has replaced, and commits before a checkpoint, stay for readers that are at it."""
 PROPERTIES = {"delta.logRetentionDuration": f"interval {FILES_KEPT_HOURS} hour"}
 """Of the ledger's table. Delta's own default is 30 days, a file a batch."""
+SHORTEST_REST_SEC = 0.001
+"""So long it rests at least: nothing doubled stays nothing, and a retry gives change files to the stream once more, so
+that a stream without rests would make itself one batch after the other."""
 LONGEST_REST_SEC = 3600.0
 """So long a parked table rests at most before it is tried again."""
 
@@ -338,7 +341,7 @@ class Ledger:
 def rests_until(failures: int, first_sec: float, now: float) -> int:
     """Until when (microseconds since 1970) a table rests that has failed so often, the last time at `now` (seconds):
     `first_sec` at first, twice as long after each failure."""
-    rest = min(first_sec * 2 ** min(failures - 1, 64), LONGEST_REST_SEC)
+    rest = min(max(first_sec, SHORTEST_REST_SEC) * 2 ** min(failures - 1, 64), LONGEST_REST_SEC)
     return int((now + rest) * 1e6)
 
 

@@ -140,6 +140,7 @@ class Feed:
             raise StoreDown(path=self.changes.quarantine, detail=str(e)) from e
         for row in rows:
             report.left[row.route or ""] = report.left.get(row.route or "", 0) + 1
+        report.coming = {row.route for row in rows if row.route}
         self._requeue({row.file for row in rows})
         for name, error in self.merges.run([route] if route else None, anyway=True).items():
             if error is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deltalake.exceptions import DeltaError
@@ -18,7 +18,7 @@ from distributary.config import Pipeline
 from distributary.engine.changes.gather import shares_of
 from distributary.engine.changes.keys import key_columns, key_types
 from distributary.engine.changes.logs import files_of
-from distributary.engine.changes.merging import MergeWork
+from distributary.engine.changes.merging import MergeWork, begun_merge
 from distributary.engine.changes.micro_batch import Behind, Changes, about
 from distributary.engine.changes.orders import ChangeOrders, ChangeOutcome
 from distributary.engine.changes.tasks import run_merges
@@ -55,6 +55,7 @@ class Merges:
                 changes.brought[entry.route] = known.brought
             if entry.merge_state in ("waiting", "parked"):
                 changes.behind[entry.route] = known
+                # Else it is the log that is parked.
                 if entry.state == "parked" and entry.merge_state == "parked":
                     changes.resting.add(entry.route)
 
@@ -86,11 +87,18 @@ class Merges:
 
     def _merge(self, routes: list[str], stream: str) -> dict[str, str | None]:
         orders = self.changes.orders(stream, self.ledger.finished[stream], {})
-        work = [self._work(route, self.changes.behind[route], stream) for route in routes]
-        outcomes = {
-            outcome.route: self.changes.by_spark.merge(outcome, orders) if outcome.merge_spark else outcome
-            for outcome in run_merges(self.changes.by_spark.spark, work, orders)
-        }
+        outcomes: dict[str, ChangeOutcome] = {}
+        work = []
+        for route in routes:
+            behind = self.changes.behind[route]
+            try:
+                work.append(self._work(route, behind, stream))
+            except BaseException as e:
+                outcomes[route] = begun_merge(behind.source, behind.keys, orders)
+                outcomes[route].park_merge(e)
+        for outcome in run_merges(self.changes.by_spark.spark, work, orders):
+            by_spark = outcome.merge_spark is not None
+            outcomes[outcome.route] = self.changes.by_spark.merge(outcome, orders) if by_spark else outcome
         for outcome in outcomes.values():
             if outcome.merge_state == "merged":
                 self.changes.by_spark.note(outcome)
@@ -101,6 +109,9 @@ class Merges:
             elif outcome.store_fault:
                 raise StoreDown(path=str(outcome.merged), detail=outcome.merge_error)
             elif outcome.merge_state == "parked":
+                behind = self.changes.behind[outcome.route]
+                outcome.anew = outcome.anew or behind.anew
+                self.changes.behind[outcome.route] = replace(behind, anew=outcome.anew)
                 self.changes.resting.add(outcome.route)
         self._record([o for o in outcomes.values() if o.merge_state == "merged" or self._newly_parked(o)], orders)
         return {route: outcome.merge_error for route, outcome in outcomes.items()}

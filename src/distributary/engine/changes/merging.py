@@ -8,7 +8,7 @@ as they come; where they are many, once per share of the keys (`engine.changes.g
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -290,20 +290,8 @@ def read_event(body: bytes) -> pa.Table:
 
 def merge_files(work: MergeWork, orders: ChangeOrders) -> ChangeOutcome:
     """Merge the rows of data files. Never raises for a fault of the table."""
-    named, source = orders.named, work.source
-    log, merged = named.log(source), named.merged(source)
-    outcome = ChangeOutcome(
-        source.route,
-        log or merged or "",
-        "empty",
-        source=source,
-        keys=work.keys,
-        merged=merged,
-        has_log=log is not None,
-        brought=dict(work.brought),
-        keeps=named.keeps,
-    )
-    outcome.merge_state = "merged"
+    source = work.source
+    outcome = begun_merge(source, work.keys, orders, work.brought)
     try:
         rows_of_files = log_rows(work.folder, work.files, orders.store, None, work.after, work.upto)
         pieces = (whole(piece, work.key_types) for piece in rows_of_files)
@@ -318,6 +306,29 @@ def merge_files(work: MergeWork, orders: ChangeOrders) -> ChangeOutcome:
     except BaseException as e:
         outcome.park_merge(e)
     return outcome
+
+
+def begun_merge(
+    source: SourceTable,
+    keys: tuple[str, ...],
+    orders: ChangeOrders,
+    brought: Iterable[tuple[str, tuple[str, ...]]] = (),
+) -> ChangeOutcome:
+    """The outcome of a merge out of a log to which nothing has happened yet."""
+    named = orders.named
+    log, merged = named.log(source), named.merged(source)
+    return ChangeOutcome(
+        source.route,
+        log or merged or "",
+        "empty",
+        source=source,
+        keys=keys,
+        merged=merged,
+        merge_state="merged",
+        has_log=log is not None,
+        brought=dict(brought),
+        keeps=named.keeps,
+    )
 
 
 def _merge_share(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> None:

@@ -286,7 +286,11 @@ class Changes:
             # By schema key: names only come in addition.
             outcome.brought = {**self.brought.get(outcome.route, {}), **outcome.brought}
             self.brought[outcome.route] = outcome.brought
-        if outcome.merge_state in ("waiting", "parked") and outcome.has_log:
+        if outcome.state == "failed" and outcome.merge_state == "off":
+            # It is the log that cannot be written; what waits in it to be merged goes on waiting.
+            self.resting.discard(outcome.route)
+            outcome.merge_state = "waiting" if outcome.route in self.behind else None
+        elif outcome.merge_state in ("waiting", "parked") and outcome.has_log:
             before = self.behind.get(outcome.route)
             outcome.anew = outcome.anew or (before is not None and before.anew)
             self.behind[outcome.route] = Behind(source_of(outcome), outcome.keys, anew=outcome.anew)

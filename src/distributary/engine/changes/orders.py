@@ -38,7 +38,8 @@ STRAY = "+2"
 """The part of a batch's mark under which events are written that were found in files of other tables."""
 
 MergeState = Literal["off", "merged", "waiting", "append_only", "parked", "rows"]
-"""`waiting`: in the log, to be merged later. `rows`: the events lie in files, the driver has them merged."""
+"""`waiting`: in the log, to be merged later. `rows`: the events lie in files, the driver has them merged. None: nothing
+is said of it, so it is as it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class ChangeOutcome(Outcome):
     has_log: bool = True
     keys: tuple[str, ...] = ()
     merged: str | None = None
-    merge_state: MergeState = "off"
+    merge_state: MergeState | None = "off"
     merge_error: str | None = None
     anew: bool = False
     merge_created: bool = False

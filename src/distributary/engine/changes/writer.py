@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from distributary.config import Pipeline
@@ -11,7 +12,8 @@ from distributary.engine.batch import BatchReport, BatchWriter
 from distributary.engine.changes.micro_batch import Changes, ChangesDelivered
 from distributary.engine.changes.orders import ChangeOutcome
 from distributary.engine.messages.attempt import Delivered
-from distributary.state.ledger import Ledger, quarantine_files
+from distributary.engine.messages.orders import Outcome
+from distributary.state.ledger import Entry, Ledger, quarantine_files
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, commit_quarantine
 
 log = logging.getLogger("distributary")
@@ -30,6 +32,15 @@ class ChangeWriter(BatchWriter):
         self._say(delivered)
         parcel = {} if self.changes.parcel is None else {"parcel": self.changes.parcel}
         return {**super()._details(delivered, report), "released": delivered.released, **parcel}
+
+    def _entry(self, stream: str, batch: int, outcome: Outcome, delivered: Delivered) -> Entry:
+        """A parked merged table that this batch did not try stays parked, whatever became of the log."""
+        entry = super()._entry(stream, batch, outcome, delivered)
+        before = self.ledger.newest.get(outcome.route)
+        was_parked = before is not None and before.state == before.merge_state == "parked"
+        if outcome.state == "failed" or entry.merge_state != "waiting" or not was_parked:
+            return entry
+        return replace(entry, merge_state="parked", **self._untried(outcome.route))
 
     def _complete(self, stream: str, batch: int, details: Mapping[str, Any]) -> None:
         """The quarantine's new rows come in, those that were brought back go."""

@@ -89,7 +89,7 @@ class Sparkless(Shop):
         # What is there now: what a batch gives to the stream once more is the next run's.
         for batch in range(begin, feed.files.newest_parcel + 1):
             report = writer.take(_Parcel(feed.files.uri, batch), STREAM, batch)  # type: ignore[arg-type]
-            if report is not None:
+            if not report.already:
                 self.batches.append(report)
                 writer.retry(feed, report.recovered)
                 feed.between_batches()

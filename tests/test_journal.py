@@ -71,7 +71,12 @@ def test_an_id_refused_in_the_first_attempt_stays_refused_in_the_next(lake: Path
         scenario.run()
     other = 'syntax = "proto3"; message event { string user = 1; int32 late = 2; }'
     assert scenario.schema("late-value", other) == unknown
-    scenario.run()
+    report = scenario.run()
+    decided = target is BatchWriter
+    assert (report.batches, report.already) == ((0, 1) if decided else (1, 0))
+    [told] = scenario.batches
+    assert (told.already, told.rows_in, told.rows_written, told.rows_quarantined) == (decided, 3, 1, 2)
+    assert told.created == ("a",)
     assert scenario.reasons() == {"UNKNOWN_SCHEMA_ID": 2}
     scenario.check()
     assert scenario.replay().rows == {"a": 1, "b": 1}

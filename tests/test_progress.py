@@ -45,6 +45,14 @@ def test_a_run_without_a_batch_says_that_nothing_is_new() -> None:
     assert summary(RunReport("games", 0, 0, 0, 0, 0, ()), "p.yaml") == "nothing new in the source"
 
 
+def test_a_batch_that_an_earlier_run_finished_is_told_and_not_counted_again() -> None:
+    line = batch_line(replace(REPORT, already=True))
+    assert line.startswith("batch 3: 1,200 rows which an earlier run finished, 1,190 written to 12 tables")
+    assert "not in these sums: 1 batch that an earlier run had finished" in summary(
+        RunReport("games", 0, 0, 0, 0, 0, (), 1), "p.yaml"
+    )
+
+
 def test_the_header_says_where_from_and_where_to() -> None:
     plan = PipelinePlan("games", "Kafka localhost:9092", "/lake/{route}", "/lake/_state", "/c", "every 10 s")
     assert "Kafka localhost:9092" in header(plan, once=False)

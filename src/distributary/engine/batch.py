@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -32,7 +32,8 @@ from distributary.tables.store import Store
 @dataclass(frozen=True)
 class BatchReport:
     """What a finished batch did, for progress displays. `parked`: routes whose table could not be
-    written; `recovered`: those that could be again."""
+    written; `recovered`: those that could be again. `already`: an earlier run finished it, and did not live to tell;
+    only the stream's offsets were missing."""
 
     stream: str
     batch: int
@@ -47,6 +48,7 @@ class BatchReport:
     recovered: tuple[str, ...]
     seconds: Mapping[str, float]
     widened: tuple[str, ...] = ()
+    already: bool = False
 
 
 class Delivery(Protocol):
@@ -83,16 +85,17 @@ class BatchWriter:
         self._coming: dict[str, tuple[int, int | None]] = {}
         """Routes of which the stream was given all rows once more, and the failure after which."""
 
-    def take(self, rows: DataFrame, stream: str, batch: int) -> BatchReport | None:
-        """Write one batch; None when it was finished before (only its offsets were not).
+    def take(self, rows: DataFrame, stream: str, batch: int) -> BatchReport:
+        """Write one batch; nothing more than to complete it when it was finished before (only its offsets were not).
 
         Raises Outage when nothing was advanced, QuarantineLimit when the batch is finished but the stream must stop.
         """
         try:
             if self.ledger.is_finished(stream, batch):
-                self._complete(stream, batch, self.ledger.details(stream, batch))
+                details = self.ledger.details(stream, batch)
+                self._complete(stream, batch, details)
                 self._bring_to_disk()
-                return None
+                return self._finished(stream, batch, details)
             started = time.monotonic()
             delivered = self.delivery.write(rows, stream, batch, self._parked())
             entries = self._entries(stream, batch, delivered)
@@ -243,20 +246,25 @@ class BatchWriter:
     def _report(
         self, stream: str, batch: int, entries: list[Entry], delivered: Delivered, started: float
     ) -> BatchReport:
-        return BatchReport(
-            stream=stream,
-            batch=batch,
-            rows_in=sum(e.rows_in for e in entries),
-            rows_written=sum(e.rows_written for e in entries),
-            rows_quarantined=sum(e.rows_quarantined for e in entries),
-            tombstones=sum(e.tombstones for e in entries),
-            tables=sum(e.rows_written > 0 for e in entries),
+        return _counted(
+            stream,
+            batch,
+            entries,
             created=tuple(e.route for e in entries if e.route and self._is_new(e)),
-            evolved=tuple(e.route for e in entries if e.evolved and e.route),
-            widened=tuple(e.route for e in entries if e.widened and e.route),
-            parked=tuple(e.route for e in entries if e.state == "parked" and e.route),
             recovered=tuple(e.route for e in entries if e.state != "parked" and e.route and self._was_parked(e.route)),
             seconds={**delivered.seconds, "total": time.monotonic() - started},
+        )
+
+    def _finished(self, stream: str, batch: int, details: Mapping[str, Any]) -> BatchReport:
+        """What a batch of an earlier run did, out of the ledger. Raises DeltaError, OSError."""
+        entries = [e for e in self.ledger.entries() if (e.stream, e.batch) == (stream, batch)]
+        return _counted(
+            stream,
+            batch,
+            entries,
+            created=tuple(e.route for e in entries if e.created and e.route),
+            seconds=details.get("seconds", {}),
+            already=True,
         )
 
     def _check_limits(self, report: BatchReport, entries: list[Entry]) -> None:
@@ -270,6 +278,35 @@ class BatchWriter:
             common = reasons.most_common(1)
             reason = common[0][0] if common else "the envelope could not be read"
             raise QuarantineLimit(batch=report.batch, bad=bad, rows=report.rows_in, limit=limit, reason=reason)
+
+
+def _counted(
+    stream: str,
+    batch: int,
+    entries: Sequence[Entry],
+    *,
+    created: tuple[str, ...],
+    seconds: Mapping[str, float],
+    recovered: tuple[str, ...] = (),
+    already: bool = False,
+) -> BatchReport:
+    """A batch's report out of its ledger entries."""
+    return BatchReport(
+        stream=stream,
+        batch=batch,
+        rows_in=sum(e.rows_in for e in entries),
+        rows_written=sum(e.rows_written for e in entries),
+        rows_quarantined=sum(e.rows_quarantined for e in entries),
+        tombstones=sum(e.tombstones for e in entries),
+        tables=sum(e.rows_written > 0 for e in entries),
+        created=created,
+        evolved=tuple(e.route for e in entries if e.evolved and e.route),
+        widened=tuple(e.route for e in entries if e.widened and e.route),
+        parked=tuple(e.route for e in entries if e.state == "parked" and e.route),
+        recovered=recovered,
+        seconds=seconds,
+        already=already,
+    )
 
 
 def as_json(report: BatchReport) -> dict[str, Any]:

@@ -296,6 +296,7 @@ class PerRoute:
                 rows_written=total.rows_written + found.rows_written,
                 rows_quarantined=total.rows_quarantined + found.rows_quarantined,
                 tombstones=total.tombstones + found.tombstones,
+                already=total.already + found.already,
             )
         results = [q.result for q in self.queries.values() if q.result is not None]
         failed = {key: q.error for key, q in self.queries.items() if q.error is not None}

@@ -107,7 +107,8 @@ def build(config: Pipeline) -> PipelinePlan:
 
 @dataclass(frozen=True)
 class RunReport:
-    """The sum of a run's batches. `parked`: tables that need attention when the run ended."""
+    """The sum of a run's batches. `parked`: tables that need attention when the run ended. `already`: batches that an
+    earlier run had written and not told of; they are not in the sums."""
 
     pipeline: str
     batches: int
@@ -116,6 +117,20 @@ class RunReport:
     rows_quarantined: int
     tombstones: int
     parked: tuple[str, ...]
+    already: int = 0
+
+
+def _with(total: RunReport, batch: BatchReport) -> RunReport:
+    if batch.already:
+        return replace(total, already=total.already + 1)
+    return replace(
+        total,
+        batches=total.batches + 1,
+        rows_in=total.rows_in + batch.rows_in,
+        rows_written=total.rows_written + batch.rows_written,
+        rows_quarantined=total.rows_quarantined + batch.rows_quarantined,
+        tombstones=total.tombstones + batch.tombstones,
+    )
 
 
 def session_of(config: Pipeline) -> SparkSession:
@@ -315,16 +330,7 @@ class Run:
     def _take(self, rows: DataFrame, batch: int) -> None:
         report = self.writer.take(rows, self._stream_id, batch)
         self._outages = 0
-        if report is None:
-            return
-        self.report = replace(
-            self.report,
-            batches=self.report.batches + 1,
-            rows_in=self.report.rows_in + report.rows_in,
-            rows_written=self.report.rows_written + report.rows_written,
-            rows_quarantined=self.report.rows_quarantined + report.rows_quarantined,
-            tombstones=self.report.tombstones + report.tombstones,
-        )
+        self.report = _with(self.report, report)
         self._bring_back(report)
         if self.feed is not None:
             self.feed.between_batches()

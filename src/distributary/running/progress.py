@@ -43,8 +43,9 @@ def batch_line(report: BatchReport) -> str:
     """One finished batch on one line."""
     if report.stream == BRONZE:
         return f"bronze batch {report.batch}: {report.rows_in:,} rows in {report.seconds.get('total', 0):.1f} s"
+    took = "which an earlier run finished" if report.already else f"in {report.seconds.get('total', 0):.1f} s"
     parts = [
-        f"batch {report.batch}: {report.rows_in:,} rows in {report.seconds.get('total', 0):.1f} s, "
+        f"batch {report.batch}: {report.rows_in:,} rows {took}, "
         f"{report.rows_written:,} written to {_count(report.tables, 'table')}"
     ]
     notes: tuple[tuple[str, Collection[str]], ...] = (
@@ -68,6 +69,9 @@ def summary(report: RunReport, file: str) -> str:
         if report.batches
         else "nothing new in the source"
     ]
+    if report.already:
+        what = _count(report.already, "batch", "batches")
+        lines.append(f"not in these sums: {what} that an earlier run had finished")
     if report.rows_quarantined:
         lines.append(f"quarantined rows by table and reason: distributary status {file}")
         lines.append(f"once the cause is fixed, bring them in: distributary replay {file}")

@@ -151,8 +151,8 @@ def run(
 
     Exit code 1 when tables are parked or a quarantine limit stopped it; 130 after Ctrl-C, or where a batch was left
     unfinished; SIGTERM is a normal end.
-    With --json: a line per batch ("kind": "batch"), then one for the run ("kind": "run"). A batch that an earlier run had
-    finished, and had no time to tell of, says so ("already"); it is not in the run's sums.
+    With --json: a line per batch ("kind": "batch"), then one for the run ("kind": "run"). A batch that an earlier run
+    had finished, and had no time to tell of, says so ("already"); it is not in the run's sums.
     """
     config = load_file(file)
     not_declarative(file, config)

@@ -16,6 +16,7 @@ from tests.conftest import needed
 from tests.scenarios import message
 from tests.services.kafka import Kafka
 from tests.test_kafka_pipeline import EVENT, KafkaScenario
+from tests.test_registry_confluent import Authority
 
 PASSWORD = 'se"cr\\et'
 
@@ -64,25 +65,39 @@ def test_certificates_are_given_to_both_clients(tmp_path: Path) -> None:
 @pytest.mark.services
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-def test_a_broker_that_asks_for_a_password_is_read_with_headers(
+def test_a_broker_that_asks_for_a_password_is_read_with_headers_over_tls(
     mechanism: Any, lake: Path, tmp_path: Path, registry_url: str
 ) -> None:
+    """And not before its certificate is verified, and its password right."""
+    authority = Authority(tmp_path, "private authority")
     with needed():
-        broker = Kafka(tmp_path / "broker", mechanism=mechanism, users={"ann": "s3cret;x"})
+        certificate = authority.issue("broker")
+        broker = Kafka(tmp_path / "kafka", mechanism=mechanism, users={"ann": "s3cret;x"}, certificate=certificate)
     with broker, broker.topic(partitions=1) as topic:
         security = {
-            "protocol": "SASL_PLAINTEXT",
+            "protocol": "SASL_SSL",
             "mechanism": mechanism,
             "username": "ann",
             "password": "s3cret;x",
+            "ca_file": authority.file,
         }
-        scenario = KafkaScenario(lake, broker, topic, registry_url, source={"headers": True, "security": security})
+        secure = {"bootstrap_servers": broker.secure_servers, "headers": True, "security": security}
+        scenario = KafkaScenario(lake, broker, topic, registry_url, source=secure)
         schema = scenario.schema(scenario.named("event"), EVENT)
         producer = Producer(broker.client())
         value = scenario.event("a", schema, message(EVENT, "event", user="x"))
         producer.produce(topic, value, b"key", headers={"trace": b"7"})
         assert producer.flush(30) == 0
         del producer  # else it complains of the broker that is stopped below
+        nobody = {name: value for name, value in security.items() if name != "ca_file"}
+        for unknown in (nobody, {**nobody, "ca_file": Authority(tmp_path, "another authority").file}):
+            # A whole run, so that it is the product that refuses, whichever of its clients asks first.
+            scenario.configure(source={**secure, "security": unknown})
+            with pytest.raises(SourceDown) as refused:
+                scenario.run()
+            assert refused.value.parameters["source"] == f"Kafka at {broker.secure_servers}"
+            assert "certificate verify failed" in refused.value.parameters["detail"]
+        scenario.configure(source=secure)
         scenario.run()
         (row,) = scenario.rows("a")
         assert row["user"] == "x"
@@ -90,6 +105,6 @@ def test_a_broker_that_asks_for_a_password_is_read_with_headers(
 
         wrong = source(**{**security, "password": SecretStr("wrong")})
         with pytest.raises(SourceDown) as raised:
-            describe_topics(wrong.model_copy(update={"bootstrap_servers": broker.bootstrap_servers, "topic": topic}))
+            describe_topics(wrong.model_copy(update={"bootstrap_servers": broker.secure_servers, "topic": topic}))
         assert "uthentication" in raised.value.parameters["detail"]
         assert "wrong" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""One Kafka 4.3 broker (KRaft, one node), without or with SASL."""
+"""One Kafka 4.3 broker (KRaft, one node), without or with SASL, and with TLS beside it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ JARS = ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.logging.log4j:log4j-slf
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
-# Three listeners: CLIENT is the one tests use and the only one with SASL, so that the broker's talk with
-# itself (transaction markers) needs no credentials. After a kill the controller refuses the broker's return
-# until its old session has ended: 3 s, not the default 9 s.
+# CLIENT is the listener that tests use; SECURE is the same with TLS, where there is a certificate. Only these have
+# SASL, so that the broker's talk with itself (transaction markers) needs no credentials. After a kill the controller
+# refuses the broker's return until its old session has ended: 3 s, not the default 9 s.
 _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
-listeners=CLIENT://127.0.0.1:{client},INTERNAL://127.0.0.1:{internal},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=CLIENT://127.0.0.1:{client},INTERNAL://127.0.0.1:{internal}
-listener.security.protocol.map=CLIENT:{protocol},INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=CLIENT://127.0.0.1:{client},INTERNAL://127.0.0.1:{internal},CONTROLLER://127.0.0.1:{controller}{secure}
+advertised.listeners=CLIENT://127.0.0.1:{client},INTERNAL://127.0.0.1:{internal}{secure}
+listener.security.protocol.map=CLIENT:{plain},SECURE:{tls},INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT
 controller.listener.names=CONTROLLER
 controller.quorum.voters=1@127.0.0.1:{controller}
 inter.broker.listener.name=INTERNAL
@@ -62,28 +62,37 @@ class Kafka(Server):
     Args:
         folder: data, settings and log; must be empty at first.
         mechanism: None = no security; else SASL_PLAINTEXT with `users` (name -> password).
+        certificate: PEM files of a certificate and its key, for a second door with TLS (`secure_servers`).
     """
 
     name = "kafka"
 
     def __init__(
-        self, folder: Path, *, mechanism: Mechanism | None = None, users: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        *,
+        mechanism: Mechanism | None = None,
+        users: Mapping[str, str] | None = None,
+        certificate: tuple[str, str] | None = None,
     ) -> None:
         super().__init__(folder)
         self.mechanism = mechanism
         self.users = dict(users or {})
         self._lib = maven.jars(self.name, *JARS)
-        client, internal, controller = free_ports(3)
+        client, secure, internal, controller = free_ports(4)
         self.bootstrap_servers = f"127.0.0.1:{client}"
+        self.secure_servers = f"127.0.0.1:{secure}"
         (folder / "log4j2.properties").write_text(_LOG4J)
         settings = _PROPERTIES.format(
             client=client,
             internal=internal,
             controller=controller,
-            protocol="SASL_PLAINTEXT" if mechanism else "PLAINTEXT",
+            secure=f",SECURE://{self.secure_servers}" if certificate else "",
+            plain="SASL_PLAINTEXT" if mechanism else "PLAINTEXT",
+            tls="SASL_SSL" if mechanism else "SSL",
             data=folder / "data",
         )
-        (folder / "server.properties").write_text(settings + self._sasl())
+        (folder / "server.properties").write_text(settings + self._sasl() + self._tls(certificate))
         self._format()
 
     def command(self) -> list[str]:
@@ -187,10 +196,17 @@ class Kafka(Server):
         if self.mechanism == "PLAIN":
             users = " ".join(f'user_{name}="{password}"' for name, password in self.users.items())
             login = f"{package}.plain.PlainLoginModule required {users};"
-        return (
-            f"sasl.enabled.mechanisms={self.mechanism}\n"
-            f"listener.name.client.{self.mechanism.lower()}.sasl.jaas.config={login}\n"
+        doors = "".join(
+            f"listener.name.{door}.{self.mechanism.lower()}.sasl.jaas.config={login}\n" for door in ("client", "secure")
         )
+        return f"sasl.enabled.mechanisms={self.mechanism}\n{doors}"
+
+    def _tls(self, certificate: tuple[str, str] | None) -> str:
+        if certificate is None:
+            return ""
+        store = self.folder / "keystore.pem"
+        store.write_text("".join(Path(file).read_text() for file in reversed(certificate)))
+        return f"listener.name.secure.ssl.keystore.type=PEM\nlistener.name.secure.ssl.keystore.location={store}\n"
 
     def _format(self) -> None:
         command = [*self._jvm(), "kafka.tools.StorageTool", "format"]

@@ -125,15 +125,15 @@ def describe_topics(source: KafkaSource) -> list[Topic]:
 
     Raises SourceDown when no broker answers (or refuses the credentials), SourceMissing when a topic is not there.
     """
-    said: list[str] = []
-    client = _client(source, lambda e: said.append(str(e)))
+    errors = _Errors()
+    client = _client(source, errors)
     admin = AdminClient(client)
     try:
         known = admin.list_topics(timeout=TIMEOUT_SEC).topics
     except KafkaException as e:
         # A refused password shows only in the callback, and that only when polled; the call says "transport failure".
         admin.poll(1)
-        raise SourceDown(source=f"Kafka at {source.bootstrap_servers}", detail=said[-1] if said else str(e)) from e
+        raise SourceDown(source=f"Kafka at {source.bootstrap_servers}", detail=errors.cause() or str(e)) from e
     names = list(source.topics) or _matching(source, known)
     for name in names:
         if name not in known:
@@ -187,6 +187,25 @@ class TopicIds:
             if e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise SourceMissing(source=where, what=f"topic (one of {', '.join(names)})") from e
             raise SourceDown(source=where, detail=str(e)) from e
+
+
+class _Errors:
+    """Hears of librdkafka's errors as they come."""
+
+    def __init__(self) -> None:
+        self._heard: list[KafkaError] = []
+
+    def __call__(self, error: KafkaError) -> None:
+        self._heard.append(error)
+
+    def cause(self) -> str | None:
+        """The newest one that says why: a certificate or a password that was refused, rather than the broken connection
+        or the `all brokers are down` that comes of it. None where none was heard."""
+        ranked = sorted(self._heard, key=lambda error: _TELLING.get(error.code(), 1))
+        return str(ranked[-1]) if ranked else None
+
+
+_TELLING = {KafkaError._ALL_BROKERS_DOWN: 0, KafkaError._SSL: 2, KafkaError._AUTHENTICATION: 2}
 
 
 class _Silent:

@@ -66,9 +66,11 @@ class Sparkless(Shop):
         store = Store.of(self.config.tables)
         ledger = Ledger(self.config.state_root, self.config.pipeline, store)
         changes = Changes(Here(), self.config, store)  # type: ignore[arg-type]
-        changes.will_write = Provenance(self.config, ledger).check
+        provenance = Provenance(self.config, ledger)
+        changes.will_write = provenance.check
         writer = ChangeWriter(self.config, changes, ledger)
         feed = Feed(self.config, changes, ledger, threading.Lock())
+        provenance.begun = feed.files.newest_parcel
         feed.begin(True, lambda _: None)
         try:
             reports = list(self._batches(ledger, writer, feed))

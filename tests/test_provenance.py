@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distributary.errors import ConfigError, StateLost
+from distributary.errors import ConfigError, StateLost, StateOld
 from distributary.shares import Division
 from distributary.state.checkpoint import check_checkpoint
 from distributary.state.ledger import Entry, Ledger
@@ -48,10 +48,14 @@ class Tables:
             owner = Owner(pipeline or self.config.pipeline, route)
             commit_append(table, uri, evolution, [write_data_file(uri, ROWS, STORE)], Mark(app, batch), owner, STORE)
 
-    def check(self, *routes: str, stream: str = NEW, config: Any = None) -> None:
+    def check(
+        self, *routes: str, stream: str = NEW, config: Any = None, batch: int = 0, begun: int | None = None
+    ) -> None:
         part = config or self.config
         tables = {route: [str(self.root / route)] for route in routes}
-        Provenance(part, Ledger(part.state_root, part.pipeline, STORE)).check(tables, stream)
+        provenance = Provenance(part, Ledger(part.state_root, part.pipeline, STORE))
+        provenance.begun = begun
+        provenance.check(tables, stream, batch)
 
 
 def test_a_table_of_a_stream_that_no_ledger_knows_is_refused(lake: Path) -> None:
@@ -68,7 +72,7 @@ def test_a_stream_goes_on_over_its_own_tables_also_where_it_died_before_the_ledg
     tables = Tables(lake)
     tables.write("a", NEW)
     tables.write("b", OLD, NEW)
-    tables.check("a", "b")
+    tables.check("a", "b", batch=1)
 
 
 def test_upkeep_and_replays_say_nothing_of_a_table_nor_does_another_pipelines_table(lake: Path) -> None:
@@ -91,7 +95,7 @@ def test_a_route_that_the_ledger_knows_is_not_looked_at_again(lake: Path, monkey
     monkeypatch.setattr(append, "open_table", lambda uri, _: opened.append(uri))
     provenance = Provenance(tables.config, Ledger(tables.config.state_root, tables.config.pipeline, STORE, []))
     for _ in range(3):
-        provenance.check({"z": [str(tables.root / "z")]}, NEW)
+        provenance.check({"z": [str(tables.root / "z")]}, NEW, 0)
     assert opened == [str(tables.root / "z")], "once in a run"
     monkeypatch.undo()
     tables.check("a")
@@ -141,6 +145,45 @@ def test_change_files_are_not_written_again_over_tables_of_a_state_that_is_lost(
     shop.configure(new_state="continue")
     shop.run()
     assert len(shop.log("shop_orders_log")) == 2 * len(before)
+
+
+@pytest.mark.parametrize("new_state", ["refuse", "continue"])
+def test_a_state_that_is_older_than_the_tables_is_refused(lake: Path, new_state: str) -> None:
+    """A batch that was planned when the run began may have been attempted; one that is planned anew may not."""
+    tables = Tables(lake, new_state=new_state)
+    tables.write("a", NEW, NEW, NEW)
+    tables.check("a", batch=2, begun=2)
+    tables.check("a", batch=3, begun=2)
+    for batch, begun in ((1, 1), (2, 1)):
+        with pytest.raises(StateOld) as caught:
+            tables.check("b", "a", batch=batch, begun=begun)
+        assert caught.value.parameters["found"] == 2
+        assert caught.value.parameters["begun"] == 1
+        assert caught.value.parameters["table"] == str(tables.root / "a")
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_copy_of_the_state_folder_that_is_so_many_batches_old_writes_nothing(tmp_path: Path, batches: int) -> None:
+    shop, orders = Sparkless(tmp_path), mysql_table()
+    shop.send(backfilled(orders, order(1, "new")))
+    shop.run()
+    state, copy, newest = Path(shop.config.state_root), tmp_path / "copy", tmp_path / "newest"
+    shutil.copytree(state, copy)
+    for number in range(batches):
+        shop.send(backfilled(orders, order(2 + number, "new"), sec=100 + 100 * number))
+        shop.run()
+    state.rename(newest)
+    copy.rename(state)
+    shop.send(backfilled(orders, order(9, "new"), sec=900))
+    before = shop.log("shop_orders_log")
+    with pytest.raises(StateOld):
+        shop.run()
+    assert shop.log("shop_orders_log") == before
+    shutil.rmtree(state)
+    newest.rename(state)
+    shop.run()
+    assert len(shop.living("shop_orders")) == len(before) + 1
+    shop.check()
 
 
 def test_a_checkpoint_that_has_outlived_its_ledger_is_refused(lake: Path) -> None:

@@ -125,6 +125,18 @@ class StateLost(BadInput):
     )
 
 
+class StateOld(BadInput):
+    """A batch's number stands for its rows: given to others, the tables would take them for a replay."""
+
+    condition = "STATE_OLD"
+    template = (
+        "pipeline {pipeline}: table {table} has taken batch {found} of stream {stream}, but the state folder {state} "
+        "has begun none after batch {begun}: it is older than the tables, as a copy is that was restored. Going on "
+        "would leave out rows, or write some twice; nothing of this batch was written. Give the pipeline its newest "
+        "state folder back, or the tables of the same moment, or begin anew: distributary clean FILE --yes"
+    )
+
+
 class CheckpointDamaged(BadInput):
     condition = "CHECKPOINT_DAMAGED"
     template = "the checkpoint's file {file} {found}: Spark cannot go on from it. Nothing was written. {remedy}"

@@ -46,7 +46,7 @@ from distributary.sources.delta_batch import batch_files, store_of_source
 from distributary.sources.files import file_stream
 from distributary.sources.kafka import kafka_stream
 from distributary.spark.session import build_session
-from distributary.state.checkpoint import check_checkpoint, check_topics
+from distributary.state.checkpoint import check_checkpoint, check_topics, last_begun
 from distributary.state.cleaning import at_work
 from distributary.state.identity import SourceIdentity
 from distributary.state.layout import claim_layout
@@ -184,6 +184,7 @@ class Run:
         self.progress = progress
         self.store = Store.of(config.tables)
         self.ledger = Ledger(config.state_root, config.pipeline, self.store)
+        self.provenance = Provenance(config, self.ledger)
         self._busy = threading.Lock()
         self.feed: Feed | None = None
         self.writer: BatchWriter
@@ -207,7 +208,7 @@ class Run:
         fanout.files = self._files
         self.identity = SourceIdentity(self.config, self.store)
         fanout.was_read = self._check_source
-        fanout.will_write = Provenance(self.config, self.ledger).check
+        fanout.will_write = self.provenance.check
         self.writer = BatchWriter(self.config, fanout, self.ledger)
         self.replay = Replay(self.config, self.ledger, fanout)
 
@@ -231,7 +232,7 @@ class Run:
             raise BadInput(detail="a pipeline of change files is one stream; it cannot be spread over several")
         changes = Changes(self.spark, self.config, self.store)
         changes.on_spark.update(self._on_spark())
-        changes.will_write = Provenance(self.config, self.ledger).check
+        changes.will_write = self.provenance.check
         self.writer = ChangeWriter(self.config, changes, self.ledger)
         self.replay = self.feed = Feed(self.config, changes, self.ledger, self._busy)
 
@@ -243,6 +244,7 @@ class Run:
         with books_of(self.config.state_root):
             claim_layout(self.config, self.store)
             check_checkpoint(self.config, self.ledger)
+            self.provenance.begun = last_begun(self.config.checkpoint_path, self.store)
             if self.config.layout != "two_hop":
                 check_topics(self.config, self.store, self.ledger)
         if self.config.layout == "wide":

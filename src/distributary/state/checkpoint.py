@@ -51,6 +51,11 @@ def last_committed(checkpoint: str, store: Store) -> int | None:
     return max((int(name) for name in found if name.isdecimal()), default=None)
 
 
+def last_begun(checkpoint: str, store: Store) -> int:
+    """The newest batch that has been planned, and may have been attempted; -1 for none. Raises OSError."""
+    return max((int(name) for name in names_in(join(checkpoint, "offsets"), store) if name.isdecimal()), default=-1)
+
+
 def is_handed_over(config: Pipeline, store: Store) -> bool:
     """Has the stream only what a hand-over gave it: a position, and no batch of its own? Raises OSError."""
     return store.get(config.state_root, HANDED_OVER) is not None and last_committed(config.checkpoint_path, store) == 0

@@ -1,8 +1,9 @@
-"""Whose rows are in a table that this state knows nothing of? Asked before a batch writes to it for the first time.
+"""Whose rows are in a table, and does this state know of them? Asked before a run writes to it for the first time.
 
 A state folder that was lost, emptied or moved (`state:`) leaves tables behind. A stream that begins over them reads its
 source from the beginning, and would write every row again. Their commits say which stream made them (`append.Mark`);
-a stream of which no ledger of the pipeline knows is one whose state is missing.
+a stream of which no ledger of the pipeline knows is one whose state is missing. And a batch of our own stream that the
+checkpoint has never begun is one of a newer state, of which this one is an old copy.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from deltalake import DeltaTable
 
 from distributary.config import Pipeline
-from distributary.errors import StateLost, StoreDown
+from distributary.errors import StateLost, StateOld, StoreDown
 from distributary.errors.border import contained
 from distributary.state.checkpoint import readable_stream_id
 from distributary.state.ledger import Ledger
@@ -32,27 +33,33 @@ _STREAM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Provenance:
-    """Asks once for each route in the life of a run, and only for those that its ledger has never written."""
+    """Asks once for each route in the life of a run."""
 
     def __init__(self, config: Pipeline, ledger: Ledger) -> None:
         self.config = config
         self.ledger = ledger
+        self.begun: int | None = None
+        """The newest batch that had been planned when the run began, so that an attempt at it may have written already;
+        None where that is not known."""
         self._asked: set[str] = set()
         self._known: set[str] | None = None
 
-    def check(self, tables: Mapping[str, Sequence[str]], stream: str) -> None:
+    def check(self, tables: Mapping[str, Sequence[str]], stream: str, batch: int) -> None:
         """`tables`: route ("" for a table of all routes) -> addresses of its tables. `stream`: the one that is to write
-        them.
+        `batch` to them.
 
-        Raises StateLost where a table is this pipeline's own, but no stream that is known has written it; StoreDown,
-        DeltaError, OSError.
+        Raises StateLost where a table is this pipeline's own, but no stream that is known has written it; StateOld
+        where it has batches that this state has not begun; StoreDown, DeltaError, OSError.
         """
-        if self.config.new_state == "continue":
-            return
-        new = [route for route in tables if route not in self._asked and not self._has_written(route)]
+        new = [route for route in tables if route not in self._asked]
         places = [(route, uri) for route in new for uri in tables[route]]
+        attempted = batch if self.begun is None or batch <= self.begun else batch - 1
         with ThreadPoolExecutor(AT_A_TIME) as pool:
-            for (_, uri), found in zip(places, pool.map(lambda place: self._streams(*place), places), strict=True):
+            looks = pool.map(lambda place: self._look(stream, *place), places)
+            for (_, uri), (newest, found) in zip(places, looks, strict=True):
+                if newest > attempted:
+                    about = {"pipeline": self.config.pipeline, "stream": stream, "begun": attempted}
+                    raise StateOld(**about, table=uri, found=newest, state=self.config.whole_state)
                 if found and stream not in found and not found & self._streams_known():
                     about = {
                         "pipeline": self.config.pipeline,
@@ -67,19 +74,23 @@ class Provenance:
         newest = self.ledger.newest.get(route)
         return newest is not None and newest.state != "parked"
 
-    def _streams(self, route: str, uri: str) -> set[str]:
-        """The streams whose marks the newest commits have; none of a table that is not there, or another's, or that
-        cannot be read: its own task finds that too, and parks it. Raises what is the store's fault."""
+    def _look(self, stream: str, route: str, uri: str) -> tuple[int, set[str]]:
+        """The newest batch of `stream` in a table (-1: none), and, where the ledger has never written it, the streams
+        whose marks its newest commits have. Nothing of a table that is not there, or another's, or that cannot be read:
+        its own task finds that too, and parks it. Raises what is the store's fault."""
         try:
             table = append.open_table(uri, self.ledger.store)
             if table is None or Owner.of(table) != Owner(self.config.pipeline, route):
-                return set()
-            return _marked(table, NEWEST_COMMITS) or _marked(table, None)
+                return -1, set()
+            newest = append.committed_batch(table, stream)
+            if self.config.new_state == "continue" or self._has_written(route):
+                return newest, set()
+            return newest, _marked(table, NEWEST_COMMITS) or _marked(table, None)
         except BaseException as e:
             why = contained(e)
             if is_store_fault(e):
                 raise StoreDown(path=uri, detail=why) from e
-            return set()
+            return -1, set()
 
     def _streams_known(self) -> set[str]:
         if self._known is None:

@@ -106,8 +106,8 @@ class Changes:
         """The last batch's parcel in the file ledger."""
         self.reached: Callable[[int], None] = lambda _: None
         """Hears of each batch's parcel as the batch begins."""
-        self.will_write: Callable[[Mapping[str, Sequence[str]], str], None] = lambda *_: None
-        """Hears which tables a stream is to write, by route, before it does; may raise (`state.provenance`)."""
+        self.will_write: Callable[[Mapping[str, Sequence[str]], str, int], None] = lambda *_: None
+        """Hears which tables a stream is to write in a batch, by route, and may raise (`state.provenance`)."""
         self._slots = spark.sparkContext.defaultParallelism
         self._last: tuple[str, int] | None = None
 
@@ -128,7 +128,7 @@ class Changes:
             self.merge_tips.clear()
         files, aside = self._files(rows)
         routes = self._settle(files, stream, batch)
-        self.will_write(self._tables(routes), stream)
+        self.will_write(self._tables(routes), stream, batch)
         self._last = (stream, batch)
         # Only this batch's tips: orders travel with every task.
         here = {route for found in routes.values() for route in found}

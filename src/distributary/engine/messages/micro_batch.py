@@ -70,8 +70,8 @@ class Fanout:
         """The files that a batch stands for, where its tasks can read them; else Spark brings the rows."""
         self.was_read: Callable[[int], None] = lambda _: None
         """Called once a batch has been read, before it is decided; raises where it must not be."""
-        self.will_write: Callable[[Mapping[str, Sequence[str]], str], None] = lambda *_: None
-        """Hears which tables a stream is to write, by route, before it does; may raise (`state.provenance`)."""
+        self.will_write: Callable[[Mapping[str, Sequence[str]], str, int], None] = lambda *_: None
+        """Hears which tables a stream is to write in a batch, by route, and may raise (`state.provenance`)."""
 
     def write(self, rows: DataFrame, stream: str, batch: int, parked: Mapping[str, str]) -> Delivered:
         """Write one batch. `parked`: routes that are not tried, and why; their rows are kept aside.
@@ -100,7 +100,7 @@ class Fanout:
             killed = {**self.killed, **self.journal.killed(stream, batch)}
             orders = replace(self.orders(stream, batch, refused, parked), tips=tips, killed=killed)
             orders = self.admit(chunks, orders)
-            self.will_write(_tables(writers, orders), stream)
+            self.will_write(_tables(writers, orders), stream, batch)
             delivered = self._deliver(chunks, writers, orders, compiled)
         delivered.seconds = {"cut": cut - started, "deliver": time.monotonic() - cut}
         return delivered

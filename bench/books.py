@@ -11,12 +11,13 @@ import pyarrow as pa
 
 from bench.result import Case, Result
 from bench.workload import Place, WrongRows, say
-from distributary.tables.append import Mark, Owner, commit_append
 from distributary.tables.commits import has_commit, is_marked, read_commit
 from distributary.tables.datafile import write_data_file
 from distributary.tables.durable import bring_to_disk
 from distributary.tables.evolve import Policy, evolve
+from distributary.tables.snapshot import Mark, Owner
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 NOTE = (
     "The first cases: milliseconds until all that was just written is on the disk, a data file of 2,000 rows and a "
@@ -39,7 +40,7 @@ def _tables(root: Path, count: int, batch: int) -> list[str]:
     for uri in uris:
         file = write_data_file(uri, ROWS, STORE)
         evolution = evolve(None, [ROWS.schema], Policy())
-        commit_append(None, uri, evolution, [file], Mark("bench", batch), Owner("bench", uri), STORE)
+        Table(uri, STORE, Owner("bench", uri)).commit(None, evolution, [file], Mark("bench", batch))
     return uris
 
 

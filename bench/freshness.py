@@ -20,7 +20,7 @@ from bench.workload import CORES, TOPIC, Place, Workload, WrongRows, in_child, s
 from distributary.config import Pipeline
 from distributary.engine.batch import BatchReport
 from distributary.running.pipeline import Run
-from distributary.tables.append import BATCH_KEY
+from distributary.tables.snapshot import BATCH_KEY
 from distributary_simulate.games.live import produce_live
 from distributary_simulate.games.sinks import write_kafka
 

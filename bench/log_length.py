@@ -10,10 +10,12 @@ from deltalake import CommitProperties, PostCommitHookProperties, Transaction, w
 
 from bench.result import Case, Result
 from bench.workload import Place, WrongRows, say
-from distributary.tables.append import Mark, Owner, arrow_schema, checkpoint_due, commit_append, open_table
+from distributary.tables.checkpoints import checkpoint_due
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
+from distributary.tables.snapshot import Mark, Owner, columns_of
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from distributary.tables.tip import Tip, append_on_tip
 
 NOTE = (
@@ -37,15 +39,15 @@ def run(place: Place) -> Result:
 
 def _case(tables: Sequence[str], commits: int) -> Case:
     for uri in tables:
-        table = open_table(uri, STORE)
-        for version in range(0 if table is None else table.version() + 1, commits):
+        table = Table(uri, STORE).open()
+        for version in range(0 if table is None else table.version + 1, commits):
             mark = CommitProperties(app_transactions=[Transaction("tip", version)])
             write_deltalake(uri, ROWS, mode="append", commit_properties=mark, post_commithook_properties=NO_HOOKS)
     ours = _cpu_ms(tables, lambda uri: _on_tip(uri, commits - 1))
     other = _cpu_ms(tables, lambda uri: _by_delta_rs(uri, commits))
     for uri in tables:
-        found = open_table(uri, STORE)
-        if found is None or found.count() != ROWS.num_rows * (commits + 2):
+        found = Table(uri, STORE).open()
+        if found is None or found.delta.count() != ROWS.num_rows * (commits + 2):
             raise WrongRows(f"{uri}: not {commits + 2} commits of {ROWS.num_rows} rows")
     say(f"after {commits} commits: {ours:.2f} ms on the tip, {other:.2f} ms by delta-rs")
     return Case(f"after {commits} commits", "ms", ours, other)
@@ -65,7 +67,7 @@ def _on_tip(uri: str, version: int) -> None:
 
 
 def _by_delta_rs(uri: str, version: int) -> None:
-    table = open_table(uri, STORE)
-    evolution = evolve(None if table is None else arrow_schema(table), [ROWS.schema], Policy())
+    table = Table(uri, STORE).open()
+    evolution = evolve(columns_of(table), [ROWS.schema], Policy())
     file = write_data_file(uri, ROWS, STORE)
-    commit_append(table, uri, evolution, [file], Mark("delta-rs", version), Owner("bench", uri), STORE)
+    Table(uri, STORE, Owner("bench", uri)).commit(table, evolution, [file], Mark("delta-rs", version))

@@ -24,13 +24,13 @@ from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings, sequence_numbers
 from distributary.engine.messages.tasks import SAID_DDL, heard, said
 from distributary.engine.workers import in_worker
-from distributary.tables import append
-from distributary.tables.append import Mark, Owner
 from distributary.tables.evolve import Policy
 from distributary.tables.merge import Target, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.merge_tip import MergeTip
+from distributary.tables.snapshot import Mark, Owner
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 KEYS = ("id",)
 START_MS = 1_767_225_600_000
@@ -128,11 +128,11 @@ def merge_one(work: Work, batch: int, tip: MergeTip | None) -> MergeTip | None:
     """What is known of the table now. `tip`: what was known before."""
     rules, mark = MergeRules(), Mark("bench", batch)
     owner, policy = Owner("bench", work.uri, KEYS), Policy("add", "widen", can_widen=False)
-    target = Target(work.uri, None, owner, Store(), policy)
+    target = Target(Table(work.uri, Store(), owner), None, policy)
     reduced = reduce_rows(pq.ParquetFile(work.changes).read(use_threads=False), KEYS, OrderSettings())
     merged = None if tip is None else merge_on_tip(target, tip, reduced, KEYS, rules, mark)
     if merged is None:
-        target = replace(target, table=append.open_owned(work.uri, owner, Store()))
+        target = replace(target, before=target.table.open())
         merged = merge_rows(target, reduced, KEYS, rules, mark)
     if merged.why_spark:
         raise WrongRows(merged.why_spark)

@@ -21,7 +21,7 @@ from distributary.declarative.known import Known, discover
 from distributary.engine.messages.orders import ORIGIN
 from distributary.engine.schemas import Schemas
 from distributary.schemas.registry import Registry, open_registry
-from distributary.tables.append import Owner
+from distributary.tables.snapshot import Owner
 from distributary.tables.store import Store
 from distributary_simulate.games.records import Faults, Plan, Record
 from distributary_simulate.games.sinks import write_delta

@@ -15,12 +15,12 @@ from distributary.engine.messages.orders import ORIGIN, ORIGIN_TYPE
 from distributary.errors import Reason
 from distributary.names import table_name
 from distributary.state.ledger import Entry, Ledger
-from distributary.tables import append
-from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, write_rejected
+from distributary.tables.snapshot import Mark, Owner, columns_of
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 STREAM = "0b5a3c2e-stream"
 KAFKA = {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "events"}
@@ -91,7 +91,7 @@ class Lake:
 
     def _write(self, number: int, route: str, ids: Mapping[int, int], bad: int, newest: int | None) -> Entry:
         uri = self.table(route)
-        created = append.open_table(uri, self.store) is None
+        created = Table(uri, self.store).open() is None
         self.append(route, self.rows(number, ids), Mark(self.stream, number))
         good = sum(ids.values())
         return Entry(
@@ -124,11 +124,11 @@ class Lake:
 
     def append(self, route: str, rows: pa.Table, mark: Mark) -> None:
         uri = self.table(route)
-        table = append.open_table(uri, self.store)
-        found = None if table is None else append.arrow_schema(table)
+        table = Table(uri, self.store).open()
+        found = columns_of(table)
         evolution = evolve(found, [rows.schema], Policy())
         files = [write_data_file(uri, rows, self.store)]
-        append.commit_append(table, uri, evolution, files, mark, Owner(self.config.pipeline, route), self.store)
+        Table(uri, self.store, Owner(self.config.pipeline, route)).commit(table, evolution, files, mark)
 
 
 def _parked(stream: str, number: int, route: str, table: str, rows: int) -> Entry:

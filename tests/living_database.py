@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distributary.tables import append
 from distributary.tables.files import TableFiles
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from distributary_simulate.change_files.files import Format
 from distributary_simulate.change_files.stream import Pace, open_source, write_server
 from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
@@ -82,10 +82,10 @@ def living_rows(shop: Shop, route: str) -> list[dict[str, Any]]:
     """Of a merged table, whichever engine has written it."""
     uri = shop.entry(route).merged
     assert uri is not None
-    table = append.open_table(uri, Store())
+    table = Table(uri, Store()).open()
     assert table is not None
     names = [field.name for field in table.schema().fields]
-    files = TableFiles(table, uri, Store())
+    files = TableFiles(table)
     rows = [row for name in files.names for piece in files.read(name, names) for row in piece.to_pylist()]
     return [row for row in rows if not row["_deleted"]]
 

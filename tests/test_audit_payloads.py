@@ -24,7 +24,7 @@ from distributary.schemas.protobuf.protobuf import decoder_for
 from distributary.schemas.registry import open_registry
 from distributary.schemas.registry.compile import compile_schema, compile_text
 from distributary.state.ledger import Entry
-from distributary.tables.append import Mark, Owner
+from distributary.tables.snapshot import Mark, Owner
 from distributary.tables.wide import KEY, packed
 from tests.lake import Lake
 

@@ -43,11 +43,12 @@ from distributary.errors.border import by_halves, contained, in_words
 from distributary.schemas.protobuf.protobuf import decoder_for
 from distributary.schemas.registry.compile import compile_text
 from distributary.schemas.shape import Shape
-from distributary.tables import append
 from distributary.tables.datafile import DataFile
+from distributary.tables.faults import CommitConflict
 from distributary.tables.outage import is_store_fault
 from distributary.tables.spark_engine import spark_ended
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from tests.exceptions import PROCESS, all_types, instance
 from tests.scenarios import message
 from tests.shop import change, mysql_table
@@ -132,7 +133,7 @@ def route_in(*values: Any, **_: Any) -> str | None:
     for value in values:
         if isinstance(value, str) and (found := re.search(r"(?:^|/)(r\d+)(?:$|/|_log$)", value)):
             return found[1]
-        table = getattr(value, "table_uri", None)
+        table = getattr(value, "uri", None)
         if table is not None and (found := re.search(r"/(r\d+)/?$", table)):
             return found[1]
     return None
@@ -267,9 +268,9 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (deliver_module, "open_own"),
     (deliver_module, "fit"),
     (deliver_module, "why_spark"),
-    (deliver_module, "write_data_file"),
-    (append, "commit_append"),
-    (append, "open_table"),
+    (Orders, "write"),
+    (Table, "commit"),
+    (Table, "open"),
     (Orders, "table"),
 )
 
@@ -287,7 +288,7 @@ def test_a_table_that_fails_at_any_step_is_parked_alone(
         monkeypatch.setattr(deliver_module, "fit", raising(route_in, fit))
     outages: set[str] = set()
     decoded = decode("a", records("x", "y"), orders, SCHEMAS)
-    tried = ERRORS if name != "commit_append" else some(10)
+    tried = ERRORS if name != "commit" else some(10)
     for number, (route, error) in enumerate(tried.items()):
         if number % 50 == 0:
             outcome, bad = deliver_route(f"good{number}", decoded, orders)
@@ -381,7 +382,7 @@ def test_one_route_s_columns_that_the_shared_commit_cannot_take_park_that_route(
     monkeypatch.setattr(wide_module, "commit_wide", commit)
     for route, error in some(10).items():
         attempt, done = wide_attempt(orders, "a", route, "z")
-        if isinstance(error, append.CommitConflict) or is_store_fault(error):
+        if isinstance(error, CommitConflict) or is_store_fault(error):
             continue
         with pytest.raises(RouteFault) as caught:
             attempt._commit_shared(done)
@@ -400,7 +401,7 @@ def test_a_shared_commit_that_came_in_before_it_failed_is_nobody_s_fault(
 
     monkeypatch.setattr(wide_module, "commit_wide", commit)
     attempt, done = wide_attempt(orders, "a", "z")
-    with pytest.raises(append.CommitConflict):
+    with pytest.raises(CommitConflict):
         attempt._commit_shared(done)
     attempt, _ = wide_attempt(orders, "a", "z")
     assert attempt._taken == {"a": 1, "z": 1}
@@ -471,8 +472,8 @@ CHANGE_STEPS: tuple[tuple[Any, str, str], ...] = (
     (cdc_deliver, "newest_ms", "failed"),
     (cdc_log, "fit", "failed"),
     (cdc_log, "write_data_file", "failed"),
-    (append, "commit_append", "failed"),
-    (append, "open_owned", "failed"),
+    (Table, "commit", "failed"),
+    (Table, "open", "failed"),
     (merging, "reduce_rows", "parked"),
     (merging, "merge_rows", "parked"),
 )
@@ -485,7 +486,7 @@ def test_a_table_of_change_files_that_fails_at_any_step_is_parked_alone(
     """A merged table that fails leaves its log as it is: whole."""
     part, orders = one_event(shop)
     whole = getattr(target, name)
-    writes = state == "parked" or name == "commit_append"
+    writes = state == "parked" or name == "commit"
     for number, route in enumerate(some(10) if writes else ERRORS):
         source = replace(part.events.table, table=route)
         events = RouteEvents(source, [replace(part, events=replace(part.events, table=source))])

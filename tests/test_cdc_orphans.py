@@ -8,7 +8,6 @@ from distributary.changes.layout import WIDTH
 from distributary.changes.model import METADATA, METADATA_TYPE
 from distributary.engine.changes.orphans import resolve, split
 from distributary.engine.changes.routing import groups
-from distributary.tables.store import Store
 
 
 def events(rows: list[tuple[int | None, int, str, str | None, str | None]]) -> pa.Table:
@@ -31,7 +30,7 @@ def test_a_delete_by_row_id_takes_the_key_of_its_own_transaction() -> None:
     rows = events([(1, 1, "INSERT", "AA", "t1"), (2, 2, "INSERT", "AA", "t2"), (None, 3, "DELETE", "AA", "t2")])
     whole, orphans = split(rows, ["id"])
     assert (whole.num_rows, orphans.num_rows) == (2, 1)
-    found, left = resolve(orphans, whole, ["id"], [], Store())
+    found, left = resolve(orphans, whole, ["id"], [])
     assert found.column("id").to_pylist() == [2]
     assert left.num_rows == 0
 
@@ -39,7 +38,7 @@ def test_a_delete_by_row_id_takes_the_key_of_its_own_transaction() -> None:
 def test_a_delete_of_an_unknown_row_is_left() -> None:
     rows = events([(1, 1, "INSERT", "AA", "t1"), (None, 3, "DELETE", "BB", "t1")])
     whole, orphans = split(rows, ["id"])
-    assert resolve(orphans, whole, ["id"], [], Store())[1].num_rows == 1
+    assert resolve(orphans, whole, ["id"], [])[1].num_rows == 1
 
 
 def test_routes_that_share_files_are_owned_together() -> None:

@@ -35,7 +35,6 @@ from distributary.engine.changes.names import Named
 from distributary.engine.changes.retries import Kept
 from distributary.sources.file_ledger import FileLedger
 from distributary.state.ledger import Ledger
-from distributary.tables import append
 from distributary_simulate.change_files.avro_encoding import container
 from distributary_simulate.change_files.events import Event, EventSchema, Layout, event_schema
 from distributary_simulate.change_files.writer import STREAM
@@ -346,7 +345,7 @@ BORDERS: tuple[tuple[Any, str], ...] = (
     (FileLedger, "_enter"),
     (attempt, "run_deliver"),
     (attempt, "run_merges"),
-    (append, "commit_append"),
+    (Table, "commit"),
     (deliver, "append_events"),
     (deliver, "merge_now"),
     (log, "append_on_tip"),

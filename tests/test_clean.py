@@ -29,10 +29,10 @@ from distributary.state.ledger import Entry, Ledger
 from distributary.state.lock import only_run
 from distributary.state.shares import claim
 from distributary.state.streams import StreamRecord, write_streams
-from distributary.tables import append
-from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
+from distributary.tables.snapshot import Mark, Owner
+from distributary.tables.table import Table
 from distributary.tables.wide import KEY, ROUTE
 from tests.lake import Lake
 
@@ -357,9 +357,7 @@ def test_a_wide_table_goes_with_the_names_of_its_views(lake: Path) -> None:
     uri, mark = made.config.wide_path, Mark(made.stream, 0)
     rows = pa.table({KEY: ["ann_game", "bob_game"], ROUTE: ["ann_game", "bob_game"]})
     evolution = evolve(None, [rows.schema], Policy())
-    append.commit_append(
-        None, uri, evolution, [write_data_file(uri, rows, made.store)], mark, Owner("games", ""), made.store
-    )
+    Table(uri, made.store, Owner("games", "")).commit(None, evolution, [write_data_file(uri, rows, made.store)], mark)
     entries = [Entry(made.stream, 0, r, table=uri, rows_in=1, rows_written=1, created=True) for r in ("ann", "bob")]
     made.ledger.record(made.stream, 0, [*entries, Entry(made.stream, 0, None)], {})
     made.store.put_whole(f"{made.config.state_root}/views", "ann.sql", b"SELECT 1")
@@ -470,7 +468,7 @@ def test_in_an_object_store_a_folder_goes_without_those_that_begin_alike(
     """Not the ones whose names begin alike. The same calls as for s3, on a local folder."""
     made.batch(1, {"ann_game_2": {1: 3}})
     monkeypatch.setattr(removal, "local_path", lambda uri: None)
-    monkeypatch.setattr("distributary.tables.files.local_path", lambda uri: None)
+    monkeypatch.setattr("distributary.tables.store.local_path", lambda uri: None)
     removal.delete(str(lake), "ann_game", made.store)
     assert not [p for p in Path(made.table("ann_game")).rglob("*") if p.is_file()]
     assert DeltaTable(made.table("ann_game_2")).to_pyarrow_table().num_rows == 3

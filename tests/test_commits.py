@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from distributary.tables.append import Mark
 from distributary.tables.commits import APPEND, OVERWRITE, commit_text
 from distributary.tables.datafile import DataFile
+from distributary.tables.snapshot import Mark
 
 FILE = DataFile("part-1.parquet", 10, 3, "{}", 1_700_000_000_000)
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError
 
 from distributary.errors import StoreDown, StoreUnreadable
+from distributary.errors.border import TableFault
 from distributary.state.ledger import Entry, Ledger
 from distributary.state.lock import only_run
-from distributary.tables.append import open_table
 from distributary.tables.log_folder import empty_commit
 from distributary.tables.outage import is_store_fault
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 
 def made(folder: Path, commits: int = 4) -> Path:
@@ -32,8 +32,8 @@ def commit(log: Path, version: int) -> Path:
 def test_a_table_with_an_empty_commit_is_not_opened(tmp_path: Path, version: int) -> None:
     log = made(tmp_path)
     commit(log, version).write_bytes(b"")
-    with pytest.raises(DeltaError) as caught:
-        open_table(str(tmp_path), Store())
+    with pytest.raises(TableFault) as caught:
+        Table(str(tmp_path), Store()).open()
     assert commit(log, version).name in str(caught.value)
     assert not is_store_fault(caught.value)
 
@@ -43,8 +43,8 @@ def test_an_empty_commit_before_a_checkpoint_is_of_no_account(tmp_path: Path) ->
     DeltaTable(tmp_path).create_checkpoint()
     commit(log, 2).write_bytes(b"")
     assert empty_commit(str(tmp_path)) is None
-    found = open_table(str(tmp_path), Store())
-    assert found is not None and found.count() == 4
+    found = Table(str(tmp_path), Store()).open()
+    assert found is not None and found.delta.count() == 4
     made(tmp_path, 1)
     commit(log, 4).write_bytes(b"")
     assert empty_commit(f"file://{tmp_path}") == commit(log, 4).name

@@ -20,10 +20,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distributary.tables import datafile
-from distributary.tables.append import Mark, Owner, commit_append, open_table
 from distributary.tables.datafile import INDEXED_COLUMNS, DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
+from distributary.tables.snapshot import Mark, Owner
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from tests.random_tables import TIMESTAMP, schemas, values
 
 STORE = Store()
@@ -36,7 +37,7 @@ def write(folder: Path, *parts: pa.Table) -> list[DataFile]:
     """A new table with a file for each of `parts`, in one commit."""
     files = [write_data_file(str(folder), part, STORE) for part in parts]
     evolution = evolve(None, [parts[0].schema], Policy())
-    commit_append(None, str(folder), evolution, files, Mark("s", 0), Owner("p", "r"), STORE)
+    Table(str(folder), STORE, Owner("p", "r")).commit(None, evolution, files, Mark("s", 0))
     return files
 
 
@@ -312,9 +313,9 @@ def test_not_a_number_is_found_beyond_every_bound(tmp_path: Path) -> None:
 def test_pyarrow_filters_find_decimals_beyond_a_float(tmp_path: Path) -> None:
     folder = tmp_path / "t"
     write(folder, pa.table({"a": pa.array([NO_FLOAT])}), pa.table({"a": pa.array([NO_FLOAT + 1])}))
-    table = open_table(str(folder), STORE)
+    table = Table(str(folder), STORE).open()
     assert table is not None
-    assert table.to_pyarrow_table(filters=[("a", "=", NO_FLOAT)]).to_pylist() == [{"a": NO_FLOAT}]
+    assert table.delta.to_pyarrow_table(filters=[("a", "=", NO_FLOAT)]).to_pylist() == [{"a": NO_FLOAT}]
 
 
 def test_only_columns_whose_values_repeat_get_a_dictionary(tmp_path: Path) -> None:

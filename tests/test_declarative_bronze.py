@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from distributary.declarative.bronze import ENVELOPE
 from distributary.declarative.replay import replay
 from distributary.errors import Reason
+from distributary.tables.snapshot import Snapshot
 from tests.declarative_at_rest import Rest
 
 
@@ -43,7 +44,7 @@ def test_only_files_that_came_since_a_version_are_counted(tmp_path: Path) -> Non
     assert files
     counts = rest.bronze.count(table, files)
     assert sum(c.good for c in counts.values()) == sum(r.fault is None for r in second)
-    assert rest.bronze.added(table, table.version()) == []
+    assert rest.bronze.added(table, table.version) == []
     assert rest.bronze.count(table, []) == {}
 
 
@@ -53,9 +54,11 @@ def test_a_bronze_that_was_rewritten_says_that_all_must_be_counted_again(tmp_pat
     rest.take(rest.send(2))
     table = rest.bronze.open()
     assert table is not None
-    table.optimize.compact()
-    assert rest.bronze.added(DeltaTable(rest.bronze.uri), 0) is None
-    write_deltalake(rest.bronze.uri, table.to_pyarrow_table().slice(0, 0), mode="overwrite", partition_by=["route"])
+    table.delta.optimize.compact()
+    assert rest.bronze.added(Snapshot(rest.bronze.uri, rest.bronze.store), 0) is None
+    write_deltalake(
+        rest.bronze.uri, table.delta.to_pyarrow_table().slice(0, 0), mode="overwrite", partition_by=["route"]
+    )
     again = rest.bronze.open()
     assert again is not None
     assert rest.bronze.added(again, 1) is None

@@ -82,7 +82,7 @@ def test_a_table_and_its_checkpoint_must_both_be_there(tmp_path: Path) -> None:
     rows = rest.bronze.open()
     assert rows is not None
     shutil.rmtree(table)
-    write_deltalake(table, rows.to_pyarrow_table().slice(0, 0))
+    write_deltalake(table, rows.delta.to_pyarrow_table().slice(0, 0))
     assert flows.torn([second]) == [], "made, but nothing was written yet"
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError
 
 from distributary.declarative.history import Written, version_of, written_since
+from distributary.errors.border import TableFault
 from distributary.tables.store import Store
 
 
@@ -50,5 +50,5 @@ def test_a_table_whose_text_has_a_collation_is_an_error_that_can_be_told(tmp_pat
     assert '\\"type\\":\\"string\\"' in text
     file.write_text(text.replace('\\"type\\":\\"string\\"', '\\"type\\":\\"string collate UTF8_BINARY\\"'))
     assert version_of(str(tmp_path), Store()) == -1
-    with pytest.raises(DeltaError):
+    with pytest.raises(TableFault):
         written_since(str(tmp_path), -1, Store())

@@ -18,9 +18,9 @@ from distributary.engine.schemas import Schemas
 from distributary.errors import Reason, StoreUnreadable, TableCollision
 from distributary.schemas.protobuf.protobuf import decoder_for
 from distributary.schemas.registry.compile import CompiledSchema
-from distributary.tables import append
-from distributary.tables.append import Owner
+from distributary.tables.snapshot import Owner
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from distributary_simulate.games.schemas import event_text
 from tests.declarative_at_rest import Rest
 from tests.exceptions import panic
@@ -140,14 +140,14 @@ def test_a_table_that_cannot_be_read_is_left_out_with_its_rows_and_is_no_new_tab
 def test_a_store_that_is_away_leaves_no_table_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rest = Rest(tmp_path)
     rest.take(rest.send(1))
-    whole = append.open_owned
+    whole = Table.open
 
-    def away(uri: str, *args: Any) -> Any:
-        if "silver" in uri:
+    def away(self: Table) -> Any:
+        if "silver" in self.uri:
             raise TimeoutError
-        return whole(uri, *args)
+        return whole(self)
 
-    monkeypatch.setattr(append, "open_owned", away)
+    monkeypatch.setattr(Table, "open", away)
     with pytest.raises(StoreUnreadable):
         rest.known()
 

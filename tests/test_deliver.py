@@ -22,13 +22,13 @@ from distributary.engine.messages.orders import Orders, Outcome, Special
 from distributary.engine.messages.pieces import cells_of, cut_pieces
 from distributary.errors import Reason
 from distributary.schemas.registry.compile import CompiledSchema, compile_text
-from distributary.tables import append
-from distributary.tables.append import arrow_schema
 from distributary.tables.column_names import leaves
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, write_rejected
+from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from tests.scenarios import message
 
 V1 = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; }'
@@ -373,7 +373,7 @@ def test_a_column_that_may_not_be_added_keeps_aside_the_rows_that_need_it(
 
 def test_a_table_that_has_all_the_columns_it_may_keeps_aside_the_rows_that_bring_more(orders: Orders) -> None:
     put(orders, event(1, user="x"))
-    columns = leaves(arrow_schema(DeltaTable(orders.table("a"))))
+    columns = leaves((Snapshot(orders.table("a"), Store())).schema)
     for most, written, kept in ((columns, 1, [(1, "TOO_MANY_COLUMNS")]), (columns + 1, 2, [])):
         orders = next_batch(orders, max_columns=most)
         outcome, bad = put(orders, event(2, user="y", boss="b"), event(1, user="z"), first=1)
@@ -502,15 +502,15 @@ def test_rows_that_are_claimed_while_a_batch_commits_its_quarantine_only_make_it
         commit_quarantine(orders.quarantine, "games", [file], orders.stream, batch, orders.store)
 
     keep(0, "a")
-    commit = append.commit_append
+    commit = Table.commit
     raced: list[Any] = []
 
-    def beaten(table: DeltaTable, *args: Any, **more: Any) -> int | None:
+    def beaten(table: Table, *args: Any, **more: Any) -> int | None:
         if not raced:
             raced.append(DeltaTable(orders.quarantine).update({"state": "'claimed'"}))
         return commit(table, *args, **more)
 
-    monkeypatch.setattr(append, "commit_append", beaten)
+    monkeypatch.setattr(Table, "commit", beaten)
     keep(1, "b")
     assert raced
     found = sorted((r["route"], r["state"]) for r in DeltaTable(orders.quarantine).to_pyarrow_table().to_pylist())

@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake.exceptions import DeltaError
 
-from distributary.tables import append
-from distributary.tables.append import CommitConflict, Mark, Owner, commit_append, committed_batch, open_table
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
+from distributary.tables.faults import CommitConflict
+from distributary.tables.snapshot import Mark, Owner, columns_of
 from distributary.tables.store import Store
+from distributary.tables.table import Table, retried
 from distributary.tables.tip import Tip, append_on_tip
 from tests.faults import logs, others
 from tests.faults.__main__ import SCENARIOS, run
@@ -156,11 +156,11 @@ def test_a_commit_whose_answer_says_nothing_or_lies_is_there_once(s3: S3, front:
     front.rule = Rule(fault, r"^PUT .*_delta_log/.*\.json", once=True)
     tip = None
     for batch in range(4):
-        tip = append.retried(lambda batch=batch, tip=tip: taken(uri, store, batch, tip))  # type: ignore[misc]
+        tip = retried(lambda batch=batch, tip=tip: taken(uri, store, batch, tip))  # type: ignore[misc]
     front.rule = WELL
-    table = open_table(uri, store)
+    table = Table(uri, store).open()
     assert table is not None
-    assert sorted(table.to_pyarrow_table().column("x").to_pylist()) == [0, 1, 2, 3]
+    assert sorted(table.delta.to_pyarrow_table().column("x").to_pylist()) == [0, 1, 2, 3]
 
 
 def taken(uri: str, store: Store, batch: int, tip: Tip | None) -> Tip | None:
@@ -170,11 +170,11 @@ def taken(uri: str, store: Store, batch: int, tip: Tip | None) -> Tip | None:
     if tip is not None and append_on_tip(uri, tip, files, mark, store):
         return Tip.of(tip.version + 1, rows.schema, mark)
     try:
-        table = open_table(uri, store)
-        if table is not None and committed_batch(table, "s") >= batch:
-            return Tip.of(int(table.version()), rows.schema, mark)
-        evolution = evolve(None if table is None else append.arrow_schema(table), [rows.schema], Policy())
-        version = commit_append(table, uri, evolution, files, mark, Owner("p", "r"), store)
+        table = Table(uri, store).open()
+        if table is not None and table.newest("s") >= batch:
+            return Tip.of(int(table.version), rows.schema, mark)
+        evolution = evolve(columns_of(table), [rows.schema], Policy())
+        version = Table(uri, store, Owner("p", "r")).commit(table, evolution, files, mark)
         return None if version is None else Tip.of(version, rows.schema, mark)
-    except (OSError, DeltaError) as e:
+    except OSError as e:
         raise CommitConflict(str(e)) from e

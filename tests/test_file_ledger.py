@@ -22,9 +22,11 @@ from distributary.errors import StoreDown
 from distributary.sources import file_ledger
 from distributary.sources.file_ledger import FILES_SCHEMA, FileLedger, Waiting, parcels, read_version, tidy, waiting
 from distributary.sources.known import FileRef
-from distributary.tables import append
-from distributary.tables.append import CHECKPOINT_COMMITS, CommitConflict, checkpoint_due
+from distributary.tables.checkpoints import CHECKPOINT_COMMITS, checkpoint_due
+from distributary.tables.faults import CommitConflict
+from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from tests.services.stores import S3
 
 STORE = Store()
@@ -52,9 +54,9 @@ def add(ledger: FileLedger, files: list[FileRef]) -> int:
 
 
 def rows(state: str, store: Store = STORE) -> list[dict[str, Any]]:
-    table = append.open_table(f"{state}/files", store)
+    table = Table(f"{state}/files", store).open()
     assert table is not None
-    return list(table.to_pyarrow_table().sort_by([("parcel", "ascending"), ("path", "ascending")]).to_pylist())
+    return list(table.delta.to_pyarrow_table().sort_by([("parcel", "ascending"), ("path", "ascending")]).to_pylist())
 
 
 def by_parcel(state: str) -> list[list[str]]:
@@ -212,10 +214,10 @@ class Killed(BaseException):
 
 
 STEPS = [
-    (file_ledger, "write_data_file"),
+    (Table, "write"),
     (file_ledger, "append_on_tip"),
-    (append, "open_table"),
-    (append, "commit_append"),
+    (Snapshot, "open"),
+    (Table, "commit"),
 ]
 
 
@@ -248,7 +250,7 @@ def test_a_death_at_any_step_loses_no_file_and_doubles_none(
             pass
         else:
             # Only the first parcel needs the log; the others come on its tip.
-            assert (step, nth) in {("open_table", 2), ("commit_append", 2)}
+            assert (step, nth) in {("open", 2), ("commit", 2)}
     again = opened(state)
     add(again, refs(*range(8)))
     assert Counter(row["path"] for row in rows(state)) == Counter(ref.path for ref in refs(*range(8)))
@@ -292,14 +294,14 @@ def test_of_two_processes_that_add_the_same_files_one_enters_them(state: str) ->
 
 def test_a_commit_that_was_made_although_it_failed_is_taken_in(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = opened(state)
-    real = append.commit_append
+    real = Table.commit
 
     def torn(*args: Any) -> None:
         real(*args)
         raise OSError("connection reset by peer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(append, "commit_append", torn)
+        patch.setattr(Table, "commit", torn)
         with pytest.raises(StoreDown):
             add(ledger, refs(0, 1))
     assert ledger.known.unseen(refs(0)) == refs(0)
@@ -311,7 +313,7 @@ def test_endless_conflicts_are_an_outage(state: str, monkeypatch: pytest.MonkeyP
     def lost(*_: Any) -> None:
         raise CommitConflict("another was first")
 
-    monkeypatch.setattr(append, "commit_append", lost)
+    monkeypatch.setattr(Table, "commit", lost)
     with pytest.raises(StoreDown):
         add(opened(state), refs(0))
 

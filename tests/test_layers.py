@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+import deltalake.exceptions
 import pytest
 
 SOURCES = Path(__file__).parent.parent / "src"
@@ -47,6 +49,7 @@ ALLOWED = {
     "py4j": DRIVER,
     "datafusion": "schemas.shape",
     "delta": "tables.spark_engine tables.spark_merge",
+    "deltalake": "tables.snapshot tables.table tables.faults tables.store",
     "ptars": "schemas.protobuf",
     "obstore": "sources.bodies sources.listing_objects tables.object_stores",
     "fastavro": "changes audit.judge.raw_files",
@@ -59,9 +62,12 @@ ALLOWED = {
 JUDGE = "audit/judge/"
 JUDGE_MAY_USE = (
     "audit.judge audit.verify config errors names redaction scratch shares state sources.bodies sources.kafka "
-    "tables.append tables.files tables.quarantine tables.store schemas.registry engine.schemas engine.changes.backlog "
+    "tables.table tables.snapshot tables.faults tables.files tables.quarantine tables.store schemas.registry "
+    "engine.schemas engine.changes.backlog "
     "engine.changes.names engine.changes.tally"
 )
+# Beside the libraries' fences: their errors leave at one edge (`tables.faults`), and are not even spoken of elsewhere.
+ERRORS_OF_DELTALAKE = {name for name, kind in vars(deltalake.exceptions).items() if isinstance(kind, type)}
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "manager"}
 MODULE_LINES, FUNCTION_LINES = 400, 60
 
@@ -118,6 +124,12 @@ def test_a_library_is_used_behind_its_fence_only(module: str) -> None:
         allowed = ALLOWED.get(name.split(".")[0])
         fenced = allowed is None or place(unit(module), allowed.split()) in allowed.split()
         assert fenced, f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if not m.startswith("tables/")])
+def test_errors_of_deltalake_are_named_at_their_edge_only(module: str) -> None:
+    words = set(re.findall(r"\w+", (PACKAGE / module).read_text()))
+    assert not words & ERRORS_OF_DELTALAKE, f"{module} names an error of deltalake"
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m.startswith(JUDGE)])

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from distributary.state import ledger as module
 from distributary.state.ledger import (
@@ -24,8 +23,9 @@ from distributary.state.ledger import (
     rests_until,
     totals,
 )
-from distributary.tables import append
+from distributary.tables import checkpoints
 from distributary.tables.datafile import DataFile
+from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 
 
@@ -179,7 +179,7 @@ def test_two_processes_can_write_side_by_side(tmp_path: Path) -> None:
 def test_a_state_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     ledger = reopened(tmp_path)
     (tmp_path / "ledger").write_text("in the way")
-    with pytest.raises((OSError, DeltaError)):
+    with pytest.raises(OSError):
         ledger.record("s", 0, batch_of("s", 0, "a"), {})
 
 
@@ -216,7 +216,7 @@ def test_commits_that_the_ledger_no_longer_needs_go_after_an_hour(
     tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One a batch would be hundreds of thousands in the 30 days that Delta keeps them by default."""
-    monkeypatch.setattr(append, "CHECKPOINT_COMMITS", 4)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_COMMITS", 4)
     folder = tmp_path / "ledger"
     for batch in range(24):
         ledger.record("s", batch, [Entry("s", batch, None, rows_in=1)], {})
@@ -286,7 +286,7 @@ def test_a_fold_loses_and_doubles_nothing_that_is_committed_while_it_reads(
     read = module._entries
     came: list[str] = []
 
-    def meanwhile(table: DeltaTable) -> list[Entry]:
+    def meanwhile(table: Snapshot) -> list[Entry]:
         if not came:
             came.append(other)
             second = reopened(tmp_path)

@@ -15,12 +15,13 @@ from distributary.changes.anew import BegunAnew
 from distributary.changes.model import METADATA
 from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings
-from distributary.tables import append
-from distributary.tables.append import CommitConflict, Mark, Owner
+from distributary.tables import table as tables
 from distributary.tables.evolve import Policy
+from distributary.tables.faults import CommitConflict
 from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import DELETED, DELETED_AT, MergeRules, as_merged
 from distributary.tables.merge_tip import MergeTip
+from distributary.tables.snapshot import Mark, Owner, Snapshot
 from distributary.tables.spark_merge import UNSAID, merge_by_spark, merge_session, newest_by_spark
 from distributary.tables.store import Store
 from tests.events import START_MS, Event, backfilled, deleted, table_of
@@ -52,9 +53,9 @@ class Table:
     ) -> Merged:
         rules = rules or MergeRules()
         self.batch += 0 if again else 1
-        table = append.open_table(self.uri, Store())
+        table = Snapshot.open(self.uri, Store())
         reduced = reduce_rows(table_of(events, columns, kind), keys, rules.order, rules.gaps(absent or {}))
-        target = Target(self.uri, table, OWNER, Store(), POLICY)
+        target = Target(tables.Table(self.uri, Store(), OWNER), table, POLICY)
         mark = Mark("stream", self.batch)
         if self.spark is None:
             # Who takes a batch again knows nothing of the table.
@@ -160,7 +161,7 @@ def test_a_batch_that_is_merged_again_changes_nothing(table: Table) -> None:
 def test_each_batch_leaves_its_mark_also_where_it_changes_nothing(table: Table) -> None:
     table.merge(Event(row(1, "a"), 100))
     table.merge(Event(row(1, "older"), 50))
-    assert append.committed_batch(DeltaTable(table.uri), "stream") == 1
+    assert Snapshot(table.uri, Store()).newest("stream") == 1
 
 
 def test_keys_of_several_columns_with_nulls_and_odd_names_are_told_apart(table: Table) -> None:
@@ -357,11 +358,17 @@ def test_the_counts_say_what_became_of_each_key(task: Table) -> None:
 
 def test_a_commit_in_between_is_a_conflict_and_nothing_of_it_is_lost(task: Table) -> None:
     task.merge(Event(row(1, "a"), 1))
-    opened = append.open_table(task.uri, Store())
+    opened = Snapshot.open(task.uri, Store())
     task.merge(Event(row(2, "other writer"), 2))
     reduced = reduce_rows(table_of([Event(row(3, "c"), 3)], COLUMNS), ["id"], OrderSettings())
     with pytest.raises(CommitConflict):
-        merge_rows(Target(task.uri, opened, OWNER, Store(), POLICY), reduced, ["id"], MergeRules(), Mark("stream", 9))
+        merge_rows(
+            Target(tables.Table(task.uri, Store(), OWNER), opened, POLICY),
+            reduced,
+            ["id"],
+            MergeRules(),
+            Mark("stream", 9),
+        )
     assert task.living() == [(1, "a"), (2, "other writer")]
 
 
@@ -386,7 +393,7 @@ def test_a_table_with_a_change_feed_or_deletion_vectors_is_left_to_spark(task: T
     task.merge(Event(row(1, "a"), 1))
     DeltaTable(task.uri).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     reduced = reduce_rows(table_of([Event(row(2, "b"), 2)], COLUMNS), ["id"], OrderSettings())
-    target = Target(task.uri, append.open_table(task.uri, Store()), OWNER, Store(), POLICY)
+    target = Target(tables.Table(task.uri, Store(), OWNER), Snapshot.open(task.uri, Store()), POLICY)
     assert merge_rows(target, reduced, ["id"], MergeRules(), Mark("stream", 5)).why_spark == "a change data feed"
 
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from distributary.changes.model import METADATA
 from distributary.changes.reduce import reduce_rows
-from distributary.tables import append
-from distributary.tables.append import Mark, Owner
 from distributary.tables.evolve import Policy
 from distributary.tables.merge import Target, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import DELETED, Incoming, MergeRules, as_merged, completed
 from distributary.tables.merge_tip import MergeTip
+from distributary.tables.snapshot import Mark, Owner, Snapshot
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from tests.change_histories import KINDS, Database, delivered
 from tests.events import Event, table_of
 
@@ -105,7 +105,7 @@ def test_delta_tables_end_with_the_rows_of_the_source(lived: Database, seed: int
 
 def _merge_files(uri: str, batch: list[Event], kind: str, number: int, tip: MergeTip | None) -> MergeTip | None:
     reduced = reduce_rows(table_of(batch, COLUMNS, kind), ["id"], RULES.order)
-    target = Target(uri, append.open_table(uri, Store()), Owner("p", "t", ("id",)), Store(), Policy(can_widen=False))
+    target = Target(Table(uri, Store(), Owner("p", "t", ("id",))), Snapshot.open(uri, Store()), Policy(can_widen=False))
     mark = Mark("s", number)
     merged = None if tip is None else merge_on_tip(target, tip, reduced, ["id"], RULES, mark)
     assert tip is None or merged is not None

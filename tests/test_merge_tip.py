@@ -20,12 +20,13 @@ from distributary.engine.changes import merging
 from distributary.engine.changes.feed import Feed
 from distributary.repair.resync_changes import known_route, rebuild
 from distributary.running.maintain import maintain
-from distributary.tables import append
-from distributary.tables.append import Mark, Owner
+from distributary.tables import checkpoints
+from distributary.tables import table as tables
 from distributary.tables.evolve import Policy
 from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.merge_tip import TIP_FILES, MergeTip
+from distributary.tables.snapshot import Mark, Owner, Snapshot
 from distributary.tables.store import Store
 from tests.events import Event, table_of
 from tests.shop import change, mysql_table, order
@@ -43,12 +44,12 @@ class Table:
         self.uri = str(uri)
         self.batch = 0
 
-    def target(self, table: DeltaTable | None = None) -> Target:
-        return Target(self.uri, table, OWNER, Store(), Policy(can_widen=False))
+    def target(self, before: Snapshot | None = None) -> Target:
+        return Target(tables.Table(self.uri, Store(), OWNER), before, Policy(can_widen=False))
 
     def opened(self, *ids: int, value: str = "a") -> Merged:
         self.batch += 1
-        target = self.target(append.open_table(self.uri, Store()))
+        target = self.target(Snapshot.open(self.uri, Store()))
         return merge_rows(target, events(*ids, value=value, at=self.batch), ["id"], RULES, Mark("s", self.batch))
 
     def on_tip(self, tip: MergeTip | None, *ids: int, value: str = "b", rules: MergeRules = RULES) -> Merged | None:
@@ -88,14 +89,14 @@ def tip(table: Table) -> MergeTip:
 def test_merges_go_on_without_an_opened_table_and_are_ordinary_commits_to_every_reader(
     table: Table, tip: MergeTip, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(append, "checkpoint_due", lambda uri, version: version == 4)
+    monkeypatch.setattr(checkpoints, "checkpoint_due", lambda uri, version: version == 4)
     for number in range(2, 6):
         merged = table.on_tip(tip, number, value=f"round {number}")
         assert merged is not None and merged.tip is not None
         assert merged.version == merged.tip.version == table.version() == number
         tip = merged.tip
     assert table.rows() == {1: "a", 2: "round 2", 3: "round 3", 4: "round 4", 5: "round 5"}
-    assert append.committed_batch(DeltaTable(table.uri), "s") == table.batch
+    assert Snapshot(table.uri, Store()).newest("s") == table.batch
     assert (Path(table.uri) / "_delta_log" / "00000000000000000004.checkpoint.parquet").exists()
     assert {file.path for file in tip.files} == set(pathed(DeltaTable(table.uri)))
 
@@ -163,7 +164,7 @@ def test_a_second_attempt_with_the_tip_of_the_first_finds_its_commit_behind_it(t
     assert table.on_tip(tip, 2) is not None
     table.batch -= 1
     assert table.on_tip(tip, 2) is None
-    assert append.committed_batch(DeltaTable(table.uri), "s") == table.batch
+    assert Snapshot(table.uri, Store()).newest("s") == table.batch
 
 
 def test_of_two_attempts_at_the_same_time_one_wins(

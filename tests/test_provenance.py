@@ -17,11 +17,11 @@ from distributary.state.checkpoint import check_checkpoint
 from distributary.state.ledger import Entry, Ledger
 from distributary.state.provenance import Provenance
 from distributary.state.shares import claim
-from distributary.tables import append
-from distributary.tables.append import Mark, Owner, commit_append
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
+from distributary.tables.snapshot import Mark, Owner, columns_of
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from tests import sparkless
 from tests.scenarios import Scenario
 from tests.shop import backfilled, mysql_table, order
@@ -43,10 +43,10 @@ class Tables:
     def write(self, route: str, *apps: str, pipeline: str | None = None) -> None:
         uri = str(self.root / route)
         for batch, app in enumerate(apps):
-            table = append.open_table(uri, STORE)
-            evolution = evolve(None if table is None else append.arrow_schema(table), [ROWS.schema], Policy())
+            table = Table(uri, STORE).open()
+            evolution = evolve(columns_of(table), [ROWS.schema], Policy())
             owner = Owner(pipeline or self.config.pipeline, route)
-            commit_append(table, uri, evolution, [write_data_file(uri, ROWS, STORE)], Mark(app, batch), owner, STORE)
+            Table(uri, STORE, owner).commit(table, evolution, [write_data_file(uri, ROWS, STORE)], Mark(app, batch))
 
     def check(
         self, *routes: str, stream: str = NEW, config: Any = None, batch: int = 0, begun: int | None = None
@@ -92,7 +92,7 @@ def test_a_route_that_the_ledger_knows_is_not_looked_at_again(lake: Path, monkey
         NEW, 0, [Entry(NEW, 0, "a", state="written"), Entry(NEW, 0, None)], {}
     )
     opened: list[str] = []
-    monkeypatch.setattr(append, "open_table", lambda uri, _: opened.append(uri))
+    monkeypatch.setattr(Table, "open", lambda self: opened.append(self.uri))
     provenance = Provenance(tables.config, Ledger(tables.config.state_root, tables.config.pipeline, STORE, []))
     for _ in range(3):
         provenance.check({"z": [str(tables.root / "z")]}, NEW, 0)

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 
 from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings
-from distributary.tables import append
-from distributary.tables.append import CommitConflict, Mark, Owner
 from distributary.tables.evolve import Policy
+from distributary.tables.faults import CommitConflict
 from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.put_once import cannot_put_once, put_once, read
+from distributary.tables.snapshot import Mark, Owner, Snapshot
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from tests.events import Event, deleted, table_of
 
 COLUMNS = {"id": pa.int64(), "value": pa.string()}
@@ -60,11 +60,9 @@ def test_of_many_writers_at_once_one_wins(place: tuple[str, Store]) -> None:
 def test_a_merge_replaces_files_and_loses_to_a_commit_in_between(place: tuple[str, Store]) -> None:
     uri, store = place
 
-    def merge(
-        batch: int, *events: Event, table: DeltaTable | None = None, tip: MergeTip | None = None
-    ) -> Merged | None:
+    def merge(batch: int, *events: Event, table: Snapshot | None = None, tip: MergeTip | None = None) -> Merged | None:
         reduced = reduce_rows(table_of(events, COLUMNS), ["id"], OrderSettings())
-        target = Target(uri, table, Owner("shop", "orders", ("id",)), store, Policy(can_widen=False))
+        target = Target(Table(uri, store, Owner("shop", "orders", ("id",))), table, Policy(can_widen=False))
         if tip is not None:
             return merge_on_tip(target, tip, reduced, ["id"], MergeRules(), Mark("s", batch))
         merged = merge_rows(target, reduced, ["id"], MergeRules(), Mark("s", batch))
@@ -75,18 +73,18 @@ def test_a_merge_replaces_files_and_loses_to_a_commit_in_between(place: tuple[st
         return {"id": key, "value": value}
 
     merge(0, Event(row(1, "a"), 1), Event(row(2, "b"), 2), table=None)
-    opened = append.open_table(uri, store)
+    opened = Table(uri, store).open()
     merge(1, Event(row(1, "aa"), 3), deleted(row(2, "b"), 4), table=opened)
     with pytest.raises(CommitConflict):
         merge(2, Event(row(3, "lost"), 5), table=opened)
-    merged = merge(2, Event(row(3, "c"), 5), table=append.open_table(uri, store))
+    merged = merge(2, Event(row(3, "c"), 5), table=Table(uri, store).open())
     assert merged is not None and merged.tip is not None
     assert merge(3, Event(row(3, "cc"), 6), tip=merged.tip) is not None
     assert merge(4, Event(row(3, "lost"), 7), tip=merged.tip) is None
-    table = append.open_table(uri, store)
+    table = Table(uri, store).open()
     assert table is not None
-    assert len(table.file_uris()) == 2
-    rows = table.to_pyarrow_table(columns=["id", "value", "_deleted"]).sort_by("id").to_pylist()
+    assert len(table.addresses()) == 2
+    rows = table.dataset().to_table(columns=["id", "value", "_deleted"]).sort_by("id").to_pylist()
     assert [tuple(r.values()) for r in rows] == [(1, "aa", False), (2, None, True), (3, "cc", False)]
 
 

@@ -18,8 +18,8 @@ from distributary.repair.resync_bronze import rebuild
 from distributary.running import hops
 from distributary.running.pipeline import session_of
 from distributary.shares import Division
-from distributary.tables.append import CommitConflict
 from distributary.tables.exchange import exchange
+from distributary.tables.faults import CommitConflict
 from distributary_simulate.games.schemas import WRAPPER_TEXT
 from tests.layouts import FANOUT, PER_ROUTE, SHARES, TWO_HOP, Laid, Shape
 from tests.scenarios import dying, message

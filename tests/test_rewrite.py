@@ -13,14 +13,16 @@ import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
-from distributary.tables import append, merge_files, rewrite
-from distributary.tables.append import CommitConflict, Mark, Owner, arrow_schema, commit_append, committed_rows
+from distributary.tables import merge_files, rewrite
 from distributary.tables.commits import put_commit, read_commit
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.exchange import active, exchange
+from distributary.tables.faults import CommitConflict
 from distributary.tables.rewrite import rewrite_wider
+from distributary.tables.snapshot import Mark, Owner, Snapshot, columns_of
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from distributary.tables.tip import Tip, append_on_tip
 
 STORE = Store()
@@ -29,8 +31,8 @@ INT, LONG = pa.schema([("a", pa.int32())]), pa.schema([("a", pa.int64())])
 BIG = 2**40
 
 
-def opened(folder: Path) -> DeltaTable:
-    table = append.open_table(str(folder), STORE)
+def opened(folder: Path) -> Snapshot:
+    table = Table(str(folder), STORE).open()
     assert table is not None
     return table
 
@@ -40,17 +42,17 @@ def file_of(folder: Path, *rows: dict[str, Any], schema: pa.Schema = INT) -> Dat
 
 
 def take(
-    folder: Path, batch: int, *rows: dict[str, Any], schema: pa.Schema = INT, table: DeltaTable | None = None
+    folder: Path, batch: int, *rows: dict[str, Any], schema: pa.Schema = INT, table: Snapshot | None = None
 ) -> None:
     """Append rows under the mark of `batch`. `table`: as opened before."""
-    table = table or append.open_table(str(folder), STORE)
-    evolution = evolve(None if table is None else arrow_schema(table), [schema], Policy())
+    table = table or Table(str(folder), STORE).open()
+    evolution = evolve(columns_of(table), [schema], Policy())
     file = file_of(folder, *rows, schema=evolution.schema)
-    commit_append(table, str(folder), evolution, [file], Mark("s", batch), OWNER, STORE)
+    Table(str(folder), STORE, OWNER).commit(table, evolution, [file], Mark("s", batch))
 
 
 def values(folder: Path, column: str = "a") -> list[Any]:
-    return sorted(opened(folder).to_pyarrow_table()[column].to_pylist(), key=lambda v: (v is None, v))
+    return sorted(opened(folder).delta.to_pyarrow_table()[column].to_pylist(), key=lambda v: (v is None, v))
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, *others: Callable[[], Any]) -> list[int]:
@@ -80,7 +82,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def paths(folder: Path) -> set[str]:
-    return set(pa.table(opened(folder).get_add_actions()).column("path").to_pylist())
+    return set(pa.table(opened(folder).delta.get_add_actions()).column("path").to_pylist())
 
 
 # -- one commit --------------------------------------------------------------------------------------------
@@ -123,8 +125,8 @@ def test_each_value_is_the_same_in_the_wider_type(
     take(tmp_path, 1, {"n": len(rows)}, schema=columns(old))
     rewrite_wider(str(tmp_path), columns(old), columns(new), STORE)
 
-    assert arrow_schema(opened(tmp_path)) == columns(new)
-    found = sorted(opened(tmp_path).to_pyarrow_table().to_pylist(), key=lambda r: r["n"])
+    assert opened(tmp_path).schema == columns(new)
+    found = sorted(opened(tmp_path).delta.to_pyarrow_table().to_pylist(), key=lambda r: r["n"])
     assert found[:-1] == [row(value, n) for n, value in enumerate(expected)]
     assert found[-1] == {"a": None, "s": None, "l": None, "m": None, "n": len(rows)}
 
@@ -134,10 +136,10 @@ def test_the_wider_columns_and_a_batch_s_rows_are_one_commit(tmp_path: Path) -> 
     take(tmp_path, 1, {"a": 3})
     file = file_of(tmp_path, {"a": BIG}, schema=LONG)
     assert rewrite_wider(str(tmp_path), INT, LONG, STORE, mark=Mark("s", 2), added=[file]) == 2
-    assert opened(tmp_path).version() == 2
+    assert opened(tmp_path).version == 2
     assert values(tmp_path) == [1, 2, 3, BIG]
-    assert committed_rows(opened(tmp_path), Mark("s", 2)) == 1
-    assert opened(tmp_path).transaction_version("s") == 2
+    assert opened(tmp_path).rows_of(Mark("s", 2)) == 1
+    assert opened(tmp_path).delta.transaction_version("s") == 2
     with pytest.raises(CommitConflict):
         rewrite_wider(str(tmp_path), LONG, LONG, STORE, mark=Mark("s", 2), added=[file])
     assert values(tmp_path) == [1, 2, 3, BIG]
@@ -159,15 +161,19 @@ def test_a_table_keeps_what_was_said_of_it_and_its_columns(tmp_path: Path) -> No
     table = DeltaTable.create(
         str(tmp_path), columns, name="t", description="d", configuration={"delta.appendOnly": "true"}
     )
-    before = arrow_schema(table)
+    before = opened(tmp_path).schema
     write_deltalake(str(tmp_path), pa.table({"a": pa.array([1], pa.int32()), "b": ["x"]}), mode="append")
     after = before.set(0, before.field(0).with_type(pa.int64()))
     rewrite_wider(str(tmp_path), before, after, STORE)
     now = opened(tmp_path)
-    assert (now.metadata().id, now.metadata().name, now.metadata().description) == (table.metadata().id, "t", "d")
-    assert now.metadata().configuration == {"delta.appendOnly": "true"}
-    assert now.schema().fields[0] == Field("a", PrimitiveType("long"), metadata=said)
-    assert now.schema().fields[1] == columns.fields[1]
+    assert (now.delta.metadata().id, now.delta.metadata().name, now.delta.metadata().description) == (
+        table.metadata().id,
+        "t",
+        "d",
+    )
+    assert now.delta.metadata().configuration == {"delta.appendOnly": "true"}
+    assert now.delta.schema().fields[0] == Field("a", PrimitiveType("long"), metadata=said)
+    assert now.delta.schema().fields[1] == columns.fields[1]
     assert values(tmp_path) == [1]
 
 
@@ -175,7 +181,7 @@ def test_files_without_the_column_stay(tmp_path: Path) -> None:
     take(tmp_path, 0, {"b": "x"}, schema=pa.schema([("b", pa.string())]))
     old = paths(tmp_path)
     take(tmp_path, 1, {"a": 1}, schema=INT)
-    before = arrow_schema(opened(tmp_path))
+    before = opened(tmp_path).schema
     rewrite_wider(str(tmp_path), before, before.set(1, pa.field("a", pa.int64())), STORE)
     assert old < paths(tmp_path)
     assert values(tmp_path) == [1, None]
@@ -185,14 +191,14 @@ def test_files_of_a_partition_stay_in_it_and_other_partitions_are_not_read(tmp_p
     rows = pa.table({"k": ["a", "a", "b/ü"], "v": pa.array([1, 2, 3], pa.int32())})
     write_deltalake(str(tmp_path), rows, partition_by=["k"])
     write_deltalake(str(tmp_path), rows, mode="append")
-    before = arrow_schema(opened(tmp_path))
+    before = opened(tmp_path).schema
     after = before.set(1, before.field(1).with_type(pa.int64()))
     rewrite_wider(str(tmp_path), before, after, STORE)
     found = opened(tmp_path)
-    assert sorted((r["k"], r["v"]) for r in found.to_pyarrow_table().to_pylist()) == sorted(
+    assert sorted((r["k"], r["v"]) for r in found.delta.to_pyarrow_table().to_pylist()) == sorted(
         zip(["a", "a", "b/ü"] * 2, [1, 2, 3] * 2, strict=True)
     )
-    assert len(found.file_uris()) == 2
+    assert len(found.delta.file_uris()) == 2
 
     kept = paths(tmp_path)
     wider = after.set(1, after.field(1).with_type(pa.decimal128(20, 0)))
@@ -225,7 +231,7 @@ def test_a_table_that_has_got_other_columns_is_not_touched(tmp_path: Path) -> No
         rewrite_wider(str(tmp_path), LONG, pa.schema([("a", pa.string())]), STORE)
     with pytest.raises(CommitConflict):
         rewrite_wider(str(tmp_path / "none"), INT, LONG, STORE)
-    assert opened(tmp_path).version() == 0
+    assert opened(tmp_path).version == 0
 
 
 # -- others meanwhile --------------------------------------------------------------------------------------
@@ -245,7 +251,7 @@ def test_rows_that_are_appended_meanwhile_are_written_anew_too(tmp_path: Path, m
 def test_a_compaction_meanwhile_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for batch in range(3):
         take(tmp_path, batch, {"a": batch})
-    tried = meanwhile(monkeypatch, lambda: opened(tmp_path).optimize.compact())
+    tried = meanwhile(monkeypatch, lambda: opened(tmp_path).delta.optimize.compact())
     rewrite_wider(str(tmp_path), INT, LONG, STORE)
     assert tried == [3, 4]
     assert values(tmp_path) == [0, 1, 2]
@@ -264,8 +270,8 @@ def test_an_append_that_was_decided_upon_the_old_columns_does_not_land(tmp_path:
 
 def test_rows_rebuilt_in_the_old_columns_do_not_take_the_place_of_those_in_the_wider_ones(tmp_path: Path) -> None:
     take(tmp_path, 0, {"b": "x"}, schema=pa.schema([("b", pa.string())]))
-    opened(tmp_path).alter.add_columns(Schema.from_arrow(INT).fields)
-    before = arrow_schema(opened(tmp_path))
+    opened(tmp_path).delta.alter.add_columns(Schema.from_arrow(INT).fields)
+    before = opened(tmp_path).schema
     old, rebuilt = active(opened(tmp_path)), file_of(tmp_path, {"b": "x", "a": 1}, schema=before)
     rewrite_wider(str(tmp_path), before, before.set(1, LONG.field("a")), STORE)
     assert active(opened(tmp_path)) == old
@@ -293,11 +299,11 @@ def test_racing_writers_lose_no_row_while_a_column_gets_wider_and_wider(tmp_path
             number = 1 + writer * 100 + batch
             for _ in range(100):
                 table = opened(tmp_path)
-                evolution = evolve(arrow_schema(table), [INT], Policy())
+                evolution = evolve(table.schema, [INT], Policy())
                 file = file_of(tmp_path, {"a": number}, schema=evolution.schema)
                 try:
                     mark = Mark(f"w{writer}", batch)
-                    commit_append(table, str(tmp_path), evolution, [file], mark, OWNER, STORE)
+                    Table(str(tmp_path), STORE, OWNER).commit(table, evolution, [file], mark)
                     break
                 except CommitConflict:
                     continue
@@ -306,12 +312,12 @@ def test_racing_writers_lose_no_row_while_a_column_gets_wider_and_wider(tmp_path
 
     def grows() -> None:
         for kind in (pa.int64(), pa.decimal128(20, 0), pa.decimal128(38, 0)):
-            rewrite_wider(str(tmp_path), arrow_schema(opened(tmp_path)), pa.schema([("a", kind)]), STORE)
+            rewrite_wider(str(tmp_path), opened(tmp_path).schema, pa.schema([("a", kind)]), STORE)
 
     with ThreadPoolExecutor(3) as pool:
         for done in [pool.submit(appends, 0), pool.submit(appends, 1), pool.submit(grows)]:
             done.result()
-    assert arrow_schema(opened(tmp_path)).field("a").type == pa.decimal128(38, 0)
+    assert opened(tmp_path).schema.field("a").type == pa.decimal128(38, 0)
     assert [int(v) for v in values(tmp_path)] == sorted([0, *range(1, 13), *range(101, 113)])
 
 
@@ -324,9 +330,9 @@ def test_who_dies_before_the_commit_has_changed_nothing(tmp_path: Path, monkeypa
         patch.setattr(rewrite, "put_commit", lambda *_: (_ for _ in ()).throw(OSError("gone")))
         with pytest.raises(OSError, match="gone"):
             rewrite_wider(str(tmp_path), INT, LONG, STORE)
-    assert (opened(tmp_path).version(), values(tmp_path)) == (0, [1])
+    assert (opened(tmp_path).version, values(tmp_path)) == (0, [1])
     rewrite_wider(str(tmp_path), INT, LONG, STORE)
-    assert (opened(tmp_path).version(), values(tmp_path)) == (1, [1])
+    assert (opened(tmp_path).version, values(tmp_path)) == (1, [1])
 
 
 def test_a_store_s_lost_answer_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.tables.files import TableFiles, file_names, read_file
+from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _files(path: Path | str) -> TableFiles:
-    return TableFiles(DeltaTable(str(path)), str(path), Store())
+    return TableFiles(Snapshot(str(path), Store()))
 
 
 def _rows(files: TableFiles, *paths: str) -> list[tuple[object, ...]]:
@@ -29,7 +30,7 @@ def _rows(files: TableFiles, *paths: str) -> list[tuple[object, ...]]:
 def test_names_are_decoded_as_the_log_encodes_them(tmp_path: Path) -> None:
     table = tmp_path / "a table"
     write_deltalake(table, pa.table({"a": [1, 2], "p": ["a b", "c%d"]}), partition_by=["p"])
-    names = file_names(DeltaTable(str(table)))
+    names = file_names(Snapshot(str(table), Store()))
     assert len(names) == 2 and all((table / name).is_file() for name in names)
     assert sum(_files(table).rows(name) for name in names) == 2
 

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary.tables import append
-from distributary.tables.append import CHECKPOINT_COMMITS, Mark, Owner, commit_append
+from distributary.tables.checkpoints import CHECKPOINT_COMMITS, checkpoint_due
 from distributary.tables.commits import is_marked
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
+from distributary.tables.snapshot import Mark, Owner, Snapshot, columns_of
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from distributary.tables.tip import Tip, append_on_tip
 from tests.services.stores import S3
 
@@ -38,10 +39,10 @@ def file_of(uri: str, rows: pa.Table = ROWS) -> DataFile:
 
 
 def commit(uri: str, batch: int) -> int | None:
-    table = append.open_table(uri, STORE)
-    schema = None if table is None else append.arrow_schema(table)
+    table = Table(uri, STORE).open()
+    schema = columns_of(table)
     evolution = evolve(schema, [ROWS.schema], Policy())
-    return commit_append(table, uri, evolution, [file_of(uri)], Mark("s", batch), OWNER, STORE)
+    return Table(uri, STORE, OWNER).commit(table, evolution, [file_of(uri)], Mark("s", batch))
 
 
 def tip(version: int) -> Tip:
@@ -55,11 +56,11 @@ def count(uri: str) -> int:
 
 def test_a_commit_on_the_tip_is_an_ordinary_commit_to_every_reader(uri: str) -> None:
     assert append_on_tip(uri, tip(0), [file_of(uri), file_of(uri)], Mark("s", 1), STORE)
-    table = DeltaTable(uri)
-    assert (table.version(), table.to_pyarrow_table().num_rows) == (1, 6)
-    assert append.committed_batch(table, "s") == 1
-    assert append.committed_rows(table, Mark("s", 1)) == 4
-    assert append.history_marks(table) == {("s", 0), ("s", 1)}
+    table = Snapshot(uri, STORE)
+    assert (table.version, table.dataset().count_rows()) == (1, 6)
+    assert table.newest("s") == 1
+    assert table.rows_of(Mark("s", 1)) == 4
+    assert table.marks() == {("s", 0), ("s", 1)}
     assert table.history(1)[0]["operation"] == "WRITE"
 
 
@@ -68,7 +69,7 @@ def test_the_mark_and_the_rows_survive_a_checkpoint(uri: str) -> None:
     DeltaTable(uri).create_checkpoint()
     for log in sorted((Path(uri) / "_delta_log").glob("*.json"))[:-1]:
         log.unlink()
-    assert append.committed_batch(DeltaTable(uri), "s") == 1
+    assert Snapshot(uri, Store()).newest("s") == 1
     assert count(uri) == 4
 
 
@@ -147,7 +148,7 @@ def in_s3(s3: S3, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Store]:
     store = Store(dict(bucket.options))
     uri = f"s3a://{bucket.name}/lake/a b"
     evolution = evolve(None, [ROWS.schema], Policy())
-    commit_append(None, uri, evolution, [write_data_file(uri, ROWS, store)], Mark("s", 0), OWNER, store)
+    Table(uri, store, OWNER).commit(None, evolution, [write_data_file(uri, ROWS, store)], Mark("s", 0))
     return uri, store
 
 
@@ -156,10 +157,10 @@ def test_an_object_store_takes_commits_on_the_tip(in_s3: tuple[str, Store]) -> N
     uri, store = in_s3
     for batch in (1, 2):
         assert append_on_tip(uri, tip(batch - 1), [write_data_file(uri, ROWS, store)], Mark("s", batch), store)
-    table = append.open_table(uri, store)
+    table = Table(uri, store).open()
     assert table is not None
-    assert (table.version(), table.to_pyarrow_table().num_rows) == (2, 6)
-    assert append.history_marks(table) == {("s", 0), ("s", 1), ("s", 2)}
+    assert (table.version, table.delta.to_pyarrow_table().num_rows) == (2, 6)
+    assert table.marks() == {("s", 0), ("s", 1), ("s", 2)}
     assert not append_on_tip(uri, tip(1), [], Mark("s", 3), store), "version 2 is there"
     assert not append_on_tip(uri, tip(7), [], Mark("s", 3), store), "the log does not end at 7"
 
@@ -177,10 +178,10 @@ def test_of_two_writers_of_one_tip_in_an_object_store_one_wins_and_the_other_doe
         barrier.wait()
         won[app] = append_on_tip(uri, tip(0), [file], Mark(app, 1), store)
         if not won[app]:
-            table = append.open_table(uri, store)
+            table = Table(uri, store).open()
             assert table is not None
-            evolution = evolve(append.arrow_schema(table), [ROWS.schema], Policy())
-            commit_append(table, uri, evolution, [file], Mark(app, 1), OWNER, store)
+            evolution = evolve(table.schema, [ROWS.schema], Policy())
+            Table(uri, store, OWNER).commit(table, evolution, [file], Mark(app, 1))
 
     threads = [threading.Thread(target=write, args=(app,)) for app in ("a", "b")]
     for thread in threads:
@@ -188,10 +189,10 @@ def test_of_two_writers_of_one_tip_in_an_object_store_one_wins_and_the_other_doe
     for thread in threads:
         thread.join()
     assert sorted(won.values()) == [False, True]
-    table = append.open_table(uri, store)
+    table = Table(uri, store).open()
     assert table is not None
-    assert (table.version(), table.to_pyarrow_table().num_rows) == (2, 6)
-    assert append.history_marks(table) == {("s", 0), ("a", 1), ("b", 1)}
+    assert (table.version, table.delta.to_pyarrow_table().num_rows) == (2, 6)
+    assert table.marks() == {("s", 0), ("a", 1), ("b", 1)}
 
 
 @pytest.mark.parametrize(
@@ -247,6 +248,6 @@ def test_however_long_a_stream_runs_readers_replay_few_commits(tmp_path: Path) -
 
 
 def test_tables_take_turns_at_their_checkpoints() -> None:
-    turns = [sum(append.checkpoint_due(f"/lake/game_{n}", version) for n in range(1000)) for version in range(20)]
+    turns = [sum(checkpoint_due(f"/lake/game_{n}", version) for n in range(1000)) for version in range(20)]
     assert sum(turns) == 1000
     assert max(turns) < 100

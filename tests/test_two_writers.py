@@ -20,11 +20,12 @@ from distributary.audit.verify import verify
 from distributary.running.hops import run
 from distributary.shares import Division
 from distributary.state.shares import claim, current_parts
-from distributary.tables import append
-from distributary.tables.append import CommitConflict, Mark, Owner, commit_append, committed_batch, open_table
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
+from distributary.tables.faults import CommitConflict
+from distributary.tables.snapshot import Mark, Owner
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from distributary_simulate.games.records import Faults, Plan
 from tests.scenarios import Scenario
 
@@ -53,15 +54,15 @@ def write(folder: str, writer: str) -> None:
 
 
 def taken(folder: str, writer: str, batch: int) -> bool:
-    table = open_table(folder, STORE)
-    if table is not None and committed_batch(table, writer) >= batch:
+    table = Table(folder, STORE).open()
+    if table is not None and table.newest(writer) >= batch:
         return True
     rows = rows_of(writer, batch)
-    evolution = evolve(None if table is None else append.arrow_schema(table), [rows.schema], Policy())
+    evolution = evolve(None if table is None else table.schema, [rows.schema], Policy())
     whole = {f.name: rows[f.name] if f.name in rows.column_names else pa.nulls(ROWS, f.type) for f in evolution.schema}
     files = [write_data_file(folder, pa.table(whole, schema=evolution.schema), STORE)]
     try:
-        commit_append(table, folder, evolution, files, Mark(writer, batch), Owner("games", "ann_game"), STORE)
+        Table(folder, STORE, Owner("games", "ann_game")).commit(table, evolution, files, Mark(writer, batch))
     except CommitConflict:
         return False
     return True
@@ -88,15 +89,15 @@ def test_two_processes_grow_one_table_and_lose_nothing_though_one_is_killed(tmp_
         (w, b): ROWS for w in ("c1", "c2") for b in range(BATCHES)
     }
     wanted = {name for w in ("c1", "c2") for name in columns_of(w, BATCHES - 1)}
-    assert set(append.arrow_schema(table).names) == {"writer", "batch", *wanted}
+    assert set(table.to_pyarrow_table().column_names) == {"writer", "batch", *wanted}
     for row in rows:
         full = {name for name, value in row.items() if value is not None}
         assert full == {"writer", "batch", *columns_of(row["writer"], row["batch"])}
 
 
 def committed(folder: str, writer: str) -> int:
-    table = open_table(folder, STORE)
-    return -1 if table is None else committed_batch(table, writer)
+    table = Table(folder, STORE).open()
+    return -1 if table is None else table.newest(writer)
 
 
 def wait_for(condition: Any, timeout_sec: float = 60) -> None:

@@ -17,8 +17,8 @@ from distributary.audit.verify import TableCheck, Verification, verify
 from distributary.engine.messages.orders import ORIGIN
 from distributary.errors import Exit, Reason, StoreUnreadable
 from distributary.state.ledger import Entry, replay_stream
-from distributary.tables.append import Mark
 from distributary.tables.quarantine import commit_quarantine
+from distributary.tables.snapshot import Mark
 from tests.lake import Lake, rejected
 
 

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from distributary.config import Tables
-from distributary.tables import append
-from distributary.tables.append import CommitConflict, Mark, Owner, arrow_schema
 from distributary.tables.conform import conform
 from distributary.tables.datafile import write_data_file
+from distributary.tables.engines import policy_of
 from distributary.tables.evolve import Policy
-from distributary.tables.rewrite import commit_rows
+from distributary.tables.faults import CommitConflict
+from distributary.tables.snapshot import Mark, Owner, Snapshot, columns_of
 from distributary.tables.store import Store
-from distributary.tables.widening import evolve_table, for_spark, policy_of, settled, why_not_rewritten
+from distributary.tables.table import Table
+from distributary.tables.widening import evolve_table, for_spark, settled, why_not_rewritten
 
 STORE, OWNER = Store(), Owner("p", "r")
 KINDS: dict[str, tuple[pa.DataType, Any]] = {
@@ -68,11 +69,11 @@ def sent(draw: st.DrawFn) -> list[tuple[str, Any]]:
 
 def write(uri: str, batch: int, shape: str, rows: list[tuple[int, str, Any]], limit: int | None) -> None:
     """One batch into the table, as a task writes it; each type is a schema of its own."""
-    table = append.open_table(uri, STORE)
+    table = Table(uri, STORE).open()
     names = sorted({name for _, name, _ in rows})
     schemas = [pa.schema([("id", pa.int64()), ("v", shaped(shape, KINDS[name][0]))]) for name in names]
-    before = None if table is None else arrow_schema(table)
-    evolution = evolve_table(table, before, schemas, Policy(rewrite_up_to=limit), uri, STORE)
+    before = columns_of(table)
+    evolution = evolve_table(table, before, schemas, Policy(rewrite_up_to=limit))
     parts = []
     for name, schema, slots in zip(names, schemas, evolution.slots, strict=True):
         mine = [{"id": at, "v": wrapped(shape, value)} for at, own, value in rows if own == name]
@@ -81,11 +82,11 @@ def write(uri: str, batch: int, shape: str, rows: list[tuple[int, str, Any]], li
         parts.append(pa.table(conformed.columns, schema=evolution.schema))
     file = write_data_file(uri, pa.concat_tables(parts), STORE)
     mark = Mark("s", batch)
-    commit_rows(table, uri, settled(table, evolution.schema), [file], mark, OWNER, STORE)
+    Table(uri, STORE, OWNER).commit(table, settled(table, evolution.schema), [file], mark)
     # Done again, it finds its mark.
     with pytest.raises(CommitConflict):
-        again = append.open_table(uri, STORE)
-        commit_rows(again, uri, settled(again, evolution.schema), [file], mark, OWNER, STORE)
+        again = Table(uri, STORE).open()
+        Table(uri, STORE, OWNER).commit(again, settled(again, evolution.schema), [file], mark)
 
 
 @given(sent(), st.sampled_from(SHAPES), st.data())
@@ -108,8 +109,8 @@ def test_each_row_has_its_value_whatever_types_came_before_and_after_and_however
     assert held == {at: [value] for at, (_, value) in enumerate(rows)}
 
 
-def opened(uri: str) -> DeltaTable:
-    table = append.open_table(uri, STORE)
+def opened(uri: str) -> Snapshot:
+    table = Table(uri, STORE).open()
     assert table is not None
     return table
 
@@ -117,15 +118,16 @@ def opened(uri: str) -> DeltaTable:
 def test_what_keeps_a_table_from_being_rewritten_is_said(tmp_path: Path) -> None:
     uri = str(tmp_path)
     write_deltalake(uri, pa.table({"a": pa.array([1], pa.int32())}))
-    size = pa.table(opened(uri).get_add_actions()).column("size_bytes")[0].as_py()
+    size = opened(uri).adds().column("size_bytes")[0].as_py()
     fits = Policy(rewrite_up_to=size)
-    assert why_not_rewritten(opened(uri), fits, uri, STORE) is None
-    assert "bytes" in str(why_not_rewritten(opened(uri), Policy(rewrite_up_to=size - 1), uri, STORE))
-    assert why_not_rewritten(opened(uri), Policy(), uri, STORE) == "the settings"
-    plain = Store({"conditional_put": "disabled"})
-    assert "conditional_put" in str(why_not_rewritten(opened(uri), fits, "s3://b/t", plain))
-    opened(uri).alter.set_table_properties({"delta.enableDeletionVectors": "true"})
-    assert why_not_rewritten(opened(uri), fits, uri, STORE) == "deletion vectors"
+    assert why_not_rewritten(opened(uri), fits) is None
+    assert "bytes" in str(why_not_rewritten(opened(uri), Policy(rewrite_up_to=size - 1)))
+    assert why_not_rewritten(opened(uri), Policy()) == "the settings"
+    elsewhere = opened(uri)
+    elsewhere.uri, elsewhere.store = "s3://b/t", Store({"conditional_put": "disabled"})
+    assert "conditional_put" in str(why_not_rewritten(elsewhere, fits))
+    opened(uri).delta.alter.set_table_properties({"delta.enableDeletionVectors": "true"})
+    assert why_not_rewritten(opened(uri), fits) == "deletion vectors"
 
 
 @pytest.mark.parametrize(

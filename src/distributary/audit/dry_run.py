@@ -26,7 +26,7 @@ from distributary.config import Pipeline
 from distributary.engine.messages.batch_chunks import BatchChunks
 from distributary.engine.messages.chunks import read_records, read_rejected
 from distributary.engine.messages.decode import decode, incoming_schemas
-from distributary.engine.messages.deliver import deliver_route, open_own, why_spark
+from distributary.engine.messages.deliver import deliver_route, open_own
 from distributary.engine.messages.micro_batch import Fanout
 from distributary.engine.messages.orders import Orders, Outcome, Special
 from distributary.engine.messages.pieces import cut_pieces
@@ -40,9 +40,10 @@ from distributary.schemas.registry.compile import CompiledSchema
 from distributary.scratch import Scratch
 from distributary.state.checkpoint import stream_id
 from distributary.state.ledger import Ledger
-from distributary.tables import append
+from distributary.tables.engines import why_spark
 from distributary.tables.spark_engine import spark_schema
 from distributary.tables.store import Store, local_path
+from distributary.tables.table import Table
 
 COPY_ATTEMPTS = 3
 """A run that is at work replaces files of its checkpoint while they are copied."""
@@ -178,8 +179,8 @@ class DryRun:
         """A batch of hop 1 that bronze has taken, though Spark was stopped before it wrote that down."""
         if self._bronze is None:
             return False
-        table = append.open_table(self._bronze, self.store)
-        return table is not None and append.committed_batch(table, stream) >= batch
+        table = Table(self._bronze, self.store).open()
+        return table is not None and table.newest(stream) >= batch
 
     def _take(self, rows: DataFrame, stream: str, batch: int) -> None:
         earlier = self.fanout.journal.read(stream, batch)
@@ -221,7 +222,7 @@ class DryRun:
         evolution = orders.evolve(found.route, table, self._columns.get(found.route, before), incoming)
         # What earlier batches of this dry run would have made is no table yet: its columns grow without Spark.
         grown = evolution if table is not None else replace(evolution, widened=())
-        why = why_spark(table, grown, found.route, orders) if orders.wide is None else None
+        why = why_spark(table, orders.tables, found.route, grown) if orders.wide is None else None
         self._fits[found.route] = _Fit(before, evolution.schema, why)
         return Special("counted", evolution.schema)
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from distributary.errors import Reason
 from distributary.errors.border import contained
 from distributary.state.ledger import Entry, is_batch, quarantine_files, replay_stream
-from distributary.tables import append
 from distributary.tables.files import TableFiles, read_file
+from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 
 PASS_ROWS = 4_000_000
@@ -45,7 +44,7 @@ def count_rows(newest: TableFiles, settled: TableFiles | None, *, plain_is_ours:
     `by_offset` finds repeated rows.
 
     A Kafka record is known by topic, partition, offset and timestamp: a topic that was made anew counts from 0 again.
-    Raises DeltaError, OSError; a single file that cannot be read is a problem of the count, and its rows are not in it.
+    Raises TableFault, OSError; a single file that cannot be read is a problem of the count, and its rows are not in it.
     """
     count = Count()
     if settled is not newest:
@@ -140,7 +139,7 @@ _KEPT_COLUMNS = ["route", "state", "reason", "stream", "batch", "replay"]
 
 
 def count_quarantine(
-    table: DeltaTable | None,
+    table: Snapshot | None,
     uri: str,
     store: Store,
     entries: Sequence[Entry],
@@ -149,7 +148,7 @@ def count_quarantine(
     """Count the quarantine's rows, with those that a finished batch has decided on but not yet brought in. `table`: the
     quarantine, opened after `entries` were read.
 
-    Raises DeltaError, OSError.
+    Raises TableFault, OSError.
     """
     kept = Kept()
     for piece in _kept_pieces(uri, store, table, entries):
@@ -184,14 +183,14 @@ def _keep(
         kept.parked[route, stream, batch] += rows
 
 
-def _kept_pieces(uri: str, store: Store, table: DeltaTable | None, entries: Sequence[Entry]) -> Iterator[pa.Table]:
+def _kept_pieces(uri: str, store: Store, table: Snapshot | None, entries: Sequence[Entry]) -> Iterator[pa.Table]:
     if table is not None:
-        files = TableFiles(table, uri, store)
+        files = TableFiles(table)
         for name in files.names:
             yield from _readable(files.read(name, _KEPT_COLUMNS))
     newest = {e.stream: e for e in entries if e.route is None and e.details and is_batch(e.stream)}
     for entry in newest.values():
-        if table is None or append.committed_batch(table, entry.stream) < entry.batch:
+        if table is None or table.newest(entry.stream) < entry.batch:
             for file in quarantine_files(json.loads(entry.details or "{}")):
                 yield from _readable(read_file(uri, file.path, _KEPT_COLUMNS, store))
 

@@ -17,22 +17,20 @@ from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from typing import Any, TypeAlias
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
-
 from distributary.audit.recount import Count, Kept, count_quarantine, count_rows
 from distributary.config import KafkaSource, Pipeline
-from distributary.errors import Exit, StoreUnreadable
+from distributary.errors import Exit
 from distributary.errors.border import contained
 from distributary.names import shown, table_name
 from distributary.state.checkpoint import is_handed_over, readable_stream_id
 from distributary.state.ledger import LOSS, Entry, Ledger, is_batch, read_entries, replay_stream, totals
 from distributary.state.shares import parts
-from distributary.tables import append
-from distributary.tables.append import Owner
+from distributary.tables.faults import reading
 from distributary.tables.files import TableFiles
 from distributary.tables.quarantine import quarantine_uri, replay_app
-from distributary.tables.store import Store, engine_uri, join
+from distributary.tables.snapshot import Owner, Snapshot
+from distributary.tables.store import Store, join
+from distributary.tables.table import Table
 from distributary.tables.wide import KEY
 
 TABLES_AT_A_TIME = 8
@@ -96,10 +94,8 @@ def verify(config: Pipeline) -> Verification:
     Raises StoreUnreadable when ledger or quarantine cannot be read. A table that cannot be read counts as lost.
     """
     store = Store.of(config.tables)
-    try:
+    with reading(config.state_root):
         done, kept = _read(config, store)
-    except (OSError, DeltaError) as e:
-        raise StoreUnreadable(path=config.state_root, detail=f"{type(e).__name__}: {e}") from e
     sums = totals(done.entries)
     routes = sorted({route for route in [*sums, *kept.rows] if route is not None})
     said = [sums.get(route, Entry("", 0, route)) for route in routes]
@@ -115,7 +111,7 @@ def verify(config: Pipeline) -> Verification:
 
 
 def _read(config: Pipeline, store: Store) -> tuple[_Books, Kept]:
-    """The ledgers and quarantines of all the streams of a pipeline. Raises OSError, DeltaError."""
+    """The ledgers and quarantines of all the streams of a pipeline. Raises TableFault, OSError."""
     found, kept = [], Kept()
     for part in parts(config, store):
         done = _Finished.read(part, store)
@@ -132,13 +128,12 @@ class _Books:
     entries: Sequence[Entry]
     each: Sequence[_Finished]
 
-    def settled(self, table: DeltaTable, uri: str, store: Store) -> DeltaTable | None:
+    def settled(self, table: Snapshot) -> Snapshot | None:
         """The table before whatever is not finished; None when that is all it holds."""
         while not all(done.is_settled(table) for done in self.each):
-            if table.version() == 0:
+            if table.version == 0:
                 return None
-            options = dict(store.options) or None
-            table = DeltaTable(engine_uri(uri), version=table.version() - 1, storage_options=options)
+            table = table.at(table.version - 1)
         return table
 
 
@@ -148,20 +143,20 @@ class _Finished:
 
     root: str
     entries: Sequence[Entry]
-    marks: DeltaTable | None
+    marks: Snapshot | None
     newest: Mapping[str, int]
     apps: Sequence[str]
-    quarantine: DeltaTable | None
+    quarantine: Snapshot | None
     handed_over: bool
 
     @classmethod
     def read(cls, config: Pipeline, store: Store) -> _Finished:
         # The marks first: a batch that finishes in between is then in the entries, and finished by them.
-        marks = append.open_table(join(config.state_root, "ledger"), store)
+        marks = Table(join(config.state_root, "ledger"), store).open()
         entries = read_entries(config.state_root, store)
         newest = Ledger(config.state_root, config.pipeline, store, entries).finished
         found = {e.stream for e in entries if is_batch(e.stream)} | {readable_stream_id(config.checkpoint_path, store)}
-        quarantine = append.open_table(quarantine_uri(config.state_root), store)
+        quarantine = Table(quarantine_uri(config.state_root), store).open()
         apps = sorted(s for s in found if s)
         return cls(config.state_root, entries, marks, newest, apps, quarantine, is_handed_over(config, store))
 
@@ -169,21 +164,21 @@ class _Finished:
         """Old entries are added up and lose their stream; the ledger's marks keep it."""
         if batch <= self.newest.get(stream, -1):
             return True
-        return self.marks is not None and batch <= append.committed_batch(self.marks, stream)
+        return self.marks is not None and batch <= self.marks.newest(stream)
 
-    def is_settled(self, table: DeltaTable) -> bool:
+    def is_settled(self, table: Snapshot) -> bool:
         """Is everything of this stream in the table finished?"""
-        if any(not self.is_finished(app, append.committed_batch(table, app)) for app in self._in(table, self.apps)):
+        if any(not self.is_finished(app, table.newest(app)) for app in self._in(table, self.apps)):
             return False
         for app in self._in(table, [] if self.quarantine is None else [replay_app(self.quarantine)]):
-            number = append.committed_batch(table, app)
+            number = table.newest(app)
             if not self.is_finished(replay_stream(number), number):
                 return False
         return True
 
     @staticmethod
-    def _in(table: DeltaTable, apps: Iterable[str]) -> list[str]:
-        return [app for app in apps if append.committed_batch(table, app) >= 0]
+    def _in(table: Snapshot, apps: Iterable[str]) -> list[str]:
+        return [app for app in apps if table.newest(app) >= 0]
 
 
 # -- one table ---------------------------------------------------------------------------------------------
@@ -209,13 +204,13 @@ _Open: TypeAlias = Callable[[str], _Opened | None]
 
 
 def _open(store: Store, done: _Books, uri: str) -> _Opened | None:
-    """None where there is no table. Raises DeltaError, OSError."""
-    table = append.open_table(uri, store)
+    """None where there is no table. Raises TableFault, OSError."""
+    table = Table(uri, store).open()
     if table is None:
         return None
-    before, newest = done.settled(table, uri, store), TableFiles(table, uri, store)
-    settled = newest if before is table else None if before is None else TableFiles(before, uri, store)
-    return _Opened(Owner.of(table), newest, settled)
+    before, newest = done.settled(table), TableFiles(table)
+    settled = newest if before is table else None if before is None else TableFiles(before)
+    return _Opened(table.owner, newest, settled)
 
 
 def _check(config: Pipeline, store: Store, opened: _Open, kept: Kept, said: Entry) -> TableCheck:
@@ -279,10 +274,10 @@ def _count(config: Pipeline, opened: _Open, said: Entry) -> tuple[Count, list[st
 def _in_both(store: Store, kept: Kept, said: Entry) -> int:
     """Rows kept aside because their commit seemed to fail, though it had come through; a replay lets them go."""
     parked = {key: rows for key, rows in kept.parked.items() if key[0] == said.route}
-    table = append.open_table(str(said.table), store) if parked else None
+    table = Table(str(said.table), store).open() if parked else None
     if table is None:
         return 0
-    marks = append.history_marks(table, said.route)
+    marks = table.marks(said.route)
     return sum(rows for (_, stream, batch), rows in parked.items() if (stream, batch) in marks)
 
 

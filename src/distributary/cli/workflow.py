@@ -14,6 +14,7 @@ from distributary.cli.pipeline import not_declarative
 from distributary.cli.spread import Conf, division_in, settings
 from distributary.cli.streams import showing
 from distributary.errors import BadInput, Exit
+from distributary.tables.faults import reading
 
 if TYPE_CHECKING:
     from distributary.config import Pipeline
@@ -298,14 +299,11 @@ def chosen(config: Pipeline, clusters: int | None, plan_file: Path | None) -> Di
 
 def followed(config: Pipeline) -> Division | None:
     """The division that the pipeline's streams follow now. Raises StoreUnreadable."""
-    from distributary.errors import StoreUnreadable
     from distributary.state.shares import current
     from distributary.tables.store import Store
 
-    try:
+    with reading(config.state_root):
         found = current(config, Store.of(config.tables))
-    except OSError as e:
-        raise StoreUnreadable(path=config.state_root, detail=f"{type(e).__name__}: {e}") from e
     return None if found is None else found.division
 
 

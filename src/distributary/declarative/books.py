@@ -51,7 +51,7 @@ class Books:
     def settle(self, states: Mapping[str, str], reasons: Mapping[str, str]) -> Counts:
         """Enter what came into bronze since the last time; returns the counts by route.
 
-        `states`: of the datasets after the update, `reasons`: of those that failed. Raises DeltaError, OSError.
+        `states`: of the datasets after the update, `reasons`: of those that failed. Raises TableFault, OSError.
         """
         news = self._news(states, reasons)
         if news is None:
@@ -62,7 +62,7 @@ class Books:
         return news.counts
 
     def unsettled(self) -> list[Entry]:
-        """What `settle` would enter now: of updates that Spark's own command has made. Raises DeltaError, OSError."""
+        """What `settle` would enter now: of updates that Spark's own command has made. Raises TableFault, OSError."""
         news = self._news({}, {})
         if news is None or not news.any:
             return []
@@ -74,8 +74,8 @@ class Books:
         table = self.bronze.open()
         if table is None:
             return None
-        stream = str(table.metadata().id)
-        version = int(table.version())
+        stream = table.id
+        version = table.version
         last = self._last(stream)
         known = int(last.get("bronze_version", -1))
         files = self.bronze.added(table, known) if known >= 0 else None
@@ -91,7 +91,7 @@ class Books:
     def unknown(self) -> Unknown:
         """Rows set aside because their schema id was not known, as far as the ledger has come."""
         table = self.bronze.open()
-        last = {} if table is None else self._last(str(table.metadata().id))
+        last = {} if table is None else self._last(table.id)
         return {r: {int(i): n for i, n in ids.items()} for r, ids in last.get("unknown", {}).items()}
 
     def waiting(self) -> set[str]:

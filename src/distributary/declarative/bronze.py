@@ -11,13 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError
 
 from distributary.declarative.datasets import Datasets
 from distributary.errors import Reason
-from distributary.tables import append
-from distributary.tables.store import Store, engine_uri
+from distributary.tables.snapshot import Snapshot
+from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 ENVELOPE = -1
 """Stands for the schema ids of envelopes that were not known: rows of no route."""
@@ -54,15 +53,15 @@ class Bronze:
     def of(cls, datasets: Datasets, store: Store) -> Bronze:
         return cls(datasets.uri(datasets.bronze), store)
 
-    def open(self, version: int | None = None) -> DeltaTable | None:
-        """The table, at a version; None where there is none. Raises DeltaError, OSError."""
+    def open(self, version: int | None = None) -> Snapshot | None:
+        """The table, at a version; None where there is none. Raises TableFault, OSError."""
         if version is None:
-            return append.open_table(self.uri, self.store)
-        return DeltaTable(engine_uri(self.uri), version=version, storage_options=dict(self.store.options) or None)
+            return Table(self.uri, self.store).open()
+        return Snapshot(self.uri, self.store, version)
 
-    def count(self, table: DeltaTable, files: Iterable[str] | None = None) -> Counts:
+    def count(self, table: Snapshot, files: Iterable[str] | None = None) -> Counts:
         """Records by route; in `files` (names as the table has them) only, where given."""
-        rows = table.to_pyarrow_dataset()
+        rows = table.dataset()
         if files is not None:
             wanted = {_name(file) for file in files}
             parts = [f for f in rows.get_fragments() if _name(f.path) in wanted]
@@ -75,24 +74,24 @@ class Bronze:
                 _count(pa.Table.from_batches([batch]), counts)
         return counts
 
-    def added(self, table: DeltaTable, since: int) -> list[str] | None:
+    def added(self, table: Snapshot, since: int) -> list[str] | None:
         """Files that came after version `since`; None where files also went, or that version is not kept any more."""
-        if since == int(table.version()):
+        if since == table.version:
             return []
         try:
             old = self.open(since)
-        except (DeltaError, OSError):
+        except OSError:
             return None
         assert old is not None
-        before, now = set(old.file_uris()), set(table.file_uris())
+        before, now = set(old.addresses()), set(table.addresses())
         return None if before - now else sorted(now - before)
 
     def set_aside(self, reasons: Sequence[str] | None = None, route: str | None = None) -> pa.Table:
-        """Rows that are set aside and not replayed, with all columns. Raises DeltaError, OSError."""
+        """Rows that are set aside and not replayed, with all columns. Raises TableFault, OSError."""
         table = self.open()
         if table is None:
             return pa.table({})
-        rows = table.to_pyarrow_dataset()
+        rows = table.dataset()
         wanted = ds.field("reason").is_valid()
         if reasons is not None:
             wanted = wanted & ds.field("reason").isin(list(reasons))
@@ -105,17 +104,9 @@ class Bronze:
     def replay(self, rows: pa.Table) -> None:
         """Append rows that are good now, in one commit: the originals are replayed from this moment.
 
-        `rows` have all columns of bronze. Raises DeltaError, OSError.
+        `rows` have all columns of bronze. Raises TableFault, OSError.
         """
-        write_deltalake(
-            engine_uri(self.uri),
-            rows,
-            mode="append",
-            storage_options=dict(self.store.options) or None,
-            commit_properties=CommitProperties(
-                custom_metadata={"distributary.replayed": str(rows.num_rows)}, max_commit_retries=15
-            ),
-        )
+        Snapshot(self.uri, self.store).append_rows(rows, {"distributary.replayed": str(rows.num_rows)})
 
 
 def replayed_from(route: str | None, reason: str) -> str:

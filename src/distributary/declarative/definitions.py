@@ -38,7 +38,7 @@ from distributary.errors.border import contained
 from distributary.names import quoted
 from distributary.running.pipeline import source_stream
 from distributary.schemas.shape import check_shapes
-from distributary.tables.append import Owner
+from distributary.tables.snapshot import Owner
 from distributary.tables.spark_engine import ddl
 
 ORIGIN_DDL = {"topic": "string", "partition": "int", "offset": "bigint", "timestamp": "timestamp"}

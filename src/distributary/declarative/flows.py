@@ -18,10 +18,9 @@ from distributary.declarative.datasets import Datasets, flow_checkpoints, storag
 from distributary.errors import StoreUnreadable
 from distributary.errors.border import contained
 from distributary.state.checkpoint import last_committed, read_offsets
-from distributary.tables import append
-from distributary.tables.files import filesystem
 from distributary.tables.outage import is_store_fault
-from distributary.tables.store import Store, join
+from distributary.tables.store import Store, filesystem, join
+from distributary.tables.table import Table
 
 
 @dataclass(frozen=True)
@@ -93,9 +92,9 @@ class Flows:
         for name in names:
             uri = self.datasets.uri(name)
             try:
-                table = append.open_table(uri, self.store)
+                table = Table(uri, self.store).open()
                 # Spark makes a table before its flow begins: an empty one goes with any checkpoint.
-                filled = table is not None and bool(table.file_uris())
+                filled = table is not None and bool(table.addresses())
                 if (table is None and self.has_read(name)) or (filled and self.checkpoint(name) is None):
                     found.append(name)
             except BaseException as e:

@@ -20,7 +20,7 @@ from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.known import Known
 from distributary.names import literal, quoted
-from distributary.tables.append import Owner
+from distributary.tables.snapshot import Owner
 
 COUNT, FIRST, LAST = "events", "first_event", "last_event"
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from distributary.errors.border import contained
-from distributary.tables import append
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 
 @dataclass(frozen=True)
@@ -22,19 +22,19 @@ class Written:
 def version_of(uri: str, store: Store) -> int:
     """The table's version; -1 where there is none, or it cannot be read."""
     try:
-        table = append.open_table(uri, store)
+        table = Table(uri, store).open()
     except BaseException as e:
         contained(e)
         return -1
-    return -1 if table is None else int(table.version())
+    return -1 if table is None else table.version
 
 
 def written_since(uri: str, before: int, store: Store) -> Written:
-    """Rows that commits after version `before` have written. Raises DeltaError, OSError."""
-    table = append.open_table(uri, store)
+    """Rows that commits after version `before` have written. Raises TableFault, OSError."""
+    table = Table(uri, store).open()
     if table is None:
         return Written(0, -1)
-    version = int(table.version())
+    version = table.version
     commits = table.history(limit=version - before) if version > before else []
     return Written(sum(_rows(commit) for commit in commits), version)
 

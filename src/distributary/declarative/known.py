@@ -27,12 +27,12 @@ from distributary.errors.border import contained
 from distributary.schemas.protobuf.protobuf import BadIndex, MessageDecoder, decoder_for
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.schemas.shape import Shape
-from distributary.tables import append
-from distributary.tables.append import Owner
+from distributary.tables.engines import policy_of
 from distributary.tables.evolve import Slot, evolve
 from distributary.tables.outage import is_store_fault
+from distributary.tables.snapshot import Owner
 from distributary.tables.store import Store
-from distributary.tables.widening import policy_of
+from distributary.tables.table import Table
 
 WRITERS_PROPERTY = "distributary.writers"
 """Table property of a silver table: the writers that its columns were made for, so that none is ever forgotten."""
@@ -180,12 +180,12 @@ class _Discovery:
     def _route(self, route: str, subject: str | None, writers: Iterable[Writer]) -> Route | None:
         """None for a route without any schema that can be decoded."""
         owner = Owner(self.config.pipeline, route)
-        table = append.open_owned(self.datasets.uri(self.datasets.silver(route)), owner, self.store)
+        table = Table(self.datasets.uri(self.datasets.silver(route)), self.store, owner).open()
         known = set(writers)
         before = None
         if table is not None:
-            known |= parse_writers(table.metadata().configuration.get(WRITERS_PROPERTY, ""))
-            found = append.arrow_schema(table)
+            known |= parse_writers(table.properties.get(WRITERS_PROPERTY, ""))
+            found = table.schema
             before = pa.schema([f for f in found if f.name != ORIGIN]) if found.names else None
         known |= {(i, self.message) for i in (self._ids(subject) if subject is not None else ())}
         compiled, refused = self.schemas.resolve({i for i, _ in known}, every=True)
@@ -219,7 +219,7 @@ class _Discovery:
         """Raises TableCollision where bronze is another pipeline's."""
         uri = self.datasets.uri(self.datasets.bronze)
         try:
-            append.open_owned(uri, Owner(self.config.pipeline, ""), self.store)
+            Table(uri, self.store, Owner(self.config.pipeline, "")).open()
         except DistributaryError:
             raise
         except BaseException as e:

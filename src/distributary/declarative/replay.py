@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.exceptions import DeltaError
 
 from distributary.config import Pipeline
 from distributary.declarative.bronze import Bronze, replayed_from
@@ -22,8 +21,9 @@ from distributary.declarative.known import Known, Writers, add_writers, discover
 from distributary.engine.messages.chunks import Writer, one_array
 from distributary.engine.replay import ReplayReport
 from distributary.engine.schemas import Schemas, schemas_of
-from distributary.errors import Reason, SchemaNotFound, StoreDown
+from distributary.errors import Reason, SchemaNotFound
 from distributary.schemas.registry import Registry
+from distributary.tables.faults import writing
 from distributary.tables.store import Store
 
 PASSES = 3
@@ -39,7 +39,7 @@ def replay(
     """
     store = Store.of(config.tables)
     bronze = Bronze.of(Datasets.of(config), store)
-    try:
+    with writing(bronze.uri):
         rows = bronze.set_aside(None if reasons is None else [r.value for r in reasons])
         if not rows.num_rows:
             return ReplayReport()
@@ -53,8 +53,6 @@ def replay(
             add_writers(config, store, _used(taken, more))
             bronze.replay(_copies(rows.filter(good), taken))
         return report
-    except (OSError, DeltaError) as e:
-        raise StoreDown(path=bronze.uri, detail=f"{type(e).__name__}: {e}") from e
 
 
 def _judge_again(config: Pipeline, registry: Registry, rows: pa.Table) -> tuple[pa.Table, Writers]:

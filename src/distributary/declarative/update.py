@@ -34,8 +34,7 @@ from distributary.errors import BadInput, without_stack
 from distributary.errors.border import contained
 from distributary.names import literal
 from distributary.state.lock import only_run
-from distributary.tables import append
-from distributary.tables.append import Owner
+from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store, local_path
 
 Listener = Callable[[Event], None]
@@ -271,10 +270,10 @@ def _adopt(spark: SparkSession, config: Pipeline, unknown: Collection[str]) -> N
     datasets, store = Datasets.of(config), Store.of(config.tables)
     for name in sorted(unknown):
         try:
-            table = append.open_table(datasets.uri(name), store)
-            owner = None if table is None else Owner.of(table)
+            table = Snapshot.open(datasets.uri(name), store)
+            owner = None if table is None else table.owner
             ours = owner is not None and owner.pipeline == config.pipeline
-            known = table is not None and (ours or not table.file_uris())
+            known = table is not None and (ours or not table.addresses())
         except BaseException as e:
             contained(e)  # its flow says so
             continue

@@ -15,7 +15,6 @@ from functools import lru_cache
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
 from distributary.audit.verify import TABLES_AT_A_TIME, TableCheck, Verification
 from distributary.config import DeltaSource, Pipeline
@@ -25,8 +24,9 @@ from distributary.declarative.flows import Flows
 from distributary.engine.messages.orders import ORIGIN
 from distributary.errors import StoreUnreadable
 from distributary.errors.border import contained
-from distributary.tables import append
-from distributary.tables.store import Store, engine_uri
+from distributary.tables.snapshot import Snapshot
+from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 COUNTED_ONLY = "rows of silver were counted by writer schema; their values, and gold, were not compared"
 
@@ -51,7 +51,7 @@ class _Recount:
 
     def _bronze_rows(self, version: int | None) -> ds.Dataset | None:
         table = self.bronze.open(version)
-        return None if table is None else table.to_pyarrow_dataset()
+        return None if table is None else table.dataset()
 
     def all(self) -> Verification:
         try:
@@ -67,7 +67,7 @@ class _Recount:
 
     # -- source against bronze -----------------------------------------------------------------------------
 
-    def _source_rows(self, bronze: DeltaTable | None, counts: Counts) -> tuple[int, int, list[str]]:
+    def _source_rows(self, bronze: Snapshot | None, counts: Counts) -> tuple[int, int, list[str]]:
         """(rows lost, rows doubled, problems) between the source and bronze."""
         source = self.config.source
         if bronze is None:
@@ -89,14 +89,12 @@ class _Recount:
     def _rows_before(self, uri: str, version: int) -> int:
         if version <= 0:
             return 0
-        options = dict(self.store.options) or None
-        found = DeltaTable(engine_uri(uri), version=version - 1, storage_options=options)
-        return int(found.to_pyarrow_dataset().count_rows())
+        return int(Snapshot(uri, self.store, version - 1).dataset().count_rows())
 
-    def _repeated(self, bronze: DeltaTable) -> int:
+    def _repeated(self, bronze: Snapshot) -> int:
         """Kafka records that are in bronze again under the same topic, partition, offset and time; replays apart."""
         keys = ["topic", "partition", "offset", "timestamp"]
-        rows = bronze.to_pyarrow_dataset().to_table(columns=keys, filter=ds.field("replay_of").is_null())
+        rows = bronze.dataset().to_table(columns=keys, filter=ds.field("replay_of").is_null())
         rows = rows.filter(pc.is_valid(rows.column("offset")))
         return int(rows.num_rows - rows.group_by(keys).aggregate([]).num_rows)
 
@@ -111,7 +109,7 @@ class _Recount:
         found: Counter[int] | None = Counter()
         rows = 0
         try:
-            table = append.open_table(uri, self.store)
+            table = Table(uri, self.store).open()
             if table is not None:
                 rows, found = self._silver(table)
             least, most = self._read_by(name, route)
@@ -141,9 +139,9 @@ class _Recount:
             problems=tuple(problems),
         )
 
-    def _silver(self, table: DeltaTable) -> tuple[int, Counter[int] | None]:
+    def _silver(self, table: Snapshot) -> tuple[int, Counter[int] | None]:
         """Rows, and rows by writer schema where the table says it."""
-        rows = table.to_pyarrow_dataset()
+        rows = table.dataset()
         if ORIGIN not in rows.schema.names:
             return int(rows.count_rows()), None
         found = rows.to_table(columns={"schema_id": ds.field(ORIGIN, "schema_id")}).column("schema_id")

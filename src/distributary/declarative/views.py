@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -20,10 +19,10 @@ from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets, state_folder
 from distributary.errors import StoreUnreadable, TableCollision, without_stack
 from distributary.errors.border import contained
-from distributary.tables import append
-from distributary.tables.append import Owner
 from distributary.tables.outage import is_store_fault
+from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 VIEWS_FILE = "views.json"
 """What each view was last made to say."""
@@ -86,7 +85,7 @@ def make_way(
     or the other way round, and one that is to lose a column or to change its type. Returns the names of all tables and
     views that stay.
 
-    All of it is computed from other tables, and by the update that follows. Raises TableCollision, DeltaError, OSError.
+    All of it is computed from other tables, and by the update that follows. Raises TableCollision, TableFault, OSError.
     """
     datasets, store = Datasets.of(config), Store.of(config.tables)
     there = _tables(spark, datasets)
@@ -96,13 +95,13 @@ def make_way(
         spark.sql(f"DROP VIEW {datasets.sql(name)}")
     for name in sorted((there - as_views) & {*views, *materialized}):
         try:
-            table = append.open_table(datasets.uri(name), store)
+            table = Table(datasets.uri(name), store).open()
         except BaseException as e:
             why = contained(e)
             if is_store_fault(e):
                 raise StoreUnreadable(path=datasets.uri(name), detail=why) from e
             continue  # its own flow says what is wrong with it
-        owner = None if table is None else Owner.of(table)
+        owner = None if table is None else table.owner
         if table is None or owner is None or owner.pipeline != config.pipeline:
             whose = "somebody else" if owner is None else f"pipeline {owner.pipeline}"
             raise TableCollision(route=None, table=datasets.uri(name), owner=whose)
@@ -117,8 +116,8 @@ def _tables(spark: SparkSession, datasets: Datasets) -> set[str]:
     return {str(row["tableName"]) for row in spark.sql(f"SHOW TABLES IN {datasets.place}").collect()}
 
 
-def _columns(table: DeltaTable) -> dict[str, pa.DataType]:
-    return {field.name: field.type for field in append.arrow_schema(table)}
+def _columns(table: Snapshot) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in table.schema}
 
 
 def apart(work: Callable[[], T]) -> T:

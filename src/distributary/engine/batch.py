@@ -14,17 +14,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
-from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame
 
 from distributary.config import Pipeline
 from distributary.engine.messages.attempt import Delivered
 from distributary.engine.messages.orders import Outcome
 from distributary.engine.replay import ReplayReport
-from distributary.errors import QuarantineLimit, Reason, StoreDown
+from distributary.errors import QuarantineLimit, Reason
 from distributary.state.ledger import Entry, Ledger, is_resting, quarantine_files, rests_until
-from distributary.tables.append import CommitConflict
 from distributary.tables.durable import bring_to_disk
+from distributary.tables.faults import writing
 from distributary.tables.quarantine import commit_quarantine
 from distributary.tables.store import Store
 
@@ -90,7 +89,7 @@ class BatchWriter:
 
         Raises Outage when nothing was advanced, QuarantineLimit when the batch is finished but the stream must stop.
         """
-        try:
+        with writing(self.config.state_root):
             if self.ledger.is_finished(stream, batch):
                 details = self.ledger.details(stream, batch)
                 self._complete(stream, batch, details)
@@ -105,8 +104,6 @@ class BatchWriter:
             self.ledger.record(stream, batch, entries, details)
             self._complete(stream, batch, details)
             self._bring_to_disk()
-        except (OSError, DeltaError, CommitConflict) as e:
-            raise StoreDown(path=self.config.state_root, detail=f"{type(e).__name__}: {e}") from e
         self._check_limits(report, entries)
         return report
 
@@ -256,7 +253,7 @@ class BatchWriter:
         )
 
     def _finished(self, stream: str, batch: int, details: Mapping[str, Any]) -> BatchReport:
-        """What a batch of an earlier run did, out of the ledger. Raises DeltaError, OSError."""
+        """What a batch of an earlier run did, out of the ledger. Raises TableFault, OSError."""
         entries = [e for e in self.ledger.entries() if (e.stream, e.batch) == (stream, batch)]
         return _counted(
             stream,

@@ -16,8 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import DeltaError
 
 from distributary.config import Pipeline
 from distributary.engine.messages.admission import refused_routes
@@ -30,10 +28,11 @@ from distributary.engine.messages.orders import Orders, Outcome
 from distributary.errors import EnvironmentFault, Reason, StoreDown
 from distributary.errors.border import contained
 from distributary.state.ledger import Entry, Ledger, replay_stream
-from distributary.tables import append
-from distributary.tables.append import Mark
+from distributary.tables.faults import writing
 from distributary.tables.outage import is_store_fault
 from distributary.tables.quarantine import ORIGIN_FIELDS, QUARANTINE_SCHEMA, replay_app, update_rows
+from distributary.tables.snapshot import Mark, Snapshot
+from distributary.tables.table import Table
 
 
 @dataclass
@@ -61,7 +60,7 @@ class Replay:
         Raises Outage (registry, store): what was claimed stays claimed, run it again.
         """
         report = self.finish_claimed()
-        try:
+        with writing(self.fanout.quarantine):
             opened, total = self._open(route, reasons)
             if route is None and (nameless := total - sum(rows.num_rows for rows in opened.values())):
                 report.left[""] = nameless
@@ -77,29 +76,25 @@ class Replay:
                     report.left[found] = bad
                 if good.num_rows:
                     self._finish(self._claim(good), good, report)
-        except (OSError, DeltaError) as e:
-            raise StoreDown(path=self.fanout.quarantine, detail=f"{type(e).__name__}: {e}") from e
         return report
 
     def finish_claimed(self) -> ReplayReport:
         """Finish what a replay that died had claimed. Raises Outage."""
         report = ReplayReport()
-        try:
+        with writing(self.fanout.quarantine):
             for number, rows in self._claimed().items():
                 self._finish(number, rows, report)
-        except (OSError, DeltaError) as e:
-            raise StoreDown(path=self.fanout.quarantine, detail=f"{type(e).__name__}: {e}") from e
         return report
 
     def routes(self, reason: Reason) -> set[str]:
-        """Routes of the rows that are kept aside for `reason`. Raises DeltaError, OSError."""
+        """Routes of the rows that are kept aside for `reason`. Raises TableFault, OSError."""
         rows = self._rows(f"state = 'open' AND reason = '{reason.value}'")
         return set() if rows is None else {r for r in pc.unique(rows.column("route")).to_pylist() if r}
 
     # -- for a rebuild (`bronze.resync`): its commit stands for a replay's ---------------------------------
 
     def kept(self, route: str) -> pa.Table | None:
-        """The open rows of a route, by its name. Raises DeltaError, OSError."""
+        """The open rows of a route, by its name. Raises TableFault, OSError."""
         rows = self._rows("state = 'open' AND level = 'payload'")
         return None if rows is None else rows.filter(pc.equal(rows.column("route"), route))
 
@@ -131,8 +126,8 @@ class Replay:
 
     # -- the quarantine's rows -----------------------------------------------------------------------------
 
-    def _table(self) -> DeltaTable | None:
-        return append.open_table(self.fanout.quarantine, self.fanout.store)
+    def _table(self) -> Snapshot | None:
+        return Table(self.fanout.quarantine, self.fanout.store).open()
 
     def _rows(self, where: str) -> pa.Table | None:
         """Rows of the quarantine for which the SQL condition `where` holds; None where there is no quarantine.
@@ -140,12 +135,12 @@ class Replay:
         By delta-rs's own engine: files that its MERGE wrote have columns of string_view, on which pyarrow 26 cannot
         filter.
         """
-        found = self._query(f"SELECT * FROM q WHERE {where}")
+        found = self._query(f"SELECT * FROM t WHERE {where}")
         return None if found is None else found.select(QUARANTINE_SCHEMA.names).cast(QUARANTINE_SCHEMA)
 
     def _query(self, sql: str) -> pa.Table | None:
         table = self._table()
-        return None if table is None else pa.table(QueryBuilder().register("q", table).execute(sql).read_all())
+        return None if table is None else table.query(sql)
 
     def _claimed(self) -> dict[int, pa.Table]:
         rows = self._rows("state = 'claimed'")
@@ -210,13 +205,13 @@ class Replay:
         decoded, orders = self._decode(route, rows, number=0)
         if decoded.broken is not None:
             return 0
-        table = append.open_table(orders.table(route), self.fanout.store)
+        table = Table(orders.table(route), self.fanout.store).open()
         return fit(route, decoded, orders.columns(route, table), orders).rows
 
     # -- one replay ----------------------------------------------------------------------------------------
 
     def _claim(self, rows: pa.Table) -> int:
-        newest = self._query("SELECT max(replay) AS number FROM q")
+        newest = self._query("SELECT max(replay) AS number FROM t")
         number = 1 + ((newest.column("number")[0].as_py() or 0) if newest is not None else 0)
         self._mark(rows, "claimed", number)
         return number
@@ -247,8 +242,8 @@ class Replay:
     def _already_there(self, route: str, rows: pa.Table) -> pa.Array:
         """Rows that were kept aside because their table failed, though its commit had come through."""
         uri = self._orders(0, {}).table(route)
-        table = append.open_table(uri, self.fanout.store)
-        marks = set() if table is None else append.history_marks(table, route)
+        table = Table(uri, self.fanout.store).open()
+        marks = set() if table is None else table.marks(route)
         return pa.array(
             [
                 reason == Reason.TABLE_PARKED and (stream, batch) in marks

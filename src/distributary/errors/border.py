@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from distributary.redaction import redacted
 
@@ -31,6 +31,18 @@ _FRAMES = re.compile(r"(?:\n\s*\d+: <unknown>|\n\s*\d+: [\w$.<>:]+(?:\n\s+at \S+
 """The stack of a library in Rust, where the environment asks for one (RUST_BACKTRACE)."""
 
 
+class TableFault(OSError):
+    """What the library of Delta tables says of a table that it cannot read or write. `kind`: the library's own name."""
+
+    kind: str | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        fault = cls(str(error))
+        fault.kind = type(error).__name__
+        return fault
+
+
 def contained(error: BaseException) -> str:
     """The error in words, for the row or table that it stays with. Raises `PROCESS` again."""
     if isinstance(error, PROCESS):
@@ -41,7 +53,7 @@ def contained(error: BaseException) -> str:
 def in_words(error: BaseException) -> str:
     """An error as one text for ledger and people. Never raises; delta-rs colours its own for a terminal, and adds
     frames of its stack to some."""
-    name = type(error).__name__
+    name = (error.kind if isinstance(error, TableFault) else None) or type(error).__name__
     try:
         text = _FRAMES.sub("\n", _COLOUR.sub("", str(error))).rstrip()
     except Exception as inner:  # a foreign class may fail to say what it means

@@ -93,7 +93,7 @@ def grant_plan(config: Pipeline, securables: Sequence[Securable] | None = None) 
 
 def tables_of(config: Pipeline) -> list[Securable]:
     """The tables that the pipeline has made or written, by its ledgers, and the views over them. Not those that it has
-    only tried to write: they may be somebody else's. Raises OSError, DeltaError."""
+    only tried to write: they may be somebody else's. Raises OSError, TableFault."""
     store = Store.of(config.tables)
     found: list[Securable] = []
     for route, entry in sorted((r, e) for r, e in totals(all_entries(config, store)).items() if r is not None):

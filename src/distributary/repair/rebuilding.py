@@ -7,7 +7,6 @@ from collections.abc import Collection, Set
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from distributary.engine.messages.attempt import Attempt, Delivered, RouteFault
@@ -19,6 +18,7 @@ from distributary.engine.replay import Replay
 from distributary.errors import BadInput
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution
+from distributary.tables.snapshot import Snapshot
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Built:
 class _Rebuilding(Attempt):
     """An Attempt of which every route's files are left to its caller."""
 
-    table: DeltaTable | None = None
+    table: Snapshot | None = None
     evolution: Evolution | None = None
 
     def _of_the_driver(self, packing: Packing) -> Set[str]:
@@ -64,7 +64,7 @@ class _Rebuilding(Attempt):
             self._none_failed(outcome)
 
 
-def build(fanout: Fanout, rows: DataFrame | None, route: str, table: DeltaTable | None, orders: Orders) -> Built:
+def build(fanout: Fanout, rows: DataFrame | None, route: str, table: Snapshot | None, orders: Orders) -> Built:
     """Decode `rows` (as hop 2 reads them) by Spark's tasks. Raises BadInput (rows that break an expectation of the
     strict kind), Outage."""
     if rows is None:
@@ -95,11 +95,11 @@ def _built(route: str, done: Delivered, evolution: Evolution | None) -> Built:
     return found
 
 
-def add_returned(built: Built, replay: Replay, route: str, table: DeltaTable | None, orders: Orders) -> None:
+def add_returned(built: Built, replay: Replay, route: str, table: Snapshot | None, orders: Orders) -> None:
     """Add to `built` the rows that had no route when they came, so that bronze does not have them under this one: a
     replay has brought them into the route's table.
 
-    Raises BadInput when one of them does not decode any more, DeltaError, OSError.
+    Raises BadInput when one of them does not decode any more, TableFault, OSError.
     """
     rows = replay.from_envelopes(route)
     if rows is None:

@@ -15,8 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from distributary.changes.key_text import as_type, key_texts, spelled
 from distributary.changes.model import METADATA, SourceTable
@@ -28,15 +26,16 @@ from distributary.engine.changes.keys import key_columns, paths_of, whole
 from distributary.engine.changes.logs import RECONCILED, bytes_of
 from distributary.engine.changes.names import Named
 from distributary.engine.changes.orders import ORIGIN
-from distributary.errors import BadInput, StoreDown
+from distributary.errors import BadInput
 from distributary.state.cleaning import check_not_begun
-from distributary.tables import append
-from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
+from distributary.tables.faults import writing
 from distributary.tables.files import TableFiles
 from distributary.tables.merge_rows import DELETED
+from distributary.tables.snapshot import Mark, Owner, Snapshot
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 _NUMBER, _TIME, _BACKFILL = (f"{METADATA}.{n}" for n in ("change_sequence_number", "source_timestamp", "is_backfill"))
 
@@ -82,17 +81,15 @@ class Reconcile:
 
     def plan(self) -> Reconciled:
         """Find the keys. Reads the log's backfilled rows, and the merged table."""
-        try:
-            log = append.open_owned(self.log_uri, self.owner, self.store)
-            merged = append.open_owned(self.uri, self.owner, self.store)
+        with writing(self.uri):
+            log = Table(self.log_uri, self.store, self.owner).open()
+            merged = Table(self.uri, self.store, self.owner).open()
             if log is None or merged is None:
                 raise BadInput(detail=f"{self.route}: there is no table to reconcile yet")
-            self.keys = key_columns(append.arrow_schema(log).names, self.keys)
+            self.keys = key_columns(log.schema.names, self.keys)
             since = self._since(log)
             self.report.since = datetime.fromtimestamp(since / 1000, UTC).isoformat().replace("+00:00", "Z")
             self._gone = self._vanished(log, merged, since)
-        except (OSError, DeltaError) as e:
-            raise StoreDown(path=self.uri, detail=append.in_words(e)) from e
         if not self.report.shown:
             raise BadInput(
                 detail=f"{self.route}: its log has no rows of a backfill since then; give its start: --since"
@@ -106,18 +103,16 @@ class Reconcile:
         gone = self._gone
         if gone is None or not gone.num_rows:
             return self.report
-        try:
+        with writing(self.log_uri):
             check_not_begun(self.config, self.store)
-            log = append.open_owned(self.log_uri, self.owner, self.store)
+            log = Table(self.log_uri, self.store, self.owner).open()
             assert log is not None
-            schema = append.arrow_schema(log)
+            schema = log.schema
             rows = _deletes(gone, self.keys, with_origin(schema), self.report.since)
             evolution = evolve(schema, [rows.schema], Policy())
             files = [write_data_file(self.log_uri, rows, self.store)]
             mark = Mark(f"reconcile-{uuid.uuid4()}", 0)
-            append.commit_append(log, self.log_uri, evolution, files, mark, self.owner, self.store)
-        except (OSError, DeltaError) as e:
-            raise StoreDown(path=self.log_uri, detail=append.in_words(e)) from e
+            Table(self.log_uri, self.store, self.owner).commit(log, evolution, files, mark)
         self.report.done = True
         return self.report
 
@@ -127,19 +122,19 @@ class Reconcile:
 
     # -- the keys ------------------------------------------------------------------------------------------
 
-    def _since(self, log: DeltaTable) -> int:
+    def _since(self, log: Snapshot) -> int:
         """When the backfill began: as given, or the time that the newest backfilled rows carry."""
         if self.since_ms is not None:
             return self.since_ms
         newest = None
-        for piece in TableFiles(log, self.log_uri, self.store).read_all([_TIME, _BACKFILL]):
+        for piece in TableFiles(log).read_all([_TIME, _BACKFILL]):
             times = pc.max(piece.column(_TIME).filter(pc.fill_null(piece.column(_BACKFILL), False))).as_py()
             newest = times if newest is None or (times is not None and times > newest) else newest
         if newest is None:
             raise BadInput(detail=f"{self.route}: its log has no backfilled rows; run a backfill at the source first")
         return int(newest)
 
-    def _vanished(self, log: DeltaTable, merged: DeltaTable, since: int) -> pa.Table:
+    def _vanished(self, log: Snapshot, merged: Snapshot, since: int) -> pa.Table:
         """Rows of the merged table that the backfill did not show, and that nothing has touched since."""
         shares = shares_of(bytes_of(log) + bytes_of(merged))
         shown = by_share(self._shown(log, since), self.keys, shares)
@@ -153,16 +148,16 @@ class Reconcile:
                 found.append(piece.filter(pa.array(mask, pa.bool_())))
         return pa.concat_tables(found, promote_options="permissive")
 
-    def _shown(self, log: DeltaTable, since: int) -> Iterator[pa.Table]:
-        paths = paths_of(append.arrow_schema(log).names, self.keys)
-        for piece in TableFiles(log, self.log_uri, self.store).read_all([*paths, _TIME, _BACKFILL]):
+    def _shown(self, log: Snapshot, since: int) -> Iterator[pa.Table]:
+        paths = paths_of(log.schema.names, self.keys)
+        for piece in TableFiles(log).read_all([*paths, _TIME, _BACKFILL]):
             wanted = pc.and_(pc.fill_null(piece.column(_BACKFILL), False), pc.greater_equal(piece.column(_TIME), since))
             yield _spelled(piece.filter(pc.fill_null(wanted, False)), self.keys).select(list(self.keys))
 
-    def _before(self, merged: DeltaTable, since: int) -> Iterator[pa.Table]:
+    def _before(self, merged: Snapshot, since: int) -> Iterator[pa.Table]:
         """Living rows whose last event came before the backfill."""
         paths = [*self.keys, _TIME, _BACKFILL, _NUMBER, DELETED]
-        for piece in TableFiles(merged, self.uri, self.store).read_all(paths):
+        for piece in TableFiles(merged).read_all(paths):
             old = pc.less(piece.column(_TIME), since - MARGIN_MS)
             wanted = pc.and_(old, pc.invert(pc.fill_null(piece.column(DELETED), False)))
             yield piece.filter(pc.fill_null(wanted, False))

@@ -7,9 +7,9 @@ from distributary.engine.replay import ReplayReport
 from distributary.running.pipeline import Run, session_of
 from distributary.state.cleaning import at_work
 from distributary.state.shares import parts
-from distributary.tables import append
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 
 def replay(config: Pipeline, route: str | None = None) -> ReplayReport:
@@ -17,7 +17,7 @@ def replay(config: Pipeline, route: str | None = None) -> ReplayReport:
     RegistryDown."""
     store, total = Store.of(config.tables), ReplayReport()
     for part in parts(config, store):
-        kept = append.open_table(quarantine_uri(part.state_root), store) is not None
+        kept = Table(quarantine_uri(part.state_root), store).open() is not None
         if not kept and not isinstance(config.source, DatastreamSource):
             continue
         with at_work(part, store, "replay"):

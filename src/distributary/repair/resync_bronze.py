@@ -23,8 +23,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
 
 from distributary.config import Pipeline
 from distributary.engine.messages.deliver import open_own
@@ -44,13 +42,15 @@ from distributary.state.checkpoint import last_committed, read_offsets, stream_i
 from distributary.state.cleaning import at_work
 from distributary.state.ledger import RESYNC, Entry, Ledger, is_batch, quarantine_files, totals
 from distributary.state.shares import all_entries, current_parts, parts
-from distributary.tables import append
-from distributary.tables.append import CommitConflict, Mark, Owner
 from distributary.tables.datafile import DataFile
+from distributary.tables.engines import spark_needed
 from distributary.tables.exchange import active, exchange
+from distributary.tables.faults import CommitConflict, writing
 from distributary.tables.files import read_file
 from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, quarantine_uri, write_rejected
+from distributary.tables.snapshot import ROWS_KEY, Mark, Owner, Snapshot
 from distributary.tables.store import Store, engine_uri, join
+from distributary.tables.table import Table
 
 FOLDER = "resync"
 """In the state folder: what a rebuild that has begun its commit still has to do, by route key."""
@@ -95,7 +95,7 @@ def rebuild(config: Pipeline, route: str) -> Rebuilt:
     if config.layout != "two_hop":
         raise BadInput(detail=f"layout {config.layout} keeps no bronze table to rebuild from; only two_hop does")
     store = Store.of(config.tables)
-    try:
+    with writing(config.tables.root):
         bronze = open_bronze(config, store)
         if bronze is None or table_name(route) not in route_keys(bronze):
             raise BadInput(detail=f"bronze at {config.bronze_path} has no rows of route {route!r}")
@@ -104,15 +104,13 @@ def rebuild(config: Pipeline, route: str) -> Rebuilt:
             for part in (mine, *others):
                 held.enter_context(at_work(part, store, "replay"))
             return _Resync(config, mine, others, route, store).run()
-    except (OSError, DeltaError) as e:
-        raise StoreDown(path=config.tables.root, detail=append.in_words(e)) from e
 
 
 def _parts(config: Pipeline, route: str, store: Store) -> tuple[Pipeline, list[Pipeline]]:
     """The stream that writes the route now, and those that have ever kept rows aside."""
     owner = next(p for p in current_parts(config, store) if p.share is None or p.share.owns(route))
     mine = owner.for_route_key(table_name(route)) if config.hop.shape == "per_route" else owner
-    kept = (p for p in parts(config, store) if append.open_table(quarantine_uri(p.state_root), store) is not None)
+    kept = (p for p in parts(config, store) if Table(quarantine_uri(p.state_root), store).open() is not None)
     return mine, [part for part in kept if part.state_root != mine.state_root]
 
 
@@ -202,7 +200,7 @@ class _Resync:
         except Unknown as e:
             raise BadInput(detail=f"{self.route}: it cannot be told which rows its table holds: {e}") from e
 
-    def _check(self, now: _Moment, built: Built, table: DeltaTable | None) -> None:
+    def _check(self, now: _Moment, built: Built, table: Snapshot | None) -> None:
         """Raises BadInput for rows that the stream has never taken (it began later in bronze), and for types that only
         Spark can change."""
         if table is not None and built.evolution is not None and (why := built.evolution.widening) is not None:
@@ -211,27 +209,25 @@ class _Resync:
             detail = f"bronze has {more:,} rows of it that hop 2 has never taken"
             raise BadInput(detail=f"{self.route}: {detail}; give bronze.starting_version as it was at its first run")
 
-    def _settled(self, now: _Moment) -> DeltaTable | None:
+    def _settled(self, now: _Moment) -> Snapshot | None:
         """The table without what is not finished; None where there is none. Raises BadInput, TableCollision."""
         orders = self.fanout.orders("", 0, {}, {})
         table = open_own(self.route, orders)
         if table is None:
             return None
         self._check_writable(table)
-        while any(append.committed_batch(table, stream) > done for stream, done in now.finished.items()):
-            options = dict(self.store.options) or None
-            table = DeltaTable(engine_uri(self.uri), version=table.version() - 1, storage_options=options)
+        while any(table.newest(stream) > done for stream, done in now.finished.items()):
+            table = table.at(table.version - 1)
         return table
 
-    def _check_writable(self, table: DeltaTable) -> None:
+    def _check_writable(self, table: Snapshot) -> None:
         """A rebuild commits by itself, also to a table of engine `spark`. Raises BadInput where it must not."""
-        if (why := append.spark_needed(table)) is not None:
+        if (why := spark_needed(table)) is not None:
             raise BadInput(detail=f"only Spark may write {self.uri} ({why}); {_ANEW}")
         if self.config.tables.for_route(self.route)[0] == "spark" and engine_uri(self.uri).startswith("s3://"):
             why = "tables.engine is spark, and on S3 a table must keep to one kind of writer"
             raise BadInput(detail=f"only Spark may write {self.uri} ({why}); {_ANEW}")
-        features = table.protocol().reader_features or []
-        if "deletionVectors" in features and pa.table(table.deletion_vectors()).num_rows:
+        if "deletionVectors" in table.reader_features and table.deletion_vectors().num_rows:
             purge = f"REORG TABLE delta.`{self.uri}` APPLY (PURGE)"
             raise BadInput(detail=f"{self.uri} has deletion vectors; take them out by Spark first: {purge}")
 
@@ -290,22 +286,19 @@ class _Resync:
         said |= {"entries": [asdict(e) for e in entries], "aside": [f.to_json() for f in aside]}
         self.store.put_whole(join(self.mine.state_root, FOLDER), f"{self.key}.json", json.dumps(said).encode())
 
-    def _commit(self, table: DeltaTable | None, built: Built, mark: Mark, rows: int) -> None:
+    def _commit(self, table: Snapshot | None, built: Built, mark: Mark, rows: int) -> None:
         """Raises CommitConflict."""
         evolution = built.evolution
         if table is None:
             if built.files and evolution is not None:
                 owner, properties = Owner(self.config.pipeline, self.route), self.config.tables.properties
-                about = {append.ROWS_KEY: str(rows)}
+                about = {ROWS_KEY: str(rows)}
                 files = built.files
-                append.commit_append(None, self.uri, evolution, files, mark, owner, self.store, properties, about=about)
+                Table(self.uri, self.store, owner, properties).commit(None, evolution, files, mark, about=about)
             return
         old = active(table)
         if evolution is not None and evolution.changed:
-            try:
-                append.add_columns(append.open_table(self.uri, self.store) or table, evolution)
-            except CommitFailedError as e:
-                raise CommitConflict(str(e)) from e
+            (Table(self.uri, self.store).open() or table).add_columns(evolution.schema)
         columns = None if evolution is None else evolution.schema
         exchange(self.uri, old, built.files, mark, rows, self.store, columns)
 
@@ -316,8 +309,8 @@ class _Resync:
         if body is None:
             return
         said = json.loads(body)
-        table = append.open_table(self.uri, self.store)
-        if table is not None and append.committed_batch(table, said["app"]) >= said["batch"]:
+        table = Table(self.uri, self.store).open()
+        if table is not None and table.newest(said["app"]) >= said["batch"]:
             by_id = ("schema_ids", "decoders")
             entries = [Entry(**e | {name: _by_id(e[name]) for name in by_id}) for e in said["entries"]]
             ledger = Ledger(self.mine.state_root, self.mine.pipeline, self.store)

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from distributary.changes.reduce import reduce_rows
 from distributary.config import Pipeline
@@ -25,17 +23,19 @@ from distributary.engine.changes.micro_batch import Behind, about
 from distributary.engine.changes.names import Named
 from distributary.engine.changes.orders import ORIGIN, ChangeOutcome
 from distributary.engine.changes.orphans import resolve, split
-from distributary.errors import BadInput, StoreDown, StoreUnreadable
+from distributary.errors import BadInput, StoreDown
 from distributary.state.cleaning import check_not_begun
 from distributary.state.ledger import RESYNC, Entry, Ledger, read_entries, totals
-from distributary.tables import append
-from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import DataFile, write_data_file
+from distributary.tables.engines import spark_needed
 from distributary.tables.evolve import Policy, evolve
+from distributary.tables.faults import CommitConflict, reading, writing
 from distributary.tables.files import TableFiles, file_names
 from distributary.tables.merge_rows import as_merged
+from distributary.tables.snapshot import Mark, Owner, Snapshot
 from distributary.tables.store import Store
 from distributary.tables.swap import replace_rows
+from distributary.tables.table import Table
 
 SWAPS = 20
 """How often a rebuild lets a run merge in between before it gives up."""
@@ -62,10 +62,8 @@ def known_route(config: Pipeline, route: str) -> Behind:
     Raises BadInput for a route without a key, or one that nobody has seen.
     """
     store = Store.of(config.tables)
-    try:
+    with reading(config.state_root):
         sums = totals(read_entries(config.state_root, store))
-    except (OSError, DeltaError) as e:
-        raise StoreUnreadable(path=config.state_root, detail=append.in_words(e)) from e
     found = about(sums[route]) if route in sums else None
     if found is None:
         known = ", ".join(sorted(r for r in sums if r)) or "none yet"
@@ -82,7 +80,7 @@ def rebuild(config: Pipeline, route: str, known: Behind) -> Rebuilt:
     Raises BadInput (no log, or a table that Spark must write), LogBegunAnew, CleanUnfinished, StoreDown.
     """
     store, named = Store.of(config.tables), Named.of(config)
-    try:
+    with writing(config.tables.root):
         check_not_begun(config, store)
         ledger = Ledger(config.state_root, config.pipeline, store)
         with of_one_log(route, str(named.merged(known.source))):
@@ -101,8 +99,6 @@ def rebuild(config: Pipeline, route: str, known: Behind) -> Rebuilt:
         ]
         ledger.record(stream, 0, entries, {"rebuilt": done.rows})
         return done
-    except (OSError, DeltaError) as e:
-        raise StoreDown(path=config.tables.root, detail=append.in_words(e)) from e
 
 
 class _Rebuild:
@@ -120,13 +116,13 @@ class _Rebuild:
 
     def run(self) -> Rebuilt:
         for attempt in range(SWAPS):
-            log = append.open_owned(self.log_uri, self.owner, self.store)
-            table = append.open_owned(self.uri, self.owner, self.store)
+            log = Table(self.log_uri, self.store, self.owner).open()
+            table = Table(self.uri, self.store, self.owner).open()
             if log is None:
                 raise BadInput(detail=f"{self.route}: there is no log table at {self.log_uri}")
-            if table is not None and (why := append.spark_needed(table)):
+            if table is not None and (why := spark_needed(table)):
                 raise BadInput(detail=f"{self.uri}: it needs Spark's own writer ({why}), which a rebuild does not use")
-            schema = append.arrow_schema(log)
+            schema = log.schema
             self.keys = key_columns(schema.names, self._keys_now(log))
             self.types = key_types(schema, self.keys)
             self.owner = replace(self.owner, keys=self.keys)
@@ -140,33 +136,33 @@ class _Rebuild:
             path=self.uri, detail=f"a run has merged into it {SWAPS} times meanwhile; raise tables.merge_every"
         )
 
-    def _keys_now(self, log: DeltaTable) -> tuple[str, ...]:
+    def _keys_now(self, log: Snapshot) -> tuple[str, ...]:
         """The key by the settings, else as the newest event names it: a late file may still name the one before."""
         if Named.of(self.config).own(self.route).keys is not None:
             return self.keys
-        return newest_key_columns(TableFiles(log, self.log_uri, self.store).read_all(NEWEST)) or self.keys
+        return newest_key_columns(TableFiles(log).read_all(NEWEST)) or self.keys
 
-    def _commit(self, table: DeltaTable | None, files: Sequence[DataFile], mark: Mark) -> bool:
+    def _commit(self, table: Snapshot | None, files: Sequence[DataFile], mark: Mark) -> bool:
         schema = self._schema()
         if table is not None:
-            return replace_rows(self.uri, table, schema, files, self.owner, mark, self.store)
+            return replace_rows(table, schema, files, self.owner, mark)
         evolution = evolve(None, [schema], Policy())
         try:
             properties = self.config.tables.properties
-            append.commit_append(None, self.uri, evolution, files, mark, self.owner, self.store, properties)
-        except append.CommitConflict:
+            Table(self.uri, self.store, self.owner, properties).commit(None, evolution, files, mark)
+        except CommitConflict:
             return False
         return True
 
-    def _mark(self, log: DeltaTable, table: DeltaTable | None) -> Mark:
+    def _mark(self, log: Snapshot, table: Snapshot | None) -> Mark:
         """The newest batch of the log that the rebuilt rows hold: a run goes on merging after it."""
         stream = self.ledger.stream or "resync"
-        held = -1 if table is None else append.committed_batch(table, stream)
-        return Mark(stream, max(append.committed_batch(log, stream), held, 0))
+        held = -1 if table is None else table.newest(stream)
+        return Mark(stream, max(log.newest(stream), held, 0))
 
     # -- building ------------------------------------------------------------------------------------------
 
-    def _build(self, log: DeltaTable, schema: pa.Schema) -> list[DataFile]:
+    def _build(self, log: Snapshot, schema: pa.Schema) -> list[DataFile]:
         """The newest row of each key, as data files in the table's folder that no commit names yet."""
         names = file_names(log)
         shares = shares_of(bytes_of(log))
@@ -183,8 +179,7 @@ class _Rebuild:
                 continue
             if orphans and found is None:
                 # For all shares: who has the row may be in another one, or have been beaten. The log has it.
-                places = [(self.log_uri, log)]
-                found, unknown = resolve(pa.concat_tables(orphans), held, self.keys, places, self.store)
+                found, unknown = resolve(pa.concat_tables(orphans), held, self.keys, [log])
                 report.unknown = unknown.num_rows
             if found is not None:
                 held = pa.concat_tables([held, in_share(found, self.keys, number, shares)])

@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -278,7 +277,7 @@ class PerRoute:
         while not self._stopping.wait(self.config.hop.look_every):
             try:
                 found = list(self._new())
-            except (DistributaryError, DeltaError, OSError):
+            except (DistributaryError, OSError):
                 continue  # the store is away: looked for again
             known = {record.name for record in supervisor.records}
             for stream in found:

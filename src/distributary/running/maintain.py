@@ -12,28 +12,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
 
 from distributary.changes.model import METADATA
 from distributary.config import DatastreamSource, Pipeline
 from distributary.engine.changes.backlog import oldest_waiting_ms, version_read
 from distributary.engine.changes.merging import HORIZON, horizon
-from distributary.errors import DistributaryError, StoreUnreadable
+from distributary.errors import DistributaryError
 from distributary.errors.border import contained
 from distributary.sources.file_ledger import tidy
 from distributary.state.cleaning import check_not_begun
 from distributary.state.ledger import Entry, read_entries, totals
-from distributary.tables import append
-from distributary.tables.append import Owner
+from distributary.tables.engines import spark_needed
+from distributary.tables.faults import CommitConflict, reading
 from distributary.tables.files import TableFiles
 from distributary.tables.merge_rows import DELETED, DELETED_AT
 from distributary.tables.quarantine import quarantine_uri
+from distributary.tables.snapshot import Owner, Snapshot
 from distributary.tables.store import Store, join
+from distributary.tables.table import Table
 
 DEFAULT_RETENTION_SEC = 7 * 86400.0
 """Delta's own least time for which removed files stay; less takes its say-so."""
@@ -66,11 +65,9 @@ def maintain(config: Pipeline) -> Iterator[Maintained]:
     with the reason.
     """
     store = Store.of(config.tables)
-    try:
+    with reading(config.state_root):
         check_not_begun(config, store)
         sums = totals(read_entries(config.state_root, store))
-    except (OSError, DeltaError) as e:
-        raise StoreUnreadable(path=config.state_root, detail=append.in_words(e)) from e
     changes = isinstance(config.source, DatastreamSource)
     oldest = lru_cache(maxsize=1)(lambda: oldest_waiting_ms(config, store))
     for route, entry in sorted((r, e) for r, e in sums.items() if r is not None):
@@ -100,46 +97,44 @@ def _look_after(
 ) -> Maintained:
     """`merged`: the route's entry, where this is its merged table."""
     try:
-        table = append.open_table(uri, store)
+        table = Table(uri, store).open()
         if table is None:
             done.skipped = "there is no such table"
-        elif Owner.of(table) != owner:
+        elif table.owner != owner:
             done.skipped = "it was not made by this pipeline"
-        elif why := append.spark_needed(table):
+        elif why := spark_needed(table):
             done.skipped = f"delta-rs must not write it: {why}"
         else:
             if merged is not None:
-                _purge(table, uri, store, config, merged, oldest, done)
-            _compact(table, store, config, done)
-    except CommitFailedError:
+                _purge(table, config, merged, oldest, done)
+            _compact(table, config, done)
+    except CommitConflict:
         done.busy = True
     except BaseException as e:
         done.skipped = contained(e)
     return done
 
 
-def _compact(table: DeltaTable, store: Store, config: Pipeline, done: Maintained) -> None:
+def _compact(table: Snapshot, config: Pipeline, done: Maintained) -> None:
     rules = config.maintenance
-    table.update_incremental()
-    done.files_before = done.files_after = len(table.file_uris())
+    table.refresh()
+    done.files_before = done.files_after = len(table.addresses())
     if done.files_before > rules.min_files:
-        table = DeltaTable(table.table_uri, storage_options=dict(store.options) or None)
-        table.optimize.compact(target_size=rules.target_file_size, max_concurrent_tasks=2)
-        table.update_incremental()
-        done.files_after = len(table.file_uris())
-    hours, enforce = int(rules.vacuum_after // 3600), rules.vacuum_after >= DEFAULT_RETENTION_SEC
-    done.vacuumed = len(table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=enforce))
+        table = Snapshot(table.uri, table.store)
+        table.compact(target_size=rules.target_file_size, max_concurrent_tasks=2)
+        table.refresh()
+        done.files_after = len(table.addresses())
+    enforce = rules.vacuum_after >= DEFAULT_RETENTION_SEC
+    done.vacuumed = len(table.vacuum(rules.vacuum_after // 3600, enforce=enforce))
 
 
-def _purge(
-    table: DeltaTable, uri: str, store: Store, config: Pipeline, entry: Entry, oldest: Oldest, done: Maintained
-) -> None:
-    """Remove old tombstones of a merged table. Raises CommitFailedError, DeltaError, OSError."""
-    newest = _newest_ms(table, uri, store)
+def _purge(table: Snapshot, config: Pipeline, entry: Entry, oldest: Oldest, done: Maintained) -> None:
+    """Remove old tombstones of a merged table. Raises CommitConflict, TableFault, OSError."""
+    newest = _newest_ms(table)
     if newest is None:
         return
     limit = newest - int(config.tables.tombstone_retention * 1000)
-    if not _has_older(table, uri, store, limit):
+    if not _has_older(table, limit):
         return
     if entry.state == "parked" or entry.merge_state in ("waiting", "parked"):
         done.held = "its log has events that are not merged yet"
@@ -151,35 +146,34 @@ def _purge(
         return
     if waiting is not None and waiting < limit:
         limit, done.held = waiting, "files wait that are as old"
-        if not _has_older(table, uri, store, limit):
+        if not _has_older(table, limit):
             return
     done.purged = purge(table, limit)
 
 
-def purge(table: DeltaTable, limit: int) -> int:
+def purge(table: Snapshot, limit: int) -> int:
     """Remove the tombstones of a merged table from before `limit` (ms); how many.
 
-    Raises CommitFailedError, DeltaError, OSError.
+    Raises CommitConflict, TableFault, OSError.
     """
     old = pa.scalar(limit * 1000, pa.timestamp("us", tz="UTC"))
     if (horizon(table) or 0) < limit:
-        table.alter.set_table_properties({HORIZON: str(limit)}, raise_if_not_exists=False)
+        table.set_properties({HORIZON: str(limit)})
     when = old.as_py().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     moment = f"arrow_cast('{when}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
-    found: dict[str, Any] = table.delete(f"{DELETED} = true AND {DELETED_AT} < {moment}")
-    return int(found.get("num_deleted_rows") or 0)
+    return table.delete(f"{DELETED} = true AND {DELETED_AT} < {moment}")
 
 
-def _newest_ms(table: DeltaTable, uri: str, store: Store) -> int | None:
+def _newest_ms(table: Snapshot) -> int | None:
     path = f"{METADATA}.source_timestamp"
-    found = [pc.max(piece.column(path)).as_py() for piece in TableFiles(table, uri, store).read_all([path])]
+    found = [pc.max(piece.column(path)).as_py() for piece in TableFiles(table).read_all([path])]
     return max((ms for ms in found if ms is not None), default=None)
 
 
-def _has_older(table: DeltaTable, uri: str, store: Store, limit: int) -> bool:
+def _has_older(table: Snapshot, limit: int) -> bool:
     kind = pa.timestamp("us", tz="UTC")
     moment = pa.scalar(limit * 1000, kind)
-    for piece in TableFiles(table, uri, store).read_all([DELETED, DELETED_AT]):
+    for piece in TableFiles(table).read_all([DELETED, DELETED_AT]):
         # Spark writes times without their zone.
         at = piece.column(DELETED_AT).cast(kind)
         old = pc.and_(pc.fill_null(piece.column(DELETED), False), pc.less(at, moment))

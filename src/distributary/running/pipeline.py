@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -51,8 +50,9 @@ from distributary.state.cleaning import at_work
 from distributary.state.identity import SourceIdentity
 from distributary.state.layout import claim_layout
 from distributary.state.ledger import Ledger
-from distributary.state.lock import books_of, only_run
+from distributary.state.lock import only_run
 from distributary.state.provenance import Provenance
+from distributary.tables.faults import reading
 from distributary.tables.store import Store, join, local_path
 
 RESTARTS = 10
@@ -241,7 +241,7 @@ class Run:
 
     def go(self, once: bool) -> RunReport:
         """Run to the end (`once`), or until `stop`. Raises the error that ended the stream."""
-        with books_of(self.config.state_root):
+        with reading(self.config.state_root):
             claim_layout(self.config, self.store)
             check_checkpoint(self.config, self.ledger)
             self.provenance.begun = last_begun(self.config.checkpoint_path, self.store)
@@ -320,7 +320,7 @@ class Run:
                 raise _Stopped
             try:
                 self._take(rows, batch)
-            except (OSError, DeltaError) as e:
+            except OSError as e:
                 # Between two batches nothing but the pipeline's own state is read and written.
                 self._failure = StoreDown(path=self.config.state_root, detail=in_words(e))
                 raise

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
-from deltalake.exceptions import DeltaError
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.spinner import Spinner
@@ -21,7 +20,7 @@ from distributary.running.bronze.ingest import STREAM as BRONZE
 from distributary.running.hops import TwoHop
 from distributary.running.pipeline import PipelinePlan, Run, RunReport
 from distributary.state.ledger import Entry, Ledger, totals
-from distributary.tables import append
+from distributary.tables.snapshot import Snapshot, columns_of
 from distributary.tables.wide import seen_by
 
 SHOWN_NAMES = 3
@@ -135,10 +134,10 @@ def count_columns(ledger: Ledger, uri: str, wide_route: str | None = None) -> in
     """Columns of a table without `_origin`; None when there is none yet, or it cannot be opened now. `wide_route`: as
     this route sees the table of all routes."""
     try:
-        table = append.open_table(uri, ledger.store)
-    except (DeltaError, OSError):
+        table = Snapshot.open(uri, ledger.store)
+    except OSError:
         return None
-    schema = None if table is None else append.arrow_schema(table)
+    schema = columns_of(table)
     if wide_route is not None:
         schema = seen_by(wide_route, schema, ORIGIN)
     return None if schema is None else sum(f.name != ORIGIN for f in schema)

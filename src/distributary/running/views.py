@@ -11,18 +11,18 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import Pipeline
 from distributary.engine.messages.orders import ORIGIN
-from distributary.errors import BadInput, StoreDown
+from distributary.errors import BadInput
 from distributary.names import quoted, quoted_parts, table_name
 from distributary.running.catalog import one_name, put_view, register
 from distributary.state.ledger import Ledger
-from distributary.tables import append
+from distributary.tables.faults import writing
 from distributary.tables.files import names_in
 from distributary.tables.store import Store, join
+from distributary.tables.table import Table
 from distributary.tables.wide import KEY
 
 FOLDER = "views"
@@ -74,12 +74,12 @@ def refresh(
     Raises StoreDown when the table or the state folder cannot be used.
     """
     store, made = ledger.store, list[View]()
-    try:
-        table = append.open_table(config.wide_path, store)
+    with writing(config.wide_path):
+        table = Table(config.wide_path, store).open()
         if table is None:
             return []
         every = sorted(e.route for e in ledger.newest.values() if e.route and e.table) if routes is None else routes
-        wanted = views(config, append.arrow_schema(table), every)
+        wanted = views(config, table.schema, every)
         stale = [v for v in wanted if anew or _kept(config, store, v.name) != v.text or not _is_there(spark, config, v)]
         if stale and config.tables.database is not None:
             register(spark, config.tables.database, [config.wide_path])
@@ -87,8 +87,6 @@ def refresh(
             if _put(spark, config, view):
                 store.put_whole(join(config.state_root, FOLDER), f"{view.name}.sql", view.text.encode())
                 made.append(view)
-    except (DeltaError, OSError) as e:
-        raise StoreDown(path=config.wide_path, detail=append.in_words(e)) from e
     return made
 
 

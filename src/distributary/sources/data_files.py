@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from distributary.errors import SourceDown
 from distributary.errors.border import in_words
+from distributary.tables.files import open_parquet
 from distributary.tables.outage import is_store_fault
 from distributary.tables.store import Store
 
@@ -84,7 +85,7 @@ class BatchFiles:
     def _piece(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         with (
             self.store.open(self.folder, piece.file.name) as source,
-            pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file,
+            open_parquet(source) as file,
         ):
             groups = _groups(file.metadata, piece)
             names = [c.name for c in self.columns if not c.partition and c.name in file.schema_arrow.names]

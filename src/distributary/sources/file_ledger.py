@@ -20,18 +20,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
-from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
 
 from distributary.errors import StoreDown
 from distributary.sources.known import FileRef, KnownFiles
 from distributary.sources.listing import place
-from distributary.tables import append
-from distributary.tables.append import CommitConflict, Mark, Owner
-from distributary.tables.datafile import DataFile, write_data_file
-from distributary.tables.evolve import Policy, evolve
-from distributary.tables.files import filesystem
-from distributary.tables.store import Store, join
+from distributary.tables.datafile import DataFile
+from distributary.tables.evolve import Policy
+from distributary.tables.faults import CommitConflict, writing
+from distributary.tables.snapshot import Mark, Owner, Snapshot
+from distributary.tables.store import Store, filesystem, join
+from distributary.tables.table import COMMIT_ATTEMPTS, Table
 from distributary.tables.tip import Tip, append_on_tip
 
 FILES_SCHEMA = pa.schema(
@@ -102,8 +100,9 @@ class FileLedger:
     """The ledger of one pipeline, from any thread. A second process that adds files is noticed, and heard."""
 
     def __init__(self, state_root: str, pipeline: str, store: Store) -> None:
-        """Raises DeltaError, OSError when the ledger cannot be read."""
+        """Raises TableFault, OSError when the ledger cannot be read."""
         self.uri = join(state_root, "files")
+        self.table = Table(self.uri, store, Owner(pipeline, ""), PROPERTIES)
         self.pipeline = pipeline
         self.store = store
         self.known = KnownFiles()
@@ -115,14 +114,14 @@ class FileLedger:
 
     def _restore(self) -> None:
         self._tip = None
-        table = append.open_table(self.uri, self.store)
+        table = Snapshot.open(self.uri, self.store)
         if table is None:
             return
-        self._parcel = append.committed_batch(table, APP)
+        self._parcel = table.newest(APP)
         self.known.load(self._entries(table))
 
-    def _entries(self, table: DeltaTable) -> Iterator[tuple[FileRef, int]]:
-        for rows in table.to_pyarrow_dataset().to_batches(columns=[*_REF, "attempt"]):
+    def _entries(self, table: Snapshot) -> Iterator[tuple[FileRef, int]]:
+        for rows in table.dataset().to_batches(columns=[*_REF, "attempt"]):
             self._remember(pc.unique(rows["folder"]).to_pylist())
             yield from zip(_refs(rows), rows["attempt"].to_pylist(), strict=True)
 
@@ -142,14 +141,12 @@ class FileLedger:
 
         Raises StoreDown.
         """
-        with self._lock:
+        with self._lock, writing(self.uri):
             try:
-                if append.open_table(self.uri, self.store) is None:
-                    self._append(None, [], Mark(APP, -1))
+                if Snapshot.open(self.uri, self.store) is None:
+                    self._append([], Mark(APP, -1))
             except CommitConflict:
                 self._restore()
-            except (DeltaError, OSError) as e:
-                raise StoreDown(path=self.uri, detail=append.in_words(e)) from e
 
     @property
     def newest_parcel(self) -> int:
@@ -173,8 +170,8 @@ class FileLedger:
 
     def _write(self, wanted: Callable[[], Sequence[FileRef]], max_files: int, max_bytes: int, rest: bool) -> int:
         done: list[list[FileRef]] = []
-        with self._lock:
-            for attempt in range(append.COMMIT_ATTEMPTS):
+        with self._lock, writing(self.uri):
+            for attempt in range(COMMIT_ATTEMPTS):
                 try:
                     before = {ref.path for parcel in done for ref in parcel}
                     cut = list(parcels((r for r in wanted() if r.path not in before), max_files, max_bytes))
@@ -183,18 +180,16 @@ class FileLedger:
                         done.append(parcel)
                     break
                 except CommitConflict as e:
-                    if attempt == append.COMMIT_ATTEMPTS - 1:
+                    if attempt == COMMIT_ATTEMPTS - 1:
                         raise StoreDown(path=self.uri, detail=f"other writers were first each time: {e}") from e
                     self._restore()
-                except (DeltaError, OSError) as e:
-                    raise StoreDown(path=self.uri, detail=append.in_words(e)) from e
         return len(done)
 
     def _enter(self, refs: Sequence[FileRef]) -> None:
         """One parcel, one commit."""
         number = self._parcel + 1
         attempts = [self.known.attempts(ref) + 1 for ref in refs]
-        file = write_data_file(self.uri, _table(refs, attempts, number), self.store)
+        file = self.table.write(_table(refs, attempts, number))
         self._commit(file, Mark(APP, number))
         self._parcel = number
         self.known.add(refs, attempts)
@@ -203,36 +198,33 @@ class FileLedger:
     def _commit(self, file: DataFile, mark: Mark) -> None:
         if self._tip is not None and append_on_tip(self.uri, self._tip, [file], mark, self.store):
             self._tip = self._tip.after(mark)
-            return
-        table = append.open_table(self.uri, self.store)
-        if table is not None and append.committed_batch(table, APP) >= mark.batch:
-            raise CommitConflict(f"parcel {mark.batch} is in the ledger already")
-        self._append(table, [file], mark)
+        else:
+            self._append([file], mark)
 
-    def _append(self, table: DeltaTable | None, files: Sequence[DataFile], mark: Mark) -> None:
-        evolution = evolve(None if table is None else append.arrow_schema(table), [FILES_SCHEMA], Policy())
-        owner = Owner(self.pipeline, "")
-        version = append.commit_append(table, self.uri, evolution, files, mark, owner, self.store, PROPERTIES)
-        self._tip = None if version is None else Tip.of(version, FILES_SCHEMA, mark)
+    def _append(self, files: Sequence[DataFile], mark: Mark) -> None:
+        done = self.table.try_append(FILES_SCHEMA, files, mark, Policy())
+        if done is None:
+            raise CommitConflict(f"parcel {mark.batch} is in the ledger already")
+        self._tip = None if done.version is None else Tip.of(done.version, FILES_SCHEMA, mark)
 
     def _entered(self, paths: Collection[str]) -> list[FileRef]:
         """The newest entry of each path that the ledger has."""
-        table = append.open_table(self.uri, self.store)
+        table = Snapshot.open(self.uri, self.store)
         if table is None or not paths:
             return []
         rows = of_paths(table, paths, [*_REF, "attempt"]).sort_by("attempt")
         return list({ref.path: ref for ref in _refs(rows)}.values())
 
 
-def of_paths(table: DeltaTable, paths: Collection[str], columns: Sequence[str]) -> pa.Table:
-    """The entries of these files: `columns` of `FILES_SCHEMA`, `path` among them. Raises DeltaError, OSError.
+def of_paths(table: Snapshot, paths: Collection[str], columns: Sequence[str]) -> pa.Table:
+    """The entries of these files: `columns` of `FILES_SCHEMA`, `path` among them. Raises TableFault, OSError.
 
     Not by a filter of the dataset: delta-rs has it skip files without bounds for a column, and long texts have none.
     """
     wanted = pa.array(sorted(set(paths)), pa.string())
     found = [
         rows.filter(pc.is_in(rows["path"].cast(pa.string()), value_set=wanted))
-        for rows in table.to_pyarrow_dataset().to_batches(columns=list(columns))
+        for rows in table.dataset().to_batches(columns=list(columns))
     ]
     return pa.Table.from_batches(found, pa.schema([FILES_SCHEMA.field(name) for name in columns]))
 
@@ -241,16 +233,14 @@ def waiting(state_root: str, store: Store, after_version: int, finished: int = -
     """What the stream has not read when it has read the ledger up to `after_version` (`read_version`; -1: nothing), and
     has finished the parcel `finished`: each file once, however often it was given.
 
-    Raises DeltaError, OSError.
+    Raises TableFault, OSError.
     """
-    table = append.open_table(join(state_root, "files"), store)
+    table = Table(join(state_root, "files"), store).open()
     if table is None:
         return Waiting(0, 0)
     done = finished
     if after_version >= 0:
-        options = dict(store.options) or None
-        then = DeltaTable(table.table_uri, version=min(after_version, table.version()), storage_options=options)
-        done = max(done, append.committed_batch(then, APP))
+        done = max(done, table.at(min(after_version, table.version)).newest(APP))
     left = after_parcel(table, done, ["path", "size", "parcel"]).sort_by("parcel")
     sizes = dict(zip(left["path"].to_pylist(), left["size"].to_pylist(), strict=True))
     return Waiting(len(sizes), sum(sizes.values()))
@@ -259,9 +249,9 @@ def waiting(state_root: str, store: Store, after_version: int, finished: int = -
 def parcels_after(state_root: str, store: Store, parcel: int) -> list[list[tuple[FileRef, int]]]:
     """The files of the parcels after `parcel`, and which attempt at each it is: by parcel, in their order.
 
-    Raises DeltaError, OSError.
+    Raises TableFault, OSError.
     """
-    table = append.open_table(join(state_root, "files"), store)
+    table = Table(join(state_root, "files"), store).open()
     if table is None:
         return []
     rows = after_parcel(table, parcel, [*_REF, "attempt", "parcel"]).sort_by("parcel")
@@ -271,9 +261,9 @@ def parcels_after(state_root: str, store: Store, parcel: int) -> list[list[tuple
     return list(found.values())
 
 
-def after_parcel(table: DeltaTable, parcel: int, columns: Sequence[str]) -> pa.Table:
-    """The entries of later parcels: `columns` of `FILES_SCHEMA`. Raises DeltaError, OSError."""
-    return table.to_pyarrow_dataset().to_table(columns=list(columns), filter=pc.field("parcel") > parcel)
+def after_parcel(table: Snapshot, parcel: int, columns: Sequence[str]) -> pa.Table:
+    """The entries of later parcels: `columns` of `FILES_SCHEMA`. Raises TableFault, OSError."""
+    return table.dataset().to_table(columns=list(columns), filter=pc.field("parcel") > parcel)
 
 
 def tidy(state_root: str, store: Store, version_read: int) -> None:
@@ -281,20 +271,20 @@ def tidy(state_root: str, store: Store, version_read: int) -> None:
 
     `version_read`: what the stream has read for certain, by `read_version` of its last finished batch; the stream needs
     the log from there on, and steps over the rewrite, which is no change of data. It may run beside the stream; another
-    writer's commit wins. Raises DeltaError, OSError.
+    writer's commit wins. Raises TableFault, OSError.
     """
     uri = join(state_root, "files")
-    table = append.open_table(uri, store)
+    table = Table(uri, store).open()
     if table is None:
         return
-    if len(table.file_uris()) > MANY_FILES:
-        with contextlib.suppress(CommitFailedError):
-            table.optimize.compact(post_commithook_properties=append.HOOKS)
-        table.create_checkpoint()
+    if len(table.addresses()) > MANY_FILES:
+        with contextlib.suppress(CommitConflict):
+            table.compact(hooks=False)
+        table.checkpoint()
     unread = waiting(state_root, store, version_read).files
     # Each vacuum is two commits, also one that finds nothing.
-    if not unread and table.vacuum(retention_hours=KEPT_HOURS, enforce_retention_duration=False):
-        table.vacuum(retention_hours=KEPT_HOURS, enforce_retention_duration=False, dry_run=False)
+    if not unread and table.vacuum(KEPT_HOURS, dry_run=True):
+        table.vacuum(KEPT_HOURS)
     _drop_log(filesystem(uri, store), version_read)
 
 

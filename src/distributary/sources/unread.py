@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from distributary.config import DeltaSource
-from distributary.tables.store import Store, engine_uri, join
+from distributary.errors.border import TableFault
+from distributary.tables.snapshot import Snapshot
+from distributary.tables.store import Store, join
 
 _Rows = list[tuple[str | None, int]]
 """(partition, rows) of each file, in the order in which Delta's source reads them."""
@@ -31,16 +30,16 @@ class Unknown(Exception):
 
 
 def unread(
-    source: DeltaSource, table: DeltaTable, read: Mapping[str, Any] | None, store: Store, partition: str | None = None
+    source: DeltaSource, table: Snapshot, read: Mapping[str, Any] | None, store: Store, partition: str | None = None
 ) -> Counter[str | None]:
     """Rows after the offset `read` (None: nothing is read yet), by the value of the column `partition`, where given.
 
-    Raises Unknown, DeltaError, OSError.
+    Raises Unknown, TableFault, OSError.
     """
     return _sum(_files(source, table, read, store, partition))
 
 
-def present(table: DeltaTable, partition: str) -> Counter[str | None]:
+def present(table: Snapshot, partition: str) -> Counter[str | None]:
     """All rows that the table holds now, by partition. Raises Unknown."""
     return _sum(_snapshot(table, partition))
 
@@ -54,13 +53,13 @@ class AlreadyRead:
 
 
 def already_read(
-    source: DeltaSource, table: DeltaTable, read: Mapping[str, Any], store: Store, partition: tuple[str, str]
+    source: DeltaSource, table: Snapshot, read: Mapping[str, Any], store: Store, partition: tuple[str, str]
 ) -> AlreadyRead:
     """What lies before the offset `read`, of the rows of (partition column, value).
 
     Raises Unknown while the stream is in the middle of the first snapshot, or where the log is gone; OSError.
     """
-    if read.get("reservoirId") != table.metadata().id:
+    if read.get("reservoirId") != table.id:
         raise Unknown(f"the table at {source.path} is another one now than the one that was read")
     version, index = int(read["reservoirVersion"]), int(read["index"])
     if read.get("isStartingVersion"):
@@ -96,11 +95,10 @@ def _held(source: DeltaSource, version: int, store: Store, partition: tuple[str,
         return set()
     name, value = partition
     try:
-        options = dict(store.options) or None
-        table = DeltaTable(engine_uri(source.path), version=version, storage_options=options)
-        files = pa.table(table.get_add_actions(flatten=True))
-        deleted = pa.table(table.deletion_vectors()).num_rows
-    except DeltaError as e:
+        table = Snapshot(source.path, store, version)
+        files = table.adds()
+        deleted = table.deletion_vectors().num_rows
+    except TableFault as e:
         raise Unknown(f"version {version} of {source.path} cannot be read: {e}") from e
     if deleted:
         raise Unknown(f"version {version} of {source.path} has deletion vectors")
@@ -115,9 +113,9 @@ def _sum(files: Iterable[tuple[str | None, int]]) -> Counter[str | None]:
 
 
 def _files(
-    source: DeltaSource, table: DeltaTable, read: Mapping[str, Any] | None, store: Store, partition: str | None
+    source: DeltaSource, table: Snapshot, read: Mapping[str, Any] | None, store: Store, partition: str | None
 ) -> Iterator[tuple[str | None, int]]:
-    newest = int(table.version())
+    newest = table.version
     if read is None:
         if source.starting_timestamp is not None:
             raise Unknown("no batch has been read yet")
@@ -126,20 +124,18 @@ def _files(
             return
         yield from _versions(source, source.starting_version, newest, store, partition)
         return
-    if read.get("reservoirId") != table.metadata().id:
+    if read.get("reservoirId") != table.id:
         raise Unknown(f"the source at {source.path} is another table now than the one that was read")
     version, index = int(read["reservoirVersion"]), int(read["index"])
     if read.get("isStartingVersion"):
-        options = dict(store.options) or None
-        first = DeltaTable(engine_uri(source.path), version=version, storage_options=options)
-        yield from _snapshot(first, partition)[max(0, index + 1) :]
+        yield from _snapshot(Snapshot(source.path, store, version), partition)[max(0, index + 1) :]
     elif version <= newest:
         yield from _commit(source, version, store, partition)[max(0, index + 1) :]
     yield from _versions(source, version + 1, newest, store, partition)
 
 
-def _snapshot(table: DeltaTable, partition: str | None) -> _Rows:
-    files = pa.table(table.get_add_actions(flatten=True))
+def _snapshot(table: Snapshot, partition: str | None) -> _Rows:
+    files = table.adds()
     key = f"partition.{partition}"
     names = ["path", "modification_time", "num_records", *([key] if key in files.column_names else [])]
     files = files.select(names).sort_by([("modification_time", "ascending"), ("path", "ascending")])

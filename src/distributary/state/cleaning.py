@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from distributary.config import Pipeline
 from distributary.errors import CleanUnfinished
-from distributary.state.lock import books_of, only_run
+from distributary.state.lock import only_run
+from distributary.tables.faults import reading
 from distributary.tables.store import Store
 
 FILE = "clean.json"
@@ -50,7 +51,7 @@ def begin(config: Pipeline, tables: Mapping[str, str | None], streams: Collectio
 
 def check_not_begun(config: Pipeline, store: Store) -> None:
     """Of the whole pipeline, also for one of its streams. Raises CleanUnfinished, StoreUnreadable."""
-    with books_of(config.whole_state):
+    with reading(config.whole_state):
         begun = store.get(config.whole_state, FILE) is not None
     if begun:
         raise CleanUnfinished(pipeline=config.pipeline)

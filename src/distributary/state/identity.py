@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deltalake.exceptions import DeltaError
-
 from distributary.config import DeltaSource, KafkaSource, Pipeline
 from distributary.errors import SourceDown, SourceReplaced
 from distributary.sources.delta_batch import store_of_source
 from distributary.sources.kafka import TopicIds
 from distributary.state.checkpoint import TopicIdsSeen, read_offsets, refuse_loss
-from distributary.tables.append import open_table
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class SourceIdentity:
 
 def _table_id(path: str, store: Store) -> str | None:
     try:
-        table = open_table(path, store)
-    except (DeltaError, OSError) as e:
+        table = Table(path, store).open()
+    except OSError as e:
         raise SourceDown(source=path, detail=str(e)) from e
-    return None if table is None else str(table.metadata().id)
+    return None if table is None else table.id

@@ -18,17 +18,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
 
 from distributary.config.quantities import absolute
-from distributary.errors import StoreUnreadable
 from distributary.redaction import redacted
-from distributary.tables import append
-from distributary.tables.append import Mark, Owner
-from distributary.tables.datafile import DataFile, write_data_file
-from distributary.tables.evolve import Policy, evolve
+from distributary.tables.datafile import DataFile
+from distributary.tables.evolve import Policy
+from distributary.tables.faults import CommitConflict, reading
+from distributary.tables.snapshot import Mark, Owner, Snapshot
 from distributary.tables.store import Store, join
+from distributary.tables.table import Table
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -168,13 +166,13 @@ def add(before: Entry | None, entry: Entry) -> Entry:
 
 
 def read_entries(state_root: str, store: Store) -> list[Entry]:
-    """All entries of a ledger, oldest first; old ones may have been added up. Raises DeltaError, OSError."""
-    table = append.open_table(join(state_root, "ledger"), store)
+    """All entries of a ledger, oldest first; old ones may have been added up. Raises TableFault, OSError."""
+    table = Table(join(state_root, "ledger"), store).open()
     return [] if table is None else _entries(table)
 
 
-def _entries(table: DeltaTable) -> list[Entry]:
-    return sorted((_entry(row) for row in _rows(table.to_pyarrow_table())), key=_order)
+def _entries(table: Snapshot) -> list[Entry]:
+    return sorted((_entry(row) for row in _rows(table.dataset().to_table())), key=_order)
 
 
 def _order(entry: Entry) -> tuple[int, int, int]:
@@ -204,6 +202,7 @@ class Ledger:
         """`entries`: what `read_entries` has found. Raises StoreUnreadable."""
         self.state_root = state_root
         self.uri = join(state_root, "ledger")
+        self.table = Table(self.uri, store, Owner(pipeline, ""), PROPERTIES)
         self.pipeline = pipeline
         self.store = store
         self.newest: dict[str | None, Entry] = {}
@@ -215,10 +214,8 @@ class Ledger:
             self._remember(entry)
 
     def _found(self) -> list[Entry]:
-        try:
+        with reading(self.uri):
             return self.entries()
-        except (DeltaError, OSError) as e:
-            raise StoreUnreadable(path=self.uri, detail=append.in_words(e)) from e
 
     def _remember(self, entry: Entry) -> None:
         before = self.newest.get(entry.route)
@@ -233,7 +230,7 @@ class Ledger:
             self.finished[entry.stream] = max(entry.batch, self.finished.get(entry.stream, -1))
 
     def entries(self) -> list[Entry]:
-        """All entries, as `read_entries`. Raises DeltaError, OSError."""
+        """All entries, as `read_entries`. Raises TableFault, OSError."""
         return read_entries(self.state_root, self.store)
 
     @property
@@ -257,7 +254,7 @@ class Ledger:
         """Finish a batch: one commit under the batch's mark; nothing happens when it is finished already.
 
         The batch's own entry (route None) is among `entries` and gets `details`, any JSON value.
-        Raises OSError or DeltaError when the state folder cannot be written.
+        Raises OSError or TableFault when the state folder cannot be written.
         """
         now = int(time.time() * 1e6)
         text = redacted(json.dumps(details))
@@ -270,27 +267,20 @@ class Ledger:
             )
             for e in entries
         ]
+
+        def numbered(before: Snapshot | None) -> list[DataFile]:
+            sequence = 1 if before is None else before.version + 2
+            return [self.table.write(_table([replace(e, sequence=sequence) for e in finished]))]
+
         # A run and a replay may get in each other's way.
-        if not append.retried(lambda: self._commit(finished, Mark(stream, batch))):
+        policy = Policy(type_change="new_column")
+        if self.table.append(LEDGER_SCHEMA, numbered, Mark(stream, batch), policy) is None:
             return
         for entry in finished:
             self._remember(entry)
         self._rows += len(finished)
         if (batch and batch % UPKEEP_BATCHES == 0) or self._rows > 2 * KEPT_ROWS + len(self.newest):
             self.compact()
-
-    def _commit(self, entries: Sequence[Entry], mark: Mark) -> bool:
-        """False when the batch is in the ledger already. Raises CommitConflict, DeltaError, OSError."""
-        table = append.open_table(self.uri, self.store)
-        if table is not None and append.committed_batch(table, mark.app) >= mark.batch:
-            return False
-        sequence = 1 if table is None else int(table.version()) + 2
-        numbered = [replace(e, sequence=sequence) for e in entries]
-        files = [write_data_file(self.uri, _table(numbered), self.store)]
-        found = None if table is None else append.arrow_schema(table)
-        evolution = evolve(found, [LEDGER_SCHEMA], Policy(type_change="new_column"))
-        append.commit_append(table, self.uri, evolution, files, mark, Owner(self.pipeline, ""), self.store, PROPERTIES)
-        return True
 
     def note_loss(self, lost: Sequence[str]) -> None:
         """Keep for good that rows were lost at the source with the user's consent (`on_data_loss: continue`)."""
@@ -309,7 +299,7 @@ class Ledger:
 
         Read and replaced from one handle: what others append meanwhile is neither in what is read nor in what goes.
         """
-        table = append.open_table(self.uri, self.store)
+        table = Snapshot.open(self.uri, self.store)
         if table is None:
             return
         entries = _entries(table)
@@ -320,22 +310,22 @@ class Ledger:
         old, recent = batches[:many], batches[many:]
         kept = sorted([*few, *totals(old).values(), *recent], key=_order)
         try:
-            write_deltalake(table, _table(kept), mode="overwrite", schema_mode="merge")
-        except CommitFailedError:
+            table.overwrite(_table(kept))
+        except CommitConflict:
             return
         self._rows = len(kept)
         self._tidy()
 
     def _tidy(self) -> None:
         """Remove files that a fold has replaced. A ledger that an earlier version began gets its properties here."""
-        table = append.open_table(self.uri, self.store)
+        table = Snapshot.open(self.uri, self.store)
         if table is None:
             return
-        if not PROPERTIES.items() <= table.metadata().configuration.items():
+        if not PROPERTIES.items() <= table.properties.items():
             # Another writer's commit may be first: at the next fold, then.
-            with suppress(CommitFailedError):
-                table.alter.set_table_properties(PROPERTIES)
-        table.vacuum(retention_hours=FILES_KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
+            with suppress(CommitConflict):
+                table.set_properties(PROPERTIES)
+        table.vacuum(FILES_KEPT_HOURS)
 
 
 def rests_until(failures: int, first_sec: float, now: float) -> int:

@@ -11,10 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from deltalake.exceptions import DeltaError
-
-from distributary.errors import AlreadyRunning, StoreDown, StoreUnreadable
-from distributary.errors.border import in_words
+from distributary.errors import AlreadyRunning
+from distributary.tables.faults import writing
 from distributary.tables.store import local_path
 
 # `status` looks at a lock by taking it for a moment: that must not turn a run away.
@@ -30,20 +28,9 @@ def _make_private(folder: Path) -> None:
 
 
 def _opened(folder: Path, name: str) -> TextIO:
-    try:
+    with writing(str(folder)):
         _make_private(folder)
         return open(folder / f"{name}.lock", "a+", encoding="utf-8")
-    except OSError as e:
-        raise StoreDown(path=str(folder), detail=in_words(e)) from e
-
-
-@contextmanager
-def books_of(state_root: str) -> Iterator[None]:
-    """What cannot be read of a pipeline's state within is said with its place. Raises StoreUnreadable."""
-    try:
-        yield
-    except (OSError, DeltaError) as e:
-        raise StoreUnreadable(path=state_root, detail=in_words(e)) from e
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Whose rows are in a table, and does this state know of them? Asked before a run writes to it for the first time.
 
 A state folder that was lost, emptied or moved (`state:`) leaves tables behind. A stream that begins over them reads its
-source from the beginning, and would write every row again. Their commits say which stream made them (`append.Mark`);
+source from the beginning, and would write every row again. Their commits say which stream made them (`snapshot.Mark`);
 a stream of which no ledger of the pipeline knows is one whose state is missing. And a batch of our own stream that the
 checkpoint has never begun is one of a newer state, of which this one is an old copy.
 """
@@ -12,18 +12,16 @@ import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from deltalake import DeltaTable
-
 from distributary.config import Pipeline
 from distributary.errors import StateLost, StateOld, StoreDown
 from distributary.errors.border import contained
 from distributary.state.checkpoint import readable_stream_id
 from distributary.state.ledger import Ledger
 from distributary.state.shares import parts
-from distributary.tables import append
-from distributary.tables.append import Owner
 from distributary.tables.outage import is_store_fault
+from distributary.tables.snapshot import Owner, Snapshot
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 AT_A_TIME = 16
 NEWEST_COMMITS = 20
@@ -49,7 +47,7 @@ class Provenance:
         `batch` to them.
 
         Raises StateLost where a table is this pipeline's own, but no stream that is known has written it; StateOld
-        where it has batches that this state has not begun; StoreDown, DeltaError, OSError.
+        where it has batches that this state has not begun; StoreDown, TableFault, OSError.
         """
         new = [route for route in tables if route not in self._asked]
         places = [(route, uri) for route in new for uri in tables[route]]
@@ -79,10 +77,10 @@ class Provenance:
         whose marks its newest commits have. Nothing of a table that is not there, or another's, or that cannot be read:
         its own task finds that too, and parks it. Raises what is the store's fault."""
         try:
-            table = append.open_table(uri, self.ledger.store)
-            if table is None or Owner.of(table) != Owner(self.config.pipeline, route):
+            table = Table(uri, self.ledger.store).open()
+            if table is None or table.owner != Owner(self.config.pipeline, route):
                 return -1, set()
-            newest = append.committed_batch(table, stream)
+            newest = table.newest(stream)
             if self.config.new_state == "continue" or self._has_written(route):
                 return newest, set()
             return newest, _marked(table, NEWEST_COMMITS) or _marked(table, None)
@@ -98,8 +96,8 @@ class Provenance:
         return self._known
 
 
-def _marked(table: DeltaTable, limit: int | None) -> set[str]:
-    apps = {app for app, _ in append.history_marks(table, limit=limit)}
+def _marked(table: Snapshot, limit: int | None) -> set[str]:
+    apps = {app for app, _ in table.marks(limit=limit)}
     return {found[0] for app in apps if (found := _STREAM.match(app))}
 
 

@@ -69,7 +69,7 @@ def by_route(part: Pipeline, store: Store) -> list[Pipeline]:
 
 
 def all_entries(config: Pipeline, store: Store) -> list[Entry]:
-    """The ledgers' entries of all `parts`, one part after the other. Raises DeltaError, OSError."""
+    """The ledgers' entries of all `parts`, one part after the other. Raises TableFault, OSError."""
     return [entry for part in parts(config, store) for entry in read_entries(part.state_root, store)]
 
 
@@ -118,7 +118,7 @@ def follow(config: Pipeline, new: Current, store: Store) -> None:
 
 
 def has_run(part: Pipeline, store: Store) -> bool:
-    """Has this part finished a batch? Raises OSError, DeltaError."""
+    """Has this part finished a batch? Raises OSError, TableFault."""
     roots = [part.state_root, *(stream.state_root for stream in by_route(part, store))]
     return any(is_batch(stream) for root in roots for stream in Ledger(root, part.pipeline, store).finished)
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from distributary import __version__
-from distributary.tables.append import ROWS_KEY, Mark
 from distributary.tables.datafile import DataFile
 from distributary.tables.put_once import exists, put_once, read
+from distributary.tables.snapshot import ROWS_KEY, Mark
 from distributary.tables.store import Store
 
 Place = tuple[str, int] | tuple[str, int, Mapping[str, str]]

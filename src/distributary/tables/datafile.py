@@ -20,7 +20,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake.transaction import AddAction
 
 from distributary.tables.store import Store
 
@@ -51,9 +50,6 @@ class DataFile:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-    def add_action(self) -> AddAction:
-        return AddAction(self.path, self.size, dict(self.partition), self.written_ms, True, self.stats)
 
     def as_log(self) -> dict[str, Any]:
         """The `add` action of a commit that we write ourselves."""

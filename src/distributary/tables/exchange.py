@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
-from distributary.tables.append import CommitConflict, Mark, arrow_schema, committed_batch, open_table
 from distributary.tables.commits import OVERWRITE, commit_text, put_commit
 from distributary.tables.datafile import DataFile
+from distributary.tables.faults import CommitConflict
+from distributary.tables.snapshot import Mark, Snapshot
 from distributary.tables.store import Store
 
 PUTS = 50
@@ -36,24 +36,24 @@ def exchange(
     (compacted, deleted) or a column has another type than in the files (widened since), OSError.
     """
     for _ in range(PUTS):
-        table = open_table(uri, store)
+        table = Snapshot.open(uri, store)
         if table is None:
             raise CommitConflict(f"{uri} is not there any more")
-        if committed_batch(table, mark.app) >= mark.batch:
+        if table.has(mark):
             return
-        kinds = {field.name: field.type for field in arrow_schema(table)}
+        kinds = {field.name: field.type for field in table.schema}
         if other := [field.name for field in columns or () if kinds.get(field.name) != field.type]:
             raise CommitConflict(f"{uri}: column {other[0]!r} has got another type")
-        there = {row["path"]: row for row in pa.table(table.get_add_actions()).to_pylist()}
+        there = {row["path"]: row for row in table.adds().to_pylist()}
         if gone := [path for path in old if path not in there]:
             raise CommitConflict(f"{uri}: {gone[0]} is not in it any more")
         removed = [(path, int(there[path]["size_bytes"])) for path in old]
-        text = commit_text(table.version(), mark, files, removed, rows=rows, about=OVERWRITE)
-        if put_commit(uri, store, table.version() + 1, text):
+        text = commit_text(table.version, mark, files, removed, rows=rows, about=OVERWRITE)
+        if put_commit(uri, store, table.version + 1, text):
             return
     raise CommitConflict(f"{uri}: somebody else was first {PUTS} times")
 
 
-def active(table: DeltaTable) -> list[str]:
+def active(table: Snapshot) -> list[str]:
     """The table's files, as the log has them."""
-    return [str(path) for path in pa.table(table.get_add_actions()).column("path").to_pylist()]
+    return [str(path) for path in table.adds().column("path").to_pylist()]

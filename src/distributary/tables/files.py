@@ -17,22 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
-from deltalake.fs import DeltaStorageHandler
 
-from distributary.tables.store import Store, engine_uri, local_path
+from distributary.errors.border import TableFault
+from distributary.tables.snapshot import Snapshot
+from distributary.tables.store import Store, filesystem
 
 READ_ROWS = 1 << 18
 _MAPPED = "delta.columnMapping.physicalName"
 
 
-def filesystem(uri: str, store: Store) -> pafs.FileSystem:
-    """The folder at `uri`; names in it are relative to it."""
-    local = local_path(uri)
-    if local is not None:
-        return pafs.SubTreeFileSystem(str(local.absolute()), pafs.LocalFileSystem())
-    return pafs.PyFileSystem(DeltaStorageHandler(engine_uri(uri), dict(store.options)))
+def open_parquet(source: Any, **options: Any) -> pq.ParquetFile:
+    """A Parquet file, whoever wrote it: Spark writes times as INT96 unless told otherwise; as nanoseconds they would
+    end in 2262. `options`: of `pq.ParquetFile`."""
+    return pq.ParquetFile(source, coerce_int96_timestamp_unit="us", **options)
 
 
 def names_in(folder: str, store: Store) -> list[str]:
@@ -41,9 +38,9 @@ def names_in(folder: str, store: Store) -> list[str]:
     return sorted(str(info.base_name) for info in found)
 
 
-def file_names(table: DeltaTable) -> list[str]:
+def file_names(table: Snapshot) -> list[str]:
     """The table's active files, relative to the table."""
-    return _paths(pa.table(table.get_add_actions(flatten=True)))
+    return _paths(table.adds())
 
 
 def _paths(actions: pa.Table) -> list[str]:
@@ -51,14 +48,14 @@ def _paths(actions: pa.Table) -> list[str]:
 
 
 class TableFiles:
-    """A table's files at `uri`. Columns are asked for by dotted path: `route`, `_origin.batch`."""
+    """A table's files. Columns are asked for by dotted path: `route`, `_origin.batch`."""
 
-    def __init__(self, table: DeltaTable, uri: str, store: Store) -> None:
-        actions = pa.table(table.get_add_actions(flatten=True))
+    def __init__(self, table: Snapshot) -> None:
+        actions = table.adds()
         self._places = actions.select([n for n in actions.column_names if n == "path" or n.startswith("partition.")])
         self.names = _paths(self._places)
-        self._system = filesystem(uri, store)
-        self._fields = json.loads(table.schema().to_json())["fields"]
+        self._system = filesystem(table.uri, table.store)
+        self._fields = json.loads(table.schema_json)["fields"]
         self._kept = _kept_rows(table)
 
     @property
@@ -79,7 +76,7 @@ class TableFiles:
     def rows(self, name: str) -> int:
         """Rows of one file by its footer, less the deleted ones. Raises FileNotFoundError, OSError, ArrowInvalid."""
         with self._system.open_input_file(name) as file:
-            total = int(pq.ParquetFile(file).metadata.num_rows)
+            total = int(open_parquet(file).metadata.num_rows)
         kept = self._kept.get(name.rsplit("/", 1)[-1])
         return total if kept is None else total - int(np.count_nonzero(~kept[:total]))
 
@@ -133,8 +130,7 @@ def read_file(uri: str, name: str, paths: Sequence[str], store: Store) -> Iterat
 
 def _pieces(system: pafs.FileSystem, name: str, wanted: Mapping[str, Sequence[str]]) -> Iterator[pa.Table]:
     with system.open_input_file(name) as opened:
-        # Spark writes times as INT96 unless told otherwise; as nanoseconds they end in 2262.
-        file = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
+        file = open_parquet(opened)
         there = {path: physical for path, physical in wanted.items() if _is_in(file.schema_arrow, physical)}
         if not there:
             yield pa.table({path: pa.nulls(file.metadata.num_rows) for path in wanted})
@@ -165,16 +161,16 @@ def _column(batch: pa.RecordBatch, physical: Sequence[str]) -> pa.Array:
     return column
 
 
-def _kept_rows(table: DeltaTable) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
+def _kept_rows(table: Snapshot) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
     """File name (its last part) -> which rows are not deleted, for files with a deletion vector.
 
     delta-rs does not read those of a table with type widening: there, deleted rows count as present.
     """
-    if "deletionVectors" not in (table.protocol().reader_features or []):
+    if "deletionVectors" not in table.reader_features:
         return {}
     try:
-        found = pa.table(table.deletion_vectors())
-    except DeltaError:
+        found = table.deletion_vectors()
+    except TableFault:
         return {}
     masks = zip(found.column("filepath").to_pylist(), found.column("selection_vector"), strict=True)
     return {path.rsplit("/", 1)[-1]: mask.values.to_numpy(zero_copy_only=False) for path, mask in masks}

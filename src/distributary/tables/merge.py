@@ -19,22 +19,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from distributary.changes.reduce import Places, Reduced
-from distributary.tables import append
-from distributary.tables.append import CommitConflict, Mark, Owner, arrow_schema
+from distributary.tables.checkpoints import checkpoint_in_turn
 from distributary.tables.commits import commit_text, put_commit
 from distributary.tables.conform import conform
 from distributary.tables.datafile import DataFile
+from distributary.tables.engines import in_place, spark_needed
 from distributary.tables.evolve import Evolution, Policy, evolve, types_before
+from distributary.tables.faults import CommitConflict
 from distributary.tables.merge_files import LiveFile, Reader, Unit, Writer, live_files, may_hold, rewrite
 from distributary.tables.merge_rows import Counts, Incoming, MergeRules, Verdict, as_merged, completed
 from distributary.tables.merge_tip import MergeTip
-from distributary.tables.put_once import cannot_put_once
 from distributary.tables.rewrite import is_elsewhere, rewrite_wider
-from distributary.tables.store import Store
-from distributary.tables.widening import evolve_table, in_place, said_of
+from distributary.tables.snapshot import Mark, Snapshot, columns_of
+from distributary.tables.table import Table
+from distributary.tables.widening import evolve_table, said_of
 
 TASK_ROWS = 20_000_000
 """Rows of the files that may hold a key of the batch, up to which a merge is one task's work. A task holds a byte for
@@ -66,29 +66,25 @@ class Merged:
 
 @dataclass(frozen=True)
 class Target:
-    """The merged table and what is for good about it. `table`: as opened now, None where there is none yet."""
+    """The merged table and what is for good about it. `before`: as opened now, None where there is none yet."""
 
-    uri: str
-    table: DeltaTable | None
-    owner: Owner
-    store: Store
+    table: Table
+    before: Snapshot | None
     policy: Policy
-    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: MergeRules, mark: Mark) -> Merged:
     """Merge events, one per key (`reduce_rows`), with their payload columns and `datastream_metadata`.
 
     Raises CommitConflict (open the table again and redo), ValueError for a key whose column changed its type,
-    DeltaError, OSError, pa.ArrowException.
+    TableFault, OSError, pa.ArrowException.
     """
-    table = target.table
+    table = target.before
     rows = as_merged(reduced.rows, keys, rules)
-    schema = None if table is None else arrow_schema(table)
-    evolution = evolve_table(table, schema, [rows.schema], target.policy, target.uri, target.store)
+    evolution = evolve_table(table, columns_of(table), [rows.schema], target.policy)
     if evolution.widened and in_place(target.policy, table):
         return Merged(why_spark=evolution.widening)
-    if table is not None and (why := why_spark(table, target)) is not None:
+    if table is not None and (why := spark_needed(table, removes=True)) is not None:
         return Merged(why_spark=why)
     rows, unsaid = _fitted(rows, reduced.unsaid, evolution, keys)
     incoming = Incoming(rows, keys, rules)
@@ -96,25 +92,29 @@ def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: Mer
         return _create(target, incoming, evolution, mark)
     widened = said_of(table, evolution)
     if evolution.changed:
-        table = _with_columns(target, table, evolution)
+        table = _with_columns(table, evolution)
     files = live_files(table, keys)
     if any(is_elsewhere(file.path) for file in files):
         return Merged(why_spark="files outside its folder, as in a clone")
-    merged = _Merge(target, int(table.version()), incoming, unsaid, evolution.schema).run(files, mark)
+    merged = _Merge(target.table, table.version, incoming, unsaid, evolution.schema).run(files, mark)
     return replace(merged, evolved=evolution.changed, widened=widened)
 
 
 def merge_on_tip(
     target: Target, tip: MergeTip, reduced: Reduced, keys: Sequence[str], rules: MergeRules, mark: Mark
 ) -> Merged | None:
-    """As `merge_rows`, into a table whose newest commit is known and of an earlier batch (`target.table` is not asked
+    """As `merge_rows`, into a table whose newest commit is known and of an earlier batch (`target.before` is not asked
     for); None when that cannot be done without opening the table.
 
     Also None where the store refuses or is away: an error does not say that nothing was written, and who opens the
     table finds out. Raises ValueError, pa.ArrowException.
     """
     try:
-        if tip.keys != tuple(keys) or tip.horizon != rules.horizon or not tip.leads(target.uri, target.store):
+        if (
+            tip.keys != tuple(keys)
+            or tip.horizon != rules.horizon
+            or not tip.leads(target.table.uri, target.table.store)
+        ):
             return None
         rows = as_merged(reduced.rows, keys, rules)
         evolution = evolve(tip.arrow_schema(), [rows.schema], target.policy)
@@ -122,7 +122,7 @@ def merge_on_tip(
             return None
         rows, unsaid = _fitted(rows, reduced.unsaid, evolution, keys)
         incoming = Incoming(rows, keys, rules)
-        return _Merge(target, tip.version, incoming, unsaid, evolution.schema).run(tip.files, mark)
+        return _Merge(target.table, tip.version, incoming, unsaid, evolution.schema).run(tip.files, mark)
     except (CommitConflict, OSError):
         return None
 
@@ -130,19 +130,6 @@ def merge_on_tip(
 def _rows(file: LiveFile) -> int:
     """As logged; for a file without statistics a guess that is rather too high."""
     return file.rows if file.rows >= 0 else file.size // 16
-
-
-def why_spark(table: DeltaTable, target: Target) -> str | None:
-    """Why engine `spark` must merge into this table, in words; None where engine `task` does."""
-    if (why := append.spark_needed(table)) is not None:
-        return why
-    configuration = table.metadata().configuration
-    if configuration.get("delta.enableChangeDataFeed", "false").lower() == "true":
-        return "a change data feed"
-    # Whoever switched the vectors on may have written some, and a rewritten file would bring deleted rows back.
-    if "deletionVectors" in (table.protocol().reader_features or []):
-        return "deletion vectors"
-    return cannot_put_once(target.uri, target.store)
 
 
 def _fitted(
@@ -172,10 +159,8 @@ def _create(target: Target, incoming: Incoming, evolution: Evolution, mark: Mark
     unjudged = tuple(np.flatnonzero(verdict.unjudged).tolist())
     if not new.num_rows:
         return Merged(counts, unjudged=unjudged)
-    files, _ = Writer(target.uri, target.store, incoming.keys).write(iter([new]), new.num_rows)
-    version = append.commit_append(
-        None, target.uri, evolution, files, mark, target.owner, target.store, target.properties
-    )
+    files, _ = Writer(target.table.uri, target.table.store, incoming.keys).write(iter([new]), new.num_rows)
+    version = target.table.commit(None, evolution, files, mark)
     return Merged(counts, unjudged=unjudged, created=True, version=version)
 
 
@@ -185,16 +170,16 @@ def _by_key(incoming: Incoming, verdict: Verdict) -> pa.Table:
     return new.sort_by([(key, "ascending") for key in incoming.keys])
 
 
-def _with_columns(target: Target, table: DeltaTable, evolution: Evolution) -> DeltaTable:
+def _with_columns(table: Snapshot, evolution: Evolution) -> Snapshot:
     """Add the new columns and widen others, in commits of their own: what is there already is left alone."""
-    before = types_before(arrow_schema(table), evolution.schema)
-    if before != arrow_schema(table):
-        append.add_columns(table, replace(evolution, schema=before))
+    before = types_before(table.schema, evolution.schema)
+    if before != table.schema:
+        table.add_columns(before)
     if evolution.widened:
-        rewrite_wider(target.uri, before, evolution.schema, target.store)
-    found = append.open_table(target.uri, target.store)
-    if found is None or arrow_schema(found) != evolution.schema:
-        raise CommitConflict(f"{target.uri} was changed by another writer")
+        rewrite_wider(table.uri, before, evolution.schema, table.store)
+    found = Snapshot.open(table.uri, table.store)
+    if found is None or found.schema != evolution.schema:
+        raise CommitConflict(f"{table.uri} was changed by another writer")
     return found
 
 
@@ -202,13 +187,13 @@ class _Merge:
     """One merge into a table that is there, on top of its `version`."""
 
     def __init__(
-        self, target: Target, version: int, incoming: Incoming, unsaid: Mapping[str, pa.Array], schema: pa.Schema
+        self, table: Table, version: int, incoming: Incoming, unsaid: Mapping[str, pa.Array], schema: pa.Schema
     ) -> None:
-        self.target = target
+        self.table = table
         self.version = version
         self.incoming = incoming
         self.unsaid = unsaid
-        self.reader = Reader(target.uri, target.store, schema)
+        self.reader = Reader(table.uri, table.store, schema)
 
     def run(self, files: Sequence[LiveFile], mark: Mark) -> Merged:
         """`files`: all live ones."""
@@ -223,7 +208,7 @@ class _Merge:
         units = _arranged(self._units(files, met, verdict), files, grows=bool(extra.num_rows))
         written = {file.path for unit in units for file in unit.files}
         self.reader.forget(file for file in files if file.path not in written)
-        added, new = rewrite(units, self.reader, Writer(self.target.uri, self.target.store, self.incoming.keys), extra)
+        added, new = rewrite(units, self.reader, Writer(self.table.uri, self.table.store, self.incoming.keys), extra)
         removed = [file for unit in units for file in unit.files]
         counts = verdict.counts()
         text = self._commit(removed, added, counts, mark)
@@ -264,9 +249,9 @@ class _Merge:
         version = self.version + 1
         about = _about(counts, len(added), len(removed))
         text = commit_text(version - 1, mark, added, [(file.path, file.size) for file in removed], about=about)
-        if not put_commit(self.target.uri, self.target.store, version, text):
-            raise CommitConflict(f"version {version} of {self.target.uri} was written by another writer")
-        append.checkpoint_in_turn(self.target.uri, version, self.target.store)
+        if not put_commit(self.table.uri, self.table.store, version, text):
+            raise CommitConflict(f"version {version} of {self.table.uri} was written by another writer")
+        checkpoint_in_turn(self.table.uri, version, self.table.store)
         return text
 
 

@@ -18,14 +18,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from distributary.changes.reduce import Places
 from distributary.changes.sequence import Bools
 from distributary.tables.datafile import LONGEST_TEXT, DataFile, write_data_file
-from distributary.tables.files import filesystem
+from distributary.tables.files import open_parquet
 from distributary.tables.merge_rows import fitted
-from distributary.tables.store import Store, local_path
+from distributary.tables.snapshot import Snapshot
+from distributary.tables.store import Store, filesystem, local_path
 
 FILE_BYTES = 64 << 20
 """Decoded bytes of rows that a rewritten file aims at."""
@@ -52,9 +52,9 @@ class LiveFile:
         return cls(file.path, file.size, file.rows, bounds)
 
 
-def live_files(table: DeltaTable, keys: Sequence[str]) -> list[LiveFile]:
+def live_files(table: Snapshot, keys: Sequence[str]) -> list[LiveFile]:
     """The table's active files; those without row counts have -1."""
-    found = pa.table(table.get_add_actions())
+    found = table.adds(flatten=False)
     rows = found.column("num_records").to_pylist() if "num_records" in found.column_names else [-1] * found.num_rows
     bounds = list(zip(*(_logged_bounds(found, key) for key in keys), strict=True)) or [()] * found.num_rows
     paths, sizes = found.column("path").to_pylist(), found.column("size_bytes").to_pylist()
@@ -169,8 +169,7 @@ class Reader:
         return self._system.open_input_file(unquote(file.path))
 
     def _parquet(self, opened: Any) -> pq.ParquetFile:
-        # Spark writes times as INT96 unless told otherwise; as nanoseconds they end in 2262.
-        return pq.ParquetFile(opened, pre_buffer=self._remote, coerce_int96_timestamp_unit="us")
+        return open_parquet(opened, pre_buffer=self._remote)
 
 
 def _columns(file: pq.ParquetFile) -> Iterator[str]:

@@ -11,8 +11,6 @@ import errno
 import re
 from typing import Final
 
-from deltalake.exceptions import DeltaError
-
 from distributary.errors import Outage
 
 _NUMBERS: Final = frozenset(
@@ -54,16 +52,16 @@ def is_store_fault(error: BaseException) -> bool:
     """True when an error speaks of the store as a whole (full, read-only, away, locked), not of one table."""
     if isinstance(error, (Outage, ConnectionError, TimeoutError)):
         return True
-    if not isinstance(error, (OSError, DeltaError)):
+    if not isinstance(error, OSError):
         return False
-    if isinstance(error, OSError) and error.errno is not None:
+    if error.errno is not None:
         return error.errno in _NUMBERS
     return _says_so(_TREE.sub(": ", str(error)))
 
 
 def may_be_store(error: BaseException) -> bool:
     """True when an error came from below the tables, so that all tables together having it is the store's fault."""
-    return isinstance(error, (OSError, DeltaError, Outage))
+    return isinstance(error, (OSError, Outage))
 
 
 def _says_so(text: str) -> bool:

@@ -11,15 +11,14 @@ import time
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
 
-from distributary.errors import StoreDown
-from distributary.tables import append
-from distributary.tables.append import Mark, Owner
+from distributary.errors.border import TableFault
 from distributary.tables.datafile import DataFile, write_data_file
-from distributary.tables.evolve import Policy, evolve
+from distributary.tables.evolve import Policy
+from distributary.tables.faults import CommitConflict, writing
+from distributary.tables.snapshot import Mark, Owner, Snapshot
 from distributary.tables.store import Store, join
+from distributary.tables.table import Table
 
 UPDATE_ATTEMPTS = 8
 
@@ -74,9 +73,9 @@ def quarantine_uri(state_root: str) -> str:
     return join(state_root, "quarantine")
 
 
-def replay_app(quarantine: DeltaTable) -> str:
+def replay_app(quarantine: Snapshot) -> str:
     """App id of replays in the tables. A new quarantine begins at replay 1 again, and must not look like an old one."""
-    return f"replay-{quarantine.metadata().id}"
+    return f"replay-{quarantine.id}"
 
 
 def write_rejected(
@@ -105,10 +104,8 @@ def write_rejected(
         "replay": pa.nulls(count, pa.int64()),
     }
     columns = [given.get(f.name, rows.column(f.name) if f.name in rows.column_names else None) for f in schema]
-    try:
+    with writing(uri):
         return write_data_file(uri, pa.table(columns, schema=schema), store)
-    except (DeltaError, OSError) as e:
-        raise StoreDown(path=uri, detail=append.in_words(e)) from e
 
 
 def update_rows(
@@ -117,20 +114,17 @@ def update_rows(
     """Set columns of the quarantine's rows with these ids; nothing happens where there is no quarantine.
 
     `values`: column -> SQL expression. `where`: which of the rows (`t`). A run that commits at the same moment makes
-    this try again. Raises DeltaError, OSError.
+    this try again. Raises TableFault, OSError.
     """
     source = pa.table({"id": pa.array(sorted(set(ids)), pa.string())})
     for attempt in range(UPDATE_ATTEMPTS):
-        table = append.open_table(uri, store)
-        if table is None:
-            return
         try:
-            merge = table.merge(source, predicate="t.id = s.id", source_alias="s", target_alias="t")
-            merge.when_matched_update(dict(values), predicate=where).execute()
+            if (table := Snapshot.open(uri, store)) is not None:
+                table.update(source, values, where)
             return
-        except CommitFailedError:
+        except CommitConflict as e:
             if attempt == UPDATE_ATTEMPTS - 1:
-                raise
+                raise TableFault.of(e) from e
             time.sleep(random.uniform(0, 0.1 * 2**attempt))
 
 
@@ -145,20 +139,9 @@ def commit_quarantine(
 ) -> None:
     """Take a batch's files into the quarantine in one commit; nothing happens when the batch's mark is there.
 
-    A replay or rebuild that claims rows at the same time may be first: then it is done again.
-
-    Raises CommitConflict (others were first each time), StoreDown when it cannot be written.
+    A replay or rebuild that claims rows at the same time may be first: then it is done again. Raises StoreDown.
     """
-
-    def commit() -> None:
-        table = append.open_table(uri, store)
-        if table is not None and append.committed_batch(table, stream) >= batch:
-            return
-        found = None if table is None else append.arrow_schema(table)
-        evolution = evolve(found, [schema], Policy(type_change="new_column"))
-        append.commit_append(table, uri, evolution, files, Mark(stream, batch), Owner(pipeline, ""), store)
-
-    try:
-        append.retried(commit)
-    except (DeltaError, OSError) as e:
-        raise StoreDown(path=uri, detail=append.in_words(e)) from e
+    with writing(uri):
+        Table(uri, store, Owner(pipeline, "")).append(
+            schema, files, Mark(stream, batch), Policy(type_change="new_column")
+        )

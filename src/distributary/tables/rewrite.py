@@ -21,25 +21,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
 
-from distributary.tables import append
-from distributary.tables.append import (
-    APP_KEY,
-    BATCH_KEY,
-    WIDENED_KEY,
-    CommitConflict,
-    Mark,
-    Owner,
-    arrow_schema,
-    committed_batch,
-    open_table,
-)
+from distributary.tables.checkpoints import checkpoint_in_turn
 from distributary.tables.commits import commit_text, put_commit, read_commit
 from distributary.tables.datafile import DataFile
-from distributary.tables.evolve import Evolution, types_before, widened_in_words
+from distributary.tables.evolve import widened_in_words
+from distributary.tables.faults import CommitConflict
 from distributary.tables.merge_files import LiveFile, Reader, Writer
+from distributary.tables.snapshot import WIDENED_KEY, Mark, Snapshot
 from distributary.tables.store import Store
 
 PUTS = 50
@@ -50,47 +39,11 @@ SMALL_BYTES = 4 << 20
 Partition = Mapping[str, str]
 
 
-def commit_rows(
-    table: DeltaTable | None,
-    uri: str,
-    evolution: Evolution,
-    files: Sequence[DataFile],
-    mark: Mark,
-    owner: Owner,
-    store: Store,
-    properties: Mapping[str, str] | None = None,
-    *,
-    partition_by: Sequence[str] = (),
-    about: Mapping[str, str] | None = None,
-    within: Callable[[Partition], bool] | None = None,
-) -> int | None:
-    """Take `files` into the table in one marked commit, as `append.commit_append`; where columns get wider, with the
-    table's own files written anew. `within`: the partitions that can hold those columns.
-
-    Returns the version that the commit made, as far as known. Raises CommitConflict, DeltaError, OSError,
-    pa.ArrowException.
-    """
-    if table is None or not evolution.widened:
-        return append.commit_append(
-            table, uri, evolution, files, mark, owner, store, properties, partition_by=partition_by, about=about
-        )
-    before = types_before(arrow_schema(table), evolution.schema)
-    try:
-        if not before.equals(arrow_schema(table)):
-            # A commit of its own, as there: adding a column that is there does nothing.
-            append.add_columns(table, replace(evolution, schema=before))
-    except CommitFailedError as e:
-        raise CommitConflict(str(e)) from e
-    return rewrite_wider(uri, before, evolution.schema, store, mark=mark, added=files, about=about, within=within)
-
-
-def committed_widening(table: DeltaTable, mark: Mark) -> dict[str, str]:
+def committed_widening(table: Snapshot, mark: Mark) -> dict[str, str]:
     """What the commit of `mark` widened, by the log: path -> `int -> bigint`."""
-    for commit in table.history(limit=20):
-        if commit.get(APP_KEY) == mark.app and commit.get(BATCH_KEY) == str(mark.batch):
-            found: dict[str, str] = json.loads(commit.get(WIDENED_KEY) or "{}")
-            return found
-    return {}
+    commit = table.commit_of(mark) or {}
+    found: dict[str, str] = json.loads(commit.get(WIDENED_KEY) or "{}")
+    return found
 
 
 def rewrite_wider(
@@ -110,21 +63,21 @@ def rewrite_wider(
     the commit. `within`: the partitions that can hold a column which changes. Returns the commit's version.
 
     Raises CommitConflict (decide anew: the table is gone, has other columns than `before`, or has taken the batch),
-    pa.ArrowInvalid for a value that the wider type does not hold, DeltaError, OSError.
+    pa.ArrowInvalid for a value that the wider type does not hold, TableFault, OSError.
     """
     work = _Work(uri, before, after, store, within or (lambda _: True))
     for _ in range(PUTS):
-        table = open_table(uri, store)
+        table = Snapshot.open(uri, store)
         if table is None:
             raise CommitConflict(f"{uri} is not there any more")
-        if mark is not None and committed_batch(table, mark.app) >= mark.batch:
+        if mark is not None and table.has(mark):
             raise CommitConflict(f"batch {mark.batch} of {mark.app} is in the table already")
-        if not arrow_schema(table).equals(before):
+        if not table.schema.equals(before):
             raise CommitConflict(f"{uri} has got other columns")
-        version = int(table.version()) + 1
+        version = table.version + 1
         text = work.commit(table, mark, added, about or {})
         if _put(uri, store, version, text):
-            append.checkpoint_in_turn(uri, version, store)
+            checkpoint_in_turn(uri, version, store)
             return version
     raise CommitConflict(f"{uri}: somebody else was first {PUTS} times")
 
@@ -168,11 +121,9 @@ class _Work:
         self._done: list[_Done] = []
         self._wide: set[str] = set()
 
-    def commit(
-        self, table: DeltaTable, mark: Mark | None, added: Sequence[DataFile], about: Mapping[str, Any]
-    ) -> bytes:
+    def commit(self, table: Snapshot, mark: Mark | None, added: Sequence[DataFile], about: Mapping[str, Any]) -> bytes:
         """The commit that makes `table`, as it is open, a table of the wider columns."""
-        partitioned_by = table.metadata().partition_columns
+        partitioned_by = table.partitioned_by
         live = {found.file.path: found for found in live_files(table)}
         self._done = [done for done in self._done if all(old.file.path in live for old in done.old)]
         settled = self._wide | {old.file.path for done in self._done for old in done.old}
@@ -182,7 +133,7 @@ class _Work:
             self._done.append(_Done(together, tuple(self._written(together, reader))))
         removed = [(old.file.path, old.file.size, old.partition) for done in self._done for old in done.old]
         return commit_text(
-            int(table.version()),
+            table.version,
             mark,
             added,
             removed,
@@ -195,7 +146,7 @@ class _Work:
                 **self._said,
                 **about,
             },
-            metadata=metadata_action(table, self._after),
+            metadata=table.metadata_action(self._after),
         )
 
     def _is_narrow(self, live: Live, reader: Reader) -> bool:
@@ -214,24 +165,9 @@ class _Work:
         return (replace(file, partition=together[0].partition) for file in files)
 
 
-def metadata_action(table: DeltaTable, schema: pa.Schema) -> dict[str, Any]:
-    """The `metaData` action that gives the table other columns and leaves all else as it is."""
-    meta = table.metadata()
-    return {
-        "id": meta.id,
-        "name": meta.name,
-        "description": meta.description,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": append.delta_schema(schema).to_json(),
-        "partitionColumns": list(meta.partition_columns),
-        "configuration": dict(meta.configuration),
-        "createdTime": meta.created_time,
-    }
-
-
-def live_files(table: DeltaTable) -> Iterator[Live]:
-    names = table.metadata().partition_columns
-    for row in pa.table(table.get_add_actions()).to_pylist():
+def live_files(table: Snapshot) -> Iterator[Live]:
+    names = table.partitioned_by
+    for row in table.adds(flatten=False).to_pylist():
         rows = row.get("num_records")
         partition = {name: row["partition"][name] for name in names}
         yield Live(LiveFile(row["path"], int(row["size_bytes"]), -1 if rows is None else int(rows), ()), partition)

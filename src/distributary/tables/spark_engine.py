@@ -21,10 +21,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from pyspark.sql.types import StructType
 
 from distributary.names import literal, quoted
-from distributary.tables import append
-from distributary.tables.append import Mark, Owner
 from distributary.tables.evolve import Evolution, Policy, evolve
+from distributary.tables.snapshot import Mark, Snapshot, columns_of
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from distributary.tables.widening import for_spark
 
 WIDENING = "delta.enableTypeWidening"
@@ -39,28 +39,27 @@ class SparkEngine:
         self.spark = spark
         self.store = store
 
-    def prepare(
-        self, uri: str, incoming: Sequence[pa.Schema], policy: Policy, owner: Owner, properties: Mapping[str, str]
-    ) -> pa.Schema:
+    def prepare(self, target: Table, incoming: Sequence[pa.Schema], policy: Policy) -> pa.Schema:
         """Create the table, or widen its columns, so that `incoming` fits; returns the schema rows are to have.
 
         New columns are left to the write itself (mergeSchema). Safe to repeat. Raises SparkEngineError.
         """
-        table = append.open_table(uri, self.store)
-        schema = None if table is None else append.arrow_schema(table)
-        evolution = evolve(schema, incoming, for_spark(policy, table))
+        table = Snapshot.open(target.uri, self.store)
+        evolution = evolve(columns_of(table), incoming, for_spark(policy, table))
         try:
             if table is None:
-                self._create(uri, evolution.schema, owner, properties)
+                self._create(target, evolution.schema)
             else:
-                self._widen(uri, evolution, table.metadata().configuration)
+                self._widen(target.uri, evolution, table.properties)
         except PySparkException as e:
             raise SparkEngineError(first_line(e)) from e
         return evolution.schema
 
-    def _create(self, uri: str, schema: pa.Schema, owner: Owner, properties: Mapping[str, str]) -> None:
-        builder = SparkDeltaTable.createIfNotExists(self.spark).location(uri).comment(owner.text())
-        for key, value in {**_mapping(schema), **properties}.items():
+    def _create(self, target: Table, schema: pa.Schema) -> None:
+        builder = SparkDeltaTable.createIfNotExists(self.spark).location(target.uri)
+        if target.owner is not None:
+            builder = builder.comment(target.owner.text())
+        for key, value in {**_mapping(schema), **target.properties}.items():
             builder = builder.property(key, value)
         builder.addColumns(spark_schema(schema)).execute()
 
@@ -82,8 +81,8 @@ class SparkEngine:
 
         Raises SparkEngineError.
         """
-        table = append.open_table(uri, self.store)
-        if table is not None and append.committed_batch(table, mark.app) >= mark.batch:
+        table = Snapshot.open(uri, self.store)
+        if table is not None and table.has(mark):
             return False
         try:
             (

@@ -23,11 +23,10 @@ from distributary.changes.layout import FIRST_LAYOUT, LAYOUTS, MOVED, PREFIX, WI
 from distributary.changes.reduce import KEY_LEFT, KEY_TAKEN, METADATA, NUMBER
 from distributary.changes.sequence import REPAIR_MARGIN_MS, OrderSettings
 from distributary.names import quoted
-from distributary.tables import append
-from distributary.tables.append import Mark
 from distributary.tables.evolve import Evolution, Slot, evolve
 from distributary.tables.merge import Merged, Target
 from distributary.tables.merge_rows import DELETED, DELETED_AT, Counts, MergeRules
+from distributary.tables.snapshot import Mark, columns_of
 from distributary.tables.spark_engine import SparkEngine, SparkEngineError, first_line
 from distributary.tables.widening import for_spark
 
@@ -69,18 +68,17 @@ def merge_by_spark(
     back with the rows that could not be judged (`Merged.late`). A tombstone counts as updated, unlike with engine
     `task`: Delta's metrics do not tell them apart.
 
-    Raises BegunAnew, SparkEngineError, DeltaError, OSError.
+    Raises BegunAnew, SparkEngineError, TableFault, OSError.
     """
-    uri, table = target.uri, target.table
-    if table is not None and append.committed_batch(table, mark.app) >= mark.batch:
+    uri, table = target.table.uri, target.before
+    if table is not None and table.has(mark):
         return Merged()
-    engine = SparkEngine(spark, target.store)
+    engine = SparkEngine(spark, target.table.store)
     masks = [name for name in rows.columns if name.startswith(UNSAID)]
     whole = _as_merged(rows.drop(*aside), keys, rules, masks)
     brought = to_arrow_schema(whole.drop(*masks).schema, timezone="UTC")
-    schema = None if table is None else append.arrow_schema(table)
-    evolution = evolve(schema, [brought], for_spark(target.policy, table))
-    engine.prepare(uri, [brought], target.policy, target.owner, target.properties)
+    evolution = evolve(columns_of(table), [brought], for_spark(target.policy, table))
+    engine.prepare(target.table, [brought], target.policy)
     source = _fitted(whole, evolution, masks)
     try:
         plain = source.drop(*(name for name in source.columns if name.startswith(UNSAID)))

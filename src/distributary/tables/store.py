@@ -13,6 +13,7 @@ import pyarrow.fs as pafs
 from deltalake.fs import DeltaStorageHandler
 
 from distributary.config import Tables
+from distributary.tables.faults import edge
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Store:
                 file.write(body)
             return
         # deltalake 1.6.6 takes `bytes` only, and pyarrow passes them on only out of a buffer of its own.
-        with self._system(folder).open_output_stream(name, buffer_size=len(body) + 1) as stream:
+        with filesystem(folder, self).open_output_stream(name, buffer_size=len(body) + 1) as stream:
             stream.write(body)
 
     def put_whole(self, folder: str, name: str, body: bytes) -> None:
@@ -53,7 +54,7 @@ class Store:
         try:
             if local is not None:
                 return (local / name).read_bytes()
-            with self._system(folder).open_input_file(name) as file:
+            with filesystem(folder, self).open_input_file(name) as file:
                 return bytes(file.read())
         except FileNotFoundError:
             return None
@@ -63,7 +64,7 @@ class Store:
         local = local_path(folder)
         if local is not None:
             return pa.memory_map(os.fspath(local / name))
-        return self._system(folder).open_input_file(name)
+        return filesystem(folder, self).open_input_file(name)
 
     def delete(self, folder: str, name: str) -> None:
         """Remove the object; nothing happens where there is none. Raises OSError."""
@@ -72,10 +73,16 @@ class Store:
             (local / name).unlink(missing_ok=True)
             return
         with contextlib.suppress(FileNotFoundError):
-            self._system(folder).delete_file(name)
+            filesystem(folder, self).delete_file(name)
 
-    def _system(self, folder: str) -> pafs.FileSystem:
-        return pafs.PyFileSystem(DeltaStorageHandler(engine_uri(folder), dict(self.options)))
+
+@edge()
+def filesystem(uri: str, store: Store) -> pafs.FileSystem:
+    """The folder at `uri`; names in it are relative to it."""
+    local = local_path(uri)
+    if local is not None:
+        return pafs.SubTreeFileSystem(str(local.absolute()), pafs.LocalFileSystem())
+    return pafs.PyFileSystem(DeltaStorageHandler(engine_uri(uri), dict(store.options)))
 
 
 def local_path(uri: str) -> Path | None:

@@ -8,24 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
-from distributary.tables.append import Mark, Owner
 from distributary.tables.commits import OVERWRITE, commit_text, put_commit
 from distributary.tables.datafile import DataFile
-from distributary.tables.rewrite import metadata_action
-from distributary.tables.store import Store
+from distributary.tables.snapshot import Mark, Owner, Snapshot
 
 
-def replace_rows(
-    uri: str, table: DeltaTable, schema: pa.Schema, files: Sequence[DataFile], owner: Owner, mark: Mark, store: Store
-) -> bool:
+def replace_rows(table: Snapshot, schema: pa.Schema, files: Sequence[DataFile], owner: Owner, mark: Mark) -> bool:
     """Commit `files` as the whole table, as the version after `table`'s; False when that is there already.
 
     Raises OSError.
     """
-    metadata = {**metadata_action(table, schema), "description": owner.text()}
-    removed = [(row["path"], row["size_bytes"]) for row in pa.table(table.get_add_actions()).to_pylist()]
+    metadata = {**table.metadata_action(schema), "description": owner.text()}
+    removed = [(row["path"], row["size_bytes"]) for row in table.adds().to_pylist()]
     rows = sum(file.rows for file in files)
-    text = commit_text(table.version(), mark, files, removed, rows=rows, about=OVERWRITE, metadata=metadata)
-    return put_commit(uri, store, table.version() + 1, text)
+    text = commit_text(table.version, mark, files, removed, rows=rows, about=OVERWRITE, metadata=metadata)
+    return put_commit(table.uri, table.store, table.version + 1, text)

@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from distributary.tables.append import Mark, checkpoint_due
+from distributary.tables.checkpoints import checkpoint_due
 from distributary.tables.commits import APPEND, commit_text, is_marked, put_commit, read_commit
 from distributary.tables.datafile import DataFile
 from distributary.tables.put_once import cannot_put_once
+from distributary.tables.snapshot import Mark
 from distributary.tables.store import Store
 
 

@@ -13,15 +13,12 @@ import json
 from collections.abc import Callable, Mapping
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from distributary.names import table_name
-from distributary.tables import append
-from distributary.tables.append import Mark
 from distributary.tables.evolve import Evolution, widenings
+from distributary.tables.snapshot import ROUTES_KEY, Mark, Snapshot
 
 KEY, ROUTE = "_route_key", "_route"
-ROUTES_KEY = append.ROUTES_KEY
 
 Rows = Mapping[str, int]
 """Route -> rows."""
@@ -79,13 +76,11 @@ def about(rows: Rows) -> dict[str, str]:
     return {ROUTES_KEY: json.dumps(rows, ensure_ascii=False, sort_keys=True)}
 
 
-def committed_routes(table: DeltaTable, mark: Mark) -> dict[str, int] | None:
+def committed_routes(table: Snapshot, mark: Mark) -> dict[str, int] | None:
     """Route -> rows that the commit of `mark` wrote; None where the log does not have it any more."""
-    for commit in table.history():
-        if commit.get(append.APP_KEY) == mark.app and commit.get(append.BATCH_KEY) == str(mark.batch):
-            found: dict[str, int] = json.loads(commit.get(ROUTES_KEY, "{}"))
-            return found
-    return None
+    commit = table.commit_of(mark, limit=None)
+    found: dict[str, int] | None = None if commit is None else json.loads(commit.get(ROUTES_KEY, "{}"))
+    return found
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

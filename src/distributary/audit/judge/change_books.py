@@ -16,10 +16,10 @@ from distributary.engine.changes.backlog import parcel_done
 from distributary.engine.changes.names import source_options
 from distributary.errors import Reason
 from distributary.state.ledger import Entry, Ledger, quarantine_files, read_entries
-from distributary.tables import append
 from distributary.tables.files import TableFiles, read_file
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.store import Store, join
+from distributary.tables.table import Table
 
 _TRIES = 5
 _TAKEN = ["path", "size", "etag", "mtime_ms", "attempt", "parcel"]
@@ -58,7 +58,7 @@ class Books:
 
 
 def read_books(config: Pipeline, store: Store) -> Books:
-    """Read again where a batch has finished meanwhile. Raises DeltaError, OSError."""
+    """Read again where a batch has finished meanwhile. Raises TableFault, OSError."""
     for _ in range(_TRIES):
         books = _read_once(config, store)
         newest = Ledger(config.state_root, config.pipeline, store).finished.get(books.stream or "", -1)
@@ -70,14 +70,14 @@ def read_books(config: Pipeline, store: Store) -> Books:
 def _read_once(config: Pipeline, store: Store) -> Books:
     # The marks first: the entries of a batch that is decided meanwhile are then there.
     roots = (join(config.state_root, "ledger"), quarantine_uri(config.state_root))
-    marked = [table for table in (append.open_table(root, store) for root in roots) if table is not None]
+    marked = [table for table in (Table(root, store).open() for root in roots) if table is not None]
     entries = read_entries(config.state_root, store)
     ledger = Ledger(config.state_root, config.pipeline, store, entries)
     newest = ledger.finished.get(ledger.stream or "", -1)
     files: dict[str, Known] = {}
-    table = append.open_table(join(config.state_root, "files"), store)
+    table = Table(join(config.state_root, "files"), store).open()
     if table is not None:
-        rows = table.to_pyarrow_dataset().to_table(columns=_TAKEN).sort_by("attempt").to_pylist()
+        rows = table.dataset().to_table(columns=_TAKEN).sort_by("attempt").to_pylist()
         done, states = parcel_done(ledger), dict[str, set[tuple[int, Any]]]()
         for row in rows:
             states.setdefault(row["path"], set()).add((row["size"], row["etag"] or row["mtime_ms"]))
@@ -85,7 +85,7 @@ def _read_once(config: Pipeline, store: Store) -> Books:
     sources = SourceFiles(files, source_options(config))
     books = Books(config, store, entries, ledger.stream, newest, sources)
     if ledger.stream is not None:
-        books.decided = max((append.committed_batch(table, ledger.stream) for table in marked), default=-1)
+        books.decided = max((table.newest(ledger.stream) for table in marked), default=-1)
     for piece in _quarantined(books):
         for row in piece.to_pylist():
             _set_aside(books, row)
@@ -94,13 +94,13 @@ def _read_once(config: Pipeline, store: Store) -> Books:
 
 def _quarantined(books: Books) -> Iterator[pa.Table]:
     uri = quarantine_uri(books.config.state_root)
-    table = append.open_table(uri, books.store)
+    table = Table(uri, books.store).open()
     if table is not None:
-        yield from TableFiles(table, uri, books.store).read_all(_KEPT)
+        yield from TableFiles(table).read_all(_KEPT)
     # A batch is decided by the ledger; its rows are committed to the quarantine after that.
     own = {e.stream: e for e in books.entries if e.route is None and e.details and e.stream == books.stream}
     for entry in own.values():
-        if table is None or append.committed_batch(table, entry.stream) < entry.batch:
+        if table is None or table.newest(entry.stream) < entry.batch:
             for file in quarantine_files(json.loads(entry.details or "{}")):
                 yield from read_file(uri, file.path, _KEPT, books.store)
 

@@ -20,8 +20,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from distributary.audit.judge.by_key import ByKey
 from distributary.audit.judge.change_books import Books, read_books
@@ -43,14 +41,14 @@ from distributary.audit.judge.values import plain
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import DatastreamSource, Pipeline
 from distributary.config.quantities import milliseconds
-from distributary.errors import StoreUnreadable
 from distributary.errors.border import contained
 from distributary.names import shown
 from distributary.state.ledger import Entry, totals
-from distributary.tables import append
-from distributary.tables.append import Owner
+from distributary.tables.faults import reading
 from distributary.tables.files import TableFiles
-from distributary.tables.store import Store, engine_uri
+from distributary.tables.snapshot import Snapshot
+from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 AT_A_TIME = 4
 STRAY = "+2"
@@ -76,10 +74,8 @@ def verify_changes(config: Pipeline) -> Verification:
     Raises StoreUnreadable, SourceDown.
     """
     store = Store.of(config.tables)
-    try:
+    with reading(config.state_root):
         books = read_books(config, store)
-    except (OSError, DeltaError) as e:
-        raise StoreUnreadable(path=config.state_root, detail=append.in_words(e)) from e
     sums = totals(books.entries)
     routes = sorted(route for route in sums if route is not None)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
@@ -116,7 +112,7 @@ def _judge(books: Books, found: _Checked) -> None:
     if merged is None and said.merged is not None and said.merge_state == "merged" and said.rows_written:
         log.problems.append("the merged table is not there")
     if merged is not None and not found.logged:
-        merged = _finished(books, merged, str(said.merged))
+        merged = _finished(books, merged)
     known = _about(said)
     judged = merged is not None and known is not None and _has_keys(merged, known[1])
     with ByKey() as held:
@@ -133,10 +129,10 @@ def _judge(books: Books, found: _Checked) -> None:
             found.unjudged = judge.unjudged
 
 
-def _own(books: Books, said: Entry, uri: str | None) -> DeltaTable | None:
+def _own(books: Books, said: Entry, uri: str | None) -> Snapshot | None:
     """The table; None where there is none, or another source table was there first: then this one is parked."""
-    table = None if uri is None else append.open_table(uri, books.store)
-    owner = None if table is None else Owner.of(table)
+    table = None if uri is None else Table(uri, books.store).open()
+    owner = None if table is None else table.owner
     return None if owner is not None and (owner.pipeline, owner.route) != (books.config.pipeline, said.route) else table
 
 
@@ -146,14 +142,14 @@ def _about(said: Entry) -> tuple[str, tuple[str, ...]] | None:
     return (str(about["source"][0]), tuple(about["keys"])) if about.get("keys") else None
 
 
-def _has_keys(merged: DeltaTable, keys: Sequence[str]) -> bool:
+def _has_keys(merged: Snapshot, keys: Sequence[str]) -> bool:
     """False for a table that is parked because the source's key has changed."""
-    owner = Owner.of(merged)
+    owner = merged.owner
     return owner is None or not owner.keys or {k.lower() for k in owner.keys} == {k.lower() for k in keys}
 
 
 def _merged_judge(
-    books: Books, said: Entry, known: tuple[str, tuple[str, ...]], merged: DeltaTable, held: ByKey
+    books: Books, said: Entry, known: tuple[str, tuple[str, ...]], merged: Snapshot, held: ByKey
 ) -> MergedJudge:
     config, route = books.config, str(said.route)
     assert isinstance(config.source, DatastreamSource)
@@ -161,9 +157,9 @@ def _merged_judge(
     epochs = config.source.epochs if own is None or own.epochs is None else own.epochs
     repairs = [] if own is None else own.repair_backfills
     order = Order(known[0], sorted(map(milliseconds, epochs)), sorted(map(milliseconds, repairs)))
-    limit = merged.metadata().configuration.get(PURGED)
+    limit = merged.properties.get(PURGED)
     silent = config.tables.dropped_columns == "keep" or bool(own and own.toast_columns)
-    names = payload_names(TableFiles(merged, str(said.merged), books.store), flat=config.tables.metadata_columns)
+    names = payload_names(TableFiles(merged), flat=config.tables.metadata_columns)
     return MergedJudge(Rules(known[1], order, None if limit is None else int(limit), silent), held, names)
 
 
@@ -171,9 +167,9 @@ def _merged_judge(
 
 
 def _read_log(
-    books: Books, said: Entry, table: DeltaTable, log: LogCount, judge: MergedJudge | None, merged: DeltaTable | None
+    books: Books, said: Entry, table: Snapshot, log: LogCount, judge: MergedJudge | None, merged: Snapshot | None
 ) -> None:
-    files = TableFiles(table, str(said.table), books.store)
+    files = TableFiles(table)
     names = payload_names(files, flat=books.config.tables.metadata_columns)
     upto = -1 if merged is None else _committed(books, merged)
     for piece in pieces(files, log.problems):
@@ -187,8 +183,8 @@ def _read_log(
             judge.take_events(_to_merge(books, rows, upto, judge.rules.keys))
 
 
-def _committed(books: Books, merged: DeltaTable) -> int:
-    return max(append.committed_batch(merged, f"{books.stream}{part}") for part in ("", STRAY))
+def _committed(books: Books, merged: Snapshot) -> int:
+    return max(merged.newest(f"{books.stream}{part}") for part in ("", STRAY))
 
 
 def _to_merge(books: Books, rows: Iterator[LogRow], upto: int, keys: Sequence[str]) -> Iterator[Said]:
@@ -215,9 +211,9 @@ def _events_of_files(books: Books, said: Entry, log: LogCount) -> Iterator[Said]
 
 
 def _read_merged(
-    books: Books, said: Entry, merged: DeltaTable, judge: MergedJudge, log: LogCount, table: DeltaTable | None
+    books: Books, said: Entry, merged: Snapshot, judge: MergedJudge, log: LogCount, table: Snapshot | None
 ) -> None:
-    files = TableFiles(merged, str(said.merged), books.store)
+    files = TableFiles(merged)
     for piece in pieces(files, log.problems):
         judge.take_rows(_rows(piece, judge))
     if judge.verdict():
@@ -236,14 +232,14 @@ def _rows(piece: pa.Table, judge: MergedJudge) -> Iterator[tuple[Mapping[str, An
             yield meta or {}, bool(gone), dict(zip(judge.names.columns, one, strict=True))
 
 
-def _look_at_values(books: Books, said: Entry, judge: MergedJudge, table: DeltaTable | None) -> None:
+def _look_at_values(books: Books, said: Entry, judge: MergedJudge, table: Snapshot | None) -> None:
     if table is None:
         for path in sorted(books.sources.known):
             source = None if books.skips(path) else books.sources.open(path)
             if source is not None:
                 judge.look_at(path, ((n, event.payload) for n, (_, event) in source.events.items()))
         return
-    files = TableFiles(table, str(said.table), books.store)
+    files = TableFiles(table)
     names = payload_names(files, flat=books.config.tables.metadata_columns)
     for piece in pieces(files, []):
         held: list[LogRow] = []
@@ -256,13 +252,12 @@ def _look_at_values(books: Books, said: Entry, judge: MergedJudge, table: DeltaT
             judge.look_at(held[0].file or "", ((r.row or 0, r.values) for r in held))
 
 
-def _finished(books: Books, table: DeltaTable, uri: str) -> DeltaTable | None:
+def _finished(books: Books, table: Snapshot) -> Snapshot | None:
     """The table before what no finished batch has merged; None where that is all it holds."""
     while _committed(books, table) > books.newest:
-        if table.version() == 0:
+        if table.version == 0:
             return None
-        options = dict(books.store.options) or None
-        table = DeltaTable(engine_uri(uri), version=table.version() - 1, storage_options=options)
+        table = table.at(table.version - 1)
     return table
 
 

@@ -26,9 +26,9 @@ from distributary.errors import DistributaryError
 from distributary.errors.border import contained
 from distributary.names import shown, table_name
 from distributary.schemas.registry.compile import CompiledSchema, compile_schema, compile_text
-from distributary.tables import append
 from distributary.tables.files import TableFiles
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 SAMPLE = 20
 """Rows of each (route, schema id) in a data file, where not all are compared."""
@@ -175,10 +175,10 @@ class _Judge:
 
     def _rows(self, table: TableCheck) -> Iterator[list[tuple[dict[str, Any], Mapping[str, Any]]]]:
         """(values, origin) of the rows that are to be compared, some thousand at a time."""
-        opened = append.open_table(str(table.table), self.store)
+        opened = Table(str(table.table), self.store).open()
         if opened is None:
             return
-        files, wide = TableFiles(opened, str(table.table), self.store), self.config.layout == "wide"
+        files, wide = TableFiles(opened), self.config.layout == "wide"
         if wide:
             files = files.within(KEY, table_name(table.route))
         for name in files.names:

@@ -12,8 +12,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import SourceDown
 from distributary.sources.kafka import client_security
-from distributary.tables import append
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 TIMEOUT_SEC = 5.0
 READ_SEC = 30.0
@@ -33,7 +33,7 @@ class Records(Protocol):
     whole: bool
 
     def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, tuple[int | None, bytes]]:
-        """(schema id, bytes) of those that are still there. Raises SourceDown, DeltaError, OSError."""
+        """(schema id, bytes) of those that are still there. Raises SourceDown, TableFault, OSError."""
 
 
 class KafkaRecords:
@@ -92,7 +92,7 @@ class BronzeRecords:
     whole = False
 
     def __init__(self, config: Pipeline, store: Store) -> None:
-        self._table = append.open_table(config.bronze_path, store)
+        self._table = Table(config.bronze_path, store).open()
         self._envelope = config.envelope
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class BronzeRecords:
         offsets = pa.array(sorted({p.offset for p in wanted}), pa.int64())
         names = [self._envelope.schema_id, self._envelope.payload]
         route_is: Any = pc.field(self._envelope.route) == route
-        rows = self._table.to_pyarrow_dataset().to_table(
+        rows = self._table.dataset().to_table(
             columns=["topic", "partition", "offset", *names], filter=route_is & pc.field("offset").isin(offsets)
         )
         found = {}

@@ -9,20 +9,19 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from deltalake.exceptions import DeltaError
-
 from distributary.audit.recount import Kept, count_quarantine
 from distributary.audit.status.lag import SourceLag, pipeline_lag
 from distributary.config import Pipeline
-from distributary.errors import Exit, Reason, StoreUnreadable
+from distributary.errors import Exit, Reason
 from distributary.names import shown
 from distributary.state.ledger import Entry, Ledger, is_batch, read_entries, totals
 from distributary.state.shares import current_parts, parts
 from distributary.state.streams import StreamRecord, StreamState, read_streams
 from distributary.supervisor.views import attention_line
-from distributary.tables.append import open_table
+from distributary.tables.faults import reading
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.store import Store, local_path
+from distributary.tables.table import Table
 
 QUARANTINED = "quarantined"
 
@@ -119,13 +118,11 @@ def status(
     Raises StoreUnreadable when its state folder cannot be read; a source that is down is a note.
     """
     store = Store.of(config.tables)
-    try:
+    with reading(config.state_root):
         entries, kept = (books or _books)(config, store)
         running_parts = current_parts(config, store)
         lag = lag_of(config, store)
         streams = _streams(config, store)
-    except (OSError, DeltaError) as e:
-        raise StoreUnreadable(path=config.state_root, detail=f"{type(e).__name__}: {e}") from e
     at = now()
     tables = _tables(entries, kept, at)
     last = max(_last_of_streams(entries), key=lambda e: e.finished_at, default=None)
@@ -162,7 +159,7 @@ def _books(config: Pipeline, store: Store) -> tuple[list[Entry], Kept]:
             return is_batch(stream) or ledger.is_finished(stream, batch)
 
         quarantine = quarantine_uri(part.state_root)
-        kept.add(count_quarantine(open_table(quarantine, store), quarantine, store, entries, done))
+        kept.add(count_quarantine(Table(quarantine, store).open(), quarantine, store, entries, done))
         found += entries
     return found, kept
 

@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
-
 from distributary.config import DatastreamSource, DeltaSource, KafkaSource, Pipeline
 from distributary.engine.changes.backlog import parcel_done
 from distributary.engine.changes.planned import look, strays_left
@@ -28,8 +25,9 @@ from distributary.sources.unread import Unknown, unread
 from distributary.state.checkpoint import last_committed, read_offsets
 from distributary.state.ledger import Ledger
 from distributary.state.shares import current_streams
-from distributary.tables import append
-from distributary.tables.store import Store, engine_uri
+from distributary.tables.snapshot import Snapshot
+from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 
 @dataclass(frozen=True)
@@ -57,12 +55,8 @@ class Asked:
         return found
 
     def unread(self, source: DeltaSource, read: Mapping[str, Any] | None, column: str | None) -> Counter[str | None]:
-        """Raises Unknown, DeltaError, OSError."""
-
-        def opened() -> DeltaTable:
-            return DeltaTable(engine_uri(source.path), storage_options=dict(self.store.options) or None)
-
-        table = self._once(f"table {source.path}", opened)
+        """Raises Unknown, TableFault, OSError."""
+        table = self._once(f"table {source.path}", lambda: Snapshot(source.path, self.store))
         # Streams per route are often at one and the same place.
         place = f"unread {source.path} {column} {json.dumps(read, sort_keys=True)}"
         found: Counter[str | None] = self._once(place, lambda: unread(source, table, read, self.store, column))
@@ -85,7 +79,7 @@ def pipeline_lag(config: Pipeline, store: Store) -> SourceLag:
     if config.layout != "two_hop":
         return slowest(source_lag(stream, store, asked) for stream in streams)
     first = source_lag(first_hop(config), store, asked)
-    if append.open_table(config.bronze_path, store) is None:
+    if Table(config.bronze_path, store).open() is None:
         return first
     lags = [source_lag(stream, store, asked) for stream in streams]
     second = _together(lags, sum) if any(stream.route_key for stream in streams) else slowest(lags)
@@ -113,7 +107,7 @@ def source_lag(config: Pipeline, store: Store, asked: Asked | None = None) -> So
         if isinstance(config.source, DatastreamSource):
             return _files_lag(config, store, read_version(read))
         return _delta_lag(config.source, read, asked)
-    except (SourceDown, SourceMissing, DeltaError, OSError) as e:
+    except (SourceDown, SourceMissing, OSError) as e:
         return SourceLag(note=f"the source cannot be asked: {e}")
 
 

@@ -24,11 +24,9 @@ from distributary.engine.changes.tasks import run_deliver, run_merges
 from distributary.engine.packing import ChunkRef, Packing, pack
 from distributary.errors import StoreDown
 from distributary.errors.border import contained
-from distributary.tables import append
-from distributary.tables.append import Owner
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution, evolve
-from distributary.tables.rewrite import commit_rows
+from distributary.tables.snapshot import columns_of
 from distributary.tables.widening import said_of, settled
 
 GZIP_GROWTH = 8
@@ -154,25 +152,24 @@ class Attempt:
 
     def _commit(self, outcome: ChangeOutcome, orders: ChangeOrders) -> None:
         """One commit for the files of many tasks, or of a table that only Spark may write."""
-        owner = Owner(orders.pipeline, outcome.route)
-        table = append.open_owned(outcome.table, owner, orders.store)
-        if table is not None and append.committed_batch(table, orders.app) >= orders.batch:
+        target = orders.target(outcome.table, outcome.route)
+        table = target.open()
+        if table is not None and table.has(orders.mark):
             outcome.state = "replayed"
-            committed = append.committed_rows(table, orders.mark)
+            committed = table.rows_of(orders.mark)
             if committed is not None:
                 outcome.changed, outcome.rows_written = committed != outcome.rows_written, committed
             return
         if not outcome.files:
             outcome.state = "empty"
             return
-        found = None if table is None else append.arrow_schema(table)
+        found = columns_of(table)
         if outcome.files_at != outcome.table:
             evolution = self._evolution(found, [outcome], orders)
             self.by_spark.append(outcome, evolution, orders)
         else:
             evolution = settled(table, schema_of(outcome))
-            properties = orders.named.tables.properties
-            commit_rows(table, outcome.table, evolution, outcome.files, orders.mark, owner, orders.store, properties)
+            target.commit(table, evolution, outcome.files, orders.mark)
         outcome.state, outcome.created, outcome.evolved = "written", table is None, evolution.changed
         outcome.widened = said_of(table, evolution)
 

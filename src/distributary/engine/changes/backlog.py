@@ -16,8 +16,8 @@ from distributary.sources.file_ledger import after_parcel, read_version
 from distributary.sources.listing import place
 from distributary.state.checkpoint import last_committed, read_offsets
 from distributary.state.ledger import Ledger
-from distributary.tables import append
 from distributary.tables.store import Store, join
+from distributary.tables.table import Table
 
 MARGIN_MS = 3_600_000
 """A change can carry an earlier time than its folder: that of its statement's start."""
@@ -28,10 +28,10 @@ def oldest_waiting_ms(config: Pipeline, store: Store) -> int | None:
     """The source time (ms) before which no event is that waits in a file; 0 where a folder does not say; None where no
     file waits. Lists the whole source.
 
-    Raises SourceDown, SourceMissing, DeltaError, OSError.
+    Raises SourceDown, SourceMissing, TableFault, OSError.
     """
     folders = {ref.folder for ref in waiting_files(config, store)}
-    table = append.open_table(join(config.state_root, "files"), store)
+    table = Table(join(config.state_root, "files"), store).open()
     if table is not None:
         given = after_parcel(table, parcel_done(Ledger(config.state_root, config.pipeline, store)), ["folder"])
         folders.update(given.column("folder").to_pylist())

@@ -13,8 +13,6 @@ from distributary.engine.changes.joining import source_of
 from distributary.engine.changes.merging import horizon, of_one_log, take_merged
 from distributary.engine.changes.orders import ORIGIN, ChangeOrders, ChangeOutcome
 from distributary.names import quoted
-from distributary.tables import append
-from distributary.tables.append import Owner
 from distributary.tables.evolve import Evolution
 from distributary.tables.merge import Target
 from distributary.tables.spark_engine import SparkEngine, spark_ended, spark_schema
@@ -34,9 +32,8 @@ class BySpark:
     def append(self, outcome: ChangeOutcome, evolution: Evolution, orders: ChangeOrders) -> None:
         """Append an outcome's files to its log table. Raises SparkEngineError for what Spark refuses."""
         outcome.by_spark = True
-        owner = Owner(orders.pipeline, outcome.route)
         policy = orders.named.policy(outcome.route)
-        schema = self.engine.prepare(outcome.table, [evolution.schema], policy, owner, orders.named.tables.properties)
+        schema = self.engine.prepare(orders.target(outcome.table, outcome.route), [evolution.schema], policy)
         rows = _read(self.spark, [join(outcome.files_at, f.path) for f in outcome.files])
         names = set(rows.columns)
         known = spark_schema(schema)
@@ -48,11 +45,10 @@ class BySpark:
         uri, named = merged.merged, orders.named
         assert uri is not None
         merged.by_spark = True
-        owner = Owner(orders.pipeline, merged.route, merged.keys)
+        place = orders.target(uri, merged.route, merged.keys)
         try:
-            table = append.open_owned(uri, owner, orders.store)
-            policy, properties = named.policy(merged.route), named.tables.properties
-            target = Target(uri, table, owner, orders.store, policy, properties)
+            table = place.open()
+            target = Target(place, table, named.policy(merged.route))
             session = self._merge_session()
             rows = _read(session, [join(orders.parts, f.path) for f in merged.merge_files])
             rules = named.rules(source_of(merged), horizon(table))

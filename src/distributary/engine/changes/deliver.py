@@ -20,9 +20,9 @@ from distributary.engine.changes.orders import ChangeOrders, ChangeOutcome, Seen
 from distributary.engine.changes.read import read_files
 from distributary.engine.changes.rejected import count_reasons, rejected_events, without
 from distributary.errors import Reason
-from distributary.tables import append
 from distributary.tables.datafile import DataFile
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, write_rejected
+from distributary.tables.table import Table
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def deliver_route(events: RouteEvents, orders: ChangeOrders) -> tuple[ChangeOutc
         order = orders.order(route)
         if order.log == "parked":
             raise _Parked(order.why)
-        if order.no_table and append.open_table(outcome.table, orders.store) is None:
+        if order.no_table and Table(outcome.table, orders.store).open() is None:
             return outcome, [
                 rejected_events(route, origins(events, orders.batch), Reason.TOO_MANY_ROUTES, order.no_table)
             ]

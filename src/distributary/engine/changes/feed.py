@@ -7,8 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-from deltalake.exceptions import DeltaError
-
 from distributary.config import DatastreamSource, Pipeline
 from distributary.config.quantities import moment
 from distributary.engine.changes.merges import Merges
@@ -16,11 +14,12 @@ from distributary.engine.changes.micro_batch import Changes
 from distributary.engine.changes.planned import strays_left
 from distributary.engine.changes.retries import Aside
 from distributary.engine.replay import ReplayReport
-from distributary.errors import Reason, StoreDown
+from distributary.errors import Reason
 from distributary.sources.file_ledger import FileLedger
 from distributary.sources.listing import Round
 from distributary.sources.watch import Watch, open_tree
 from distributary.state.ledger import Ledger
+from distributary.tables.faults import writing
 
 FIRST_RETRY_SEC = 60.0
 LONGEST_RETRY_SEC = 3600.0
@@ -115,11 +114,9 @@ class Feed:
     def retry_files(self) -> int:
         """Try files again that could not be read, with growing rests; how many. Raises StoreDown."""
         now = self._clock()
-        try:
+        with writing(self.changes.quarantine):
             unreadable = f"level = 'file' OR reason = '{Reason.FILE_BROKEN}'"
             broken = {row.file for row in self.changes.kept.open_rows(unreadable)}
-        except (DeltaError, OSError) as e:
-            raise StoreDown(path=self.changes.quarantine, detail=str(e)) from e
         due = []
         for path in sorted(broken):
             tries, at = self._retries.setdefault(path, (0, now + FIRST_RETRY_SEC))
@@ -134,10 +131,8 @@ class Feed:
         """Give the files of what is kept aside to the stream once more, of one route or of all; and merge what waits
         for a merged table that rests. The next batches bring the events in. Raises StoreDown."""
         report = ReplayReport()
-        try:
+        with writing(self.changes.quarantine):
             rows = self._wanted(route, reasons)
-        except (DeltaError, OSError) as e:
-            raise StoreDown(path=self.changes.quarantine, detail=str(e)) from e
         for row in rows:
             report.left[row.route or ""] = report.left.get(row.route or "", 0) + 1
         report.coming = {row.route for row in rows if row.route}
@@ -148,7 +143,7 @@ class Feed:
         return report
 
     def routes(self, reason: Reason) -> set[str]:
-        """Routes of the events that are kept aside for `reason`. Raises DeltaError, OSError."""
+        """Routes of the events that are kept aside for `reason`. Raises TableFault, OSError."""
         return {row.route for row in self.changes.kept.open_rows(f"reason = '{reason.value}'") if row.route}
 
     def _wanted(self, route: str | None, reasons: Collection[Reason] | None) -> list[Aside]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from distributary import __version__
 from distributary.engine.changes.fitting import Fitted, RouteEvents, fit
 from distributary.engine.changes.orders import ChangeOrders, ChangeOutcome, RouteOrder
 from distributary.errors import ReplayMismatch
-from distributary.tables import append
-from distributary.tables.append import Owner
 from distributary.tables.datafile import write_data_file
+from distributary.tables.engines import why_spark
 from distributary.tables.merge_rows import DELETED, DELETED_AT
-from distributary.tables.rewrite import commit_rows, committed_widening
+from distributary.tables.rewrite import committed_widening
+from distributary.tables.snapshot import Snapshot, columns_of
+from distributary.tables.table import retried
 from distributary.tables.tip import Tip, append_on_tip
-from distributary.tables.widening import growing, in_place, said_of
+from distributary.tables.widening import growing, said_of
 
 FILE_ROWS = 500_000
 """Rows of one data file at most."""
@@ -24,9 +24,9 @@ FILE_ROWS = 500_000
 def append_events(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: ChangeOutcome) -> Fitted:
     """Append the events to the table at `uri`, once per mark; the rows that are in it now and those that may not be.
 
-    Raises CommitConflict (other writers were first each time), TableCollision, ReplayMismatch, DeltaError, OSError.
+    Raises CommitConflict (other writers were first each time), TableCollision, ReplayMismatch, TableFault, OSError.
     """
-    return append.retried(lambda: _append(events, uri, orders, outcome))
+    return retried(lambda: _append(events, uri, orders, outcome))
 
 
 def _append(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: ChangeOutcome) -> Fitted:
@@ -44,9 +44,9 @@ def write_files(
     `keep` False: not even that, the caller merges them from memory.
     """
     schema, table = order.schema, None
-    if schema is None and (table := _open(events, outcome.table, orders)) is not None:
-        schema = payload_schema(append.arrow_schema(table))
-    fitted = _fit(events, schema, orders, table, outcome.table)
+    if schema is None and (table := orders.target(outcome.table, events.source.route).open()) is not None:
+        schema = payload_schema(table.schema)
+    fitted = _fit(events, schema, orders, table)
     outcome.rows_written = fitted.table.num_rows
     if not keep:
         return fitted
@@ -77,21 +77,20 @@ def _on_tip(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: Change
 
 
 def _opened(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: ChangeOutcome) -> Fitted:
-    table = _open(events, uri, orders)
-    fitted = _fit(events, None if table is None else append.arrow_schema(table), orders, table, uri)
     route = events.source.route
-    outcome.why_spark = append.why_spark(table, orders.named.tables, route)
-    if in_place(orders.named.policy(route), table):
-        outcome.why_spark = outcome.why_spark or widening(fitted)
+    target = orders.target(uri, route)
+    table = target.open()
+    fitted = _fit(events, columns_of(table), orders, table)
+    outcome.why_spark = why_spark(table, orders.named.tables, route, fitted.evolution)
     if outcome.why_spark:
         # The rows wait in files of ours until Spark has appended them.
         return write_files(events, orders.parts, orders, outcome, RouteOrder(schema=fitted.evolution.schema))
     rows = fitted.table.num_rows
-    if table is not None and append.committed_batch(table, orders.app) >= orders.batch:
+    if table is not None and table.has(orders.mark):
         grown = any(part.changed for part in events.parts)
         outcome.state, outcome.rows_written = (
             "replayed",
-            _replayed(append.committed_rows(table, orders.mark), rows, uri, orders, grown),
+            _replayed(table.rows_of(orders.mark), rows, uri, orders, grown),
         )
         outcome.changed, outcome.widened = outcome.rows_written != rows, committed_widening(table, orders.mark)
         outcome.rows_in -= max(0, rows - outcome.rows_written)
@@ -99,10 +98,7 @@ def _opened(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: Change
     if not rows:
         return fitted
     files = [write_data_file(uri, piece, orders.store) for piece in _pieces(fitted.table)]
-    owner = Owner(orders.pipeline, route)
-    version = commit_rows(
-        table, uri, fitted.evolution, files, orders.mark, owner, orders.store, orders.named.tables.properties
-    )
+    version = target.commit(table, fitted.evolution, files, orders.mark)
     outcome.state, outcome.rows_written = "written", rows
     outcome.created, outcome.evolved = table is None, fitted.evolution.changed
     outcome.widened = said_of(table, fitted.evolution)
@@ -127,23 +123,12 @@ def payload_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([f for f in schema if f.name not in (DELETED, DELETED_AT)])
 
 
-def _open(events: RouteEvents, uri: str, orders: ChangeOrders) -> DeltaTable | None:
-    return append.open_owned(uri, Owner(orders.pipeline, events.source.route), orders.store)
-
-
-def _fit(
-    events: RouteEvents, schema: pa.Schema | None, orders: ChangeOrders, table: DeltaTable | None = None, uri: str = ""
-) -> Fitted:
-    """`table`: as it is open at `uri`; without it, no column that is there gets another type."""
+def _fit(events: RouteEvents, schema: pa.Schema | None, orders: ChangeOrders, table: Snapshot | None = None) -> Fitted:
+    """`table`: as it is open; without it, no column that is there gets another type."""
     named, route = orders.named, events.source.route
     flat, keys, policy = named.tables.metadata_columns, named.own(route).keys, named.policy(route)
-    grow = growing(table, policy, uri, orders.store)
+    grow = growing(table, policy)
     return fit(events, schema, policy, orders.batch, flat=flat, keys=keys, grow=grow)
-
-
-def widening(fitted: Fitted) -> str | None:
-    """Why Spark must write these rows: columns that get wider, in words."""
-    return fitted.evolution.widening
 
 
 def _pieces(rows: pa.Table) -> list[pa.Table]:

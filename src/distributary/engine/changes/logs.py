@@ -7,13 +7,12 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from distributary.engine.changes.orders import ORIGIN
-from distributary.tables.files import filesystem
+from distributary.tables.files import open_parquet
 from distributary.tables.merge_rows import fitted
-from distributary.tables.store import Store
+from distributary.tables.snapshot import Snapshot
+from distributary.tables.store import Store, filesystem
 
 PIECE_ROWS = 1 << 17
 RECONCILED = "reconcile:"
@@ -30,9 +29,7 @@ def log_rows(
     system = filesystem(uri, store)
     for name in names:
         with system.open_input_file(name) as opened:
-            for batch in pq.ParquetFile(opened, coerce_int96_timestamp_unit="us").iter_batches(
-                PIECE_ROWS, use_threads=False
-            ):
+            for batch in open_parquet(opened).iter_batches(PIECE_ROWS, use_threads=False):
                 rows = pa.Table.from_batches([batch])
                 rows = fitted(rows, schema) if schema is not None else plain(rows)
                 wanted = _wanted(rows, after, upto)
@@ -40,9 +37,9 @@ def log_rows(
                     yield wanted
 
 
-def files_of(log: DeltaTable, first: int) -> dict[str, int]:
+def files_of(log: Snapshot, first: int) -> dict[str, int]:
     """Files of a log table that may hold rows of batches from `first` on, by their statistics: name -> bytes."""
-    found = pa.table(log.get_add_actions(flatten=True))
+    found = log.adds()
     newest = f"max.{ORIGIN}.batch"
     if newest in found.column_names:
         found = found.filter(pc.greater_equal(pc.fill_null(found.column(newest), first), first))
@@ -50,9 +47,9 @@ def files_of(log: DeltaTable, first: int) -> dict[str, int]:
     return {unquote(path): size for path, size in zip(paths, sizes, strict=True)}
 
 
-def bytes_of(table: DeltaTable) -> int:
+def bytes_of(table: Snapshot) -> int:
     """Bytes of a table's data files."""
-    return sum(pa.table(table.get_add_actions()).column("size_bytes").to_pylist())
+    return sum(table.adds().column("size_bytes").to_pylist())
 
 
 def _wanted(rows: pa.Table, after: int, upto: int | None) -> pa.Table:

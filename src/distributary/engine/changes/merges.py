@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deltalake.exceptions import DeltaError
-
 from distributary.config import Pipeline
 from distributary.engine.changes.gather import shares_of
 from distributary.engine.changes.keys import key_columns, key_types
@@ -24,8 +22,9 @@ from distributary.engine.changes.orders import ChangeOrders, ChangeOutcome
 from distributary.engine.changes.tasks import run_merges
 from distributary.errors import StoreDown
 from distributary.state.ledger import MERGE, Entry, Ledger, rests_until
-from distributary.tables import append
+from distributary.tables.faults import writing
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, write_rejected
+from distributary.tables.table import Table
 
 
 @dataclass(frozen=True)
@@ -80,10 +79,8 @@ class Merges:
             return {}
         if routes is None:
             self._last = self._clock()
-        try:
+        with writing(self.config.state_root):
             return self._merge(due, stream)
-        except (OSError, DeltaError) as e:
-            raise StoreDown(path=self.config.state_root, detail=append.in_words(e)) from e
 
     def _merge(self, routes: list[str], stream: str) -> dict[str, str | None]:
         orders = self.changes.orders(stream, self.ledger.finished[stream], {})
@@ -120,16 +117,16 @@ class Merges:
         """The files of the route's log that hold batches which its merged table does not have."""
         named, store = self.changes.named, self.changes.store
         uri, merged = named.log(behind.source), named.merged(behind.source)
-        log = None if uri is None else append.open_table(uri, store)
+        log = None if uri is None else Table(uri, store).open()
         if uri is None or merged is None or log is None:
             return MergeWork(behind.source, behind.keys, "", (), -1)
-        table = append.open_table(merged, store)
-        after = -1 if table is None or behind.anew else append.committed_batch(table, stream)
+        table = Table(merged, store).open()
+        after = -1 if table is None or behind.anew else table.newest(stream)
         upto = self.ledger.finished[stream]
         files = files_of(log, after + 1)
         brought = tuple(self.changes.brought.get(route, {}).items())
         shares = shares_of(sum(files.values()))
-        columns = append.arrow_schema(log)
+        columns = log.schema
         keys = key_columns(columns.names, behind.keys)
         types = key_types(columns, keys)
         return MergeWork(behind.source, keys, uri, tuple(files), upto, after, brought, shares, types)

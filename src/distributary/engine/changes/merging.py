@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from distributary.changes.anew import BegunAnew
 from distributary.changes.model import SourceTable
@@ -28,12 +27,13 @@ from distributary.engine.changes.orphans import resolve, split
 from distributary.engine.changes.rejected import rejected_events
 from distributary.engine.changes.unjudged import unjudged
 from distributary.errors import KeysChanged, KeyTypeChanged, LogBegunAnew, Reason
-from distributary.tables import append
-from distributary.tables.append import Mark, Owner
 from distributary.tables.datafile import write_data_file
+from distributary.tables.engines import by_settings, spark_needed
 from distributary.tables.evolve import common_type, widened_in_words
-from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows, why_spark
+from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
 from distributary.tables.rewrite import rewrite_wider
+from distributary.tables.snapshot import Mark, Snapshot
+from distributary.tables.table import Table, retried
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def merge_now(
 ) -> None:
     """Merge what a task holds of a route, or say why not now.
 
-    Raises KeysChanged, TableCollision, CommitConflict, DeltaError, OSError.
+    Raises KeysChanged, TableCollision, CommitConflict, TableFault, OSError.
     """
     order = orders.order(events.source.route)
     if outcome.merged is None:
@@ -91,10 +91,10 @@ def merge_now(
 def merge(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> None:
     """Reduce `rows` (columns of a log table) and merge them; enters what was done into `outcome`.
 
-    Raises KeysChanged, LogBegunAnew, TableCollision, CommitConflict, DeltaError, OSError.
+    Raises KeysChanged, LogBegunAnew, TableCollision, CommitConflict, TableFault, OSError.
     """
     with of_one_log(source.route, outcome.merged or ""):
-        append.retried(lambda: _merge(source, rows, orders, outcome, mark))
+        retried(lambda: _merge(source, rows, orders, outcome, mark))
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def _on_tip(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: 
     route, named = source.route, orders.named
     tip = orders.merge_tips.get(route)
     # Events that wait for another one look for it in the table.
-    if tip is None or orders.waiting.get(route) or named.why_spark(route) is not None:
+    if tip is None or orders.waiting.get(route) or by_settings(named.tables, route) is not None:
         return False
     types = key_types(rows.schema, outcome.keys, tip.arrow_schema())
     if not _hold(tip.arrow_schema(), types):
@@ -130,8 +130,7 @@ def _on_tip(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: 
     rules = named.rules(source, tip.horizon)
     reduced = reduce_rows(rows, outcome.keys, rules.order, rules.gaps(absent(rows, outcome.brought)))
     outcome.seconds["reduce"] = time.monotonic() - started
-    owner = Owner(orders.pipeline, route, outcome.keys)
-    target = Target(outcome.merged, None, owner, orders.store, named.policy(route), named.tables.properties)
+    target = Target(orders.target(outcome.merged, route, outcome.keys), None, named.policy(route))
     merged = merge_on_tip(target, tip, _plain(reduced), outcome.keys, rules, mark)
     if merged is None or merged.why_spark is not None:
         return False
@@ -147,21 +146,21 @@ def _plain(reduced: Reduced) -> Reduced:
 def _opened(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> None:
     uri, route, named = outcome.merged, source.route, orders.named
     assert uri is not None
-    owner = Owner(orders.pipeline, route, outcome.keys)
-    table = append.open_owned(uri, owner, orders.store)
+    place = orders.target(uri, route, outcome.keys)
+    table = place.open()
     _check_keys(uri, route, table, outcome.keys)
-    table, types = _with_wider_keys(uri, route, table, rows.schema, orders, outcome)
+    table, types = _with_wider_keys(place, route, table, rows.schema, orders, outcome)
     rules = named.rules(source, horizon(table))
     started = time.monotonic()
     events = _identified(source, whole(rows, types), table, orders, outcome)
     reduced = reduce_rows(events, outcome.keys, rules.order, rules.gaps(absent(events, outcome.brought)))
     outcome.seconds["reduce"] = time.monotonic() - started
-    if table is not None and append.committed_batch(table, mark.app) >= mark.batch:
+    if table is not None and table.has(mark):
         outcome.merge_state = "merged"
-        _set_aside(outcome, unjudged(reduced.rows, outcome.keys, rules.horizon, table, uri, orders.store))
+        _set_aside(outcome, unjudged(reduced.rows, outcome.keys, rules.horizon, table))
         return
-    target = Target(uri, table, owner, orders.store, named.policy(route), named.tables.properties)
-    if (why := named.why_spark(route)) is None:
+    if (why := by_settings(named.tables, route)) is None:
+        target = Target(place, table, named.policy(route))
         merged = merge_rows(target, _plain(reduced), outcome.keys, rules, mark)
         why = merged.why_spark
     if why is not None:
@@ -177,34 +176,33 @@ def _hold(merged: pa.Schema, types: KeyTypes) -> bool:
 
 
 def _with_wider_keys(
-    uri: str, route: str, table: DeltaTable | None, rows: pa.Schema, orders: ChangeOrders, outcome: ChangeOutcome
-) -> tuple[DeltaTable | None, KeyTypes]:
+    place: Table, route: str, table: Snapshot | None, rows: pa.Schema, orders: ChangeOrders, outcome: ChangeOutcome
+) -> tuple[Snapshot | None, KeyTypes]:
     """The merged table with key columns that hold the keys of `rows` too, and the types of these.
 
-    Raises KeyTypeChanged, CommitConflict, DeltaError, OSError.
+    Raises KeyTypeChanged, CommitConflict, TableFault, OSError.
     """
     if table is None:
         return None, key_types(rows, outcome.keys)
-    before = append.arrow_schema(table)
+    before = table.schema
     types = key_types(rows, outcome.keys, before)
     if _hold(before, types):
         return table, types
-    named, policy = orders.named, orders.named.policy(route)
-    owner = Owner(orders.pipeline, route, outcome.keys)
-    why = named.why_spark(route) or why_spark(table, Target(uri, table, owner, orders.store, policy))
+    policy = orders.named.policy(route)
+    why = by_settings(orders.named.tables, route) or spark_needed(table, removes=True)
     if why is None:
         after = with_types(before, types)
-        rewrite_wider(uri, before, after, orders.store)
+        rewrite_wider(place.uri, before, after, orders.store)
         outcome.widened = {**outcome.widened, **widened_in_words(before, after)}
-        return append.open_owned(uri, owner, orders.store), types
+        return place.open(), types
     for key, kind in types.items():
         known = before.field(key).type if key in before.names else kind
         if common_type(known, kind) is None or policy.type_change != "widen" or not policy.can_widen:
             remedy = f"distributary resync FILE --route {route}"
-            if append.spark_needed(table):
+            if spark_needed(table):
                 remedy = f"remove the table, then {remedy}"
             raise KeyTypeChanged(
-                route=route, table=uri, column=key, known=str(known), needed=str(kind), why=why, remedy=remedy
+                route=route, table=place.uri, column=key, known=str(known), needed=str(kind), why=why, remedy=remedy
             )
     return table, types
 
@@ -240,7 +238,7 @@ UNSAID = "_unsaid_"
 
 
 def _identified(
-    source: SourceTable, rows: pa.Table, table: DeltaTable | None, orders: ChangeOrders, outcome: ChangeOutcome
+    source: SourceTable, rows: pa.Table, table: Snapshot | None, orders: ChangeOrders, outcome: ChangeOutcome
 ) -> pa.Table:
     """Rows that all have a key: deletes by ROWID get theirs, those of earlier batches too; who finds none waits."""
     waiting = orders.waiting.get(source.route, ())
@@ -253,9 +251,9 @@ def _identified(
         orphans = pa.concat_tables([orphans, *held], promote_options="permissive").select(rows.column_names)
     if not orphans.num_rows:
         return rows
-    places = [(uri, found) for uri, found in ((outcome.merged, table), _log_of(source, orders)) if uri and found]
+    places = [found for found in (table, _log_of(source, orders)) if found is not None]
     order = pa.array(range(orphans.num_rows), pa.int64())
-    found, left = resolve(orphans.append_column("_n", order), rows, outcome.keys, places, orders.store)
+    found, left = resolve(orphans.append_column("_n", order), rows, outcome.keys, places)
     numbers = set(found.column("_n").to_pylist())
     outcome.resolved = [waiting[n - new][0] for n in numbers if n >= new]
     if left.num_rows and (unknown := left.filter(pc.less(left.column("_n"), new))).num_rows:
@@ -264,9 +262,9 @@ def _identified(
     return pa.concat_tables([rows, found.drop_columns(["_n"])])
 
 
-def _log_of(source: SourceTable, orders: ChangeOrders) -> tuple[str | None, DeltaTable | None]:
+def _log_of(source: SourceTable, orders: ChangeOrders) -> Snapshot | None:
     uri = orders.named.log(source)
-    return uri, None if uri is None else append.open_table(uri, orders.store)
+    return None if uri is None else Table(uri, orders.store).open()
 
 
 def _late(route: str, rows: pa.Table, reason: Reason, detail: str) -> pa.Table:
@@ -359,9 +357,9 @@ def _gathered(work: MergeWork, pieces: Iterator[pa.Table], orders: ChangeOrders)
     return pa.concat_tables(found, promote_options="permissive") if found else None
 
 
-def _check_keys(uri: str, route: str, table: DeltaTable | None, keys: tuple[str, ...]) -> None:
+def _check_keys(uri: str, route: str, table: Snapshot | None, keys: tuple[str, ...]) -> None:
     """Raises KeysChanged when the table's rows are told apart by other columns."""
-    known = Owner.of(table) if table is not None else None
+    known = table.owner if table is not None else None
     if known is not None and known.keys and set(known.keys) != set(keys):
         raise KeysChanged(route=route, table=uri, known=", ".join(known.keys), found=", ".join(keys))
 
@@ -370,9 +368,9 @@ HORIZON = "distributary.purgedUntil"
 """Table property: source time in ms up to which tombstones have been removed."""
 
 
-def horizon(table: DeltaTable | None) -> int | None:
+def horizon(table: Snapshot | None) -> int | None:
     """Source time (ms) before which an event of an unknown key cannot be judged."""
-    text = None if table is None else table.metadata().configuration.get(HORIZON)
+    text = None if table is None else table.properties.get(HORIZON)
     return None if text is None else int(text)
 
 

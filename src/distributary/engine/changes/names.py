@@ -10,10 +10,10 @@ from distributary.config import DatastreamSource, Pipeline, Tables
 from distributary.config.quantities import milliseconds
 from distributary.config.writing import RouteOverride
 from distributary.names import pattern_name
+from distributary.tables.engines import policy_of
 from distributary.tables.evolve import Policy
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.store import join
-from distributary.tables.widening import policy_of
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,6 @@ class Named:
             source.kind.value,
             round(self.restart_margin * 1000),
         )
-
-    def why_spark(self, route: str) -> str | None:
-        """Why Spark is to merge this route, by the settings alone."""
-        return "tables.engine" if self.tables.for_route(route)[0] == "spark" else None
 
     def rules(self, source: SourceTable, horizon: int | None) -> MergeRules:
         tables = self.tables

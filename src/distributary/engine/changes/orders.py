@@ -14,10 +14,11 @@ from distributary.engine.changes.names import Named
 from distributary.engine.messages.orders import Outcome
 from distributary.errors import LogBegunAnew
 from distributary.errors.border import contained
-from distributary.tables.append import Mark
 from distributary.tables.datafile import DataFile
 from distributary.tables.merge_tip import MergeTip
+from distributary.tables.snapshot import Mark, Owner
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from distributary.tables.tip import Tip
 
 ORIGIN = "_origin"
@@ -115,6 +116,10 @@ class ChangeOrders:
     @property
     def mark(self) -> Mark:
         return Mark(self.app, self.batch)
+
+    def target(self, uri: str, route: str, keys: Sequence[str] = ()) -> Table:
+        """A table of the route, as it must be: its log, or with `keys` its merged one."""
+        return Table(uri, self.store, Owner(self.pipeline, route, tuple(keys)), self.named.tables.properties)
 
     def order(self, route: str) -> RouteOrder:
         return self.routes.get(route, RouteOrder())

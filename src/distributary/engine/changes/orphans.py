@@ -12,14 +12,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from distributary.changes.key_text import in_type
 from distributary.changes.model import METADATA
 from distributary.engine.changes.keys import key_types, paths_of, whole
-from distributary.tables import append
 from distributary.tables.files import TableFiles
-from distributary.tables.store import Store
+from distributary.tables.snapshot import Snapshot
 
 _ROW_ID, _TX_ID = f"{METADATA}.source.row_id", f"{METADATA}.source.tx_id"
 
@@ -37,15 +35,15 @@ def split(rows: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, pa.Table]:
 
 
 def resolve(
-    orphans: pa.Table, rows: pa.Table, keys: Sequence[str], tables: Sequence[tuple[str, DeltaTable]], store: Store
+    orphans: pa.Table, rows: pa.Table, keys: Sequence[str], tables: Sequence[Snapshot]
 ) -> tuple[pa.Table, pa.Table]:
     """(orphans with their keys, orphans whose row nobody knows). `tables`: where to look after `rows`, in this order.
 
-    Raises DeltaError, OSError.
+    Raises TableFault, OSError.
     """
     found: list[pa.Table] = []
     left = orphans
-    places = [iter([_lookup(rows, keys)]), *(_parts(uri, table, keys, store) for uri, table in tables)]
+    places = [iter([_lookup(rows, keys)]), *(_parts(table, keys) for table in tables)]
     for place in places:
         for known in place:
             if not left.num_rows:
@@ -67,10 +65,10 @@ def _lookup(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     return known.filter(pc.is_valid(known.column(_ROW_ID)))
 
 
-def _parts(uri: str, table: DeltaTable, keys: Sequence[str], store: Store) -> Iterator[pa.Table]:
-    columns = append.arrow_schema(table)
+def _parts(table: Snapshot, keys: Sequence[str]) -> Iterator[pa.Table]:
+    columns = table.schema
     types, paths = key_types(columns, keys), paths_of(columns.names, keys)
-    for piece in TableFiles(table, uri, store).read_all([*paths, _ROW_ID, _TX_ID]):
+    for piece in TableFiles(table).read_all([*paths, _ROW_ID, _TX_ID]):
         known = whole(piece.filter(pc.is_valid(piece.column(_ROW_ID))), types)
         known = known.filter(pc.is_valid(known.column(keys[0])))
         if known.num_rows:

@@ -12,17 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from distributary.config import DatastreamSource, Pipeline
 from distributary.config.quantities import moment
 from distributary.engine.changes.fitting import Part, RouteEvents, fit
-from distributary.engine.changes.log import payload_schema, widening
+from distributary.engine.changes.log import payload_schema
 from distributary.engine.changes.names import Named, reading_of, source_options
 from distributary.engine.changes.read import events_of
 from distributary.engine.changes.rejected import count_reasons
-from distributary.errors import Outage, Reason, StoreUnreadable
+from distributary.errors import Outage, Reason
 from distributary.errors.border import contained
 from distributary.names import shown
 from distributary.sources.bodies import open_body
@@ -31,10 +29,12 @@ from distributary.sources.known import FileRef
 from distributary.sources.listing import Lister, Round
 from distributary.sources.watch import open_tree
 from distributary.state.ledger import Ledger
-from distributary.tables import append
-from distributary.tables.append import Owner
+from distributary.tables.engines import why_spark
+from distributary.tables.faults import reading
+from distributary.tables.snapshot import Owner, Snapshot
 from distributary.tables.store import Store
-from distributary.tables.widening import growing, in_place
+from distributary.tables.table import Table
+from distributary.tables.widening import growing
 
 STRAYS_NAMED = 5
 
@@ -54,7 +54,7 @@ class RoutePlan:
     after: pa.Schema | None = None
     why_spark: str | None = None
     parked: str | None = None
-    table: DeltaTable | None = field(default=None, repr=False)
+    table: Snapshot | None = field(default=None, repr=False)
     """The table at `log`, or at `merged` where there is no log, as it is open."""
     events: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
@@ -89,13 +89,11 @@ class FilesPlan:
 def plan_files(config: Pipeline) -> FilesPlan:
     """Raises SourceDown, SourceMissing, StoreUnreadable."""
     store = Store.of(config.tables)
-    try:
+    with reading(config.state_root):
         ledger = Ledger(config.state_root, config.pipeline, store)
         files = FileLedger(config.state_root, config.pipeline, store)
         found = _round(config, files)
         batches = _batches(config, files, parcels_after(config.state_root, store, parcel_done(ledger)), found)
-    except (OSError, DeltaError) as e:
-        raise StoreUnreadable(path=config.state_root, detail=append.in_words(e)) from e
     return _planned(config, store, batches, ledger.resting(time.time()), found.strays)
 
 
@@ -140,7 +138,7 @@ def parcel_done(ledger: Ledger) -> int:
 def waiting_files(config: Pipeline, store: Store, full: bool = True) -> list[FileRef]:
     """Files below the source's path that no run has taken: all of them, or those that a run would find first.
 
-    Raises SourceDown, SourceMissing, DeltaError, OSError.
+    Raises SourceDown, SourceMissing, TableFault, OSError.
     """
     return look(config, store, full).files
 
@@ -199,24 +197,23 @@ def _add(config: Pipeline, store: Store, events: RouteEvents, found: FilesPlan, 
         plan = found.routes[route] = RoutePlan(route, log, merged, keys)
         uri = log or named.merged(events.source)
         try:
-            table = None if uri is None else append.open_owned(uri, Owner(config.pipeline, route), store)
+            table = None if uri is None else Table(uri, store, Owner(config.pipeline, route)).open()
             plan.table = table
             if table is not None:
-                plan.before = payload_schema(append.arrow_schema(table))
-            plan.why_spark = append.why_spark(table, config.tables, route)
+                plan.before = payload_schema(table.schema)
+            plan.why_spark = why_spark(table, config.tables, route)
             plan.parked = resting.get(route)
         except BaseException as e:
             plan.parked = contained(e)
         plan.after = plan.before
     plan.events += events.rows
     flat, given, policy = config.tables.metadata_columns, named.own(route).keys, named.policy(route)
-    grow = None if plan.table is None else growing(plan.table, policy, plan.log or plan.merged or "", store)
+    grow = None if plan.table is None else growing(plan.table, policy)
     try:
         fitted = fit(events, plan.after, policy, 0, flat=flat, keys=given, grow=grow)
     except BaseException as e:
         plan.parked = plan.parked or contained(e)
         return
-    if in_place(policy, plan.table):
-        plan.why_spark = plan.why_spark or widening(fitted)
+    plan.why_spark = plan.why_spark or why_spark(plan.table, config.tables, route, fitted.evolution)
     plan.after = fitted.evolution.schema
     plan.reasons.update(count_reasons(fitted.rejected))

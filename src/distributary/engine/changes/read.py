@@ -19,9 +19,9 @@ from distributary.engine.changes.rejected import count_reasons, rejected_bad, re
 from distributary.errors import FileBroken, Outage, Reason, StoreDown
 from distributary.errors.border import contained
 from distributary.sources.bodies import Options, open_body, schema_text
-from distributary.tables import append
 from distributary.tables.files import TableFiles
 from distributary.tables.outage import is_store_fault
+from distributary.tables.table import Table
 
 JSON_NAMES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 
@@ -120,10 +120,10 @@ def _wanted(events: Events, file: WorkFile, orders: ChangeOrders) -> Events | No
 
 def logged(uri: str, file: WorkFile, orders: ChangeOrders) -> set[int]:
     """Numbers of a file's events that are in a log table, by batches that have taken it before."""
-    table = append.open_table(uri, orders.store)
+    table = Table(uri, orders.store).open()
     if table is None:
         return set()
-    files = TableFiles(table, uri, orders.store)
+    files = TableFiles(table)
     paths = [f"{ORIGIN}.file", f"{ORIGIN}.row"]
     found: set[int] = set()
     for name in files_of(table, min(file.before)):

@@ -10,14 +10,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
 
 from distributary.engine.changes.orders import WorkFile
 from distributary.errors import Reason
 from distributary.sources.file_ledger import of_paths
-from distributary.tables import append
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, update_rows
+from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 _WANTED = ("id", "route", "reason", "level", "file", "row")
 
@@ -42,17 +42,17 @@ class Kept:
         self.store = store
 
     def open_rows(self, where: str = "TRUE") -> list[Aside]:
-        """Rows that wait, for which the SQL condition `where` holds. Raises DeltaError, OSError."""
+        """Rows that wait, for which the SQL condition `where` holds. Raises TableFault, OSError."""
         columns = ", ".join(f'"{name}"' for name in _WANTED)
-        found = self._query(f"SELECT {columns} FROM q WHERE state = 'open' AND ({where})")
+        found = self._query(f"SELECT {columns} FROM t WHERE state = 'open' AND ({where})")
         if found is None:
             return []
         return [Aside(*values) for values in zip(*(found.column(n).to_pylist() for n in _WANTED), strict=True)]
 
     def waiting(self) -> dict[str, list[tuple[str, bytes]]]:
-        """Events that are in a log and wait to be merged, by route: (id, the row). Raises DeltaError, OSError."""
+        """Events that are in a log and wait to be merged, by route: (id, the row). Raises TableFault, OSError."""
         found = self._query(
-            f"SELECT id, route, value FROM q WHERE state = 'open' AND reason = '{Reason.ROW_NOT_FOUND}'"
+            f"SELECT id, route, value FROM t WHERE state = 'open' AND reason = '{Reason.ROW_NOT_FOUND}'"
         )
         waits: dict[str, list[tuple[str, bytes]]] = {}
         if found is not None:
@@ -72,16 +72,16 @@ class Kept:
 
     def release(self, ids: Sequence[str]) -> None:
         """Mark rows as brought back. Does nothing to those that are. A run that commits at the same moment makes this
-        try again. Raises DeltaError, OSError."""
+        try again. Raises TableFault, OSError."""
         if not ids:
             return
         update_rows(self.uri, self.store, ids, {"state": "'replayed'"}, "t.state = 'open'")
 
     def _query(self, sql: str) -> pa.Table | None:
-        table = append.open_table(self.uri, self.store)
+        table = Table(self.uri, self.store).open()
         if table is None:
             return None
-        found = pa.table(QueryBuilder().register("q", table).execute(sql).read_all())
+        found = table.query(sql)
         return found.cast(pa.schema([EVENT_QUARANTINE_SCHEMA.field(name) for name in found.column_names]))
 
 
@@ -107,7 +107,7 @@ class Before:
     parcels: tuple[int, ...]
 
 
-def previous(files_table: DeltaTable | None, files: Sequence[WorkFile]) -> dict[str, Before]:
+def previous(files_table: Snapshot | None, files: Sequence[WorkFile]) -> dict[str, Before]:
     """What files that come again were when they came before, by path."""
     if files_table is None or not files:
         return {}

@@ -8,20 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from distributary.changes.keys import KeyIndex
 from distributary.changes.model import METADATA
 from distributary.tables.files import TableFiles
-from distributary.tables.store import Store
+from distributary.tables.snapshot import Snapshot
 
 
-def unjudged(
-    rows: pa.Table, keys: Sequence[str], horizon: int | None, table: DeltaTable, uri: str, store: Store
-) -> pa.Table:
+def unjudged(rows: pa.Table, keys: Sequence[str], horizon: int | None, table: Snapshot) -> pa.Table:
     """Of events, one per key, the upserts older than `horizon` (ms) whose key the table does not have.
 
-    Raises DeltaError, OSError, pa.ArrowException.
+    Raises TableFault, OSError, pa.ArrowException.
     """
     if horizon is None:
         return rows.slice(0, 0)
@@ -33,7 +30,7 @@ def unjudged(
         return old
     index = KeyIndex(old, keys)
     there = np.zeros(len(index), bool)
-    for piece in TableFiles(table, uri, store).read_all(keys):
+    for piece in TableFiles(table).read_all(keys):
         codes = index.find(piece)
         there[codes[codes >= 0]] = True
     return old.filter(pa.array(~there[index.codes]))

@@ -12,14 +12,15 @@ from collections.abc import Collection, Mapping
 
 from distributary.engine.messages.orders import Orders, Special
 from distributary.names import table_name
-from distributary.tables import append
 from distributary.tables.files import names_in
+from distributary.tables.snapshot import columns_of
+from distributary.tables.table import Table
 
 
 def refused_routes(rows: Mapping[str, int], known: Collection[str], orders: Orders) -> dict[str, Special]:
     """The routes of a batch of which no table is made. `rows`: of each route. `known`: routes that have a table.
 
-    Those with the most rows come first. Nothing is looked up where there are few. Raises DeltaError, OSError.
+    Those with the most rows come first. Nothing is looked up where there are few. Raises TableFault, OSError.
     """
     most = orders.tables.max_new_tables
     new = [route for route in rows if route not in known]
@@ -32,8 +33,8 @@ def refused_routes(rows: Mapping[str, int], known: Collection[str], orders: Orde
 
 def _without_table(routes: Collection[str], orders: Orders) -> list[str]:
     if orders.wide is not None:
-        table = append.open_table(orders.wide, orders.store)
-        columns = None if table is None else append.arrow_schema(table)
+        table = Table(orders.wide, orders.store).open()
+        columns = columns_of(table)
         return [route for route in routes if orders.seen(route, columns) is None]
     there = frozenset(names_in(orders.tables.root, orders.store))
     return [route for route in routes if table_name(route, orders.tables.name) not in there]

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from distributary.engine.messages.batch_chunks import BatchChunks
 from distributary.engine.messages.chunks import Groups, Writer
 from distributary.engine.messages.decode import incoming_schemas
-from distributary.engine.messages.deliver import check_replay, open_own, why_spark
+from distributary.engine.messages.deliver import check_replay, open_own
 from distributary.engine.messages.orders import Orders, Outcome, Special, State
 from distributary.engine.messages.pieces import cells_of
 from distributary.engine.messages.tasks import SAID_DDL, deliver_task, entering_task, heard, spark_rows_task
@@ -26,13 +26,14 @@ from distributary.engine.packing import Packing
 from distributary.errors import StoreDown
 from distributary.errors.border import contained
 from distributary.schemas.registry.compile import CompiledSchema
-from distributary.tables import append
-from distributary.tables.append import Owner
 from distributary.tables.datafile import DataFile
+from distributary.tables.engines import why_spark
 from distributary.tables.outage import is_store_fault
-from distributary.tables.rewrite import commit_rows, committed_widening
+from distributary.tables.rewrite import committed_widening
+from distributary.tables.snapshot import columns_of
 from distributary.tables.spark_engine import SparkEngine, spark_ended, spark_schema
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from distributary.tables.widening import said_of, settled
 
 SPARK_WRITERS = 8
@@ -165,14 +166,14 @@ class Attempt:
         for route in sorted(routes):
             try:
                 table = open_own(route, self.orders)
-                schema = None if table is None else append.arrow_schema(table)
+                schema = columns_of(table)
                 evolution = self.orders.evolve(route, table, schema, self._incoming(route))
             except BaseException as e:
                 raise self._fault(route, e) from e
-            if why_spark(table, evolution, route, self.orders):
+            if why_spark(table, self.orders.tables, route, evolution):
                 needs_spark.add(route)
                 continue
-            taken = table is not None and append.committed_batch(table, self.orders.stream) >= self.orders.batch
+            taken = table is not None and table.has(self.orders.mark)
             self._special(route, Special("counted" if taken else "files", evolution.schema))
         return needs_spark
 
@@ -200,12 +201,10 @@ class Attempt:
 
     def _commit(self, route: str, outcome: Outcome, special: Special) -> None:
         """One commit for the files of many tasks."""
-        table = append.open_table(outcome.table, self.store)
+        table = Table(outcome.table, self.store).open()
         if special.mode == "counted":
             if table is not None:
-                check_replay(
-                    append.committed_rows(table, self.orders.mark), outcome.rows_written, outcome.table, self.orders
-                )
+                check_replay(table.rows_of(self.orders.mark), outcome.rows_written, outcome.table, self.orders)
                 outcome.widened = committed_widening(table, self.orders.mark)
             outcome.state = "replayed"
             return
@@ -213,11 +212,7 @@ class Attempt:
             outcome.state = "empty"
             return
         evolution = settled(table, special.schema)
-        owner = Owner(self.orders.pipeline, route)
-        commit_rows(
-            table, outcome.table, evolution, outcome.files, self.orders.mark, owner, self.store,
-            self.orders.tables.properties,
-        )  # fmt: skip
+        self.orders.target(route).commit(table, evolution, outcome.files, self.orders.mark)
         outcome.state, outcome.created, outcome.evolved = "written", table is None, evolution.changed
         outcome.widened = said_of(table, evolution)
 
@@ -233,16 +228,15 @@ class Attempt:
     def _spark_write(self, route: str) -> tuple[str, Special, tuple[State, bool, bool]]:
         """Write a route by Spark; returns what the tasks are to count, and (state, created, evolved)."""
         orders, uri = self.orders, self.orders.table(route)
-        owner = Owner(orders.pipeline, route)
         try:
             table = open_own(route, orders)
-            before = None if table is None else append.arrow_schema(table)
+            before = columns_of(table)
             incoming = self._incoming(route)
             if not incoming:
                 # Nothing here can be decoded, and a table without columns could not be read.
                 return route, Special("counted", before or pa.schema([])), ("empty", False, False)
             engine = self.by_spark
-            schema = engine.prepare(uri, incoming, orders.policy(route), owner, orders.tables.properties)
+            schema = engine.prepare(orders.target(route), incoming, orders.policy(route))
             special = Special("counted", schema)
             task = partial(
                 spark_rows_task, orders=replace(orders, special={route: special}), schemas=self.compiled, route=route

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from distributary.engine.messages.chunks import Groups, Writer
 from distributary.engine.messages.orders import ORIGIN, ORIGIN_TYPE, Orders, killing, payload_columns
@@ -21,6 +20,7 @@ from distributary.schemas.registry.compile import CompiledSchema
 from distributary.tables.conform import conform
 from distributary.tables.evolve import Evolution, Slot
 from distributary.tables.quarantine import REJECTED_SCHEMA
+from distributary.tables.snapshot import Snapshot
 
 
 @dataclass
@@ -253,7 +253,7 @@ class Fitted:
 
 
 def fit(
-    route: str, decoded: Decoded, schema: pa.Schema | None, orders: Orders, table: DeltaTable | None = None
+    route: str, decoded: Decoded, schema: pa.Schema | None, orders: Orders, table: Snapshot | None = None
 ) -> Fitted:
     """Unify the decoded batches with the table's schema (None: no table yet); keep aside what may not enter. `table`:
     as it is open, where its columns may get wider types for them."""

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from distributary import __version__
 from distributary.engine.messages.chunks import read_records, read_rejected
@@ -22,17 +21,18 @@ from distributary.engine.messages.decode import Decoded, Fitted, decode, fit, fi
 from distributary.engine.messages.orders import Orders, Outcome
 from distributary.engine.messages.pieces import Chunks, cut_pieces
 from distributary.engine.messages.wide import commit_wide
-from distributary.errors import Reason, ReplayMismatch, TableCollision, WideUnfit
+from distributary.errors import Reason, ReplayMismatch, WideUnfit
 from distributary.schemas.registry.compile import CompiledSchema
-from distributary.tables import append
-from distributary.tables.append import Owner
 from distributary.tables.datafile import DataFile, write_data_file
-from distributary.tables.evolve import Evolution, widened_in_words
+from distributary.tables.engines import spark_needed, why_spark
+from distributary.tables.evolve import widened_in_words
 from distributary.tables.quarantine import write_rejected
-from distributary.tables.rewrite import commit_rows, committed_widening
+from distributary.tables.rewrite import committed_widening
+from distributary.tables.snapshot import Snapshot
+from distributary.tables.table import retried
 from distributary.tables.tip import Tip, append_on_tip
 from distributary.tables.wide import KEY, committed_routes
-from distributary.tables.widening import in_place, said_of
+from distributary.tables.widening import said_of
 
 
 def deliver(
@@ -79,7 +79,7 @@ def deliver_route(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcome
     uri = orders.table(route)
     outcome = Outcome(route, uri, "empty", decoded.rows_in, decoders=decoded.decoders, warnings=dict(decoded.warnings))
     try:
-        bad = append.retried(lambda: _write(route, decoded, orders, outcome))
+        bad = retried(lambda: _write(route, decoded, orders, outcome))
     except BaseException as e:
         why = outcome.fail(e)
         outcome.error = str(e) if isinstance(e, _Parked) else why
@@ -138,23 +138,20 @@ def _write_opened(route: str, decoded: Decoded, orders: Orders, outcome: Outcome
     fitted = fit(route, decoded, orders.columns(route, table), orders, table)
     if orders.wide is not None:
         return _write_wide(route, decoded, fitted, table, orders, outcome)
-    outcome.why_spark = why_spark(table, fitted.evolution, route, orders)
+    outcome.why_spark = why_spark(table, orders.tables, route, fitted.evolution)
     if outcome.why_spark:
         outcome.state = "spark"
         return []
     outcome.schema_ids, outcome.rows_written = fitted.schema_ids, fitted.rows
     bad = [*decoded.rejected, *fitted.rejected]
-    if table is not None and append.committed_batch(table, orders.stream) >= orders.batch:
-        check_replay(append.committed_rows(table, orders.mark), fitted.rows, uri, orders)
+    if table is not None and table.has(orders.mark):
+        check_replay(table.rows_of(orders.mark), fitted.rows, uri, orders)
         outcome.state, outcome.widened = "replayed", committed_widening(table, orders.mark)
         return bad
     if not fitted.rows:
         return bad
-    files = [write_data_file(uri, fitted.table, orders.store)]
-    owner = Owner(orders.pipeline, route)
-    version = commit_rows(
-        table, uri, fitted.evolution, files, orders.mark, owner, orders.store, orders.tables.properties
-    )
+    files = [orders.write(route, fitted.table)]
+    version = orders.target(route).commit(table, fitted.evolution, files, orders.mark)
     outcome.state, outcome.created, outcome.evolved = "written", table is None, fitted.evolution.changed
     outcome.widened = said_of(table, fitted.evolution)
     if version is not None:
@@ -163,12 +160,12 @@ def _write_opened(route: str, decoded: Decoded, orders: Orders, outcome: Outcome
 
 
 def _write_wide(
-    route: str, decoded: Decoded, fitted: Fitted, table: DeltaTable | None, orders: Orders, outcome: Outcome
+    route: str, decoded: Decoded, fitted: Fitted, table: Snapshot | None, orders: Orders, outcome: Outcome
 ) -> list[pa.Table]:
     """Commit one route's rows to the table of all routes, outside of a batch (a replay)."""
     outcome.schema_ids, outcome.rows_written = fitted.schema_ids, fitted.rows
     bad = [*decoded.rejected, *fitted.rejected]
-    if table is not None and append.committed_batch(table, orders.stream) >= orders.batch:
+    if table is not None and table.has(orders.mark):
         found = committed_routes(table, orders.mark)
         check_replay(None if found is None else found.get(route, 0), fitted.rows, outcome.table, orders)
         outcome.state = "replayed"
@@ -182,26 +179,15 @@ def _write_wide(
     return bad
 
 
-def open_own(route: str, orders: Orders) -> DeltaTable | None:
+def open_own(route: str, orders: Orders) -> Snapshot | None:
     """The route's table, None where there is none yet.
 
-    Raises TableCollision when it was made by another pipeline or for another route (case D2), DeltaError, OSError.
+    Raises TableCollision when it was made by another pipeline or for another route (case D2), TableFault, OSError.
     """
-    uri = orders.table(route)
-    table = append.open_table(uri, orders.store)
-    owner = None if table is None else Owner.of(table)
-    if owner is not None and owner != orders.owner(route):
-        raise TableCollision(route=route, table=uri, owner=f"pipeline {owner.pipeline}, route {owner.route!r}")
-    if table is not None and orders.wide is not None and (why := append.spark_needed(table, [KEY])):
-        raise WideUnfit(table=uri, detail=why)
+    table = orders.target(route).open()
+    if table is not None and orders.wide is not None and (why := spark_needed(table, [KEY])):
+        raise WideUnfit(table=table.uri, detail=why)
     return table
-
-
-def why_spark(table: DeltaTable | None, evolution: Evolution, route: str, orders: Orders) -> str | None:
-    """Why engine `spark` must write this batch of the route, in words; None where engine `task` does."""
-    if (why := append.why_spark(table, orders.tables, route)) is not None:
-        return why
-    return evolution.widening if in_place(orders.policy(route), table) else None
 
 
 def check_replay(committed: int | None, decoded: int, uri: str, orders: Orders) -> None:

@@ -35,10 +35,11 @@ from distributary.engine.workers import told_outage
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.sources.data_files import BatchFiles
 from distributary.state.journal import Journal, Refusals
-from distributary.tables.append import COMMIT_ATTEMPTS, CommitConflict, Owner
+from distributary.tables.faults import CommitConflict
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.spark_engine import SparkEngine, spark_ended, spark_schema
 from distributary.tables.store import Store
+from distributary.tables.table import COMMIT_ATTEMPTS
 from distributary.tables.tip import Tip
 
 log = logging.getLogger("distributary")
@@ -106,7 +107,7 @@ class Fanout:
         return delivered
 
     def admit(self, chunks: BatchChunks, orders: Orders) -> Orders:
-        """Orders without the new routes that are too many for one batch. Raises DeltaError, OSError."""
+        """Orders without the new routes that are too many for one batch. Raises TableFault, OSError."""
         known = {*self.tips, *self.on_spark, *orders.special}
         return replace(orders, special={**refused_routes(chunks.rows(), known, orders), **orders.special})
 
@@ -154,12 +155,12 @@ class Fanout:
     def write_decoded(self, route: str, decoded: Decoded, orders: Orders) -> Outcome:
         """Write a few decoded rows by engine `spark`, outside of a batch.
 
-        Raises SparkEngineError, DeltaError, OSError.
+        Raises SparkEngineError, TableFault, OSError.
         """
-        uri, owner = orders.table(route), Owner(orders.pipeline, route)
+        uri = orders.table(route)
         incoming = [incoming_schema(b.schema, orders) for b in decoded.batches if b.num_rows]
         self.on_spark.add(route)
-        schema = self.by_spark.prepare(uri, incoming, orders.policy(route), owner, orders.tables.properties)
+        schema = self.by_spark.prepare(orders.target(route), incoming, orders.policy(route))
         fitted = fit(route, decoded, schema, orders)
         frame = self.spark.createDataFrame(fitted.table, spark_schema(schema))
         self.by_spark.append(frame, uri, orders.mark)
@@ -224,4 +225,4 @@ class Fanout:
 
 def _tables(routes: Iterable[str], orders: Orders) -> dict[str, list[str]]:
     """Addresses of the tables that a batch writes, by the route of their owner."""
-    return {orders.owner(r).route: [orders.table(r)] for r in routes if r not in orders.special}
+    return {("" if orders.wide else r): [orders.table(r)] for r in routes if r not in orders.special}

@@ -8,22 +8,23 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from distributary.config import Tables
 from distributary.errors import Reason
 from distributary.errors.border import contained
 from distributary.names import table_name
 from distributary.schemas.shape import Shape
-from distributary.tables.append import Mark, Owner, arrow_schema
 from distributary.tables.datafile import DataFile, write_data_file
+from distributary.tables.engines import policy_of
 from distributary.tables.evolve import Evolution, Policy, evolve
 from distributary.tables.outage import is_store_fault, may_be_store
 from distributary.tables.quarantine import ORIGIN_FIELDS
+from distributary.tables.snapshot import Mark, Owner, Snapshot, columns_of
 from distributary.tables.store import Store, join
+from distributary.tables.table import Table
 from distributary.tables.tip import Tip
 from distributary.tables.wide import KEY, packed, partition, seen_by, within
-from distributary.tables.widening import evolve_table, policy_of
+from distributary.tables.widening import evolve_table
 
 ORIGIN = "_origin"
 """The struct column that tells where a row came from. A payload field of that name becomes `_origin__field`."""
@@ -102,13 +103,16 @@ class Orders:
             return self.wide
         return join(self.tables.root, table_name(route, self.tables.name))
 
-    def owner(self, route: str) -> Owner:
-        """Whose the route's table must be."""
-        return Owner(self.pipeline, "" if self.wide is not None else route)
+    def target(self, route: str) -> Table:
+        """The route's table, as it must be."""
+        properties = self.tables.properties
+        if self.wide is not None:
+            return Table(self.wide, self.store, Owner(self.pipeline, ""), properties, partitioned_by=(KEY,))
+        return Table(self.table(route), self.store, Owner(self.pipeline, route), properties)
 
-    def columns(self, route: str, table: DeltaTable | None) -> pa.Schema | None:
+    def columns(self, route: str, table: Snapshot | None) -> pa.Schema | None:
         """The route's table as the route sees it; None where it has none of its rows yet."""
-        return self.seen(route, None if table is None else arrow_schema(table))
+        return self.seen(route, columns_of(table))
 
     def seen(self, route: str, schema: pa.Schema | None) -> pa.Schema | None:
         """As `columns`, of a table with this schema: to read that of a wide table takes as long as it is wide."""
@@ -133,7 +137,7 @@ class Orders:
         return policy_of(self.tables, route)
 
     def evolve(
-        self, route: str, table: DeltaTable | None, schema: pa.Schema | None, new: Sequence[pa.Schema]
+        self, route: str, table: Snapshot | None, schema: pa.Schema | None, new: Sequence[pa.Schema]
     ) -> Evolution:
         """The columns of the route's table, as the route sees them (`schema`), once rows of the schemas `new` are in
         it. Without `table`, as it is open, no column that is there gets another type."""
@@ -141,7 +145,7 @@ class Orders:
         if table is None:
             return evolve(schema, new, replace(policy, can_widen=False))
         places: dict[str, Any] = {} if self.wide is None else {"partitioned_by": [KEY], "within": within(route)}
-        return evolve_table(table, schema, new, policy, self.table(route), self.store, **places)
+        return evolve_table(table, schema, new, policy, **places)
 
 
 @dataclass

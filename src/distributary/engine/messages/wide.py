@@ -6,17 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from distributary.engine.messages.orders import ORIGIN, Orders
-from distributary.tables import append
 from distributary.tables.datafile import DataFile
-from distributary.tables.rewrite import commit_rows
-from distributary.tables.wide import KEY, about, grown, within
+from distributary.tables.snapshot import Snapshot, columns_of
+from distributary.tables.wide import about, grown, within
 
 
 def commit_wide(
-    table: DeltaTable | None,
+    table: Snapshot | None,
     orders: Orders,
     columns: Mapping[str, pa.Schema],
     files: Sequence[DataFile],
@@ -24,20 +22,10 @@ def commit_wide(
 ) -> None:
     """Take `files` into the wide table in one marked commit. `columns`: what each route sees of the table then.
 
-    Raises CommitConflict, DeltaError, OSError.
+    Raises CommitConflict, TableFault, OSError.
     """
     assert orders.wide is not None
-    before = None if table is None else append.arrow_schema(table)
-    commit_rows(
-        table,
-        orders.wide,
-        grown(before, columns, ORIGIN),
-        files,
-        orders.mark,
-        orders.owner(""),
-        orders.store,
-        orders.tables.properties,
-        partition_by=[KEY],
-        about=about(rows),
-        within=within(*columns),
+    before = columns_of(table)
+    orders.target("").commit(
+        table, grown(before, columns, ORIGIN), files, orders.mark, about=about(rows), within=within(*columns)
     )

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import replace
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from distributary import __version__
 from distributary.engine.messages.attempt import Attempt, Delivered, RouteFault
@@ -18,11 +17,11 @@ from distributary.errors import BadInput, ReplayMismatch, StoreDown
 from distributary.errors.border import contained
 from distributary.names import table_name
 from distributary.scratch import Scratch
-from distributary.tables import append
-from distributary.tables.append import CommitConflict
 from distributary.tables.evolve import Evolution, widened_in_words
+from distributary.tables.faults import CommitConflict
 from distributary.tables.outage import is_store_fault
 from distributary.tables.rewrite import committed_widening
+from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 from distributary.tables.wide import committed_routes
 
@@ -35,7 +34,7 @@ class WideAttempt(Attempt):
     A conflict with another writer ends it with CommitConflict; the next attempt decides anew.
     """
 
-    _table: DeltaTable | None = None
+    _table: Snapshot | None = None
     _before: pa.Schema | None = None
     """The table's columns as they were before this batch."""
     _evolutions: dict[str, Evolution]
@@ -57,8 +56,8 @@ class WideAttempt(Attempt):
         try:
             self._table = open_own("", self.orders)
             if self._table is not None:
-                self._before = append.arrow_schema(self._table)
-                if append.committed_batch(self._table, self.orders.stream) >= self.orders.batch:
+                self._before = self._table.schema
+                if self._table.has(self.orders.mark):
                     self._taken = self._committed(self._table)
         except (BadInput, ReplayMismatch):
             raise
@@ -71,7 +70,7 @@ class WideAttempt(Attempt):
         self.orders = replace(self.orders, special={**self.orders.special, **special})
         return set()
 
-    def _committed(self, table: DeltaTable) -> Mapping[str, int]:
+    def _committed(self, table: Snapshot) -> Mapping[str, int]:
         found = committed_routes(table, self.orders.mark)
         if found is None:
             uri, batch = str(self.orders.wide), self.orders.batch

@@ -9,15 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
-
 from distributary.config import DeltaSource, Pipeline
 from distributary.engine.messages.demux import EnvelopeReader, wrong_fields
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.schemas import LOOKUPS, Schemas
-from distributary.errors import BadInput, SchemaBroken, SourceMissing, StoreUnreadable
+from distributary.errors import BadInput, SchemaBroken, SourceMissing
 from distributary.fleet.workflow.plan import ROUTE_ROWS, RouteLoad
 from distributary.names import route_of
 from distributary.running.bronze.table import open_bronze, route_keys
@@ -27,8 +23,10 @@ from distributary.schemas.registry.compile import CompiledSchema
 from distributary.sources.bronze_rows import UNROUTED
 from distributary.state.ledger import Entry, is_batch
 from distributary.state.shares import all_entries
-from distributary.tables.append import open_table
+from distributary.tables.faults import reading
+from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 
 Where: TypeAlias = Literal["auto", "ledger", "bronze", "registry"]
 
@@ -52,10 +50,8 @@ def discover(config: Pipeline, where: Where = "auto", listed: Path | None = None
     registry's subjects. Raises StoreUnreadable, SourceMissing, RegistryDown, BadInput.
     """
     store = Store.of(config.tables)
-    try:
+    with reading(config.state_root):
         entries = all_entries(config, store)
-    except (OSError, DeltaError) as e:
-        raise StoreUnreadable(path=config.state_root, detail=f"{type(e).__name__}: {e}") from e
     known = {e.route for e in entries if e.route}
     if listed is not None:
         routes, said = read_list(listed), str(listed)
@@ -96,12 +92,12 @@ def bronze_routes(config: Pipeline, store: Store) -> list[str]:
     source = config.source
     if not isinstance(source, DeltaSource):
         raise BadInput(detail=f"--routes-from bronze: the source is {source.type}; allowed with source.type delta")
-    table = open_table(source.path, store)
+    table = Table(source.path, store).open()
     if table is None:
         raise SourceMissing(source=source.path, what="Delta table. Check source.path, or write to it first.")
     column = config.envelope.route
-    if config.envelope.format != "columns" or column not in table.metadata().partition_columns:
-        has = ", ".join(table.metadata().partition_columns) or "nothing"
+    if config.envelope.format != "columns" or column not in table.partitioned_by:
+        has = ", ".join(table.partitioned_by) or "nothing"
         raise BadInput(
             detail=f"--routes-from bronze: {source.path} is partitioned by {has}, not by {column}. "
             "Use --routes-from registry, or --routes FILE"
@@ -109,8 +105,8 @@ def bronze_routes(config: Pipeline, store: Store) -> list[str]:
     return sorted({r for r in _partition_values(table, column) if r})
 
 
-def _partition_values(table: DeltaTable, column: str) -> Iterable[str | None]:
-    actions = pa.table(table.get_add_actions(flatten=True))
+def _partition_values(table: Snapshot, column: str) -> Iterable[str | None]:
+    actions = table.adds()
     name = f"partition.{column}"
     return (None if v is None else str(v) for v in actions.column(name).to_pylist()) if len(actions) else ()
 

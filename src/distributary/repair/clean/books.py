@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
-
 from distributary.config import Pipeline
-from distributary.errors import StoreUnreadable
+from distributary.errors.border import TableFault
 from distributary.running.bronze.table import hop_1_checkpoint
 from distributary.state import layout
 from distributary.state.checkpoint import readable_stream_id
 from distributary.state.cleaning import begun
 from distributary.state.ledger import Entry, totals
 from distributary.state.shares import all_entries, parts
-from distributary.tables import append
-from distributary.tables.append import Owner
+from distributary.tables.faults import reading
 from distributary.tables.files import names_in
+from distributary.tables.snapshot import Owner, Snapshot
 from distributary.tables.store import Store, join
+from distributary.tables.table import Table
 
 
 class Books:
@@ -26,7 +24,7 @@ class Books:
     def __init__(self, config: Pipeline) -> None:
         """Raises StoreUnreadable."""
         self.store = Store.of(config.tables)
-        try:
+        with reading(config.state_root):
             self.config = self._as_it_ran(config)
             self.intent = begun(config, self.store)
             self.parts = parts(self.config, self.store)
@@ -35,8 +33,6 @@ class Books:
             self.hop_1 = readable_stream_id(hop_1_checkpoint(self.config), self.store)
             self.streams = self._streams()
             self.has_state = bool(self.names(self.config.state_root))
-        except (OSError, DeltaError) as e:
-            raise StoreUnreadable(path=config.state_root, detail=f"{type(e).__name__}: {e}") from e
         self.made = {table for e in totals(self.entries).values() if e.created for table in (e.table, e.merged)}
         self.made |= set(self.intent.tables)
         self.bronze_is_ours = self._has_our_bronze()
@@ -49,15 +45,15 @@ class Books:
     def _ledger_owner(self) -> Owner | None:
         if self.intent.pipeline is not None:
             return Owner(self.intent.pipeline, "")
-        ledgers = (append.open_table(join(part.state_root, "ledger"), self.store) for part in self.parts)
+        ledgers = (Table(join(part.state_root, "ledger"), self.store).open() for part in self.parts)
         table = next((table for table in ledgers if table is not None), None)
-        return None if table is None else Owner.of(table)
+        return None if table is None else table.owner
 
     def _entries(self) -> list[Entry]:
         """Of all the streams that the pipeline has had."""
         try:
             return all_entries(self.config, self.store)
-        except DeltaError:
+        except TableFault:
             if self.intent.pipeline is not None:  # a clean-up died while it removed a ledger itself
                 return []
             raise
@@ -76,8 +72,8 @@ class Books:
     def _writes_bronze(self, stream: str) -> bool:
         if self.config.checkpoint is None:
             return True
-        table = append.open_table(self.config.bronze_path, self.store)
-        return table is not None and append.committed_batch(table, stream) >= 0
+        table = Table(self.config.bronze_path, self.store).open()
+        return table is not None and table.newest(stream) >= 0
 
     def _has_our_bronze(self) -> bool:
         """A declarative pipeline counts in its bronze, and its ledger names it by the table's own id."""
@@ -87,7 +83,7 @@ class Books:
 
         datasets = Datasets.of(self.config)
         table = self._open(datasets.uri(datasets.bronze))
-        return table is not None and str(table.metadata().id) in self.streams
+        return table is not None and table.id in self.streams
 
     # -- tables --------------------------------------------------------------------------------------------
 
@@ -109,12 +105,12 @@ class Books:
 
     def owner_of(self, path: str) -> Owner | None:
         table = self._open(path)
-        return None if table is None else Owner.of(table)
+        return None if table is None else table.owner
 
-    def _open(self, path: str) -> DeltaTable | None:
+    def _open(self, path: str) -> Snapshot | None:
         try:
-            return append.open_table(path, self.store)
-        except (DeltaError, OSError):
+            return Table(path, self.store).open()
+        except OSError:
             return None
 
     def names(self, folder: str) -> list[str]:

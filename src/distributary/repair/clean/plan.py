@@ -16,7 +16,7 @@ from distributary.running.catalog import CatalogEntry, last_part
 from distributary.state import cleaning, layout
 from distributary.state.checkpoint import TOPICS_FILE, stream_id
 from distributary.state.streams import read_streams
-from distributary.tables.append import Owner
+from distributary.tables.snapshot import Owner
 from distributary.tables.store import join, local_path
 
 LAST_STATE_ENTRIES = (

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow.fs as pafs
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from distributary.repair.clean.books import Books
 from distributary.running.bronze.ingest import ENVELOPES
 from distributary.running.bronze.table import has_rows, hop_1_state
 from distributary.state.ledger import MERGE, RESYNC
-from distributary.tables import append
-from distributary.tables.append import Owner
-from distributary.tables.files import filesystem
-from distributary.tables.store import engine_uri, local_path
+from distributary.tables.snapshot import Owner, Snapshot
+from distributary.tables.store import engine_uri, filesystem, local_path
+from distributary.tables.table import Table
 
 UNREADABLE = "it cannot be read"
 _OWN_WORK = ("replay-", "reconcile-", RESYNC, RESYNC.rstrip("-"), MERGE)
@@ -31,16 +28,16 @@ def why_keep(books: Books, path: str, route: str | None) -> str | None:
         # The ledger of a lake that was copied names the tables of the lake that it was copied from.
         return f"it is not below tables.root ({books.config.tables.root}): clean it with the file that made it"
     try:
-        table = append.open_table(path, books.store)
+        table = Table(path, books.store).open()
         if table is None:
             return None if path in books.intent.tables or not books.names(path) else "it is not a table"
-        owner = Owner.of(table)
+        owner = table.owner
         if owner is None:
             return "it was not made by distributary; the rows that this pipeline added stay in it"
         if owner != Owner(books.config.pipeline, route or ""):
             return f"it belongs to pipeline {owner.pipeline}, route {owner.route!r}"
         return _not_proven(books, path, table) or _inside(books, path)
-    except (DeltaError, OSError) as e:
+    except OSError as e:
         return f"{UNREADABLE}: {e}"
 
 
@@ -54,23 +51,23 @@ def _apart(books: Books) -> Iterator[str]:
         yield books.config.bronze_path.rsplit("/", 1)[0]
 
 
-def _not_proven(books: Books, path: str, table: DeltaTable) -> str | None:
+def _not_proven(books: Books, path: str, table: Snapshot) -> str | None:
     # A second pass over a batch of change files marks its commits with the stream and a number.
-    apps = {app.split("+", 1)[0] for app, _ in append.history_marks(table)}
+    apps = {app.split("+", 1)[0] for app, _ in table.marks()}
     others = sorted(app for app in apps if app not in books.streams and not app.startswith(_OWN_WORK))
     if others:
         return f"stream {others[0]} has written to it, which this pipeline does not know"
-    if path in books.made or apps & books.streams or str(table.metadata().id) in books.streams or books.bronze_is_ours:
+    if path in books.made or apps & books.streams or table.id in books.streams or books.bronze_is_ours:
         return None
     if path == books.config.bronze_path and _is_filled_by_us(books, table):
         return None
     return "the ledger does not say that this pipeline made it"
 
 
-def _is_filled_by_us(books: Books, table: DeltaTable) -> bool:
+def _is_filled_by_us(books: Books, table: Snapshot) -> bool:
     """Bronze is written by Spark's own sink, whose only mark is the id of hop 1's stream."""
     if books.hop_1 is not None:
-        return append.committed_batch(table, books.hop_1) >= 0 or not has_rows(table)
+        return table.newest(books.hop_1) >= 0 or not has_rows(table)
     # Hop 1 was reset: it had been let in to this table before.
     return books.store.get(hop_1_state(books.config), ENVELOPES) is not None
 

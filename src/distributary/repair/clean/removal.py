@@ -9,8 +9,8 @@ import pyarrow.fs as pafs
 
 from distributary.config import Pipeline
 from distributary.repair.clean.plan import LAST_STATE_ENTRIES, Target, is_one_of
-from distributary.tables.files import filesystem, names_in
-from distributary.tables.store import Store, join, local_path
+from distributary.tables.files import names_in
+from distributary.tables.store import Store, filesystem, join, local_path
 
 
 def remove(target: Target, config: Pipeline, store: Store) -> None:

@@ -15,8 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
@@ -25,7 +23,7 @@ from distributary.config import KafkaSource, Pipeline
 from distributary.engine.batch import BatchReport
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.schemas import schemas_of
-from distributary.errors import DistributaryError, StoreDown
+from distributary.errors import DistributaryError
 from distributary.running.bronze.table import Start, check_hop_1, hop_1_checkpoint, hop_1_state, make_bronze, schema_of
 from distributary.running.bronze.unwrap import Asked, unwrap_task
 from distributary.running.failures import SPARK_ERRORS, translated
@@ -36,7 +34,8 @@ from distributary.state.checkpoint import lost_offsets, read_offsets, stream_id
 from distributary.state.identity import Place, SourceIdentity
 from distributary.state.journal import Refusals
 from distributary.state.ledger import Ledger
-from distributary.tables import append
+from distributary.tables.faults import writing
+from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store, join
 
 STREAM = "bronze"
@@ -90,23 +89,21 @@ class Ingest:
 
     def begin(self) -> Start:
         """Make bronze, see whether the stream may go on. Raises as `go`."""
-        try:
+        with writing(self.config.bronze_path):
             table = make_bronze(self.config, self.store)
             start = check_hop_1(self.config, table, self.store)
             self._check_topics(table, start)
             known = json.loads(self.store.get(hop_1_state(self.config), ENVELOPES) or b"[]")
-        except (OSError, DeltaError) as e:
-            raise StoreDown(path=self.config.bronze_path, detail=f"{type(e).__name__}: {e}") from e
         self._learn(set(known) | self._newest())
         self._start = start
         return start
 
-    def _check_topics(self, table: DeltaTable, start: Start) -> None:
+    def _check_topics(self, table: Snapshot, start: Start) -> None:
         source, checkpoint = self.config.source, hop_1_checkpoint(self.config)
         if not isinstance(source, KafkaSource):
             return
         stream = stream_id(checkpoint, self.store)
-        done = -1 if stream is None else append.committed_batch(table, stream)
+        done = -1 if stream is None else table.newest(stream)
         offsets = read_offsets(checkpoint, self.store, done) or [] if done >= 0 else []
         if start.offsets is not None:
             offsets = [dict(start.offsets)]

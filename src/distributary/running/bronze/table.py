@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import create_table_with_add_actions
 
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import CheckpointLost, TableCollision
+from distributary.errors.border import TableFault
 from distributary.sources.bronze_rows import KEY, bronze_schema
 from distributary.state.checkpoint import read_offsets, stream_id
 from distributary.state.checkpoint_damage import Checkpoint
-from distributary.tables import append
-from distributary.tables.append import Owner
-from distributary.tables.store import Store, engine_uri, join
+from distributary.tables.faults import CommitConflict
+from distributary.tables.snapshot import Owner, Snapshot
+from distributary.tables.store import Store, join
+from distributary.tables.table import Table
 
 HOP_1 = "hop1"
 """In the pipeline's state folder: hop 1's own state. Also the name of its lock."""
@@ -53,17 +52,17 @@ def schema_of(config: Pipeline) -> pa.Schema:
     return bronze_schema((envelope.route, envelope.schema_id, envelope.payload), headers=headers)
 
 
-def open_bronze(config: Pipeline, store: Store) -> DeltaTable | None:
-    """The bronze table; None where there is none yet. Raises TableCollision (case D2), DeltaError, OSError."""
+def open_bronze(config: Pipeline, store: Store) -> Snapshot | None:
+    """The bronze table; None where there is none yet. Raises TableCollision (case D2), TableFault, OSError."""
     uri = config.bronze_path
-    table = append.open_table(uri, store)
-    if table is not None and (owner := Owner.of(table)) != Owner(config.pipeline, ""):
+    table = Table(uri, store).open()
+    if table is not None and (owner := table.owner) != Owner(config.pipeline, ""):
         whose = f"pipeline {owner.pipeline}" if owner is not None else "somebody else"
         raise TableCollision(route=None, table=uri, owner=f"{whose}; bronze.path must be this pipeline's own")
     return table
 
 
-def make_bronze(config: Pipeline, store: Store) -> DeltaTable:
+def make_bronze(config: Pipeline, store: Store) -> Snapshot:
     """The bronze table, made where there is none: one owner makes it before any stream needs it (case S4).
 
     Raises as `open_bronze`.
@@ -72,17 +71,9 @@ def make_bronze(config: Pipeline, store: Store) -> DeltaTable:
     if table is not None:
         return table
     try:
-        create_table_with_add_actions(
-            engine_uri(config.bronze_path),
-            append.delta_schema(schema_of(config)),
-            [],
-            mode="error",
-            partition_by=[KEY],
-            description=Owner(config.pipeline, "").text(),
-            configuration=dict(config.bronze.properties),
-            storage_options=dict(store.options) or None,
-        )
-    except (CommitFailedError, DeltaError) as e:
+        owner, properties = Owner(config.pipeline, ""), config.bronze.properties
+        Table(config.bronze_path, store, owner, properties, partitioned_by=(KEY,)).create(schema_of(config))
+    except (CommitConflict, TableFault) as e:
         # Another process of this pipeline was first.
         if open_bronze(config, store) is None:
             raise e
@@ -91,9 +82,9 @@ def make_bronze(config: Pipeline, store: Store) -> DeltaTable:
     return table
 
 
-def route_keys(table: DeltaTable) -> list[str]:
+def route_keys(table: Snapshot) -> list[str]:
     """Bronze's partitions that hold rows, by its log alone."""
-    found = pa.table(table.get_add_actions(flatten=True))
+    found = table.adds()
     column = f"partition.{KEY}"
     return sorted(set(found.column(column).to_pylist())) if column in found.column_names else []
 
@@ -108,7 +99,7 @@ class Start:
     offsets: dict[str, dict[str, int]] | None = None
 
 
-def check_hop_1(config: Pipeline, table: DeltaTable, store: Store) -> Start:
+def check_hop_1(config: Pipeline, table: Snapshot, store: Store) -> Start:
     """Is the checkpoint the one that wrote bronze (case S1)? A new one would write every row twice, unless it begins
     where bronze ends (`bronze.new_checkpoint: continue`).
 
@@ -116,7 +107,7 @@ def check_hop_1(config: Pipeline, table: DeltaTable, store: Store) -> Start:
     """
     checkpoint = hop_1_checkpoint(config)
     found = stream_id(checkpoint, store)
-    done = -1 if found is None else append.committed_batch(table, found)
+    done = -1 if found is None else table.newest(found)
     # Bronze takes a batch in one commit: one that it has not finished has not begun.
     Checkpoint(checkpoint, store).check(done, found, lambda _: False)
     about = {"pipeline": config.pipeline, "ledger": config.bronze_path, "checkpoint": checkpoint}
@@ -143,14 +134,14 @@ def _operation(commit: Mapping[str, Any]) -> str:
     return "overwrite" if mode == "Overwrite" else str(commit.get("operation"))
 
 
-def has_rows(table: DeltaTable) -> bool:
+def has_rows(table: Snapshot) -> bool:
     """Has anything ever been written to it? Also when all of it was deleted since."""
-    return int(table.version()) > 0
+    return table.version > 0
 
 
-def ends(config: Pipeline, table: DeltaTable) -> dict[str, dict[str, int]]:
+def ends(config: Pipeline, table: Snapshot) -> dict[str, dict[str, int]]:
     """Where bronze ends in Kafka: topic -> partition -> next offset. It keeps every record, so this is exact."""
-    sql = 'SELECT topic, "partition" AS part, max("offset") AS last FROM b WHERE "offset" IS NOT NULL GROUP BY 1, 2'
+    sql = 'SELECT topic, "partition" AS part, max("offset") AS last FROM t WHERE "offset" IS NOT NULL GROUP BY 1, 2'
     found: dict[str, dict[str, int]] = {}
     for topic, part, last in _rows(table, sql):
         name = topic if topic is not None else _only_topic(config)
@@ -158,8 +149,8 @@ def ends(config: Pipeline, table: DeltaTable) -> dict[str, dict[str, int]]:
     return found
 
 
-def _rows(table: DeltaTable, sql: str) -> Iterator[tuple[Any, ...]]:
-    rows = pa.table(QueryBuilder().register("b", table).execute(sql).read_all())
+def _rows(table: Snapshot, sql: str) -> Iterator[tuple[Any, ...]]:
+    rows = table.query(sql)
     yield from zip(*(column.to_pylist() for column in rows.columns), strict=True)
 
 

@@ -1,0 +1,219 @@
+"""A Delta table by its address, whether it is there yet or not: opened, and appended to in marked commits.
+
+Engine `task`: a route's rows become one commit of its table, from inside a Spark task (delta-rs). The commit carries a
+transaction mark (Delta protocol, "Transaction Identifiers"): app id = the stream, version = the batch. A batch that
+finds its mark is a replay and writes nothing, so every table takes each batch exactly once. Two racing writers of one
+mark: one wins, the other gets CommitConflict (tried: deltalake 1.6.6).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from deltalake import CommitProperties, Transaction
+from deltalake.transaction import AddAction, create_table_with_add_actions
+
+from distributary.errors import TableCollision
+from distributary.errors.border import contained
+from distributary.tables.checkpoints import checkpoint_in_turn
+from distributary.tables.datafile import DataFile, write_data_file
+from distributary.tables.evolve import Evolution, Policy, evolve, types_before
+from distributary.tables.faults import CommitConflict, edge
+from distributary.tables.rewrite import Partition, rewrite_wider
+from distributary.tables.snapshot import HOOKS, ROWS_KEY, Mark, Owner, Snapshot, columns_of, delta_schema
+from distributary.tables.store import Store, engine_uri
+
+COMMIT_ATTEMPTS = 6
+
+_T = TypeVar("_T")
+
+
+def retried(decide: Callable[[], _T]) -> _T:
+    """What `decide` returns: done again, after a short rest, when another writer was first.
+
+    Raises CommitConflict when others were first each time.
+    """
+    for attempt in range(COMMIT_ATTEMPTS - 1):
+        try:
+            return decide()
+        except CommitConflict:
+            time.sleep(random.uniform(0, 0.05 * 2**attempt))
+    return decide()
+
+
+Files = Sequence[DataFile] | Callable[[Snapshot | None], Sequence[DataFile]]
+"""What a commit takes in; or how it is made, for the table as it is found."""
+
+
+@dataclass(frozen=True)
+class Appended:
+    """A commit. `version`: the one that it made, as far as known."""
+
+    version: int | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """`owner`: who makes it, and must have made it. `properties`, `partitioned_by`: of a table that is made anew."""
+
+    uri: str
+    store: Store
+    owner: Owner | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    partitioned_by: tuple[str, ...] = ()
+
+    def open(self) -> Snapshot | None:
+        """The table as it is now, None where there is none yet.
+
+        Raises TableCollision when it was made by another pipeline or for another route, TableFault, OSError.
+        """
+        table = Snapshot.open(self.uri, self.store)
+        if table is not None and self.owner is not None and (found := table.owner) not in (None, self.owner):
+            assert found is not None
+            whose = f"pipeline {found.pipeline}, route {found.route!r}"
+            raise TableCollision(route=self.owner.route, table=self.uri, owner=whose)
+        return table
+
+    def write(self, rows: pa.Table) -> DataFile:
+        """Write rows as a file of the table's folder, which a commit takes in later. Raises OSError."""
+        return write_data_file(self.uri, rows, self.store)
+
+    def create(self, schema: pa.Schema) -> None:
+        """Make the table, without rows. Raises CommitConflict where it is there already, TableFault, OSError."""
+        with edge():
+            self._create(schema, [], None)
+
+    def append(self, schema: pa.Schema, files: Files, mark: Mark, policy: Policy) -> Appended | None:
+        """`try_append`, again when others were first. Raises CommitConflict when they were first each time."""
+        return retried(lambda: self.try_append(schema, files, mark, policy))
+
+    def try_append(self, schema: pa.Schema, files: Files, mark: Mark, policy: Policy) -> Appended | None:
+        """Take `files`, which have the columns `schema`, into the table in one commit; None where it has the batch.
+
+        For tables of the state folder: whose one is there, is not asked. Raises CommitConflict, TableFault, OSError.
+        """
+        before = Snapshot.open(self.uri, self.store)
+        if before is not None and before.has(mark):
+            return None
+        evolution = evolve(columns_of(before), [schema], policy)
+        return Appended(self.commit(before, evolution, files(before) if callable(files) else files, mark))
+
+    def commit(
+        self,
+        before: Snapshot | None,
+        evolution: Evolution,
+        files: Sequence[DataFile],
+        mark: Mark,
+        *,
+        about: Mapping[str, str] | None = None,
+        within: Callable[[Partition], bool] | None = None,
+    ) -> int | None:
+        """Take `files` into the table, as it was decided upon by what was `before`, in one marked commit. Creates the
+        table; adds its new columns first; where columns get wider, the table's own files are written anew.
+
+        Returns the version that the commit made, as far as known. `about`: more to say of the commit in its metadata.
+        `within`: the partitions that can hold a column that gets wider.
+
+        New columns are a commit of their own before it: a crash between the two replays cleanly, for adding a column
+        that is there does nothing. Raises CommitConflict when another writer changed what was decided upon,
+        TableFault, OSError, pa.ArrowException.
+        """
+        if before is not None and evolution.widened:
+            narrow = types_before(before.schema, evolution.schema)
+            if not narrow.equals(before.schema):
+                before.add_columns(narrow)
+            return rewrite_wider(
+                self.uri, narrow, evolution.schema, self.store, mark=mark, added=files, about=about, within=within
+            )
+        try:
+            with edge():
+                version = self._commit(before, evolution, files, mark, about or {})
+        except CommitConflict:
+            raise
+        except BaseException as e:  # delta-rs panics too
+            contained(e)
+            if "already exists" in str(e):
+                raise CommitConflict(str(e)) from e
+            if not self._landed(before, mark, e):
+                raise
+            return None
+        if before is not None and version is not None:
+            checkpoint_in_turn(self.uri, version, self.store)
+        return version
+
+    def _commit(
+        self,
+        before: Snapshot | None,
+        evolution: Evolution,
+        files: Sequence[DataFile],
+        mark: Mark,
+        about: Mapping[str, str],
+    ) -> int | None:
+        commit = CommitProperties(
+            custom_metadata={ROWS_KEY: str(sum(f.rows for f in files)), **mark.about(), **about},
+            # A creation that lost its race must fail: tried again, delta-rs 1.6.6 makes it version 1 beside the
+            # winner's.
+            max_commit_retries=0 if before is None else 15,
+            app_transactions=[Transaction(mark.app, mark.batch)],
+        )
+        if before is None:
+            self._create(evolution.schema, files, commit)
+            return 0
+        schema = delta_schema(evolution.schema)
+        if evolution.changed:
+            before.add_columns(evolution.schema)
+        # Another attempt at this batch may have come between the caller's look and here: from what is known now on,
+        # delta-rs itself refuses a second commit of the same app.
+        if before.has(mark):
+            raise CommitConflict(f"batch {mark.batch} of {mark.app} is in the table already")
+        before.delta.create_write_transaction(
+            _actions(files),
+            "append",
+            schema,
+            partition_by=before.partitioned_by,
+            commit_properties=commit,
+            post_commithook_properties=HOOKS,
+        )
+        # The handle stays at the version it was opened at. Whoever relies on the next one finds out if it is another.
+        return None if evolution.changed else before.version + 1
+
+    def _create(self, schema: pa.Schema, files: Sequence[DataFile], commit: CommitProperties | None) -> None:
+        create_table_with_add_actions(
+            engine_uri(self.uri),
+            delta_schema(schema),
+            _actions(files),
+            mode="error",
+            partition_by=list(self.partitioned_by),
+            description=None if self.owner is None else self.owner.text(),
+            configuration=dict(self.properties),
+            storage_options=dict(self.store.options) or None,
+            commit_properties=commit,
+        )
+
+    def _landed(self, before: Snapshot | None, mark: Mark, error: BaseException) -> bool:
+        """Whether the marked commit is in the table after all.
+
+        An error does not say that nothing was written: delta-rs also raises when the checkpoint that follows a commit
+        fails. Raises CommitConflict when only the commit before it (new columns) is in.
+        """
+        try:
+            found = Snapshot.open(self.uri, self.store)
+        except BaseException as e:
+            contained(e)
+            return False
+        if found is None:
+            return False
+        if found.has(mark):
+            return True
+        if before is None or found.version > before.version:
+            raise CommitConflict(str(error)) from error
+        return False
+
+
+def _actions(files: Sequence[DataFile]) -> list[Any]:
+    return [AddAction(f.path, f.size, dict(f.partition), f.written_ms, True, f.stats) for f in files]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from deltalake import DeltaTable, write_deltalake
 from distributary.declarative import known as module
 from distributary.declarative.judge import judge_values
 from distributary.declarative.known import add_writers, discover, parse_writers, read_writers, write_down
+from distributary.declarative.replay import ids_there, replay
 from distributary.engine.messages.orders import ORIGIN
 from distributary.engine.schemas import Schemas
-from distributary.errors import Reason, StoreUnreadable, TableCollision
+from distributary.errors import Reason, SchemaNotFound, StoreUnreadable, TableCollision
 from distributary.schemas.protobuf.protobuf import decoder_for
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.tables.snapshot import Owner
@@ -159,3 +161,45 @@ def test_a_new_text_of_a_subject_is_known_by_the_next_update(tmp_path: Path) -> 
     rest.registry.register(f"{game}-value", event_text(game, 2))
     assert len(rest.known().routes[game].slots) == 2
     assert len(DeltaTable(rest.silver_uri(game)).schema().fields) < len(rest.known().routes[game].columns) + 1
+
+
+def test_an_update_makes_so_many_new_tables_and_the_next_one_as_many_again(tmp_path: Path) -> None:
+    rest = Rest(tmp_path, tables={"max_new_tables": 1})
+    first, second = rest.games.names
+    records = rest.send(1)
+    values = pa.array([r.value for r in records], pa.binary())
+    known = rest.known()
+    assert (list(known.routes), list(known.beyond)) == ([first], [second])
+    reasons = {(v["route"], v["reason"]) for v in judge_values(values, known).to_pylist() if v["level"] == "payload"}
+    assert (second, Reason.TOO_MANY_ROUTES) in reasons
+    assert not any(route == first and reason == Reason.TOO_MANY_ROUTES for route, reason in reasons)
+    rest.take(records)
+    known = rest.known()
+    assert (sorted(known.routes), known.beyond) == (sorted((first, second)), {})
+    rest.take(rest.send(1))
+    assert replay(rest.config, rest.registry, reasons={Reason.TOO_MANY_ROUTES}).rows.keys() == {second}
+
+
+def test_columns_and_routes_have_their_bounds(tmp_path: Path) -> None:
+    rest = Rest(tmp_path, tables={"evolution": {"max_columns": 2}}, envelope={"max_route_length": 5})
+    game = rest.games.names[0]
+    good = [r for r in rest.send(1) if r.game == game and r.fault is None]
+    known = rest.known()
+    assert sum(not isinstance(f.type, pa.StructType) for f in known.routes[game].columns) <= 2
+    [verdict, *_] = judge_values(pa.array([r.value for r in good], pa.binary()), known).to_pylist()
+    assert verdict["reason"] == Reason.ROUTE_TOO_LONG
+    whole = replace(known, reader=replace(known.reader, max_route_length=4_096))
+    reasons = {v["reason"] for v in judge_values(pa.array([r.value for r in good], pa.binary()), whole).to_pylist()}
+    assert reasons == {Reason.TOO_MANY_COLUMNS}
+
+
+def test_only_so_many_unknown_ids_are_asked_for_between_updates() -> None:
+    asked: list[int] = []
+
+    class Counting:
+        def get(self, schema_id: int) -> object:
+            asked.append(schema_id)
+            raise SchemaNotFound(registry="this one", what=schema_id)
+
+    assert ids_there(Counting(), range(9, 0, -1), 3) == set()  # type: ignore[arg-type]
+    assert asked == [1, 2, 3]

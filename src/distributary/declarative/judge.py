@@ -122,9 +122,7 @@ class _Verdicts(Cut):
         """The records of one writer of one route."""
         route = self.known.routes.get(name)
         if route is None or writer not in route.slots:
-            failed = self.known.failed.get(name)
-            why = why_not(route, name, writer) if failed is None else (Reason.TABLE_PARKED, failed)
-            self._refuse(records, *why)
+            self._refuse(records, *(self.known.why_without(name) or why_not(route, name, writer)))
             return
         verdict = try_records(route, writer, one_array(records.column("payload")))
         faults = verdict.faults

@@ -22,7 +22,14 @@ from distributary.engine.messages.demux import EnvelopeReader, wrong_fields
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.orders import ORIGIN, payload_columns
 from distributary.engine.schemas import LOOKUPS, Schemas
-from distributary.errors import DistributaryError, EnvironmentFault, SchemaBroken, SchemaNotFound, StoreUnreadable
+from distributary.errors import (
+    DistributaryError,
+    EnvironmentFault,
+    Reason,
+    SchemaBroken,
+    SchemaNotFound,
+    StoreUnreadable,
+)
 from distributary.errors.border import contained
 from distributary.schemas.protobuf.protobuf import BadIndex, MessageDecoder, decoder_for
 from distributary.schemas.registry.compile import CompiledSchema
@@ -71,11 +78,20 @@ class Route:
 @dataclass(frozen=True)
 class Known:
     """What an update knows. `reader`: how envelopes are read, with all the envelope schemas there are. `failed`: routes
-    that are left out, and why: their tables cannot be read."""
+    that are left out, and why: their tables cannot be read. `beyond`: new ones that are too many for one update."""
 
     reader: EnvelopeReader
     routes: Mapping[str, Route]
     failed: Mapping[str, str] = field(default_factory=dict)
+    beyond: Mapping[str, str] = field(default_factory=dict)
+
+    def why_without(self, route: str) -> tuple[Reason, str] | None:
+        """Why the records of a route are set aside that has no table in this update; None where it is not known."""
+        if (why := self.failed.get(route)) is not None:
+            return Reason.TABLE_PARKED, why
+        if (why := self.beyond.get(route)) is not None:
+            return Reason.TOO_MANY_ROUTES, why
+        return None
 
 
 Writers = Mapping[str, Iterable[Writer]]
@@ -98,6 +114,7 @@ class _Discovery:
         self.store = Store.of(config.tables)
         self.datasets = Datasets.of(config)
         self.message = config.payload.message or "0"
+        self.most_tables = config.tables.max_new_tables
 
     def known(self, more: Writers) -> Known:
         self._check_bronze()
@@ -116,7 +133,16 @@ class _Discovery:
         with ThreadPoolExecutor(LOOKUPS) as pool:
             routes = list(pool.map(lambda r: self._route_or_why(r, named.get(r), writers[r]), sorted(writers)))
         failed = {name: why for name, why in zip(sorted(writers), routes, strict=True) if isinstance(why, str)}
-        return Known(reader, {r.route: r for r in routes if isinstance(r, Route)}, failed)
+        found_routes = {r.route: r for r in routes if isinstance(r, Route)}
+        beyond = self._beyond(found_routes)
+        return Known(reader, {n: r for n, r in found_routes.items() if n not in beyond}, failed, beyond)
+
+    def _beyond(self, routes: Mapping[str, Route]) -> dict[str, str]:
+        """New routes for which this update makes no table, and why: a table each, before a record has come, is what
+        whoever may register a subject could have made without end. The next update makes as many again."""
+        new, most = sorted(name for name, route in routes.items() if route.before is None), self.most_tables
+        why = f"the update knows {len(new):,} routes without a table; tables.max_new_tables allows {most:,}"
+        return dict.fromkeys(new[most:], why)
 
     # -- subjects ------------------------------------------------------------------------------------------
 

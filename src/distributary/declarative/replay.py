@@ -31,9 +31,14 @@ PASSES = 3
 
 
 def replay(
-    config: Pipeline, registry: Registry, route: str | None = None, reasons: Collection[Reason] | None = None
+    config: Pipeline,
+    registry: Registry,
+    route: str | None = None,
+    reasons: Collection[Reason] | None = None,
+    most_ids: int | None = None,
 ) -> ReplayReport:
-    """Replay what can be decoded now, of one route or of all. The next update writes it to silver.
+    """Replay what can be decoded now, of one route or of all. The next update writes it to silver. `most_ids`: of those
+    for which the registry is asked (None: any number).
 
     Only one process may replay at a time (lock `replay`). Raises Outage (registry, store): nothing is changed.
     """
@@ -43,7 +48,7 @@ def replay(
         rows = bronze.set_aside(None if reasons is None else [r.value for r in reasons])
         if not rows.num_rows:
             return ReplayReport()
-        verdicts, more = _judge_again(config, registry, rows)
+        verdicts, more = _judge_again(config, registry, rows, most_ids)
         good = pc.and_(pc.is_null(verdicts.column("reason")), pc.is_valid(verdicts.column("route")))
         if route is not None:
             good = pc.and_(good, pc.equal(verdicts.column("route"), route))
@@ -55,7 +60,9 @@ def replay(
         return report
 
 
-def _judge_again(config: Pipeline, registry: Registry, rows: pa.Table) -> tuple[pa.Table, Writers]:
+def _judge_again(
+    config: Pipeline, registry: Registry, rows: pa.Table, most_ids: int | None
+) -> tuple[pa.Table, Writers]:
     """A verdict for each row, with all the writers that the registry knows by now, and those that no subject names."""
     more: dict[str, set[Writer]] = {}
     asked: set[tuple[str, Writer]] = set()
@@ -64,7 +71,8 @@ def _judge_again(config: Pipeline, registry: Registry, rows: pa.Table) -> tuple[
         verdicts = _judge(rows, discover(config, schemas, more))
         missing = _missing(verdicts) - asked
         asked |= missing
-        found = [(name, writer) for name, writer in missing if is_there(registry, writer[0])]
+        there = ids_there(registry, {writer[0] for _, writer in missing}, most_ids)
+        found = [(name, writer) for name, writer in missing if writer[0] in there]
         if not found:
             break
         for name, writer in found:
@@ -100,7 +108,13 @@ def _missing(verdicts: pa.Table) -> set[tuple[str, Writer]]:
     return {(g["route"], (g["schema_id"], g["message"])) for g in groups if g["route"] and g["message"] is not None}
 
 
-def is_there(registry: Registry, schema_id: int) -> bool:
+def ids_there(registry: Registry, ids: Iterable[int], most: int | None) -> set[int]:
+    """Those of `ids` that the registry has; only the `most` lowest ones are asked for, since registries count up and
+    made-up ids are most likely beyond what they have. Raises RegistryDown, RegistryDenied."""
+    return {schema_id for schema_id in sorted(ids)[:most] if _is_there(registry, schema_id)}
+
+
+def _is_there(registry: Registry, schema_id: int) -> bool:
     """Does the registry have this id? Raises RegistryDown, RegistryDenied."""
     try:
         registry.get(schema_id)

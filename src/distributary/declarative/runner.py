@@ -25,7 +25,7 @@ from distributary.declarative.datasets import Datasets, state_folder
 from distributary.declarative.events import Event
 from distributary.declarative.libraries import Library, find_libraries, forget_modules
 from distributary.declarative.lint import own_files
-from distributary.declarative.replay import is_there, replay
+from distributary.declarative.replay import ids_there, replay
 from distributary.declarative.server import END_SEC, Server, client, server_conf
 from distributary.declarative.update import Selection, Update, prepare_database, run_update
 from distributary.engine.schemas import schemas_of
@@ -277,13 +277,17 @@ class Runner:
     def _heal(self) -> int:
         """Replay what was set aside for a schema that the registry has by now; rows that came back."""
         unknown = {(route, i) for route, ids in self.books.unknown().items() for i in ids} - self._tried
-        there = {pair for pair in unknown if pair[1] == ENVELOPE or is_there(self.registry, pair[1])}
+        assert self.config.registry is not None  # the config's own rule
+        most = self.config.registry.max_unknown_ids
+        known = {ENVELOPE, *ids_there(self.registry, {schema_id for _, schema_id in unknown} - {ENVELOPE}, most)}
+        there = {pair for pair in unknown if pair[1] in known}
         waiting = self.books.waiting() - self._waited
         if not there and not waiting:
             return 0
         try:
             with only_run(self.config.state_root, self.config.pipeline, "replay"):
-                report = replay(self.config, self.registry, reasons={Reason.UNKNOWN_SCHEMA_ID, Reason.TABLE_PARKED})
+                reasons = {Reason.UNKNOWN_SCHEMA_ID, Reason.TABLE_PARKED}
+                report = replay(self.config, self.registry, reasons=reasons, most_ids=most)
         except AlreadyRunning:
             return 0
         rows = sum(report.rows.values())

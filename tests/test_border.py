@@ -26,7 +26,6 @@ from distributary.engine.changes import merging, read, routing
 from distributary.engine.changes.fitting import Part, RouteEvents
 from distributary.engine.changes.micro_batch import Changes
 from distributary.engine.changes.orders import ChangeOrders, WorkFile
-from distributary.engine.changes.rejected import count_reasons
 from distributary.engine.messages import attempt as attempt_module
 from distributary.engine.messages import decode as decode_module
 from distributary.engine.messages import deliver as deliver_module
@@ -46,6 +45,7 @@ from distributary.schemas.shape import Shape
 from distributary.tables.datafile import DataFile
 from distributary.tables.faults import CommitConflict
 from distributary.tables.outage import is_store_fault
+from distributary.tables.quarantine import count_reasons
 from distributary.tables.spark_engine import spark_ended
 from distributary.tables.store import Store
 from distributary.tables.table import Table

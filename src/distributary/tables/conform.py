@@ -6,7 +6,7 @@ elements, makes Arrow's own offsets unfit for `from_arrays`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,8 @@ from distributary.errors import Reason
 from distributary.tables.evolve import Slot
 from distributary.tables.exact import exact_cast
 
+Cause = tuple[Reason, str]
+
 
 @dataclass(frozen=True, slots=True)
 class Conformed:
@@ -26,7 +28,16 @@ class Conformed:
     """
 
     columns: list[pa.Array]
-    rejected: dict[int, tuple[Reason, str]]
+    rejected: dict[int, Cause]
+
+    def entering(self, schema: pa.Schema) -> pa.Table:
+        """The rows that may enter, in the columns `schema`; none where it has no column that could hold one."""
+        rows = pa.table(self.columns, schema=schema)
+        if not self.rejected or not rows.num_columns:
+            return rows
+        keep = np.ones(rows.num_rows, dtype=bool)
+        keep[list(self.rejected)] = False
+        return rows.filter(pa.array(keep))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,14 @@ class _Fault:
     where: np.ndarray
     reason: Reason
     column: str
+
+
+def by_cause(rejected: Mapping[int, Cause]) -> dict[Cause, list[int]]:
+    """(reason, column) -> the positions of the rows."""
+    found: dict[Cause, list[int]] = {}
+    for position, cause in sorted(rejected.items()):
+        found.setdefault(cause, []).append(position)
+    return found
 
 
 _Entered = tuple[pa.Array, list[_Fault]]
@@ -48,7 +67,7 @@ def conform(batch: pa.RecordBatch, slots: Sequence[Slot], schema: pa.Schema) -> 
     """
     every = np.ones(batch.num_rows, dtype=bool)
     columns, faults = _fields(batch.columns, slots, list(schema), every, "")
-    rejected: dict[int, tuple[Reason, str]] = {}
+    rejected: dict[int, Cause] = {}
     for fault in faults:
         for position in np.flatnonzero(fault.where).tolist():
             rejected.setdefault(position, (fault.reason, fault.column))

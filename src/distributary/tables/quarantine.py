@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distributary.errors.border import TableFault
 from distributary.tables.datafile import DataFile, write_data_file
@@ -106,6 +108,15 @@ def write_rejected(
     columns = [given.get(f.name, rows.column(f.name) if f.name in rows.column_names else None) for f in schema]
     with writing(uri):
         return write_data_file(uri, pa.table(columns, schema=schema), store)
+
+
+def count_reasons(rejected: Iterable[pa.Table]) -> dict[str, int]:
+    """Reason -> rows. `rejected`: tables with the columns of `REJECTED_SCHEMA`."""
+    counts: Counter[str] = Counter()
+    for rows in rejected:
+        for found in pc.value_counts(rows.column("reason").combine_chunks()).to_pylist():
+            counts[found["values"]] += found["counts"]
+    return dict(counts)
 
 
 def update_rows(

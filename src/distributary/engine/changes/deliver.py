@@ -18,10 +18,10 @@ from distributary.engine.changes.log import append_events, write_files
 from distributary.engine.changes.merging import merge_now
 from distributary.engine.changes.orders import ChangeOrders, ChangeOutcome, Seen, WorkFile
 from distributary.engine.changes.read import read_files
-from distributary.engine.changes.rejected import count_reasons, rejected_events, without
+from distributary.engine.changes.rejected import rejected_events, without
 from distributary.errors import Reason
 from distributary.tables.datafile import DataFile
-from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, write_rejected
+from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, count_reasons, write_rejected
 from distributary.tables.table import Table
 
 

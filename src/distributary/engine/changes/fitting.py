@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,8 +19,7 @@ from distributary.changes.key_text import key_texts
 from distributary.changes.model import METADATA, Events, Kind, SourceTable
 from distributary.engine.changes.orders import ORIGIN, ORIGIN_TYPE
 from distributary.engine.changes.rejected import as_text, rejected_events
-from distributary.errors import Reason
-from distributary.tables.conform import conform
+from distributary.tables.conform import Cause, by_cause, conform
 from distributary.tables.evolve import Evolution, Policy, Slot, evolve
 from distributary.tables.merge_rows import DELETED, DELETED_AT
 
@@ -133,16 +131,7 @@ def _conformed(
     """The rows in the columns of `schema`, piece by piece, and those of them that may not enter."""
     for chunk in rows.combine_chunks().to_batches():
         conformed = conform(chunk, slots, schema)
-        if not len(schema):  # none of the first schema's columns could be added: there is no table to hold a row
-            yield schema.empty_table(), list(_unfit(route, chunk, conformed.rejected))
-            continue
-        part = pa.table(conformed.columns, schema=schema)
-        if not conformed.rejected:
-            yield part, []
-            continue
-        keep = np.ones(chunk.num_rows, dtype=bool)
-        keep[list(conformed.rejected)] = False
-        yield part.filter(pa.array(keep)), list(_unfit(route, chunk, conformed.rejected))
+        yield conformed.entering(schema), list(_unfit(route, chunk, conformed.rejected))
 
 
 def with_origin(schema: pa.Schema) -> pa.Schema:
@@ -234,11 +223,8 @@ def _flat_columns(events: Events) -> Iterator[tuple[str, pa.ChunkedArray]]:
         yield f"{METADATA}_source_metadata_{name}", pc.struct_field(metadata, ["source", name])
 
 
-def _unfit(route: str, rows: pa.RecordBatch, found: Mapping[int, tuple[Reason, str]]) -> Iterator[pa.Table]:
-    by_cause: dict[tuple[Reason, str], list[int]] = {}
-    for position, cause in sorted(found.items()):
-        by_cause.setdefault(cause, []).append(position)
-    for (reason, column), positions in by_cause.items():
+def _unfit(route: str, rows: pa.RecordBatch, found: Mapping[int, Cause]) -> Iterator[pa.Table]:
+    for (reason, column), positions in by_cause(found).items():
         taken = pa.Table.from_batches([rows]).take(pa.array(positions, pa.int64()))
         origin = taken.column(ORIGIN).combine_chunks()
         values = as_text(taken.drop_columns([ORIGIN]))

@@ -19,7 +19,6 @@ from distributary.engine.changes.fitting import Part, RouteEvents, fit
 from distributary.engine.changes.log import payload_schema
 from distributary.engine.changes.names import Named, reading_of, source_options
 from distributary.engine.changes.read import events_of
-from distributary.engine.changes.rejected import count_reasons
 from distributary.errors import Outage, Reason
 from distributary.errors.border import contained
 from distributary.names import shown
@@ -31,6 +30,7 @@ from distributary.sources.watch import open_tree
 from distributary.state.ledger import Ledger
 from distributary.tables.engines import why_spark
 from distributary.tables.faults import reading
+from distributary.tables.quarantine import count_reasons
 from distributary.tables.snapshot import Owner, Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table

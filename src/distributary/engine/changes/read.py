@@ -15,12 +15,13 @@ from distributary.changes.model import BadEvent, Events, FileEvents, Reading, kn
 from distributary.engine.changes.fitting import Part, RouteEvents, select
 from distributary.engine.changes.logs import files_of
 from distributary.engine.changes.orders import ORIGIN, ChangeOrders, Seen, WorkFile
-from distributary.engine.changes.rejected import count_reasons, rejected_bad, rejected_file
+from distributary.engine.changes.rejected import rejected_bad, rejected_file
 from distributary.errors import FileBroken, Outage, Reason, StoreDown
 from distributary.errors.border import contained
 from distributary.sources.bodies import Options, open_body, schema_text
 from distributary.tables.files import TableFiles
 from distributary.tables.outage import is_store_fault
+from distributary.tables.quarantine import count_reasons
 from distributary.tables.table import Table
 
 JSON_NAMES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -64,14 +63,6 @@ def as_text(rows: pa.Table) -> pa.Array:
     arrays = {name: pa.concat_arrays(rows.column(name).chunks or [pa.nulls(0)]) for name in rows.column_names}
     texts = [as_json({name: shown(array, at) for name, array in arrays.items()}) for at in range(rows.num_rows)]
     return pa.array(texts, pa.binary())
-
-
-def count_reasons(rejected: Iterable[pa.Table]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for rows in rejected:
-        for found in pc.value_counts(rows.column("reason").combine_chunks()).to_pylist():
-            counts[found["values"]] += found["counts"]
-    return dict(counts)
 
 
 def without(rows: pa.Table, known: Mapping[str, frozenset[int]]) -> pa.Table:

@@ -17,7 +17,7 @@ from distributary.errors.border import by_halves, contained
 from distributary.schemas.protobuf.framing import frame_all
 from distributary.schemas.protobuf.protobuf import BadIndex, decoder_for
 from distributary.schemas.registry.compile import CompiledSchema
-from distributary.tables.conform import conform
+from distributary.tables.conform import by_cause, conform
 from distributary.tables.evolve import Evolution, Slot
 from distributary.tables.quarantine import REJECTED_SCHEMA
 from distributary.tables.snapshot import Snapshot
@@ -305,25 +305,14 @@ def _conformed(
     if orders.tables.origin:
         batch = batch.append_column(ORIGIN, _origin(origin, writer[0], orders.batch))
     conformed = conform(batch, slots, schema)
+    rejected = conformed.rejected
     if not len(schema):  # none of the first schema's columns could be added: there is no table to hold a row
-        every = dict.fromkeys(range(batch.num_rows), (Reason.TOO_MANY_COLUMNS, ORIGIN))
-        return schema.empty_table(), list(_unfit(route, writer, origin, every | conformed.rejected, orders))
-    part = pa.table(conformed.columns, schema=schema)
-    if not conformed.rejected:
-        return part, []
-    keep = np.ones(batch.num_rows, dtype=bool)
-    keep[list(conformed.rejected)] = False
-    return part.filter(pa.array(keep)), list(_unfit(route, writer, origin, conformed.rejected, orders))
-
-
-def _unfit(
-    route: str, writer: Writer, origin: pa.RecordBatch, found: Mapping[int, tuple[Reason, str]], orders: Orders
-) -> Iterator[pa.Table]:
-    by_cause: dict[tuple[Reason, str], list[int]] = {}
-    for position, cause in sorted(found.items()):
-        by_cause.setdefault(cause, []).append(position)
-    for (reason, column), positions in by_cause.items():
-        yield rejected_rows(route, writer, origin, positions, reason, f"column {column!r}", orders)
+        rejected = dict.fromkeys(range(batch.num_rows), (Reason.TOO_MANY_COLUMNS, ORIGIN)) | rejected
+    bad = (
+        rejected_rows(route, writer, origin, positions, reason, f"column {column!r}", orders)
+        for (reason, column), positions in by_cause(rejected).items()
+    )
+    return conformed.entering(schema), list(bad)
 
 
 def _origin(records: pa.RecordBatch, schema_id: int, batch: int) -> pa.Array:

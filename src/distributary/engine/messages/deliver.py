@@ -7,13 +7,11 @@ Runs inside Spark tasks, after the shuffle. Everything a task needs to know is i
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from distributary import __version__
 from distributary.engine.messages.chunks import read_records, read_rejected
@@ -26,7 +24,7 @@ from distributary.schemas.registry.compile import CompiledSchema
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.engines import spark_needed, why_spark
 from distributary.tables.evolve import widened_in_words
-from distributary.tables.quarantine import write_rejected
+from distributary.tables.quarantine import count_reasons, write_rejected
 from distributary.tables.rewrite import committed_widening
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.table import retried
@@ -90,7 +88,7 @@ def deliver_route(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcome
             bad.append(rejected_rows(route, writer, origin, every, Reason.TABLE_PARKED, outcome.error, orders))
     if outcome.state == "spark":
         return outcome, []
-    outcome.reasons = _count_reasons(bad)
+    outcome.reasons = count_reasons(bad)
     return outcome, bad
 
 
@@ -194,11 +192,3 @@ def check_replay(committed: int | None, decoded: int, uri: str, orders: Orders) 
     """Raises ReplayMismatch when a replayed batch no longer decodes to the rows that its commit holds."""
     if committed is not None and committed != decoded:
         raise ReplayMismatch(table=uri, batch=orders.batch, committed=committed, decoded=decoded, version=__version__)
-
-
-def _count_reasons(rejected: Iterable[pa.Table]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for rows in rejected:
-        for found in pc.value_counts(rows.column("reason").combine_chunks()).to_pylist():
-            counts[found["values"]] += found["counts"]
-    return dict(counts)

@@ -13,13 +13,12 @@ from distributary.audit.verify import verify
 from distributary.engine.replay import Replay
 from distributary.errors import BadInput
 from distributary.fleet.workflow.handover import hand_over
-from distributary.repair import resync_bronze as module
 from distributary.repair.resync_bronze import rebuild
 from distributary.running import hops
 from distributary.running.pipeline import session_of
 from distributary.shares import Division
-from distributary.tables.exchange import exchange
 from distributary.tables.faults import CommitConflict
+from distributary.tables.table import Table
 from distributary_simulate.games.schemas import WRAPPER_TEXT
 from tests.layouts import FANOUT, PER_ROUTE, SHARES, TWO_HOP, Laid, Shape
 from tests.scenarios import dying, message
@@ -190,7 +189,12 @@ def test_a_table_with_a_feature_that_only_spark_knows_is_made_anew(lake: Path) -
 
 @pytest.mark.parametrize(
     ("target", "step", "after"),
-    [(Replay, "claim", True), (module, "exchange", False), (module, "exchange", True), (Replay, "settle", True)],
+    [
+        (Replay, "claim", True),
+        (Table, "replace_files", False),
+        (Table, "replace_files", True),
+        (Replay, "settle", True),
+    ],
     ids=["after the claim", "before the commit", "after the commit", "after the ledger has the rows that came back"],
 )
 def test_a_rebuild_that_dies_is_finished_by_the_next(lake: Path, target: Any, step: str, after: bool) -> None:
@@ -214,7 +218,7 @@ def test_a_table_that_was_compacted_meanwhile_is_rebuilt_once_more(lake: Path, m
     kept.put("a")
     kept.run()
     kept.learn()
-    whole, tried = exchange, []
+    whole, tried = Table.replace_files, []
 
     def late(*args: Any) -> None:
         tried.append(args)
@@ -222,7 +226,7 @@ def test_a_table_that_was_compacted_meanwhile_is_rebuilt_once_more(lake: Path, m
             raise CommitConflict("a file is not in it any more")
         whole(*args)
 
-    monkeypatch.setattr(module, "exchange", late)
+    monkeypatch.setattr(Table, "replace_files", late)
     assert rebuild(kept.config, "a").rows == 3
     assert len(tried) == 2
     kept.check_all(batches=1)

@@ -44,7 +44,6 @@ from distributary.state.ledger import RESYNC, Entry, Ledger, is_batch, quarantin
 from distributary.state.shares import all_entries, current_parts, parts
 from distributary.tables.datafile import DataFile
 from distributary.tables.engines import spark_needed
-from distributary.tables.exchange import active, exchange
 from distributary.tables.faults import CommitConflict, writing
 from distributary.tables.files import read_file
 from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, quarantine_uri, write_rejected
@@ -119,6 +118,7 @@ class _Resync:
         self.config, self.mine, self.route, self.store = config, mine, route, store
         self.key = table_name(route)
         self.uri = join(config.tables.root, table_name(route, config.tables.name))
+        self.table = Table(self.uri, store, Owner(config.pipeline, route), config.tables.properties)
         self.spark = session_of(config)
         self.replay, *self.former = [self._replay(part) for part in (mine, *others)]
         self.fanout = self.replay.fanout
@@ -291,16 +291,13 @@ class _Resync:
         evolution = built.evolution
         if table is None:
             if built.files and evolution is not None:
-                owner, properties = Owner(self.config.pipeline, self.route), self.config.tables.properties
-                about = {ROWS_KEY: str(rows)}
-                files = built.files
-                Table(self.uri, self.store, owner, properties).commit(None, evolution, files, mark, about=about)
+                self.table.commit(None, evolution, built.files, mark, about={ROWS_KEY: str(rows)})
             return
-        old = active(table)
+        old = table.sizes()
         if evolution is not None and evolution.changed:
-            (Table(self.uri, self.store).open() or table).add_columns(evolution.schema)
+            (self.table.open() or table).add_columns(evolution.schema)
         columns = None if evolution is None else evolution.schema
-        exchange(self.uri, old, built.files, mark, rows, self.store, columns)
+        self.table.replace_files(old, built.files, mark, rows, columns)
 
     def _complete(self) -> None:
         """Do what is left of a rebuild of this route whose commit is in; forget one whose commit never came."""
@@ -309,8 +306,8 @@ class _Resync:
         if body is None:
             return
         said = json.loads(body)
-        table = Table(self.uri, self.store).open()
-        if table is not None and table.newest(said["app"]) >= said["batch"]:
+        table = self.table.open()
+        if table is not None and table.has(Mark(said["app"], said["batch"])):
             by_id = ("schema_ids", "decoders")
             entries = [Entry(**e | {name: _by_id(e[name]) for name in by_id}) for e in said["entries"]]
             ledger = Ledger(self.mine.state_root, self.mine.pipeline, self.store)

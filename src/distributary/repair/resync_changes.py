@@ -34,7 +34,6 @@ from distributary.tables.files import TableFiles, file_names
 from distributary.tables.merge_rows import as_merged
 from distributary.tables.snapshot import Mark, Owner, Snapshot
 from distributary.tables.store import Store
-from distributary.tables.swap import replace_rows
 from distributary.tables.table import Table
 
 SWAPS = 20
@@ -144,12 +143,11 @@ class _Rebuild:
 
     def _commit(self, table: Snapshot | None, files: Sequence[DataFile], mark: Mark) -> bool:
         schema = self._schema()
+        target = Table(self.uri, self.store, self.owner, self.config.tables.properties)
         if table is not None:
-            return replace_rows(table, schema, files, self.owner, mark)
-        evolution = evolve(None, [schema], Policy())
+            return target.replace_all(table, schema, files, mark)
         try:
-            properties = self.config.tables.properties
-            Table(self.uri, self.store, self.owner, properties).commit(None, evolution, files, mark)
+            target.commit(None, evolve(None, [schema], Policy()), files, mark)
         except CommitConflict:
             return False
         return True

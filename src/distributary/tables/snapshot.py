@@ -220,6 +220,11 @@ class Snapshot:
         `flatten`: a column for each value (`partition.<name>`), in place of structs."""
         return pa.table(self.delta.get_add_actions(flatten=flatten))
 
+    def sizes(self) -> dict[str, int]:
+        """The files that the table has, by their paths as the log has them: bytes."""
+        found = self.adds()
+        return dict(zip(found.column("path").to_pylist(), found.column("size_bytes").to_pylist(), strict=True))
+
     @edge()
     def addresses(self) -> list[str]:
         """Whole addresses of the files that the table has."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,10 +21,11 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from distributary.errors import TableCollision
 from distributary.errors.border import contained
 from distributary.tables.checkpoints import checkpoint_in_turn
+from distributary.tables.commits import OVERWRITE, commit_text, put_commit
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Evolution, Policy, evolve, types_before
 from distributary.tables.faults import CommitConflict, edge
-from distributary.tables.rewrite import Partition, rewrite_wider
+from distributary.tables.rewrite import PUTS, Partition, rewrite_wider
 from distributary.tables.snapshot import HOOKS, ROWS_KEY, Mark, Owner, Snapshot, columns_of, delta_schema
 from distributary.tables.store import Store, engine_uri
 
@@ -145,6 +146,45 @@ class Table:
         if before is not None and version is not None:
             checkpoint_in_turn(self.uri, version, self.store)
         return version
+
+    def replace_files(
+        self, old: Collection[str], files: Sequence[DataFile], mark: Mark, rows: int, columns: pa.Schema | None = None
+    ) -> None:
+        """Remove the files `old` (paths as the log has them), add `files`, whatever others append meanwhile: two
+        commits that touch different files are right in either order (Delta protocol, "Transaction Log Entries").
+
+        `rows`: what the commit says to have written under its mark. `columns`: those of the files, where there are any.
+        Does nothing when the mark is there already. Raises CommitConflict when one of `old` is not there any more
+        (compacted, deleted) or a column has another type than in the files (widened since), TableFault, OSError.
+        """
+        for _ in range(PUTS):
+            table = Snapshot.open(self.uri, self.store)
+            if table is None:
+                raise CommitConflict(f"{self.uri} is not there any more")
+            if table.has(mark):
+                return
+            kinds = {field.name: field.type for field in table.schema}
+            if other := [field.name for field in columns or () if kinds.get(field.name) != field.type]:
+                raise CommitConflict(f"{self.uri}: column {other[0]!r} has got another type")
+            sizes = table.sizes()
+            if gone := [path for path in old if path not in sizes]:
+                raise CommitConflict(f"{self.uri}: {gone[0]} is not in it any more")
+            removed = [(path, sizes[path]) for path in old]
+            text = commit_text(table.version, mark, files, removed, rows=rows, about=OVERWRITE)
+            if put_commit(self.uri, self.store, table.version + 1, text):
+                return
+        raise CommitConflict(f"{self.uri}: somebody else was first {PUTS} times")
+
+    def replace_all(self, before: Snapshot, schema: pa.Schema, files: Sequence[DataFile], mark: Mark) -> bool:
+        """Commit `files` as the whole table, in the columns `schema`, as the version after `before`; False when that is
+        there already. Raises TableFault, OSError."""
+        metadata = before.metadata_action(schema)
+        if self.owner is not None:
+            metadata["description"] = self.owner.text()
+        rows = sum(file.rows for file in files)
+        removed = before.sizes().items()
+        text = commit_text(before.version, mark, files, removed, rows=rows, about=OVERWRITE, metadata=metadata)
+        return put_commit(self.uri, self.store, before.version + 1, text)
 
     def _commit(
         self,

@@ -49,7 +49,7 @@ def files_of(log: Snapshot, first: int) -> dict[str, int]:
 
 def bytes_of(table: Snapshot) -> int:
     """Bytes of a table's data files."""
-    return sum(table.adds().column("size_bytes").to_pylist())
+    return sum(table.sizes().values())
 
 
 def _wanted(rows: pa.Table, after: int, upto: int | None) -> pa.Table:

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary.audit.judge import payloads
+from distributary.audit.judge import delta_values, payloads
 from distributary.audit.judge.messages import differs, message_class
+from distributary.audit.judge.opening import Opener
 from distributary.audit.judge.payloads import judge_payloads
 from distributary.audit.judge.raw_records import Place
 from distributary.audit.verify import Verification, verify
@@ -24,6 +25,7 @@ from distributary.schemas.protobuf.protobuf import decoder_for
 from distributary.schemas.registry import open_registry
 from distributary.schemas.registry.compile import compile_schema, compile_text
 from distributary.state.ledger import Entry
+from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, write_rejected
 from distributary.tables.snapshot import Mark, Owner
 from distributary.tables.wide import KEY, packed
 from tests.lake import Lake
@@ -177,6 +179,28 @@ def test_a_fault_in_a_table_is_found(made: tuple[Lake, Records], fault: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("setting", "header"),
+    [("raw_nested_indexes", b"\4\0\2"), ("legacy_varints", b"\2\0\0"), ("none of them", b"\4\0\0")],
+)
+def test_headers_of_payloads_are_read_as_their_writers_wrote_them_and_those_of_envelopes_as_ever(
+    lake: Path, setting: str, header: bytes
+) -> None:
+    made = Lake(lake, payload={"format": "protobuf", setting: True} if "_" in setting else {"format": "protobuf"})
+    assert made.config.registry is not None
+    registry = open_registry(made.config.registry)
+    outer = registry.register("o-value", f'syntax = "proto3"; message First {{}} {ENVELOPE.split(";", 1)[1]}').schema
+    nested = "message Outer { map<string, int32> counts = 1; message Inner { int32 x = 1; } Inner inner = 2; }"
+    inner = registry.register("i-value", f'syntax = "proto3"; {nested}').schema
+    opener = Opener(made.config)
+    payload = b"\0" + inner.id.to_bytes(4, "big") + header + b"\x08\x07"
+    second = message_class(compile_schema(outer, registry), [1])(game_name="a", payload=payload)
+    value = b"\0" + outer.id.to_bytes(4, "big") + b"\2\2" + second.SerializeToString()
+    route, _, found = opener.envelope(value)
+    writer, body = opener.payload(None, found)
+    assert (route, writer.schema_id, opener.message(writer, body).x) == ("a", inner.id, 7)
+
+
+@pytest.mark.parametrize(
     ("column", "seconds", "nanos", "right"),
     [
         ("at", 253_402_300_800, 0, True),
@@ -288,3 +312,109 @@ def test_the_table_of_all_routes_is_compared_too_and_each_fault_in_it_is_found(
         wrong = in_one_table(made[0], tmp_path / name)
         plant(str(tmp_path / name / "wide"))
         assert {t.route for t in judged(wrong).tables if t.problems} == {"ann_game"}, name
+
+
+# -- rows of a Delta source, which name no record ----------------------------------------------------------------
+
+
+def from_delta(made: tuple[Lake, Records], root: Path, **keys: Any) -> Lake:
+    """The rows of `made`, as a pipeline over a Delta table writes them; one record more than its rows is set aside."""
+    before, records = made
+    source = str(root / "source")
+    values = [*records.values.values(), b"\0broken", None, next(iter(records.values.values()))]
+    write_deltalake(source, pa.table({"value": pa.array(values, pa.binary())}))
+    registry = {"path": str(before.config.tables.root / Path("r"))}
+    lake = Lake(root, source={"type": "delta", "path": source}, registry=registry, **keys)
+    lake.begin()
+    entries = [Entry(lake.stream, 0, None, rows_in=1, rows_quarantined=1)]
+    for route in ROUTES:
+        rows = DeltaTable(before.table(route)).to_pyarrow_table()
+        origins = [{"schema_id": o["schema_id"], "batch": 0} for o in rows.column(ORIGIN).to_pylist()]
+        rows = rows.set_column(
+            rows.column_names.index(ORIGIN), pa.field(ORIGIN, ORIGIN_TYPE), pa.array(origins, ORIGIN_TYPE)
+        )
+        lake.append(route, rows, Mark(lake.stream, 0))
+        aside = int(route == "ann_game")
+        count = {"rows_in": 30 + aside, "rows_written": 30, "rows_quarantined": aside}
+        ids = rows_by_schema(rows)
+        entries.append(Entry(lake.stream, 0, route, table=lake.table(route), state="written", schema_ids=ids, **count))  # type: ignore[arg-type]
+    envelopes = [Opener(lake.config).envelope(value) for value in list(made[1].values.values())[:1]]
+    rejected = [
+        {"route": None, "reason": "CORRUPT_ENVELOPE", "level": "envelope", "value": b"\0broken"},
+        {"route": "ann_game", "reason": "FROZEN_COLUMN", "level": "payload", "value": envelopes[0][2]},
+    ]
+    file = write_rejected(
+        lake.quarantine, [pa.Table.from_pylist(rejected, REJECTED_SCHEMA)], lake.stream, 0, "x", lake.store
+    )
+    lake.ledger.record(lake.stream, 0, entries, {})
+    commit_quarantine(lake.quarantine, lake.config.pipeline, [file], lake.stream, 0, lake.store)
+    identity = DeltaTable(source).metadata().id
+    lake.commit_offsets(0, {"reservoirId": identity, "reservoirVersion": 1, "index": -1, "isStartingVersion": False})
+    return lake
+
+
+@pytest.mark.parametrize("held", [100_000, 7])
+def test_rows_of_a_delta_source_are_compared_with_the_records_by_all_their_values(
+    made: tuple[Lake, Records], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    monkeypatch.setattr(delta_values, "HELD", held)
+    lake = from_delta(made, tmp_path / "delta")
+    assert verify(lake.config).problems == ()
+    for deep, compared in ((True, 30), (False, delta_values.SAMPLE)):
+        found = judged(lake, deep=deep)
+        assert (found.problems, found.notes) == ((), ())
+        assert [t.rows_compared for t in found.tables] == [compared, compared]
+
+
+BY_PLACE_ONLY = {"two rows under each other's origin", "a row of another route"}
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in BY_PLACE_ONLY])
+def test_a_fault_in_a_table_of_a_delta_source_is_found(made: tuple[Lake, Records], tmp_path: Path, fault: str) -> None:
+    lake = from_delta(made, tmp_path / "delta")
+    FAULTS[fault](lake.table("ann_game"))
+    found = judged(lake)
+    assert {t.route for t in found.tables if t.problems} == {"ann_game"}
+
+
+def test_records_that_no_stream_is_certain_to_have_read_are_not_missed(
+    made: tuple[Lake, Records], tmp_path: Path
+) -> None:
+    lake = from_delta(made, tmp_path / "delta")
+    source = str(tmp_path / "delta" / "source")
+    changed = [value.replace(b"user ", b"loser") for value in made[1].values.values()]
+    write_deltalake(source, pa.table({"value": pa.array(changed, pa.binary())}), mode="append")
+    assert judged(lake).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("offset", "compared"),
+    [
+        ({"reservoirVersion": 1, "index": -1, "isStartingVersion": False}, 30),
+        ({"reservoirVersion": 0, "index": 0, "isStartingVersion": False}, 30),
+        ({"reservoirVersion": 0, "index": 0, "isStartingVersion": True}, 30),
+        ({"reservoirVersion": 0, "index": -1, "isStartingVersion": True}, 0),
+        ({"reservoirVersion": 0, "index": -1, "isStartingVersion": False}, 0),
+    ],
+)
+def test_what_was_read_of_the_source_is_known_by_the_offset(
+    made: tuple[Lake, Records], tmp_path: Path, offset: dict[str, Any], compared: int
+) -> None:
+    lake = from_delta(made, tmp_path / "delta")
+    lake.ledger.record(lake.stream, 1, [Entry(lake.stream, 1, None)], {})
+    lake.commit_offsets(1, {"reservoirId": "", **offset})
+    (Path(lake.config.checkpoint_path) / "commits" / "1").unlink()  # Spark may end before it
+    found = judged(lake)
+    assert found.problems == ()
+    assert [t.rows_compared for t in found.tables] == [compared, compared]
+
+
+def test_a_source_that_was_not_read_from_its_beginning_is_said_and_no_problem(
+    made: tuple[Lake, Records], tmp_path: Path
+) -> None:
+    lake = from_delta(made, tmp_path / "delta")
+    config = lake.config
+    lake.config = config.model_copy(update={"source": config.source.model_copy(update={"starting_version": 0})})
+    found = judged(lake)
+    assert found.ok and len(found.notes) == 1
+    assert [t.rows_compared for t in found.tables] == [0, 0]

@@ -19,6 +19,7 @@ from distributary.declarative import runner
 from distributary.declarative.replay import replay
 from distributary.declarative.server import client
 from distributary.declarative.status import status
+from distributary.declarative.values import judge_silver
 from distributary.declarative.verify import verify
 from distributary.errors import AlreadyRunning, BadInput, SourceMissing
 from distributary.state.lock import only_run
@@ -271,3 +272,6 @@ def test_a_table_that_cannot_be_read_stops_no_other_and_gets_its_rows_once_it_ca
     assert (mended.ok, mended.replayed) == (True, 5)
     world.check()
     assert verify(world.config).ok
+    judged = judge_silver(world.config, verify(world.config), deep=True)
+    assert judged.problems == ()
+    assert [t.rows_compared for t in judged.tables] == [t.rows_written for t in judged.tables]

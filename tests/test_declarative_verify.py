@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from distributary.declarative import values
+from distributary.declarative.values import judge_silver
 from distributary.declarative.verify import verify
 from distributary.errors import StoreUnreadable
 from distributary.running.maintain import maintain
@@ -24,7 +27,7 @@ def test_rows_that_are_lost_doubled_or_late_are_found(tmp_path: Path, what: str)
     rest = Rest(tmp_path)
     rest.take(rest.send(1))
     right = verify(rest.config)
-    assert right.ok and len(right.notes) == 1  # values are not compared, and it says so
+    assert right.ok and len(right.notes) == 1  # gold is not looked at, and it says so
     uri = rest.silver_uri(rest.games.names[0])
     rows = DeltaTable(uri).to_pyarrow_table()
     if what == "lost":
@@ -48,6 +51,29 @@ def test_rows_that_are_lost_doubled_or_late_are_found(tmp_path: Path, what: str)
         "twice": (0, sent, 0),
     }  # fmt: skip
     assert counted == expected[what]
+
+
+@pytest.mark.parametrize("deep", [True, False])
+def test_values_of_silver_are_compared_with_the_records_of_bronze(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deep: bool
+) -> None:
+    monkeypatch.setattr(values, "HELD", 7)
+    rest = Rest(tmp_path)
+    rest.take(rest.send(1))
+    rest.take(rest.send(2))
+    right = judge_silver(rest.config, verify(rest.config), deep=deep)
+    assert (right.ok, right.problems, len(right.notes)) == (True, (), 1)
+    compared = [t.rows_written if deep else 2 * values.SAMPLE for t in right.tables]
+    assert [t.rows_compared for t in right.tables] == compared
+    uri = rest.silver_uri(rest.games.names[0])
+    rows = DeltaTable(uri).to_pyarrow_table()
+    name = next(f.name for f in rows.schema if pa.types.is_string(f.type))
+    spoilt = rows.set_column(rows.column_names.index(name), name, [["x"] * rows.num_rows])
+    write_deltalake(uri, spoilt, mode="overwrite")
+    counted = verify(rest.config)
+    assert counted.ok
+    found = judge_silver(rest.config, counted, deep=deep)
+    assert [bool(t.problems) for t in found.tables] == [t.table == uri for t in found.tables]
 
 
 def test_rows_under_another_schema_id_are_found_although_the_number_is_right(tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
+from distributary.audit.judge.payloads import judge_payloads
 from distributary.audit.verify import verify
 from distributary.engine.batch import BatchWriter
 from distributary.engine.messages.micro_batch import Fanout
@@ -60,6 +63,23 @@ def test_nothing_is_lost_while_versions_games_and_bad_rows_come(lake: Path, shap
     assert checked.ok, checked.problems
     assert (checked.rows_in, checked.tombstones) == (len(laid.sent) - laid.truth.tombstones, laid.truth.tombstones)
     assert [r["late"] for r in laid.rows("late_game")] == ["x", "x"]
+    values_are_compared(laid, shape)
+
+
+def values_are_compared(laid: Laid, shape: Shape) -> None:
+    """Every row with its record, by the official library; and a value that is changed is found."""
+    checked = verify(laid.config)
+    found = judge_payloads(laid.config, checked, deep=True)
+    assert (found.problems, found.notes) == ((), ())
+    assert {t.route: t.rows_compared for t in found.tables} == {t.route: t.rows_written for t in checked.tables}
+    assert judge_payloads(laid.config, checked, deep=False).problems == ()
+    if shape is not WIDE:
+        uri = next(str(t.table) for t in checked.tables if t.route == "late_game")
+        rows = DeltaTable(uri).to_pyarrow_table()
+        changed = [{**row, "late": "y"} for row in rows.to_pylist()]
+        write_deltalake(uri, pa.Table.from_pylist(changed, rows.schema), mode="overwrite")
+        found = judge_payloads(laid.config, checked, deep=False)
+        assert {t.route for t in found.tables if t.problems} == {"late_game"}
 
 
 def kept_with_their_bytes(laid: Laid) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import random
 from collections.abc import Sequence
@@ -10,13 +11,16 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.struct_pb2 import Struct
 
+from distributary.audit.judge.messages import differs, message_class
 from distributary.errors import Reason
 from distributary.schemas.protobuf import ptars_decoder
 from distributary.schemas.protobuf.protobuf import BadIndex, MessageDecoder, Split, decoder_for
 from distributary.schemas.protobuf.ptars_decoder import LONG_BYTES
 from distributary.schemas.registry.compile import CompiledSchema, compile_text
+from distributary.schemas.registry.lenient import is_made_up
 
 P3 = 'syntax = "proto3";'
 P2 = 'syntax = "proto2";'
@@ -127,6 +131,35 @@ def test_a_closed_enum_keeps_its_unknown_number_in_its_place(field: str, payload
 def test_of_two_names_for_one_number_the_first_declared_is_stored() -> None:
     body = "message M { Kind k = 1; } enum Kind { option allow_alias = true; ZERO = 0; ONE = 1; UNO = 1; }"
     assert values(body, "0801") == ["ONE"]
+
+
+@pytest.mark.parametrize(
+    ("values_of", "zero", "one"),
+    [("ONE = 1; TWO = 2;", "0", "ONE"), ("ONE = 1; NONE = 0;", "NONE", "ONE"), ("NEG = -1; NONE = 0x0;", "NONE", "1")],
+)
+def test_an_open_enum_may_begin_with_any_number_and_zero_has_the_name_that_the_schema_gives_it(
+    values_of: str, zero: str, one: str
+) -> None:
+    """protoc refuses it; registries have taken what other compilers let pass."""
+    body = f"message M {{ Kind k = 1; repeated Kind ks = 2; map<int32, Kind> m = 3; }} enum Kind {{ {values_of} }}"
+    split = both(body, ["", "0801", "0805", "12020001", "1a0408071001"])
+    assert split.rejected == []
+    assert [tuple(row.values()) for row in split.rows.to_pylist()] == [
+        (zero, [], []), (one, [], []), ("5", [], []), (zero, [zero, one], []), (zero, [], [(7, one)]),
+    ]  # fmt: skip
+    files = FileDescriptorSet.FromString(compile_text(P3 + body).descriptor_set).file
+    as_registered = base64.b64encode(without_made_up(files[-1]).SerializeToString()).decode()
+    found = message_class(compile_text(as_registered), [0])
+    assert differs(found(), {"k": zero, "ks": [], "m": []}) is None
+    assert differs(found(k=1), {"k": one, "ks": [], "m": []}) is None
+
+
+def without_made_up(file: FileDescriptorProto) -> FileDescriptorProto:
+    """As the author's own compiler wrote it."""
+    kept = [value for value in file.enum_type[0].value if not is_made_up(value.name)]
+    del file.enum_type[0].value[:]
+    file.enum_type[0].value.extend(kept)
+    return file
 
 
 # -- numbers ------------------------------------------------------------------------------------------------

@@ -242,7 +242,11 @@ def verify(
     else:
         from distributary.audit.verify import verify as recount
     found = recount(config)
-    if config.layout != "declarative" and not isinstance(config.source, DatastreamSource):
+    if config.layout == "declarative":
+        from distributary.declarative.values import judge_silver
+
+        found = judge_silver(config, found, deep=deep)
+    elif not isinstance(config.source, DatastreamSource):
         from distributary.audit.judge.payloads import judge_payloads
 
         found = judge_payloads(config, found, deep=deep)

@@ -15,6 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 from distributary.audit.judge.likeness import names_of, same
 from distributary.audit.judge.values import Moment, nothing
 from distributary.schemas.registry.compile import CompiledSchema
+from distributary.schemas.registry.lenient import is_made_up
 
 _WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
@@ -27,8 +28,11 @@ _SECONDS = {
 _JSON = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))
 
 
-def message_class(schema: CompiledSchema, message: str | Sequence[int]) -> Any:
-    """The class of a message: by full name, or by its indexes in the root file. Raises KeyError, IndexError."""
+def message_class(schema: CompiledSchema, message: str | Sequence[int], *, raw_indexes: bool = False) -> Any:
+    """The class of a message: by full name, or by its indexes in the root file (`raw_indexes`: map entries count).
+
+    Raises KeyError, IndexError.
+    """
     pool = DescriptorPool()
     files = FileDescriptorSet.FromString(schema.descriptor_set).file
     for file in files:
@@ -40,7 +44,7 @@ def message_class(schema: CompiledSchema, message: str | Sequence[int]) -> Any:
     name = f"{root.package}.{found.name}" if root.package else found.name
     for index in message[1:]:
         # Map entries are no messages that anybody has written.
-        found = [one for one in found.nested_type if not one.options.map_entry][index]
+        found = [one for one in found.nested_type if raw_indexes or not one.options.map_entry][index]
         name = f"{name}.{found.name}"
     return GetMessageClass(pool.FindMessageTypeByName(name))
 
@@ -113,8 +117,8 @@ def _one(field: FieldDescriptor, value: Any, kept: Any) -> bool:
     if kept is None:
         return False
     if field.enum_type is not None:
-        known = field.enum_type.values_by_number.get(value)
-        return bool(kept == (str(value) if known is None else known.name))
+        known = [v.name for v in field.enum_type.values if v.number == value and not is_made_up(v.name)]
+        return bool(kept == (known[0] if known else str(value)))
     return same(value, kept)
 
 

@@ -1,31 +1,29 @@
 """Rows of message tables, compared value by value with their records, decoded once more by the official library.
 
 A row is found by its origin (`_origin`: topic, partition, offset). A sample of each (route, schema id), or all of them.
+Rows of a Delta source name no record: see `delta_values`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.audit.judge.messages import differs, message_class, unframed
+from distributary.audit.judge.delta_values import DeltaValues
+from distributary.audit.judge.messages import differs
+from distributary.audit.judge.opening import UNREADABLE, Opener
 from distributary.audit.judge.raw_records import BronzeRecords, KafkaRecords, Place, Records
 from distributary.audit.judge.values import nothing, plain
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import KafkaSource, Pipeline
-from distributary.config.text_files import read_text
-from distributary.engine.schemas import schemas_of
 from distributary.errors import DistributaryError
 from distributary.errors.border import contained
 from distributary.names import shown, table_name
-from distributary.schemas.registry.compile import CompiledSchema, compile_schema, compile_text
 from distributary.tables.files import TableFiles
 from distributary.tables.store import Store
 from distributary.tables.table import Table
@@ -49,21 +47,17 @@ def judge_payloads(config: Pipeline, found: Verification, *, deep: bool) -> Veri
 
     What cannot be compared is said in `notes`, and is no problem.
     """
-    if not config.tables.origin or not (isinstance(config.source, KafkaSource) or config.layout == "two_hop"):
-        return replace(found, notes=(*found.notes, "nothing ties rows to their records: values were not compared"))
-    store = Store.of(config.tables)
+    if not config.tables.origin:
+        text = "nothing ties rows to their records (tables.origin: false): values were not compared"
+        return replace(found, notes=(*found.notes, text))
     try:
-        records: Any = BronzeRecords(config, store) if config.layout == "two_hop" else None
-        if records is None:
-            assert isinstance(config.source, KafkaSource)
-            records = KafkaRecords(config.source)
-        judge = _Judge(config, store, records, deep)
+        judge = _judge_of(config, Store.of(config.tables), deep)
     except BaseException as e:
         return replace(found, notes=(*found.notes, f"values were not compared: {contained(e)}"))
     try:
-        tables = [judge.table(table) for table in found.tables]
+        tables = judge.all(found.tables)
     finally:
-        records.close()
+        judge.close()
     problems = tuple(
         f"{shown(t.table or t.route)}: {text}"
         for t, old in zip(tables, found.tables, strict=True)
@@ -75,13 +69,26 @@ def judge_payloads(config: Pipeline, found: Verification, *, deep: bool) -> Veri
     )  # fmt: skip
 
 
+def _judge_of(config: Pipeline, store: Store, deep: bool) -> _Judge | DeltaValues:
+    if config.layout == "two_hop":
+        return _Judge(config, store, BronzeRecords(config, store), deep)
+    if isinstance(config.source, KafkaSource):
+        return _Judge(config, store, KafkaRecords(config.source), deep)
+    return DeltaValues(config, store, deep)
+
+
 class _Judge:
     def __init__(self, config: Pipeline, store: Store, records: Records, deep: bool) -> None:
         self.config, self.store, self.records, self.deep = config, store, records, deep
         self.notes: list[str] = []
-        self.schemas = schemas_of(config)
-        self._class = cache(self._find_class)
+        self.opener = Opener(config)
         self._down = False
+
+    def all(self, tables: Sequence[TableCheck]) -> list[TableCheck]:
+        return [self.table(table) for table in tables]
+
+    def close(self) -> None:
+        self.records.close()
 
     def table(self, table: TableCheck) -> TableCheck:
         _, select, function = self.config.tables.shape_of(table.route)
@@ -125,7 +132,7 @@ class _Judge:
     ) -> str | None:
         try:
             named, schema_id, message = self._message(route, record)
-        except (ValueError, IndexError, KeyError, TypeError) as e:
+        except UNREADABLE as e:
             return f"have a record that cannot be read: {type(e).__name__}: {e}"
         if named != route:
             return f"have a record of {shown(named)}"
@@ -142,36 +149,10 @@ class _Judge:
     def _message(self, route: str, record: tuple[int | None, bytes]) -> tuple[str, int | None, Any]:
         """(route, schema id, payload) of a record, by the official library."""
         schema_id, body = record
-        config, zigzag = self.config, not self.config.payload.legacy_varints
         if self.records.whole:
-            envelope = config.envelope
-            if envelope.framing == "confluent":
-                outer, path, body = unframed(body, zigzag=zigzag)
-                opened = self._class(outer, envelope.message or tuple(path)).FromString(body)
-            else:
-                opened = self._class(0, envelope.message or (0,)).FromString(body)
-            route, schema_id, body = (
-                getattr(opened, n) for n in (envelope.route, envelope.schema_id, envelope.payload)
-            )
-        if config.payload.framing == "confluent":
-            schema_id, path, body = unframed(body, zigzag=zigzag)
-            return route, schema_id, self._class(schema_id, tuple(path)).FromString(body)
-        return route, schema_id, self._class(schema_id, config.payload.message or (0,)).FromString(body)
-
-    def _find_class(self, schema_id: int, message: str | tuple[int, ...]) -> Any:
-        if schema_id == 0:
-            return message_class(self._bare(), message)
-        known, refused = self.schemas.resolve([schema_id])
-        if schema_id not in known:
-            raise ValueError(f"schema id {schema_id}: {refused[schema_id][1]}")
-        return message_class(known[schema_id], message)
-
-    def _bare(self) -> CompiledSchema:
-        proto, subject = self.config.envelope.proto, self.config.envelope_subject
-        if proto is not None:
-            return compile_text(read_text(proto), file=Path(proto).name)
-        registry = self.schemas.registry
-        return compile_schema(registry.latest(str(subject)).schema, registry, self.schemas.compiler)
+            route, schema_id, body = self.opener.envelope(body)
+        writer, body = self.opener.payload(schema_id, body)
+        return route, writer.schema_id, self.opener.message(writer, body)
 
     def _rows(self, table: TableCheck) -> Iterator[list[tuple[dict[str, Any], Mapping[str, Any]]]]:
         """(values, origin) of the rows that are to be compared, some thousand at a time."""

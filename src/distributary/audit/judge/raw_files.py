@@ -286,4 +286,5 @@ def _logical(logical: str, about: Mapping[str, Any]) -> _Meaning | None:
 
 def _decimal(value: bytes, scale: int) -> Decimal:
     number = int.from_bytes(value, "big", signed=True)
-    return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
+    # As text it is exact: a calculation would round to the context's digits.
+    return Decimal(f"{number}E{-scale}")

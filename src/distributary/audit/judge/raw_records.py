@@ -35,6 +35,8 @@ class Records(Protocol):
     def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, tuple[int | None, bytes]]:
         """(schema id, bytes) of those that are still there. Raises SourceDown, TableFault, OSError."""
 
+    def close(self) -> None: ...
+
 
 class KafkaRecords:
     whole = True

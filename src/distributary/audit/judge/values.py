@@ -82,6 +82,8 @@ def spelled(value: Any) -> str | None:
     """A value as one text, whatever the type of its column: for keys, and for a look at whether two rows are alike."""
     if value is None or isinstance(value, str):
         return value
+    if type(value) is int:
+        return str(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Moment | Day):
@@ -127,4 +129,4 @@ def _number_text(value: int | float | Decimal) -> str:
 
 def nothing(value: Any) -> bool:
     """Null, or a record of nulls."""
-    return value is None or (isinstance(value, Mapping) and all(map(nothing, value.values())))
+    return value is None or (isinstance(value, dict) and all(map(nothing, value.values())))

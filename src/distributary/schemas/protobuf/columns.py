@@ -45,6 +45,7 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 from distributary.errors import SchemaBroken
+from distributary.schemas.registry.lenient import is_made_up
 
 Shape = Literal["scalar", "enum", "wrapper", "timestamp", "duration", "json", "any", "empty", "struct", "cut"]
 OPAQUE: Final = ("json", "any", "cut")
@@ -261,7 +262,8 @@ class _Columns:
     def _names(self, enum: EnumDescriptor) -> Mapping[int, str]:
         """Of several names for one number (`allow_alias`) the first declared."""
         if enum.full_name not in self._enums:
-            self._enums[enum.full_name] = {value.number: value.name for value in reversed(enum.values)}
+            named = [value for value in reversed(enum.values) if not is_made_up(value.name)]
+            self._enums[enum.full_name] = {value.number: value.name for value in named}
         return self._enums[enum.full_name]
 
     def _default(self, field: FieldDescriptor) -> Any:

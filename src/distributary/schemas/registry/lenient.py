@@ -5,7 +5,8 @@ own formatter wrote wrongly, imports that only options use and nobody registered
 options, services, extensions of options and JSON names go, and imports that cannot be had; what decides about bytes
 or columns stays: `packed`, `default`, `allow_alias`, `message_set_wire_format` and the features of editions.
 protoc also refuses enum values whose names differ in case or in the enum's name before them only, and two of one number
-(`KIND_ONE` and `ONE`). So that it takes them they get other names, and from the descriptors their own again.
+(`KIND_ONE` and `ONE`). So that it takes them they get other names, and from the descriptors their own again. It refuses
+enums of proto3 whose first value is not zero, too: these get one before it (`is_made_up`), which is never shown.
 
 Lines stay where they are, so that messages about what is still wrong name the right line.
 """
@@ -34,6 +35,7 @@ _LABELS: Final = ("optional", "required", "repeated")
 _NO_JSON: Final = " option deprecated_legacy_json_field_conflicts = true;"
 """Lets protoc take fields and enum values whose JSON names clash."""
 _OWN: Final = re.compile("^wire_[0-9a-f]{8}_")
+_ZERO: Final = "wire_zero_of_"
 _OPENING, _CLOSING = frozenset("{[("), frozenset("}])")
 
 
@@ -49,6 +51,11 @@ class _Change:
     start: int
     end: int
     by: str = ""
+
+
+def is_made_up(name: str) -> bool:
+    """Is this enum value there for protoc only, so that the schema's own author has no name for its number?"""
+    return name.startswith(_ZERO)
 
 
 def wire_text(text: str, absent: Collection[str] = (), *, rename: bool = False) -> str:
@@ -93,7 +100,8 @@ def _changes(tokens: list[_Token], absent: Collection[str], rename: bool) -> Ite
 
 
 def _renamed(tokens: list[_Token]) -> Iterator[_Change]:
-    """Other names for all enum values; and those of one number are said to be meant so."""
+    """Other names for all enum values; those of one number are said to be meant so, and open enums begin with zero."""
+    is_open = _has_open_enums([token.text for token in tokens])
     for at, token in enumerate(tokens):
         before = tokens[at - 1].text if at else ";"
         if token.text != "enum" or before not in (";", "{", "}") or [t.text for t in tokens[at + 2 : at + 3]] != ["{"]:
@@ -102,10 +110,28 @@ def _renamed(tokens: list[_Token]) -> Iterator[_Change]:
         values = [p for p in begins if tokens[p + 1].text == "=" and tokens[p].text != "option"]
         for place in values:
             yield _cut(tokens[place : place + 1], _stand_in(tokens[place].text))
-        numbers = [tokens[place + 2].text for place in values]
+        numbers = [tokens[p + 2].text + (tokens[p + 3].text if tokens[p + 2].text == "-" else "") for p in values]
         has_option = any(t.text == "allow_alias" for t in tokens[at + 3 : _close(tokens, at + 2)])
+        if is_open and numbers and _number(numbers[0]) != 0:
+            yield _Change(tokens[at + 2].end, tokens[at + 2].end, f" {_ZERO}{tokens[at + 1].text} = 0;")
+            numbers = ["0", *("0" if _number(number) == 0 else number for number in numbers)]
         if len(set(numbers)) < len(numbers) and not has_option:
             yield _Change(tokens[at + 2].end, tokens[at + 2].end, " option allow_alias = true;")
+
+
+def _has_open_enums(words: list[str]) -> bool:
+    """proto3, or an edition that says nothing else."""
+    if words[:2] == ["syntax", "="]:
+        return _unquoted(words[2]) == "proto3"
+    return words[:2] == ["edition", "="] and "CLOSED" not in words
+
+
+def _number(word: str) -> int | None:
+    """A number as protoc reads it; None for what is none."""
+    try:
+        return int(word, 8) if re.fullmatch("0[0-7]+", word) else int(word, 0)
+    except ValueError:
+        return None
 
 
 def _stand_in(name: str) -> str:
@@ -246,16 +272,16 @@ def wire_file(file: File, absent: Collection[str] = ()) -> File:
     _keep(out, "features")
     _strip_extensions(out)
     for enum in out.enum_type:
-        _strip_enum(enum)
+        _strip_enum(enum, file.syntax == "proto3")
     messages = list(out.message_type)
     while messages:
         message = messages.pop()
-        _strip_message(message)
+        _strip_message(message, file.syntax == "proto3")
         messages += message.nested_type
     return out
 
 
-def _strip_message(message: DescriptorProto) -> None:
+def _strip_message(message: DescriptorProto, is_open: bool) -> None:
     _keep(message, "features", "map_entry", "message_set_wire_format")
     if not message.options.map_entry:
         message.options.deprecated_legacy_json_field_conflicts = True
@@ -267,14 +293,21 @@ def _strip_message(message: DescriptorProto) -> None:
     for numbers in message.extension_range:
         _keep(numbers)
     for enum in message.enum_type:
-        _strip_enum(enum)
+        _strip_enum(enum, is_open)
 
 
-def _strip_enum(enum: EnumDescriptorProto) -> None:
+def _strip_enum(enum: EnumDescriptorProto, is_open: bool) -> None:
     _keep(enum, "features", "allow_alias")
     enum.options.deprecated_legacy_json_field_conflicts = True
     for value in enum.value:
         _keep(value)
+    if is_open and enum.value and enum.value[0].number != 0:
+        values = list(enum.value)
+        if any(value.number == 0 for value in values):
+            enum.options.allow_alias = True
+        del enum.value[:]
+        enum.value.add(name=f"{_ZERO}{enum.name}", number=0)
+        enum.value.extend(values)
 
 
 def _strip_field(field: FieldDescriptorProto) -> None:

@@ -1,0 +1,159 @@
+"""Is there a row for each record? For tables whose rows do not say which record they are of: by all their values.
+
+Records with the same payload of one writer are one, so many times; so many rows must say what it says. A row is looked
+for among those that have the record's whole numbers and texts (`_narrowed`), and then compared value by value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heappush, heapreplace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf.descriptor import FieldDescriptor
+
+from distributary.audit.judge.likeness import Names, names_of
+from distributary.audit.judge.messages import differs
+from distributary.audit.judge.opening import UNREADABLE, Opener, Writer
+from distributary.audit.judge.values import plain, spelled
+
+HELD = 100_000
+"""Payloads that are held at a time; of more, the records and the tables are read several times."""
+READ_ROWS = 200_000
+"""About the most records that are looked through, where not all are compared."""
+ORIGIN = "_origin"
+_WHOLE = {
+    FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64,
+}  # fmt: skip
+
+Payloads = Counter[tuple[Writer, bytes]]
+"""How often each payload was written, by its writer and its body."""
+
+
+def number_of(body: bytes) -> int:
+    """The same for the same payload: by it samples are drawn, and payloads dealt out to passes."""
+    return int.from_bytes(hashlib.blake2b(body, digest_size=8).digest(), "big")
+
+
+@dataclass
+class Sample:
+    """The payloads of each writer with the smallest numbers, `size` of them, and how often each was put in."""
+
+    size: int
+    _heaps: dict[Writer, list[tuple[int, bytes]]] = field(default_factory=dict)
+    _counts: Payloads = field(default_factory=Counter)
+
+    def add(self, writer: Writer, body: bytes) -> None:
+        if (writer, body) in self._counts:
+            self._counts[writer, body] += 1
+            return
+        heap, number = self._heaps.setdefault(writer, []), -number_of(body)
+        if len(heap) < self.size:
+            heappush(heap, (number, body))
+        elif number > heap[0][0]:
+            del self._counts[writer, heapreplace(heap, (number, body))[1]]
+        else:
+            return
+        self._counts[writer, body] = 1
+
+    def payloads(self) -> Payloads:
+        return Counter(self._counts)
+
+
+@dataclass
+class _Wanted:
+    message: Any
+    rows: int
+    found: int = 0
+
+
+def missing(opener: Opener, payloads: Payloads, pieces: Iterable[pa.Table]) -> tuple[int, int]:
+    """(rows that records were compared with, records that have no row). `pieces`: the columns of a route's table.
+
+    A payload that the official library cannot read has no row: whether it was set aside is a matter of counts.
+    """
+    by_writer: dict[Writer, list[_Wanted]] = {}
+    for (writer, body), rows in payloads.items():
+        if rows > 0:
+            try:
+                by_writer.setdefault(writer, []).append(_Wanted(opener.message(writer, body), rows))
+            except UNREADABLE:
+                continue
+    for piece in pieces:
+        origin = piece.column(ORIGIN).combine_chunks()
+        rows = piece.drop_columns([ORIGIN])
+        for writer, wanted in by_writer.items():
+            _find(wanted, _of_writer(rows, origin, writer))
+    every = [one for wanted in by_writer.values() for one in wanted]
+    return sum(one.found for one in every), sum(max(0, one.rows - one.found) for one in every)
+
+
+def _of_writer(rows: pa.Table, origin: pa.Array, writer: Writer) -> pa.Table:
+    if not pa.types.is_struct(origin.type):
+        return rows.slice(0, 0)
+    mine = pc.equal(pc.struct_field(origin, "schema_id"), writer.schema_id)
+    if origin.type.get_field_index("batch") >= 0:
+        mine = pc.and_(mine, pc.is_valid(pc.struct_field(origin, "batch")))
+    return rows.filter(mine)
+
+
+def _find(wanted: list[_Wanted], rows: pa.Table) -> None:
+    names = names_of(tuple(rows.column_names))
+    fields = [f for f in wanted[0].message.DESCRIPTOR.fields if _tells(f, names)]
+    by_values: dict[tuple[str | None, ...], list[_Wanted]] = {}
+    for one in wanted:
+        by_values.setdefault(tuple(spelled(getattr(one.message, f.name)) for f in fields), []).append(one)
+    rows = _narrowed(rows, wanted, fields, names)
+    for row in _plain_rows(rows):
+        key = tuple(_spelled_or_default(row[names.of(f.name)[0]], f) for f in fields)
+        alike = [one for one in by_values.get(key, ()) if differs(one.message, row) is None]
+        if alike:
+            next((one for one in alike if one.found < one.rows), alike[0]).found += 1
+
+
+def _tells(field: FieldDescriptor, names: Names) -> bool:
+    """Does a record's row have this very value of the field, in one column, whatever its type is?"""
+    plain_type = field.cpp_type in _WHOLE or field.type == FieldDescriptor.TYPE_STRING
+    return plain_type and not field.is_repeated and len(names.of(field.name)) == 1
+
+
+def _spelled_or_default(value: Any, field: FieldDescriptor) -> str | None:
+    return spelled(field.default_value if value is None else value)
+
+
+def _narrowed(rows: pa.Table, wanted: list[_Wanted], fields: Iterable[FieldDescriptor], names: Names) -> pa.Table:
+    """Rows whose values are among those of the wanted ones, column by column; a column of another type is let be."""
+    for one in fields:
+        column = rows.column(names.of(one.name)[0])
+        of_kind = pa.types.is_integer if one.cpp_type in _WHOLE else _is_string
+        if not of_kind(column.type):
+            continue
+        try:
+            values = pa.array([None, *{getattr(w.message, one.name) for w in wanted}]).cast(column.type)
+        except (pa.ArrowInvalid, OverflowError):
+            continue
+        rows = rows.filter(pc.is_in(column, value_set=values))
+    return rows
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _plain_rows(rows: pa.Table) -> Iterator[dict[str, Any]]:
+    for at in range(0, rows.num_rows, 4_096):
+        some = rows.slice(at, 4_096)
+        columns = [plain(column) for column in some.columns] if some.num_columns else []
+        for values in zip(*columns, strict=True):
+            yield dict(zip(some.column_names, values, strict=True))
+
+
+def less(payloads: Payloads, others: Mapping[tuple[Writer, bytes], int]) -> Payloads:
+    """`payloads` without so many of each."""
+    return Counter({one: rows - others.get(one, 0) for one, rows in payloads.items()})

@@ -101,6 +101,5 @@ def has_feature(table: Snapshot | None) -> bool:
 
 
 def _has_expressions(table: Snapshot) -> bool:
-    return any(
-        key in table.schema_json for key in ("delta.generationExpression", "delta.invariants", "delta.identity.")
-    )
+    text = table.schema_json
+    return any(key in text for key in ("delta.generationExpression", "delta.invariants", "delta.identity."))

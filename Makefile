@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+ARCHIVE := $(VENV)/spark-classes.jsa
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # With ARGS (make test ARGS="-k kafka") only some tests run: the share of covered lines then says nothing.
@@ -33,7 +34,13 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## run the main job end to end, no servers (ARGS="--dir DIR" is passed on)
 	@$(BIN)/distributary demo games $(ARGS)
 
-test: $(READY) ## run all tests (ARGS="-k name" for some; REQUIRE_SERVICES=1 fails where a service is missing)
+# JVMs of tests start in half the time with it; without it they start as ever.
+$(ARCHIVE): $(READY)
+	@echo "keeping Spark's classes in $(ARCHIVE) (once, a minute)"
+	@$(BIN)/python -m tests.class_archive >$(VENV)/spark-classes.log 2>&1 || \
+	  echo "no class archive, and so slower tests: see $(VENV)/spark-classes.log" >&2
+
+test: $(READY) $(ARCHIVE) ## run all tests (ARGS="-k name" for some; REQUIRE_SERVICES=1 fails where a service is missing)
 	$(BIN)/python -m pytest $(COVERAGE) $(SPREAD) $(ARGS)
 
 check: $(READY) ## lint, format, types and the order of the modules; changes nothing

@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 
 from tests import services
+from tests.class_archive import java_options
 from tests.processes import SERIAL, SPARK_JAVA
 from tests.services.kafka import Kafka
 from tests.services.mariadb import MariaDb
@@ -28,6 +29,7 @@ REQUIRED = os.environ.get("REQUIRE_SERVICES") == "1"
 hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
 hypothesis.settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("long", max_examples=2000, deadline=None, print_blob=True)
+os.environ["JDK_JAVA_OPTIONS"] = java_options()
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 

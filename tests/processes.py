@@ -9,6 +9,8 @@ from typing import Any
 # The optimising compiler and the parallel collector only cost time then.
 QUICK = "-XX:TieredStopAtLevel=1"
 SERIAL = "-XX:+UseSerialGC"
+QUIET_ARCHIVE = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+"""Says nothing where a class archive does not fit."""
 SERVICE_JAVA = ("-Xmx384m", SERIAL, QUICK)
 SPARK_JAVA = f"{QUICK} -XX:ReservedCodeCacheSize=240m"
 """One compiler alone has 48 MB for its code: too little for Spark, it would stop."""

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from distributary.errors import Exit
 from distributary.state.ledger import is_batch
@@ -18,7 +19,9 @@ from tests.killing import processes
 from tests.processes import SMALL_SPARK
 from tests.scenarios import Scenario
 
-KILLS = 20
+LONG = 2000
+"""Examples of the hypothesis profile `long`: more kills then."""
+KILLS = 20 if settings().max_examples >= LONG else 8
 WAIT_SEC = (0.5, 6.0)
 
 

@@ -2,7 +2,8 @@
 
     python docs/generate.py [--check]
 
-configuration.md and pipeline.schema.json come from the models of `distributary.config`, cli.md from the command line.
+configuration.md and pipeline.schema.json come from the models of `distributary.config`, state.md from its folders,
+cli.md from the command line.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from distributary.config import Pipeline
+from distributary.config import DeclarativeFolder, HopFolder, Pipeline, SharesFolder, StateFolder
 
 HERE = Path(__file__).resolve().parent
 Schema = dict[str, Any]
@@ -83,6 +84,36 @@ def schema_file() -> str:
     return json.dumps(pipeline_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
+_STATE_INTRO = """\
+# The state folder
+
+<!-- Made by docs/generate.py from src/distributary/config/state_folder.py; edit that. -->
+
+What a pipeline keeps besides its tables lies in one folder, here called `<state>`: the key `state`, else
+`<tables.root>/_distributary/<pipeline>`. It may be in an object store, as the tables are. Raw records are in it, so a
+new one can be read by its owner only.
+
+Delete nothing in it by hand while the pipeline is in use: `distributary clean` removes a pipeline, `distributary
+resync` and `distributary replay` mend tables. To keep a copy, stop the pipeline and copy the tables and this folder
+together: one that is older than the tables is refused.
+"""
+
+
+def state_page() -> str:
+    """docs/state.md."""
+    parts = (
+        ("`<state>/`", StateFolder),
+        (f"`<state>/{StateFolder.shares.name}/`", SharesFolder),
+        (f"`<state>/{StateFolder.hop_1.name}/`", HopFolder),
+        (f"`<state>/{StateFolder.declarative.name}/`", DeclarativeFolder),
+    )
+    lines = [_STATE_INTRO]
+    for title, folder in parts:
+        lines += [f"\n## {title}\n", "| name | kind | what it holds | where it is gone |", "|---|---|---|---|"]
+        lines += [f"| `{place.name}` | {place.kind} | {place.holds} | {place.lost} |" for place in folder.places()]
+    return "\n".join(lines) + "\n"
+
+
 def cli_page() -> str:
     """docs/cli.md."""
     typer_main, typer_cli = importlib.import_module("typer.main"), importlib.import_module("typer.cli")
@@ -94,7 +125,7 @@ def cli_page() -> str:
 
 def pages() -> dict[str, Callable[[], str]]:
     """File name below docs/ -> what makes its text."""
-    made = {"configuration.md": configuration_page, "pipeline.schema.json": schema_file}
+    made = {"configuration.md": configuration_page, "pipeline.schema.json": schema_file, "state.md": state_page}
     if importlib.util.find_spec("distributary.cli"):
         made["cli.md"] = cli_page
     return made

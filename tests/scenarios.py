@@ -40,6 +40,7 @@ from distributary_simulate.games.records import Plan, Record
 from distributary_simulate.games.schemas import WRAPPER_TEXT
 from distributary_simulate.games.stream import Games
 from distributary_simulate.games.truth import Truth
+from tests.state_folders import unknown_names
 
 SOURCE_SCHEMA = pa.schema(
     [
@@ -276,6 +277,7 @@ class Scenario:
                 assert entry.rows_written == self.rows_of(route, entry), entry
         ids = [row["id"] for row in self.quarantined("open", "claimed", "replayed")]
         assert len(set(ids)) == len(ids), "a replay tells the quarantine's rows apart by their id"
+        assert not unknown_names(self.config)
         self._check_truth()
 
     def rows_of(self, route: str, entry: Entry) -> int:

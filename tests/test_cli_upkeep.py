@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from distributary.cli.entry import execute
+from distributary.config import StateFolder
 from distributary.errors import Exit
-from distributary.state.cleaning import FILE, begin
+from distributary.state.cleaning import begin
 from distributary.tables.store import Store
 from tests.shop import backfilled, change, mysql_table, order
 from tests.sparkless import Sparkless
@@ -36,7 +37,7 @@ def test_reconcile_deletes_only_when_it_is_told_to(lake: Path, capsys: pytest.Ca
     assert execute([*command, "--apply"]) == execute(["resync", *command[1:]]) == Exit.BAD_INPUT
     assert capsys.readouterr().err.count("was begun and not finished") == 2
     assert len(shop.living("shop_orders")) == 3
-    Path(shop.config.state_root, FILE).unlink()
+    Path(shop.config.state_root, StateFolder.clean.name).unlink()
     assert execute([*command, "--apply", "--json"]) == Exit.OK
     found = json.loads(capsys.readouterr().out)
     assert (found["vanished"], found["done"], found["keys"]) == (1, True, [{"id": 2}])

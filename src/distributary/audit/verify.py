@@ -29,7 +29,7 @@ from distributary.tables.faults import reading
 from distributary.tables.files import TableFiles
 from distributary.tables.quarantine import quarantine_uri, replay_app
 from distributary.tables.snapshot import Owner, Snapshot
-from distributary.tables.store import Store, join
+from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.wide import KEY
 
@@ -152,7 +152,7 @@ class _Finished:
     @classmethod
     def read(cls, config: Pipeline, store: Store) -> _Finished:
         # The marks first: a batch that finishes in between is then in the entries, and finished by them.
-        marks = Table(join(config.state_root, "ledger"), store).open()
+        marks = Table(config.state_folder.ledger, store).open()
         entries = read_entries(config.state_root, store)
         newest = Ledger(config.state_root, config.pipeline, store, entries).finished
         found = {e.stream for e in entries if is_batch(e.stream)} | {readable_stream_id(config.checkpoint_path, store)}

@@ -87,7 +87,7 @@ def views(file: File, as_json: Json = False) -> None:
     """
     config = _load(file)
     from distributary.running.pipeline import session_of
-    from distributary.running.views import FOLDER, refresh
+    from distributary.running.views import refresh
     from distributary.state.ledger import Ledger
     from distributary.tables.store import Store
 
@@ -102,7 +102,7 @@ def views(file: File, as_json: Json = False) -> None:
     for view in made:
         say(f"{shown(view.route)}: view {config.tables.database or 'without a catalog'}.{view.name}")
     if config.tables.database is None:
-        say(f"tables.database is not set: no catalog has them; their text is in {config.state_root}/{FOLDER}")
+        say(f"tables.database is not set: no catalog has them; their text is in {config.state_folder.views}")
     elif not made:
         say(f"pipeline {config.pipeline} has no routes yet")
 

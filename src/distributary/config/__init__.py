@@ -4,7 +4,7 @@ from distributary.config.databricks import Databricks
 from distributary.config.layouts import Bronze, Hop, Wide
 from distributary.config.loading import load
 from distributary.config.operating import Email, Grant, Notices
-from distributary.config.pipeline import BY_ROUTE, Pipeline, Spark, Trigger
+from distributary.config.pipeline import Pipeline, Spark, Trigger
 from distributary.config.reading import (
     DatastreamSource,
     DeltaSource,
@@ -15,13 +15,14 @@ from distributary.config.reading import (
     RegistryConfig,
     Source,
 )
+from distributary.config.state_folder import DeclarativeFolder, HopFolder, SharesFolder, StateFolder
 from distributary.config.writing import Engine, Evolution, EvolutionOverride, Quarantine, RouteOverride, Tables
 
 __all__ = [
-    "BY_ROUTE",
     "Bronze",
     "Databricks",
     "DatastreamSource",
+    "DeclarativeFolder",
     "DeltaSource",
     "Email",
     "Engine",
@@ -30,6 +31,7 @@ __all__ = [
     "EvolutionOverride",
     "Grant",
     "Hop",
+    "HopFolder",
     "KafkaSecurity",
     "KafkaSource",
     "Notices",
@@ -38,8 +40,10 @@ __all__ = [
     "Quarantine",
     "RegistryConfig",
     "RouteOverride",
+    "SharesFolder",
     "Source",
     "Spark",
+    "StateFolder",
     "Tables",
     "Trigger",
     "Wide",

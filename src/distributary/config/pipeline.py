@@ -17,13 +17,11 @@ from distributary.config.operating import Grant, Notices
 from distributary.config.quantities import Duration, Folder, Option, Text
 from distributary.config.reading import DatastreamSource, Envelope, KafkaSource, Payload, RegistryConfig, Source
 from distributary.config.secrets import KeyPath, literal_secrets, looks_secret
+from distributary.config.state_folder import StateFolder
 from distributary.config.writing import Maintenance, Quarantine, RouteOverride, Tables
 from distributary.errors import ConfigError, NotYet
 from distributary.redaction import MASK
 from distributary.shares import Share
-
-BY_ROUTE = "by_route"
-"""In the state folder: a folder per stream of `hop.shape: per_route`."""
 
 
 class Trigger(Model):
@@ -218,6 +216,11 @@ class Pipeline(Model):
         return (self.state or f"{self.tables.root}/_distributary/{self.pipeline}").rstrip("/")
 
     @property
+    def state_folder(self) -> StateFolder:
+        """`state_root`, with the places in it."""
+        return StateFolder(self.state_root)
+
+    @property
     def whole_state(self) -> str:
         """`state_root` of the whole pipeline: what its streams share lies there."""
         return self.whole.state_root
@@ -230,7 +233,7 @@ class Pipeline(Model):
     @property
     def checkpoint_path(self) -> str:
         """Folder of the streaming query's checkpoint."""
-        return self.checkpoint or f"{self.state_root}/checkpoint"
+        return self.checkpoint or self.state_folder.checkpoint
 
     @property
     def share(self) -> Share | None:
@@ -239,7 +242,7 @@ class Pipeline(Model):
 
     def for_share(self, share: Share) -> Self:
         """This pipeline for one share: with a state (ledger, quarantine, checkpoint) of its own, below this one's."""
-        found = self._below(f"shares/{share.generation}/{share.name}")
+        found = self._below(f"{StateFolder.shares.name}/{share.generation}/{share.name}")
         found._share = share
         return found
 
@@ -250,7 +253,7 @@ class Pipeline(Model):
 
     def for_route_key(self, key: str) -> Self:
         """The same pipeline for one partition of bronze: with a state of its own below this one's."""
-        found = self._below(f"{BY_ROUTE}/{key}")
+        found = self._below(f"{StateFolder.by_route.name}/{key}")
         found._key = key
         # The partition alone says what it reads: a share would leave out routes whose name is too long to be read back.
         found._share = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distributary.config import Pipeline
+from distributary.config import DeclarativeFolder, Pipeline
 from distributary.names import quoted, table_name
 from distributary.tables.store import join
 
@@ -56,12 +56,12 @@ class Datasets:
 
 def state_folder(config: Pipeline) -> str:
     """Where a declarative pipeline keeps what is neither a table nor the ledger."""
-    return join(config.state_root, "declarative")
+    return config.state_folder.declarative
 
 
 def storage(config: Pipeline) -> str:
     """Where Spark keeps the checkpoints of its flows."""
-    return config.checkpoint or join(state_folder(config), "storage")
+    return config.checkpoint or DeclarativeFolder(state_folder(config)).storage
 
 
 def flow_checkpoints(storage: str, names: Datasets, table: str) -> str:

@@ -15,7 +15,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from distributary.config import Pipeline
+from distributary.config import DeclarativeFolder, Pipeline
 from distributary.declarative.datasets import Datasets, state_folder
 from distributary.engine.messages.chunks import Writer
 from distributary.engine.messages.demux import EnvelopeReader, wrong_fields
@@ -44,7 +44,6 @@ from distributary.tables.table import Table
 WRITERS_PROPERTY = "distributary.writers"
 """Table property of a silver table: the writers that its columns were made for, so that none is ever forgotten."""
 ROUTE_PROPERTY = "distributary.route"
-WRITERS_FILE = "writers.json"
 """Writers that no subject names, found by replays: route -> [[schema id, message] ...]."""
 
 
@@ -267,7 +266,7 @@ def parse_writers(text: str) -> set[Writer]:
 
 def read_writers(config: Pipeline, store: Store) -> dict[str, set[Writer]]:
     """Writers by route that replays have found. Raises OSError."""
-    body = store.get(state_folder(config), WRITERS_FILE)
+    body = store.get(state_folder(config), DeclarativeFolder.writers.name)
     found = json.loads(body or b"{}")
     return {route: {(int(i), str(m)) for i, m in pairs} for route, pairs in found.items()}
 
@@ -278,4 +277,4 @@ def add_writers(config: Pipeline, store: Store, more: Writers) -> None:
     for route, writers in more.items():
         found.setdefault(route, set()).update(writers)
     body = json.dumps({route: sorted(pairs) for route, pairs in sorted(found.items())}, ensure_ascii=False)
-    store.put_whole(state_folder(config), WRITERS_FILE, body.encode())
+    store.put_whole(state_folder(config), DeclarativeFolder.writers.name, body.encode())

@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from distributary.config import Pipeline
+from distributary.config import DeclarativeFolder, Pipeline
 from distributary.declarative.books import Books
 from distributary.declarative.bronze import ENVELOPE
 from distributary.declarative.datasets import Datasets, state_folder
@@ -38,7 +38,6 @@ from distributary.state.lock import only_run
 from distributary.supervisor.policy import RestartPolicy
 from distributary.tables.store import Store, local_path
 
-EVENTS_FILE = "events.jsonl"
 FIRST_REST_SEC = 2.0
 LONGEST_REST_SEC = 300.0
 ATTEMPTS_ONCE = 3
@@ -310,5 +309,5 @@ class Runner:
         if self._events is None:
             return
         self._events.mkdir(parents=True, exist_ok=True)
-        with open(self._events / EVENTS_FILE, "a", encoding="utf-8") as file:
+        with open(self._events / DeclarativeFolder.events.name, "a", encoding="utf-8") as file:
             file.write(json.dumps(said, ensure_ascii=False, default=str) + "\n")

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from distributary.config import Pipeline
+from distributary.config import DeclarativeFolder, Pipeline
 from distributary.config.environment import environment
 from distributary.declarative.datasets import state_folder
 from distributary.errors import ConfigError
@@ -50,8 +50,8 @@ def catalog_conf(folder: Path) -> dict[str, str]:
     return {
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.sources.default": "delta",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        METASTORE_URL: f"jdbc:derby:;databaseName={folder / 'metastore_db'};create=true",
+        "spark.sql.warehouse.dir": str(folder / DeclarativeFolder.warehouse.name),
+        METASTORE_URL: f"jdbc:derby:;databaseName={folder / DeclarativeFolder.metastore.name};create=true",
     }
 
 
@@ -86,7 +86,7 @@ class Server:
         if metastore.startswith("jdbc:derby:"):
             folder = Path(metastore.partition("databaseName=")[2].partition(";")[0]).parent
             folder.mkdir(parents=True, exist_ok=True)
-            log = f"-Dderby.stream.error.file={folder / 'derby.log'}"
+            log = f"-Dderby.stream.error.file={folder / DeclarativeFolder.metastore_log.name}"
         else:
             log = ""
         java = f"{log} {self.conf.get('spark.driver.extraJavaOptions', '')}".strip()

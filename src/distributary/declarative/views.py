@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from distributary.config import Pipeline
+from distributary.config import DeclarativeFolder, Pipeline
 from distributary.declarative.datasets import Datasets, state_folder
 from distributary.errors import StoreUnreadable, TableCollision, without_stack
 from distributary.errors.border import contained
@@ -24,7 +24,6 @@ from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
-VIEWS_FILE = "views.json"
 """What each view was last made to say."""
 
 T = TypeVar("T")
@@ -54,7 +53,7 @@ def keep_current(
     words which could not be changed: they are tried again. Raises OSError.
     """
     datasets, store, folder = Datasets.of(config), Store.of(config.tables), state_folder(config)
-    said: dict[str, str] = json.loads(store.get(folder, VIEWS_FILE) or b"{}")
+    said: dict[str, str] = json.loads(store.get(folder, DeclarativeFolder.views.name) or b"{}")
     changed = {name: view for name, view in views.items() if said.get(name) != view.query}
     if changed and there is None:
         there = _tables(spark, datasets)
@@ -69,7 +68,7 @@ def keep_current(
         except BaseException as e:
             problems.append(f"view {name} still says what it said, for it cannot be changed: {_line(e)}")
     if done:
-        store.put_whole(folder, VIEWS_FILE, json.dumps({**said, **done}, ensure_ascii=False).encode())
+        store.put_whole(folder, DeclarativeFolder.views.name, json.dumps({**said, **done}, ensure_ascii=False).encode())
     return problems
 
 

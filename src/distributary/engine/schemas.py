@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from distributary.config import Pipeline
+from distributary.config import Pipeline, StateFolder
 from distributary.errors import Reason, SchemaBroken, SchemaNotFound
 from distributary.schemas.registry import Registry, open_registry
 from distributary.schemas.registry.compile import CompiledSchema, compile_schema
@@ -152,5 +152,4 @@ def schemas_of(config: Pipeline, keep: bool = True) -> Schemas:
 def _schema_cache(config: Pipeline) -> Path | None:
     if config.registry is not None and config.registry.cache is not None:
         return Path(config.registry.cache)
-    state = local_path(config.whole_state)
-    return None if state is None else state / "schemas"
+    return local_path(StateFolder(config.whole_state).schemas)

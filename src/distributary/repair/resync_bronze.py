@@ -51,7 +51,6 @@ from distributary.tables.snapshot import ROWS_KEY, Mark, Owner, Snapshot
 from distributary.tables.store import Store, engine_uri, join
 from distributary.tables.table import Table
 
-FOLDER = "resync"
 """In the state folder: what a rebuild that has begun its commit still has to do, by route key."""
 ATTEMPTS = 5
 _ANEW = "stop hop 2, delete the table's folder, and rebuild it: it is made anew"
@@ -284,7 +283,7 @@ class _Resync:
     def _intend(self, mark: Mark, stream: str, entries: Sequence[Entry], aside: Sequence[DataFile]) -> None:
         said = {"app": mark.app, "batch": mark.batch, "stream": stream}
         said |= {"entries": [asdict(e) for e in entries], "aside": [f.to_json() for f in aside]}
-        self.store.put_whole(join(self.mine.state_root, FOLDER), f"{self.key}.json", json.dumps(said).encode())
+        self.store.put_whole(self.mine.state_folder.resync, f"{self.key}.json", json.dumps(said).encode())
 
     def _commit(self, table: Snapshot | None, built: Built, mark: Mark, rows: int) -> None:
         """Raises CommitConflict."""
@@ -301,7 +300,7 @@ class _Resync:
 
     def _complete(self) -> None:
         """Do what is left of a rebuild of this route whose commit is in; forget one whose commit never came."""
-        folder, name = join(self.mine.state_root, FOLDER), f"{self.key}.json"
+        folder, name = self.mine.state_folder.resync, f"{self.key}.json"
         body = self.store.get(folder, name)
         if body is None:
             return

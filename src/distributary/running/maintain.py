@@ -31,7 +31,7 @@ from distributary.tables.files import TableFiles
 from distributary.tables.merge_rows import DELETED, DELETED_AT
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.snapshot import Owner, Snapshot
-from distributary.tables.store import Store, join
+from distributary.tables.store import Store
 from distributary.tables.table import Table
 
 DEFAULT_RETENTION_SEC = 7 * 86400.0
@@ -85,7 +85,7 @@ def maintain(config: Pipeline) -> Iterator[Maintained]:
 
 def _tidy(config: Pipeline, store: Store) -> Maintained:
     """The file ledger has an upkeep of its own: Spark's stream reads it commit by commit."""
-    done = Maintained(join(config.state_root, "files"), None)
+    done = Maintained(config.state_folder.files, None)
     version = version_read(config, store)
     if version >= 0:
         tidy(config.state_root, store, version)

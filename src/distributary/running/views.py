@@ -21,12 +21,9 @@ from distributary.running.catalog import one_name, put_view, register
 from distributary.state.ledger import Ledger
 from distributary.tables.faults import writing
 from distributary.tables.files import names_in
-from distributary.tables.store import Store, join
+from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.wide import KEY
-
-FOLDER = "views"
-"""In the state folder: <view>.sql, the text of each view."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ def refresh(
             register(spark, config.tables.database, [config.wide_path])
         for view in stale:
             if _put(spark, config, view):
-                store.put_whole(join(config.state_root, FOLDER), f"{view.name}.sql", view.text.encode())
+                store.put_whole(config.state_folder.views, f"{view.name}.sql", view.text.encode())
                 made.append(view)
     return made
 
@@ -103,13 +100,13 @@ def _put(spark: SparkSession, config: Pipeline, view: View) -> bool:
 
 def kept(config: Pipeline, store: Store) -> dict[str, str]:
     """Name -> text of the views that this pipeline has made. Raises OSError."""
-    files = names_in(join(config.state_root, FOLDER), store)
+    files = names_in(config.state_folder.views, store)
     names = [file.removesuffix(".sql") for file in files if file.endswith(".sql")]
     return {name: _kept(config, store, name) or "" for name in names}
 
 
 def _kept(config: Pipeline, store: Store, name: str) -> str | None:
-    body = store.get(join(config.state_root, FOLDER), f"{name}.sql")
+    body = store.get(config.state_folder.views, f"{name}.sql")
     return None if body is None else body.decode()
 
 

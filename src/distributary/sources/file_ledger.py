@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
+from distributary.config import StateFolder
 from distributary.errors import StoreDown
 from distributary.sources.known import FileRef, KnownFiles
 from distributary.sources.listing import place
@@ -28,7 +29,7 @@ from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Policy
 from distributary.tables.faults import CommitConflict, writing
 from distributary.tables.snapshot import Mark, Owner, Snapshot
-from distributary.tables.store import Store, filesystem, join
+from distributary.tables.store import Store, filesystem
 from distributary.tables.table import COMMIT_ATTEMPTS, Table
 from distributary.tables.tip import Tip, append_on_tip
 
@@ -101,7 +102,7 @@ class FileLedger:
 
     def __init__(self, state_root: str, pipeline: str, store: Store) -> None:
         """Raises TableFault, OSError when the ledger cannot be read."""
-        self.uri = join(state_root, "files")
+        self.uri = StateFolder(state_root).files
         self.table = Table(self.uri, store, Owner(pipeline, ""), PROPERTIES)
         self.pipeline = pipeline
         self.store = store
@@ -235,7 +236,7 @@ def waiting(state_root: str, store: Store, after_version: int, finished: int = -
 
     Raises TableFault, OSError.
     """
-    table = Table(join(state_root, "files"), store).open()
+    table = Table(StateFolder(state_root).files, store).open()
     if table is None:
         return Waiting(0, 0)
     done = finished
@@ -251,7 +252,7 @@ def parcels_after(state_root: str, store: Store, parcel: int) -> list[list[tuple
 
     Raises TableFault, OSError.
     """
-    table = Table(join(state_root, "files"), store).open()
+    table = Table(StateFolder(state_root).files, store).open()
     if table is None:
         return []
     rows = after_parcel(table, parcel, [*_REF, "attempt", "parcel"]).sort_by("parcel")
@@ -273,7 +274,7 @@ def tidy(state_root: str, store: Store, version_read: int) -> None:
     the log from there on, and steps over the rewrite, which is no change of data. It may run beside the stream; another
     writer's commit wins. Raises TableFault, OSError.
     """
-    uri = join(state_root, "files")
+    uri = StateFolder(state_root).files
     table = Table(uri, store).open()
     if table is None:
         return

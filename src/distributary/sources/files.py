@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
+from distributary.config import StateFolder
 from distributary.sources.file_ledger import FILES_SCHEMA
-from distributary.tables.store import join
 
 
 def file_stream(spark: SparkSession, state_root: str) -> DataFrame:
@@ -22,5 +22,5 @@ def file_stream(spark: SparkSession, state_root: str) -> DataFrame:
     """
     # From the first commit on, not from a snapshot: there a batch would be any of its files.
     options = {"startingVersion": "0", "maxFilesPerTrigger": "1"}
-    rows = spark.readStream.format("delta").options(**options).load(join(state_root, "files"))
+    rows = spark.readStream.format("delta").options(**options).load(StateFolder(state_root).files)
     return rows.select(*FILES_SCHEMA.names)

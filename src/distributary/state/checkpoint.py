@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from distributary.config import DatastreamSource, KafkaSource, Pipeline
+from distributary.config import DatastreamSource, KafkaSource, Pipeline, StateFolder
 from distributary.errors import CheckpointDamaged, CheckpointLost, SourceDataLost, StateLost
 from distributary.sources.kafka import Topic, describe_topics
 from distributary.state.checkpoint_damage import Checkpoint
@@ -20,8 +20,6 @@ from distributary.state.ledger import Ledger, is_batch
 from distributary.tables.files import names_in
 from distributary.tables.store import Store, join
 
-TOPICS_FILE = "topics.json"
-HANDED_OVER = "handed_over"
 """In the state folder of a share whose checkpoint was made by a hand-over, not by a run."""
 
 
@@ -58,7 +56,10 @@ def last_begun(checkpoint: str, store: Store) -> int:
 
 def is_handed_over(config: Pipeline, store: Store) -> bool:
     """Has the stream only what a hand-over gave it: a position, and no batch of its own? Raises OSError."""
-    return store.get(config.state_root, HANDED_OVER) is not None and last_committed(config.checkpoint_path, store) == 0
+    return (
+        store.get(config.state_root, StateFolder.handed_over.name) is not None
+        and last_committed(config.checkpoint_path, store) == 0
+    )
 
 
 def check_checkpoint(config: Pipeline, ledger: Ledger) -> None:
@@ -137,7 +138,7 @@ class TopicIdsSeen:
 
     def __init__(self, state_root: str, store: Store) -> None:
         self._root, self._store = state_root, store
-        self._ids: dict[str, str] = json.loads(store.get(state_root, TOPICS_FILE) or b"{}")
+        self._ids: dict[str, str] = json.loads(store.get(state_root, StateFolder.topics.name) or b"{}")
 
     def made_anew(self, now: Mapping[str, str]) -> dict[str, str]:
         """Topics that have another id now, and that in words."""
@@ -151,7 +152,7 @@ class TopicIdsSeen:
         """From now on these count."""
         if now.items() - self._ids.items():
             self._ids |= now
-            self._store.put_whole(self._root, TOPICS_FILE, json.dumps(self._ids).encode())
+            self._store.put_whole(self._root, StateFolder.topics.name, json.dumps(self._ids).encode())
 
 
 def _gone(topic: Topic, offsets: Mapping[str, Mapping[str, int]]) -> list[str]:

@@ -10,14 +10,11 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from distributary.config import Pipeline
+from distributary.config import Pipeline, StateFolder
 from distributary.errors import CleanUnfinished
 from distributary.state.lock import only_run
 from distributary.tables.faults import reading
 from distributary.tables.store import Store
-
-FILE = "clean.json"
-"""In the state folder, from the first removal to the last."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class Begun:
 
 def begun(config: Pipeline, store: Store) -> Begun:
     """Raises OSError."""
-    body = store.get(config.state_root, FILE)
+    body = store.get(config.state_root, StateFolder.clean.name)
     if body is None:
         return Begun()
     said = json.loads(body)
@@ -46,13 +43,13 @@ def begin(config: Pipeline, tables: Mapping[str, str | None], streams: Collectio
         "tables": [{"path": path, "route": route} for path, route in tables.items()],
         "streams": sorted(streams),
     }
-    store.put_whole(config.state_root, FILE, json.dumps(said).encode())
+    store.put_whole(config.state_root, StateFolder.clean.name, json.dumps(said).encode())
 
 
 def check_not_begun(config: Pipeline, store: Store) -> None:
     """Of the whole pipeline, also for one of its streams. Raises CleanUnfinished, StoreUnreadable."""
     with reading(config.whole_state):
-        begun = store.get(config.whole_state, FILE) is not None
+        begun = store.get(config.whole_state, StateFolder.clean.name) is not None
     if begun:
         raise CleanUnfinished(pipeline=config.pipeline)
 

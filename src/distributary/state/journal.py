@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from distributary.config import StateFolder
 from distributary.errors import Reason
 from distributary.tables.store import Store, join
 
@@ -28,7 +29,7 @@ class Journal:
     store: Store
 
     def _folder(self, stream: str) -> str:
-        return join(self.root, "plans", stream)
+        return join(StateFolder(self.root).plans, stream)
 
     def read(self, stream: str, batch: int) -> Refusals | None:
         """The schema ids refused in an earlier attempt at this batch; None when there was none."""

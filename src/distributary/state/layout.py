@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import json
 
-from distributary.config import Pipeline
+from distributary.config import Pipeline, StateFolder
 from distributary.errors import LayoutChanged
 from distributary.state.shares import has_run
 from distributary.tables.store import Store
-
-FILE = "layout.json"
-"""In the state folder; without it the layout is `fanout`."""
 
 
 def layout_name(config: Pipeline) -> str:
@@ -21,7 +18,7 @@ def layout_name(config: Pipeline) -> str:
 
 def kept_layout(config: Pipeline, store: Store) -> str | None:
     """The layout that these streams follow; None where it was never written down. Raises OSError."""
-    body = store.get(config.state_root, FILE)
+    body = store.get(config.state_root, StateFolder.layout.name)
     return None if body is None else str(json.loads(body)["layout"])
 
 
@@ -36,4 +33,4 @@ def claim_layout(config: Pipeline, store: Store) -> None:
     if found not in (None, wanted):
         raise LayoutChanged(pipeline=config.pipeline, found=found, wanted=wanted)
     if found is None and wanted != "fanout":
-        store.put_whole(config.state_root, FILE, json.dumps({"layout": wanted}).encode())
+        store.put_whole(config.state_root, StateFolder.layout.name, json.dumps({"layout": wanted}).encode())

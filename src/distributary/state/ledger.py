@@ -19,13 +19,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.config import StateFolder
 from distributary.config.quantities import absolute
 from distributary.redaction import redacted
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Policy
 from distributary.tables.faults import CommitConflict, reading
 from distributary.tables.snapshot import Mark, Owner, Snapshot
-from distributary.tables.store import Store, join
+from distributary.tables.store import Store
 from distributary.tables.table import Table
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -167,7 +168,7 @@ def add(before: Entry | None, entry: Entry) -> Entry:
 
 def read_entries(state_root: str, store: Store) -> list[Entry]:
     """All entries of a ledger, oldest first; old ones may have been added up. Raises TableFault, OSError."""
-    table = Table(join(state_root, "ledger"), store).open()
+    table = Table(StateFolder(state_root).ledger, store).open()
     return [] if table is None else _entries(table)
 
 
@@ -201,7 +202,7 @@ class Ledger:
     def __init__(self, state_root: str, pipeline: str, store: Store, entries: Sequence[Entry] | None = None) -> None:
         """`entries`: what `read_entries` has found. Raises StoreUnreadable."""
         self.state_root = state_root
-        self.uri = join(state_root, "ledger")
+        self.uri = StateFolder(state_root).ledger
         self.table = Table(self.uri, store, Owner(pipeline, ""), PROPERTIES)
         self.pipeline = pipeline
         self.store = store

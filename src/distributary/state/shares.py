@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from distributary.config import BY_ROUTE, Pipeline
+from distributary.config import Pipeline, SharesFolder
 from distributary.errors import ShareConflict
 from distributary.shares import Division
 from distributary.state.cleaning import check_not_begun
@@ -23,10 +23,6 @@ from distributary.state.ledger import Entry, Ledger, is_batch, read_entries
 from distributary.state.lock import only_run
 from distributary.tables.files import names_in
 from distributary.tables.store import Store, join
-
-_FOLDER = "shares"
-_CURRENT = "current.json"
-_DIVISION = "division.json"
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class Current:
 
 def current(config: Pipeline, store: Store) -> Current | None:
     """None for a pipeline that runs whole. Raises OSError."""
-    body = store.get(join(config.state_root, _FOLDER), _CURRENT)
+    body = store.get(config.state_folder.shares, SharesFolder.current.name)
     return None if body is None else _kept(config, int(json.loads(body)["generation"]), store)
 
 
@@ -52,7 +48,7 @@ def parts(config: Pipeline, store: Store) -> list[Pipeline]:
 
     Raises OSError when the state folder cannot be read.
     """
-    names = names_in(join(config.state_root, _FOLDER), store)
+    names = names_in(config.state_folder.shares, store)
     generations = sorted(int(name) for name in names if name.isdecimal())
     found = [config]
     for generation in generations:
@@ -65,7 +61,7 @@ def by_route(part: Pipeline, store: Store) -> list[Pipeline]:
     """The streams of `hop.shape: per_route` that this part has had. Raises OSError."""
     if part.layout != "two_hop":
         return []
-    return [part.for_route_key(key) for key in names_in(join(part.state_root, BY_ROUTE), store)]
+    return [part.for_route_key(key) for key in names_in(part.state_folder.by_route, store)]
 
 
 def all_entries(config: Pipeline, store: Store) -> list[Entry]:
@@ -111,10 +107,10 @@ def claim(config: Pipeline, division: Division | None, store: Store) -> int:
 def follow(config: Pipeline, new: Current, store: Store) -> None:
     """From now on the pipeline follows `new`. None of its streams may be running. Raises OSError, AlreadyRunning."""
     with only_run(config.state_root, config.pipeline, "division"):
-        folder = join(config.state_root, _FOLDER)
+        folder = config.state_folder.shares
         said = json.dumps(new.division.to_json()).encode()
-        store.put_whole(join(folder, str(new.generation)), _DIVISION, said)
-        store.put_whole(folder, _CURRENT, json.dumps({"generation": new.generation}).encode())
+        store.put_whole(join(folder, str(new.generation)), SharesFolder.division_file, said)
+        store.put_whole(folder, SharesFolder.current.name, json.dumps({"generation": new.generation}).encode())
 
 
 def has_run(part: Pipeline, store: Store) -> bool:
@@ -124,7 +120,7 @@ def has_run(part: Pipeline, store: Store) -> bool:
 
 
 def _kept(config: Pipeline, generation: int, store: Store) -> Current | None:
-    body = store.get(join(config.state_root, _FOLDER, str(generation)), _DIVISION)
+    body = store.get(join(config.state_folder.shares, str(generation)), SharesFolder.division_file)
     if body is None:
         return None
     return Current(Division.from_json(json.loads(body), what=f"division {generation}"), generation)

@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Self
 
+from distributary.config import StateFolder
 from distributary.tables.files import names_in
-from distributary.tables.store import Store, join
+from distributary.tables.store import Store
 
-_FILE = "streams.json"
-_REQUESTS = "restart"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -70,24 +69,26 @@ class StreamRecord:
 
 def write_streams(state_root: str, records: Iterable[StreamRecord], store: Store) -> None:
     """Raises OSError when the state folder cannot be written."""
-    store.put_whole(state_root, _FILE, json.dumps([asdict(record) for record in records]).encode())
+    store.put_whole(state_root, StateFolder.streams.name, json.dumps([asdict(record) for record in records]).encode())
 
 
 def read_streams(state_root: str, store: Store) -> list[StreamRecord]:
     """The streams of the last supervisor; empty where there was none. Raises OSError."""
-    return [StreamRecord.from_json(value) for value in json.loads(store.get(state_root, _FILE) or b"[]")]
+    return [
+        StreamRecord.from_json(value) for value in json.loads(store.get(state_root, StateFolder.streams.name) or b"[]")
+    ]
 
 
 def request_restart(state_root: str, stream: str, store: Store) -> None:
     """Ask the supervisor to start `stream` now, also a parked one. Raises OSError; ValueError: not a stream's name."""
     if not _NAME.fullmatch(stream):
         raise ValueError(f"{stream!r} is not the name of a stream")
-    store.put(join(state_root, _REQUESTS), stream, b"")
+    store.put(StateFolder(state_root).restart, stream, b"")
 
 
 def take_requests(state_root: str, store: Store) -> set[str]:
     """The streams that somebody asked to start again since the last call. Raises OSError."""
-    folder = join(state_root, _REQUESTS)
+    folder = StateFolder(state_root).restart
     names = set(names_in(folder, store))
     for name in names:
         store.delete(folder, name)

@@ -14,12 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.config import StateFolder
 from distributary.errors.border import TableFault
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy
 from distributary.tables.faults import CommitConflict, writing
 from distributary.tables.snapshot import Mark, Owner, Snapshot
-from distributary.tables.store import Store, join
+from distributary.tables.store import Store
 from distributary.tables.table import Table
 
 UPDATE_ATTEMPTS = 8
@@ -72,7 +73,7 @@ EVENT_QUARANTINE_SCHEMA = pa.schema([*QUARANTINE_SCHEMA, *FILE_FIELDS])
 
 def quarantine_uri(state_root: str) -> str:
     """Where a pipeline's quarantine is."""
-    return join(state_root, "quarantine")
+    return StateFolder(state_root).quarantine
 
 
 def replay_app(quarantine: Snapshot) -> str:

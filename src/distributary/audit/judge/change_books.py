@@ -18,7 +18,7 @@ from distributary.errors import Reason
 from distributary.state.ledger import Entry, Ledger, quarantine_files, read_entries
 from distributary.tables.files import TableFiles, read_file
 from distributary.tables.quarantine import quarantine_uri
-from distributary.tables.store import Store, join
+from distributary.tables.store import Store
 from distributary.tables.table import Table
 
 _TRIES = 5
@@ -69,13 +69,13 @@ def read_books(config: Pipeline, store: Store) -> Books:
 
 def _read_once(config: Pipeline, store: Store) -> Books:
     # The marks first: the entries of a batch that is decided meanwhile are then there.
-    roots = (join(config.state_root, "ledger"), quarantine_uri(config.state_root))
+    roots = (config.state_folder.ledger, quarantine_uri(config.state_root))
     marked = [table for table in (Table(root, store).open() for root in roots) if table is not None]
     entries = read_entries(config.state_root, store)
     ledger = Ledger(config.state_root, config.pipeline, store, entries)
     newest = ledger.finished.get(ledger.stream or "", -1)
     files: dict[str, Known] = {}
-    table = Table(join(config.state_root, "files"), store).open()
+    table = Table(config.state_folder.files, store).open()
     if table is not None:
         rows = table.dataset().to_table(columns=_TAKEN).sort_by("attempt").to_pylist()
         done, states = parcel_done(ledger), dict[str, set[tuple[int, Any]]]()

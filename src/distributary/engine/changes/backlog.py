@@ -16,7 +16,7 @@ from distributary.sources.file_ledger import after_parcel, read_version
 from distributary.sources.listing import place
 from distributary.state.checkpoint import last_committed, read_offsets
 from distributary.state.ledger import Ledger
-from distributary.tables.store import Store, join
+from distributary.tables.store import Store
 from distributary.tables.table import Table
 
 MARGIN_MS = 3_600_000
@@ -31,7 +31,7 @@ def oldest_waiting_ms(config: Pipeline, store: Store) -> int | None:
     Raises SourceDown, SourceMissing, TableFault, OSError.
     """
     folders = {ref.folder for ref in waiting_files(config, store)}
-    table = Table(join(config.state_root, "files"), store).open()
+    table = Table(config.state_folder.files, store).open()
     if table is not None:
         given = after_parcel(table, parcel_done(Ledger(config.state_root, config.pipeline, store)), ["folder"])
         folders.update(given.column("folder").to_pylist())

@@ -35,7 +35,7 @@ from distributary.state.ledger import Entry
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, quarantine_uri, write_rejected
 from distributary.tables.spark_engine import spark_ended
-from distributary.tables.store import Store, join
+from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.tip import Tip
 
@@ -174,7 +174,7 @@ class Changes:
             store=self.store,
             source_options=self.options,
             quarantine=self.quarantine,
-            parts=join(self.config.state_root, "parts"),
+            parts=self.config.state_folder.parts,
             routes=routes,
             waiting=self._waiting,
         )
@@ -194,7 +194,7 @@ class Changes:
         again = [f for f in files if f.attempt > 1]
         if not again:
             return files, {}
-        before = previous(Table(join(self.config.state_root, "files"), self.store).open(), again)
+        before = previous(Table(self.config.state_folder.files, self.store).open(), again)
         aside = self.kept.of_files({f.path for f in again})
         return [narrowed(f, before[f.path], aside.get(f.path, ())) if f.path in before else f for f in files], aside
 

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from distributary.config import StateFolder
 from distributary.tables.store import Store, join
 
 NAME = "routes.json"
@@ -27,7 +28,7 @@ class Settled:
     store: Store
 
     def _folder(self, stream: str) -> str:
-        return join(self.root, "plans", stream)
+        return join(StateFolder(self.root).plans, stream)
 
     def read(self, stream: str, batch: int) -> dict[str, tuple[str, ...]] | None:
         """What an earlier attempt at this batch has settled; None where there was none. Raises OSError."""

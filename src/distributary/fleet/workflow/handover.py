@@ -23,12 +23,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from distributary.config import Pipeline
+from distributary.config import Pipeline, StateFolder
 from distributary.engine.batch import BatchReport
 from distributary.errors import HandoverFailed
 from distributary.running.pipeline import Run, run
 from distributary.shares import Division
-from distributary.state.checkpoint import HANDED_OVER, TOPICS_FILE, last_committed, stream_id
+from distributary.state.checkpoint import last_committed, stream_id
 from distributary.state.cleaning import at_work
 from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
@@ -173,10 +173,10 @@ def _check(config: Pipeline, old: Sequence[Pipeline], end: _Place, store: Store)
 
 def _seed(part: Pipeline, end: _Place, old: Pipeline, store: Store) -> None:
     """A checkpoint under a new stream id, whose batch 0 ended at `end`; and what `old` knows of the source's topics."""
-    if (topics := store.get(old.state_root, TOPICS_FILE)) is not None:
-        store.put_whole(part.state_root, TOPICS_FILE, topics)
+    if (topics := store.get(old.state_root, StateFolder.topics.name)) is not None:
+        store.put_whole(part.state_root, StateFolder.topics.name, topics)
     root = part.checkpoint_path
-    store.put_whole(part.state_root, HANDED_OVER, b"")
+    store.put_whole(part.state_root, StateFolder.handed_over.name, b"")
     store.put_whole(join(root, "offsets"), "0", end.entry)
     store.put_whole(join(root, "commits"), "0", b'v1\n{"nextBatchWatermarkMs":0}')
     store.put_whole(root, "metadata", json.dumps({"id": str(uuid.uuid4())}).encode())

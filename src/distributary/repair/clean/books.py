@@ -45,7 +45,7 @@ class Books:
     def _ledger_owner(self) -> Owner | None:
         if self.intent.pipeline is not None:
             return Owner(self.intent.pipeline, "")
-        ledgers = (Table(join(part.state_root, "ledger"), self.store).open() for part in self.parts)
+        ledgers = (Table(part.state_folder.ledger, self.store).open() for part in self.parts)
         table = next((table for table in ledgers if table is not None), None)
         return None if table is None else table.owner
 
@@ -62,7 +62,7 @@ class Books:
         """Ids of this pipeline's streams, also of one that died in its first batch."""
         known = {e.stream for e in self.entries} | self.intent.streams
         for part in self.parts:
-            known |= set(self.names(join(part.state_root, "plans")))
+            known |= set(self.names(part.state_folder.plans))
             if self.config.checkpoint is None and (own := readable_stream_id(part.checkpoint_path, self.store)):
                 known.add(own)
         if self.hop_1 is not None and self._writes_bronze(self.hop_1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 
+from distributary.config import DeclarativeFolder
 from distributary.names import quoted, quoted_parts
 from distributary.repair.clean.books import Books
 from distributary.running import views
@@ -37,12 +38,11 @@ def _of_datasets(books: Books, removed: Collection[str]) -> Iterator[CatalogEntr
     """A metastore below the state goes with it; in one of the user's own, the names are to be dropped."""
     from distributary.declarative.datasets import Datasets, state_folder
     from distributary.declarative.server import METASTORES
-    from distributary.declarative.views import VIEWS_FILE
 
     config, datasets = books.config, Datasets.of(books.config)
     if not any(key in config.spark.conf for key in METASTORES):
         return
-    texts: dict[str, str] = json.loads(books.store.get(state_folder(config), VIEWS_FILE) or b"{}")
+    texts: dict[str, str] = json.loads(books.store.get(state_folder(config), DeclarativeFolder.views.name) or b"{}")
     for name, text in texts.items():
         yield CatalogEntry(datasets.sql(name), datasets.uri(name), text)
     for path in sorted(removed):

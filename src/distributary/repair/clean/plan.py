@@ -7,27 +7,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from distributary.config import StateFolder
 from distributary.errors import CheckpointDamaged
 from distributary.repair.clean.books import Books
 from distributary.repair.clean.named import names_of
 from distributary.repair.clean.proof import UNREADABLE, why_keep
 from distributary.running.bronze.table import hop_1_checkpoint
 from distributary.running.catalog import CatalogEntry, last_part
-from distributary.state import cleaning, layout
-from distributary.state.checkpoint import TOPICS_FILE, stream_id
+from distributary.state.checkpoint import stream_id
 from distributary.state.streams import read_streams
 from distributary.tables.snapshot import Owner
 from distributary.tables.store import join, local_path
 
-LAST_STATE_ENTRIES = (
-    *("ledger", "streams.json", layout.FILE, cleaning.FILE),
-    *("division.lock", "replay.lock", "supervisor.lock", "hop1.lock", "run.lock"),
+_LAST = (
+    *(StateFolder.ledger, StateFolder.streams, StateFolder.layout, StateFolder.clean, StateFolder.division_lock),
+    *(StateFolder.replay_lock, StateFolder.supervisor_lock, StateFolder.hop_1_lock, StateFolder.run_lock),
 )
-STATE_ENTRIES = (
-    *("checkpoint", "declarative", "plans", "quarantine", "files", "parts", "resync", "schemas", "views"),
-    *("shares", "by_route", "hop1", "reset.json", "restart", TOPICS_FILE, *LAST_STATE_ENTRIES),
-)
-_HOP_1_ENTRIES = ("hop1", "hop1.lock", "schemas")
+LAST_STATE_ENTRIES = tuple(place.name for place in _LAST)
+"""What says whose the state is, and who is at it: it goes last, in this order."""
+STATE_ENTRIES = tuple(place.name for place in StateFolder.places())
+_HOP_1_ENTRIES = tuple(place.name for place in (StateFolder.hop_1, StateFolder.hop_1_lock, StateFolder.schemas))
 _CHECKPOINT_ENTRIES = ("offsets", "commits", "sources", "state", ".metadata.crc", "metadata")
 _SHOWN = 5
 

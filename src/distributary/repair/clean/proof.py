@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pyarrow.fs as pafs
 
+from distributary.config import HopFolder
 from distributary.repair.clean.books import Books
-from distributary.running.bronze.ingest import ENVELOPES
 from distributary.running.bronze.table import has_rows, hop_1_state
 from distributary.state.ledger import MERGE, RESYNC
 from distributary.tables.snapshot import Owner, Snapshot
@@ -69,7 +69,7 @@ def _is_filled_by_us(books: Books, table: Snapshot) -> bool:
     if books.hop_1 is not None:
         return table.newest(books.hop_1) >= 0 or not has_rows(table)
     # Hop 1 was reset: it had been let in to this table before.
-    return books.store.get(hop_1_state(books.config), ENVELOPES) is not None
+    return books.store.get(hop_1_state(books.config), HopFolder.envelopes.name) is not None
 
 
 def _inside(books: Books, path: str) -> str | None:

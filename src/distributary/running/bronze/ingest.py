@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from distributary.config import KafkaSource, Pipeline
+from distributary.config import HopFolder, KafkaSource, Pipeline
 from distributary.engine.batch import BatchReport
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.schemas import schemas_of
@@ -36,11 +36,10 @@ from distributary.state.journal import Refusals
 from distributary.state.ledger import Ledger
 from distributary.tables.faults import writing
 from distributary.tables.snapshot import Snapshot
-from distributary.tables.store import Store, join
+from distributary.tables.store import Store
 
 STREAM = "bronze"
 """In place of a stream id in the reports of hop 1."""
-ENVELOPES = "envelopes.json"
 """In hop 1's state folder: the ids of the envelope schemas that have come so far."""
 LOOK_SEC = 1
 ASK_AGAIN_SEC = 30.0
@@ -60,7 +59,7 @@ class Ingest:
         self.refused: Refusals = {}
         self.query: StreamingQuery | None = None
         self._known: set[int] = set()
-        self._asked = Asked(join(hop_1_state(config), "asked"), self.store)
+        self._asked = Asked(HopFolder(hop_1_state(config)).asked, self.store)
         self.identity = SourceIdentity(config, self.store, Place(hop_1_state(config), hop_1_checkpoint(config)))
         self._start: Start | None = None
         self._outages = 0
@@ -93,7 +92,7 @@ class Ingest:
             table = make_bronze(self.config, self.store)
             start = check_hop_1(self.config, table, self.store)
             self._check_topics(table, start)
-            known = json.loads(self.store.get(hop_1_state(self.config), ENVELOPES) or b"[]")
+            known = json.loads(self.store.get(hop_1_state(self.config), HopFolder.envelopes.name) or b"[]")
         self._learn(set(known) | self._newest())
         self._start = start
         return start
@@ -126,7 +125,9 @@ class Ingest:
         newly = self.envelopes.learn(ids, {})
         self.refused = {**{i: why for i, why in self.refused.items() if i not in ids}, **newly}
         self._known |= ids
-        self.store.put_whole(hop_1_state(self.config), ENVELOPES, json.dumps(sorted(self._known)).encode())
+        self.store.put_whole(
+            hop_1_state(self.config), HopFolder.envelopes.name, json.dumps(sorted(self._known)).encode()
+        )
 
     # -- the stream ----------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.config import KafkaSource, Pipeline
+from distributary.config import HopFolder, KafkaSource, Pipeline
 from distributary.errors import CheckpointLost, TableCollision
 from distributary.errors.border import TableFault
 from distributary.sources.bronze_rows import KEY, bronze_schema
@@ -16,7 +16,7 @@ from distributary.state.checkpoint import read_offsets, stream_id
 from distributary.state.checkpoint_damage import Checkpoint
 from distributary.tables.faults import CommitConflict
 from distributary.tables.snapshot import Owner, Snapshot
-from distributary.tables.store import Store, join
+from distributary.tables.store import Store
 from distributary.tables.table import Table
 
 HOP_1 = "hop1"
@@ -29,14 +29,14 @@ _KEEPING = frozenset(
 
 
 def hop_1_state(config: Pipeline) -> str:
-    return join(config.state_root, HOP_1)
+    return config.state_folder.hop_1
 
 
 def hop_1_checkpoint(config: Pipeline) -> str:
     """Folder of hop 1's checkpoint: beside hop 2's, where the file sets that apart."""
     if config.checkpoint is not None:
         return f"{config.checkpoint.rstrip('/')}_{HOP_1}"
-    return join(hop_1_state(config), "checkpoint")
+    return HopFolder(hop_1_state(config)).checkpoint
 
 
 def first_hop(config: Pipeline) -> Pipeline:

@@ -1,0 +1,205 @@
+"""What a pipeline keeps besides its tables: every file and folder below `<state>/` has its name here, once.
+
+docs/state.md is made from this module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self, overload
+
+Kind = Literal["Delta table", "Spark checkpoint", "folder", "JSON", "text", "lock", "state folder"]
+
+
+class Place:
+    """A name in a folder: of the folder's class, the place itself; of a folder, the path.
+
+    Args:
+        name: of the file or folder.
+        kind: how it is written; a state folder has all of this page again.
+        holds: what is in it, and who writes it.
+        lost: what follows where it is gone.
+    """
+
+    def __init__(self, name: str, kind: Kind, holds: str, lost: str) -> None:
+        self.name, self.kind, self.holds, self.lost = name, kind, holds, lost
+
+    @overload
+    def __get__(self, folder: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, folder: _Folder, owner: type) -> str: ...
+    def __get__(self, folder: _Folder | None, owner: type) -> Self | str:
+        return self if folder is None else f"{folder.root}/{self.name}"
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A folder with named places. `root`: its path or URI, without a slash at its end."""
+
+    root: str
+
+    @classmethod
+    def places(cls) -> list[Place]:
+        """All that may lie in it, in the order of the class."""
+        values: list[Any] = list(vars(cls).values())
+        return [value for value in values if isinstance(value, Place)]
+
+
+class StateFolder(_Folder):
+    """`<state>/` of a pipeline, and of each of its parts."""
+
+    ledger = Place(
+        "ledger", "Delta table",
+        "what each batch wrote, set aside and parked: a row for each route, and one for the batch. Rows only add up, "
+        "so a run and a replay write side by side",
+        "the next run is refused (`STATE_LOST`), for the tables have rows of a stream that nobody knows",
+    )  # fmt: skip
+    quarantine = Place(
+        "quarantine", "Delta table",
+        "records that could not be written: their bytes, where they came from and why. `replay` brings them in",
+        "they are lost; the tables are as they were",
+    )  # fmt: skip
+    checkpoint = Place(
+        "checkpoint", "Spark checkpoint",
+        "how far the stream has read its source (`offsets`, `commits`) and its id (`metadata`). The key `checkpoint` "
+        "puts it elsewhere",
+        "the next run is refused (`CHECKPOINT_LOST`), for it would read again what the tables have",
+    )  # fmt: skip
+    plans = Place(
+        "plans", "folder",
+        "by stream, what a batch had decided before it wrote: `<batch>.json` the schema ids that the registry did not "
+        "have, `<batch>.killed.json` what ended its reader, `routes.json` what its change files hold",
+        "nothing between two batches; a batch that was interrupted may decide otherwise when it is done again",
+    )  # fmt: skip
+    files = Place(
+        "files", "Delta table",
+        "change files that were found, in the order in which they are read, and which of them a batch gets",
+        "as for the ledger: all files would be found anew",
+    )  # fmt: skip
+    parts = Place(
+        "parts", "folder",
+        "rows on their way to a merge by Spark, while its batch lasts",
+        "nothing between two batches",
+    )  # fmt: skip
+    schemas = Place(
+        "schemas", "folder",
+        "what the registry has answered, and schemas as compiled. The key `registry.cache` puts it elsewhere",
+        "the registry is asked again",
+    )  # fmt: skip
+    topics = Place(
+        "topics.json", "JSON",
+        "the ids of the topics that the stream reads, by which one that was deleted and made anew is seen",
+        "one made anew meanwhile is not seen",
+    )  # fmt: skip
+    layout = Place(
+        "layout.json", "JSON",
+        "the layout of the pipeline's streams, where it is not `fanout`; another one is refused",
+        "the layout is taken to be `fanout`, and the next run is refused (`LAYOUT_CHANGED`)",
+    )  # fmt: skip
+    views = Place("views", "folder", "the text of each view of `layout: wide`", "the next run writes it again")
+    resync = Place(
+        "resync", "folder",
+        "where a `resync` from bronze is that was interrupted, by route",
+        "that `resync` begins anew",
+    )  # fmt: skip
+    clean = Place(
+        "clean.json", "JSON",
+        "what `clean` has begun to remove; while it is there no run starts",
+        "`clean` cannot tell any more what it had begun to remove",
+    )  # fmt: skip
+    streams = Place(
+        "streams.json", "JSON",
+        "what the supervisor of several streams knows of them, for `status`",
+        "`status` shows no streams until the supervisor writes it again",
+    )  # fmt: skip
+    restart = Place(
+        "restart", "folder",
+        "requests to start a stream again: an empty file each, named as the stream",
+        "the request is not heard",
+    )  # fmt: skip
+    shares = Place(
+        "shares", "folder",
+        "a pipeline spread over clusters: which division of its routes holds, and a state folder for each share",
+        "as for the ledger and the checkpoint, for every share",
+    )  # fmt: skip
+    by_route = Place(
+        "by_route", "folder",
+        "`hop.shape: per_route`: a state folder for each route",
+        "as for the ledger and the checkpoint, for every route",
+    )  # fmt: skip
+    hop_1 = Place(
+        "hop1", "folder",
+        "`layout: two_hop`: what the stream from the source to bronze keeps",
+        "as for the checkpoint, of this stream",
+    )  # fmt: skip
+    declarative = Place(
+        "declarative", "folder",
+        "`layout: declarative`: what Spark and the runner keep",
+        "the next update fills the tables anew from bronze, and what reads them",
+    )  # fmt: skip
+    handed_over = Place(
+        "handed_over", "text",
+        "empty: this share goes on where the streams before it ended, so its ledger may be behind its checkpoint",
+        "the share is refused before its first batch (`STATE_LOST`)",
+    )  # fmt: skip
+    reset = Place("reset.json", "JSON", "of versions before the first release; nobody reads it", "nothing")
+    run_lock = Place("run.lock", "lock", "who runs the pipeline. The kernel gives it back after a kill", "nothing")
+    replay_lock = Place("replay.lock", "lock", "who replays", "nothing")
+    supervisor_lock = Place("supervisor.lock", "lock", "who supervises the pipeline's streams", "nothing")
+    division_lock = Place("division.lock", "lock", "who changes the division of the routes", "nothing")
+    hop_1_lock = Place("hop1.lock", "lock", "who runs the stream from the source to bronze", "nothing")
+
+
+class SharesFolder(_Folder):
+    """`<state>/shares/`."""
+
+    current = Place(
+        "current.json",
+        "JSON",
+        "the generation of the division that holds",
+        "a route could get two streams: put it back",
+    )
+    division_file = "division.json"
+    division = Place("<generation>/division.json", "JSON", "which routes each share has", "the run is refused")
+    share = Place("<generation>/<share>", "state folder", "all that one share keeps", "as for a pipeline")
+
+
+class HopFolder(_Folder):
+    """`<state>/hop1/`."""
+
+    checkpoint = Place(
+        "checkpoint", "Spark checkpoint",
+        "how far the source was read. The key `checkpoint` puts it elsewhere",
+        "the next run is refused (`CHECKPOINT_LOST`)",
+    )  # fmt: skip
+    envelopes = Place(
+        "envelopes.json", "JSON",
+        "ids of the envelopes' schemas that were met",
+        "they are met again",
+    )  # fmt: skip
+    asked = Place(
+        "asked", "folder", "ids of envelopes' schemas that tasks have asked for: a file each", "they ask again"
+    )
+    topics = Place("topics.json", "JSON", "as in the state folder itself", "as there")
+
+
+class DeclarativeFolder(_Folder):
+    """`<state>/declarative/`."""
+
+    storage = Place(
+        "storage", "Spark checkpoint",
+        "a checkpoint for each flow. The key `checkpoint` puts it elsewhere",
+        "the next update fills the tables anew from bronze, and what reads them",
+    )  # fmt: skip
+    views = Place("views.json", "JSON", "the texts of the gold views", "the next update makes them again")
+    writers = Place(
+        "writers.json", "JSON", "the schemas that each route's rows were written by", "they are found again"
+    )
+    events = Place("events.jsonl", "JSON", "the newest events of the updates, a line each", "nothing")
+    metastore = Place(
+        "metastore_db", "folder",
+        "the catalog (Derby), where no other metastore is named",
+        "tables are entered again as they are",
+    )  # fmt: skip
+    metastore_log = Place("derby.log", "text", "what Derby says", "nothing")
+    warehouse = Place("warehouse", "folder", "Spark's place for databases without one; empty", "nothing")

@@ -19,7 +19,7 @@ PRODUCERS = sorted(
 
 # A package imports from the lines above its own only; two packages of one line do not know each other.
 LAYERS = [
-    "__init__ redaction",
+    "__init__ backoff redaction",
     "names",
     "errors",
     "scratch shares",

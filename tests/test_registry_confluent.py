@@ -35,7 +35,7 @@ from distributary.errors import (
     SchemaNotFound,
 )
 from distributary.schemas.registry import Reference, Schema, SchemaVersion
-from distributary.schemas.registry.confluent import Backoff, ConfluentRegistry
+from distributary.schemas.registry.confluent import ConfluentRegistry
 
 TEXT = 'syntax = "proto3"; message Event { int32 a = 1; }'
 
@@ -425,13 +425,6 @@ def test_an_outage_crosses_process_borders_whole(stub: Stub, connect: Any) -> No
     with pytest.raises(RegistryDown) as caught:
         connect().get(1)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-
-
-def test_waits_have_full_jitter_and_a_ceiling() -> None:
-    backoff = Backoff(first_sec=0.5, longest_sec=4.0)
-    assert [backoff.delay_sec(n, 1.0) for n in (1, 2, 3, 4, 5, 5000)] == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
-    assert backoff.delay_sec(3, 0.25) == 0.5
-    assert backoff.delay_sec(3, 0.0) == 0.0
 
 
 # -- TLS -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from distributary.backoff import Backoff
 from distributary.config import DeclarativeFolder, Pipeline
 from distributary.declarative.books import Books
 from distributary.declarative.bronze import ENVELOPE
@@ -35,7 +36,6 @@ from distributary.schemas.shape import check_shapes
 from distributary.state.cleaning import at_work
 from distributary.state.layout import claim_layout
 from distributary.state.lock import only_run
-from distributary.supervisor.policy import RestartPolicy
 from distributary.tables.store import Store, local_path
 
 FIRST_REST_SEC = 2.0
@@ -92,8 +92,7 @@ class RunReport:
 
 def _rest(failures: int) -> float:
     """Seconds to rest after so many failures in a row."""
-    policy = RestartPolicy(first_rest_sec=FIRST_REST_SEC, longest_rest_sec=LONGEST_REST_SEC, jitter=0.0)
-    return policy.rest(failures, chance=0.0)
+    return Backoff(FIRST_REST_SEC, LONGEST_REST_SEC).rest_sec(failures)
 
 
 class Runner:

@@ -24,6 +24,7 @@ from email.message import EmailMessage
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
+from distributary.backoff import Backoff
 from distributary.config import Email, Notices
 from distributary.names import printable, shown
 
@@ -245,7 +246,7 @@ def _insist(send: Callable[[], None], receiver: str) -> None:
             if attempt == ATTEMPTS - 1:
                 code = getattr(e, "code", None) or getattr(e, "smtp_code", None) or getattr(e, "reason", None)
                 raise OSError(f"{receiver}: {type(e).__name__}{f' ({code})' if code else ''}") from None
-            time.sleep(PAUSE_SEC * 2**attempt)
+            time.sleep(Backoff(PAUSE_SEC).rest_sec(attempt + 1))
 
 
 def _names(routes: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from distributary.backoff import Backoff
 from distributary.config import DatastreamSource, DeltaSource, KafkaSource, Pipeline
 from distributary.engine.batch import BatchReport, BatchWriter, Returns
 from distributary.engine.changes.feed import Feed
@@ -167,8 +168,7 @@ def triggered(writer: DataStreamWriter, config: Pipeline, once: bool) -> DataStr
 
 def rest_sec(outages: int) -> float:
     """How long a stream rests after so many outages in a row, before it begins again."""
-    rest = min(FIRST_REST_SEC * 2 ** (outages - 1), LONGEST_REST_SEC)
-    return random.uniform(rest / 2, rest)
+    return Backoff(FIRST_REST_SEC, LONGEST_REST_SEC, jitter=0.5).rest_sec(outages, random.random())
 
 
 class _Stopped(Exception):

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.backoff import Backoff
 from distributary.config import StateFolder
 from distributary.config.quantities import absolute
 from distributary.redaction import redacted
@@ -332,8 +333,8 @@ class Ledger:
 def rests_until(failures: int, first_sec: float, now: float) -> int:
     """Until when (microseconds since 1970) a table rests that has failed so often, the last time at `now` (seconds):
     `first_sec` at first, twice as long after each failure."""
-    rest = min(max(first_sec, SHORTEST_REST_SEC) * 2 ** min(failures - 1, 64), LONGEST_REST_SEC)
-    return int((now + rest) * 1e6)
+    rests = Backoff(max(first_sec, SHORTEST_REST_SEC), LONGEST_REST_SEC)
+    return int((now + rests.rest_sec(failures)) * 1e6)
 
 
 def is_resting(retry_at: int | None, now: float) -> bool:

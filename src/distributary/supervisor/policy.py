@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from distributary.backoff import Backoff
 from distributary.errors import AlreadyRunning, BadInput, Exit, NeedsAttention, SourceMissing
 from distributary.state.streams import StreamRecord, StreamState
 
@@ -25,8 +26,8 @@ class RestartPolicy:
     """When a stream that failed starts again. All times in seconds.
 
     After `tries` restarts in a row the circuit opens: the stream is parked, and tried once each `probe_sec`. A finished
-    batch starts the count anew. `jitter`: a rest is so much shorter or longer, so that streams that fell together
-    (a broker, a registry) do not all come back in the same moment. `grace_sec`: what a stream gets to finish its batch.
+    batch starts the count anew. `jitter`: chance makes a rest shorter by up to this part of it. `grace_sec`: what a
+    stream gets to finish its batch.
     """
 
     tries: int = 10
@@ -38,8 +39,7 @@ class RestartPolicy:
 
     def rest(self, failures: int, chance: float) -> float:
         """The rest after the failure number `failures` (from 1). `chance`: from 0 to 1."""
-        rest = min(self.first_rest_sec * 2.0 ** min(failures - 1, 30), self.longest_rest_sec)
-        return rest * (1 - self.jitter + 2 * self.jitter * chance)
+        return Backoff(self.first_rest_sec, self.longest_rest_sec, self.jitter).rest_sec(failures, chance)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.backoff import Backoff
 from distributary.config import StateFolder
 from distributary.errors.border import TableFault
 from distributary.tables.datafile import DataFile, write_data_file
@@ -137,7 +138,7 @@ def update_rows(
         except CommitConflict as e:
             if attempt == UPDATE_ATTEMPTS - 1:
                 raise TableFault.of(e) from e
-            time.sleep(random.uniform(0, 0.1 * 2**attempt))
+            time.sleep(Backoff(0.1, jitter=1.0).rest_sec(attempt + 1, random.random()))
 
 
 def commit_quarantine(

@@ -18,6 +18,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, Transaction
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
+from distributary.backoff import Backoff
 from distributary.errors import TableCollision
 from distributary.errors.border import contained
 from distributary.tables.checkpoints import checkpoint_in_turn
@@ -43,7 +44,7 @@ def retried(decide: Callable[[], _T]) -> _T:
         try:
             return decide()
         except CommitConflict:
-            time.sleep(random.uniform(0, 0.05 * 2**attempt))
+            time.sleep(Backoff(0.05, jitter=1.0).rest_sec(attempt + 1, random.random()))
     return decide()
 
 

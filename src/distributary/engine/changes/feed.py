@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
+from distributary.backoff import Backoff
 from distributary.config import DatastreamSource, Pipeline
 from distributary.config.quantities import moment
 from distributary.engine.changes.merges import Merges
@@ -21,8 +22,7 @@ from distributary.sources.watch import Watch, open_tree
 from distributary.state.ledger import Ledger
 from distributary.tables.faults import writing
 
-FIRST_RETRY_SEC = 60.0
-LONGEST_RETRY_SEC = 3600.0
+RETRY = Backoff(first_sec=60.0, longest_sec=3600.0)
 MOST_RETRIES = 12
 """After so many tries, in a run, a file waits until it changes or is replayed by hand."""
 
@@ -119,11 +119,10 @@ class Feed:
             broken = {row.file for row in self.changes.kept.open_rows(unreadable)}
         due = []
         for path in sorted(broken):
-            tries, at = self._retries.setdefault(path, (0, now + FIRST_RETRY_SEC))
+            tries, at = self._retries.setdefault(path, (0, now + RETRY.rest_sec(1)))
             if at <= now and tries < MOST_RETRIES:
                 due.append(path)
-                rest = min(FIRST_RETRY_SEC * 2 ** (tries + 1), LONGEST_RETRY_SEC)
-                self._retries[path] = (tries + 1, now + rest)
+                self._retries[path] = (tries + 1, now + RETRY.rest_sec(tries + 2))
         self._retries = {path: found for path, found in self._retries.items() if path in broken}
         return self._requeue(due)
 

@@ -3,8 +3,7 @@
 confluent-kafka's client makes the requests (addresses, basic and bearer auth, TLS). What it does besides is turned
 off here, because it would hide the truth from the caller:
 
-- its retries (`max.retries`): too few statuses, and invisible. Ours are below, with full jitter
-  (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/);
+- its retries (`max.retries`): too few statuses, and invisible. Ours are below, with full jitter;
 - its caches: the latest version of a subject is kept for ever by default, and a schema that was registered once is
   answered from memory even after its subject was deleted;
 - no time limit at all by default.
@@ -21,7 +20,6 @@ import time
 import weakref
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -30,6 +28,7 @@ from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClien
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
+from distributary.backoff import Backoff
 from distributary.errors import (
     DistributaryError,
     RegistryDenied,
@@ -46,7 +45,7 @@ from distributary.schemas.registry import GLOBAL, Reference, Schema, SchemaVersi
 if TYPE_CHECKING:
     from distributary.config import RegistryConfig
 
-__all__ = ["Backoff", "ConfluentRegistry"]
+__all__ = ["ConfluentRegistry"]
 
 T = TypeVar("T")
 
@@ -58,16 +57,7 @@ _REFERENCE_EXISTS = 42206
 _CHECK_URL = "Check registry.url: it must be the base of the registry's REST API."
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """How long to wait before an attempt."""
-
-    first_sec: float = 0.2
-    longest_sec: float = 10.0
-
-    def delay_sec(self, failures: int, jitter: float) -> float:
-        """Seconds to wait after `failures` (from 1) failed attempts; `jitter` is in [0, 1)."""
-        return jitter * float(min(self.longest_sec, self.first_sec * 2.0 ** min(failures - 1, 32)))
+BACKOFF = Backoff(first_sec=0.2, longest_sec=10.0, jitter=1.0)
 
 
 class ConfluentRegistry:
@@ -83,7 +73,6 @@ class ConfluentRegistry:
         self,
         config: RegistryConfig,
         *,
-        backoff: Backoff | None = None,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -93,7 +82,6 @@ class ConfluentRegistry:
         self._secrets = _secrets(config)
         self._auth_keys = "token" if config.token is not None else "username and registry.password"
         self._attempts = config.attempts
-        self._backoff = backoff or Backoff()
         self._sleep = sleep
         self._jitter = jitter
         try:
@@ -172,7 +160,7 @@ class ConfluentRegistry:
         cause: Exception | None = None
         for failures in range(self._attempts):
             if failures:
-                self._sleep(self._backoff.delay_sec(failures, self._jitter()))
+                self._sleep(BACKOFF.rest_sec(failures, self._jitter()))
             self._client.clear_caches()
             try:
                 return request()

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.faults import brokers, disks, logs, others, registries, stores
+from tests.faults import brokers, disks, logs, others, registries, stores, wires
 from tests.faults.growth import growth, is_flat
 from tests.faults.pipelines import Hung, Place, Seen
 from tests.services import Server
@@ -22,7 +22,7 @@ from tests.services.kafka import Kafka
 from tests.services.registry import Registry
 from tests.services.stores import S3
 
-MODULES = (brokers, registries, stores, disks, logs, others)
+MODULES = (brokers, wires, registries, stores, disks, logs, others)
 SCENARIOS: dict[str, Callable[[Place], Seen]] = {n: one for module in MODULES for n, one in module.SCENARIOS.items()}
 
 

@@ -26,7 +26,7 @@ _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
 listeners=CLIENT://127.0.0.1:{client},INTERNAL://127.0.0.1:{internal},CONTROLLER://127.0.0.1:{controller}{secure}
-advertised.listeners=CLIENT://127.0.0.1:{client},INTERNAL://127.0.0.1:{internal}{secure}
+advertised.listeners=CLIENT://127.0.0.1:{told},INTERNAL://127.0.0.1:{internal}{secure}
 listener.security.protocol.map=CLIENT:{plain},SECURE:{tls},INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT
 controller.listener.names=CONTROLLER
 controller.quorum.voters=1@127.0.0.1:{controller}
@@ -63,6 +63,7 @@ class Kafka(Server):
         folder: data, settings and log; must be empty at first.
         mechanism: None = no security; else SASL_PLAINTEXT with `users` (name -> password).
         certificate: PEM files of a certificate and its key, for a second door with TLS (`secure_servers`).
+        through: the port that clients are sent to, of a proxy in front of `port`; without one, the broker's own.
     """
 
     name = "kafka"
@@ -74,17 +75,20 @@ class Kafka(Server):
         mechanism: Mechanism | None = None,
         users: Mapping[str, str] | None = None,
         certificate: tuple[str, str] | None = None,
+        through: int | None = None,
     ) -> None:
         super().__init__(folder)
         self.mechanism = mechanism
         self.users = dict(users or {})
         self._lib = maven.jars(self.name, *JARS)
         client, secure, internal, controller = free_ports(4)
-        self.bootstrap_servers = f"127.0.0.1:{client}"
+        self.port = client
+        self.bootstrap_servers = f"127.0.0.1:{through or client}"
         self.secure_servers = f"127.0.0.1:{secure}"
         (folder / "log4j2.properties").write_text(_LOG4J)
         settings = _PROPERTIES.format(
             client=client,
+            told=through or client,
             internal=internal,
             controller=controller,
             secure=f",SECURE://{self.secure_servers}" if certificate else "",

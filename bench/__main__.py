@@ -35,6 +35,7 @@ NAMES = (
     "books",
     "floods",
     "declarative_update",
+    "audit_speed",
     "cdc_events_per_second",
     "merge_vs_spark_small",
     "merge_vs_spark_large",

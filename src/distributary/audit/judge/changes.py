@@ -6,7 +6,7 @@ event of every key by the raw metadata (`merged`, `change_events`). Where a file
 
 What a batch has written but not finished is pending, neither lost nor doubled.
 
-Memory: some bytes per event of the source, two source files, and some thousand rows at a time, of `AT_A_TIME` tables;
+Memory: some bytes per event of the source, some source files, and some thousand rows at a time, of `AT_A_TIME` tables;
 keys are sorted on the local disk (`by_key`).
 """
 
@@ -50,7 +50,7 @@ from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
-AT_A_TIME = 4
+AT_A_TIME = 2
 STRAY = "+2"
 """Behind the stream's id in the marks of events that were found in files of other tables."""
 PURGED = "distributary.purgedUntil"

@@ -49,6 +49,7 @@ from distributary.tables.quarantine import count_reasons
 from distributary.tables.spark_engine import spark_ended
 from distributary.tables.store import Store
 from distributary.tables.table import Table
+from tests.deadly import AtHome
 from tests.exceptions import PROCESS, all_types, instance
 from tests.scenarios import message
 from tests.shop import change, mysql_table
@@ -448,6 +449,7 @@ def test_a_file_that_breaks_its_reader_is_set_aside_alone(shop: Sparkless, monke
 
     monkeypatch.setattr(read, "read_events", raising(named, read_events))
     monkeypatch.setattr(routing, "peek", raising(named, peek))
+    monkeypatch.setattr(routing, "Apart", AtHome)
     send(shop, ["orders", "users"])
     shop.run()
     assert shop.reasons() == {Reason.FILE_BROKEN: len(paths)}

@@ -17,6 +17,7 @@ from distributary.engine.changes.orders import WorkFile
 from distributary.engine.changes.rejected import as_text
 from distributary.errors import FileBroken, Reason
 from distributary.tables.evolve import Policy
+from tests.deadly import AtHome
 from tests.event_files import event, json_lines
 
 
@@ -82,6 +83,7 @@ def test_a_file_that_takes_more_memory_than_there_is_is_that_files_fault(
     file = WorkFile(str(path), path.stat().st_size, 0)
     monkeypatch.setattr(read, "read_events", full)
     monkeypatch.setattr(routing, "peek", full)
+    monkeypatch.setattr(routing, "Apart", AtHome)
     orders: Any = SimpleNamespace(source_options={}, reading=Reading())
     with pytest.raises(FileBroken, match="MemoryError"):
         read.load(file, orders)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from distributary.engine.messages import chunks, demux
 from distributary.engine.messages.chunks import CHUNK_SCHEMA, read_records, read_rejected
 from distributary.engine.messages.demux import EnvelopeReader
+from distributary.engine.messages.orders import fingerprint
 from distributary.errors import Reason
 from distributary.schemas.protobuf.framing import frame
 from distributary.schemas.protobuf.protobuf import decoder_for
@@ -124,6 +125,24 @@ def test_an_envelope_that_breaks_its_decoder_is_set_aside_alone_whatever_it_rais
         assert rejected(found) == [(3, "CORRUPT_ENVELOPE", "envelope", None), (5, "BAD_MAGIC", "envelope", None)]
         assert tombstones(found) == {None: 1}
         raised.pop()
+
+
+def test_an_envelope_that_is_known_to_end_its_reader_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = decoder_for(READER.schemas[WRAPPER_ID], "0")
+    values = [envelope("a", frame(11, b"x%d" % n)) for n in range(4)]
+
+    class Deadly:
+        columns, full_name = whole.columns, whole.full_name
+
+        def decode(self, bodies: pa.Array) -> Any:
+            assert not any(b"x2" in one for one in bodies.to_pylist())
+            return whole.decode(bodies)
+
+    monkeypatch.setattr(demux, "decoder_for", lambda *_: Deadly())
+    found = cut([*values, None, values[2]], replace(READER, killed={fingerprint(values[2]): "SIGSEGV"}))
+    assert [r[4] for r in records(found)] == [0, 1, 3]
+    assert rejected(found) == [(n, "KILLED_READER", "envelope", None) for n in (2, 5)]
+    assert tombstones(found) == {None: 1}
 
 
 def test_a_schema_that_no_decoder_can_be_made_of_sets_its_envelopes_aside(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PythonException
 
 from distributary.engine.messages.spool import write_spool
-from distributary.engine.workers import in_worker, told_outage
+from distributary.engine.workers import in_worker, told_death, told_outage
 from distributary.errors import DistributaryError, SourceDown, StoreDown
-from distributary.running.failures import translated
+from distributary.running.failures import DEATHS, RESTARTS, translated, tries
 from distributary.sources.data_files import BatchFiles, Column, Piece, SourceFile
 from distributary.tables.store import Store
 
@@ -69,6 +69,45 @@ def test_a_cause_below_spark_s_own_errors_is_said_in_our_words(texts: tuple[str,
     assert found.condition == condition
     named = next(found.parameters[n] for n in ("source", "path", "checkpoint") if n in found.parameters)
     assert named in ("Kafka h:1", "/state/checkpoint")
+
+
+BROKEN = "java.io.IOException: Broken pipe\n\tat java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)"
+
+
+@pytest.mark.parametrize(
+    ("text", "died"),
+    [
+        (f"{BROKEN}\n\tat org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala:1)", True),
+        (f"{BROKEN}\n\tat org.apache.spark.sql.execution.python.PythonArrowInput.x(A.scala:1)", True),
+        (
+            "java.io.EOFException: No port number\n\tat org.apache.spark.api.python.PythonWorkerFactory.x(A.scala:1)",
+            True,
+        ),
+        (
+            f"{BROKEN}\n\tat com.store.S3.read(A.java:1)\n\tat org.apache.spark.api.python.BasePythonRunner.x(A:1)",
+            False,
+        ),
+        ('Cannot run program "p"\n\tat org.apache.spark.api.python.PythonWorkerFactory.x(A.scala:1)', False),
+        ("org.apache.spark.api.python.PythonException: Traceback\n\tat org.apache.spark.api.python.X.y(A:1)", False),
+    ],
+)
+def test_a_broken_pipe_to_a_worker_is_told_from_one_to_the_source(text: str, died: bool) -> None:
+    assert told_death(text) is died
+
+
+def test_workers_that_died_are_no_fault_of_the_store_whose_error_their_broken_pipe_looks_like() -> None:
+    texts = (
+        "org.apache.spark.SparkException: Job aborted: Lost task 0.0 in stage 3.0 (TID 6) (host executor driver)",
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting 'a'",
+        "java.net.SocketException: Connection reset",
+    )
+    found = translated(FromJava(*texts), "Kafka h:1", "/state/checkpoint")
+    assert isinstance(found, DistributaryError)
+    assert found.condition == "WORKERS_DIED"
+    assert found.parameters["detail"] == "Spark lost task 0.0 in stage 3.0 (TID 6) (host executor driver)"
+    assert tries(found, once=True) == DEATHS
+    assert tries(found, once=False) == tries(StoreDown(path="", detail=""), once=False) == RESTARTS
+    assert tries(StoreDown(path="", detail=""), once=True) == 0
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import Pipeline
+from distributary.engine.apart import limited
 from distributary.engine.messages.batch_chunks import BatchChunks
 from distributary.engine.messages.chunks import read_records, read_rejected
 from distributary.engine.messages.decode import decode, incoming_schemas
@@ -152,6 +153,21 @@ class DryRun:
         self._failure: BaseException | None = None
 
     def go(self) -> None:
+        try:
+            self._go()
+        finally:
+            self._note_killers()
+
+    def _note_killers(self) -> None:
+        found = self.fanout.killed
+        if found:
+            ways = ", ".join(f"{count:,} {how}" for how, count in sorted(Counter(found.values()).items()))
+            self.plan.notes.append(
+                f"{len(found):,} different records end the process that reads them ({ways}): a run sets them aside "
+                "(KILLED_READER), with where they come from, and goes on"
+            )
+
+    def _go(self) -> None:
         with _copied(self.config.checkpoint_path, self.spark) as checkpoint:
             self._checkpoint = checkpoint
             stream = stream_id(checkpoint, Store())
@@ -184,6 +200,7 @@ class DryRun:
 
     def _take(self, rows: DataFrame, stream: str, batch: int) -> None:
         earlier = self.fanout.journal.read(stream, batch)
+        self.fanout.killed |= self.fanout.journal.killed(stream, batch)
         with self.fanout.cut(rows, earlier or {}) as chunks:
             writers = chunks.writers()
             compiled, refused = self.fanout.schemas.resolve(
@@ -243,9 +260,7 @@ class DryRun:
         self.plan.tombstones += sum(chunks.tombstones().values())
         # An id that the registry does not have is told by the text of its refusal, the same for both levels.
         ids = {detail: schema_id for schema_id, (_, detail) in {**chunks.refused, **orders.refused}.items()}
-        task = partial(_count_task, orders=orders, schemas=compiled)
-        packing = chunks.packed()
-        for found in heard(chunks.hand_out(packing, task, SAID_DDL).toArrow()) if packing.buckets else ():
+        for found in self._counted(chunks, orders, compiled):
             if found.outcome is None:
                 rows, bad = rows + sum(found.nameless.values()), bad + sum(found.nameless.values())
                 self._add_nameless(found.nameless)
@@ -255,6 +270,19 @@ class DryRun:
                 self._add(found.outcome)
             add_counts(self.plan.unknown_schema_ids, {ids[d]: n for d, n in found.unknown.items()})
         return rows, bad
+
+    def _counted(
+        self, chunks: BatchChunks, orders: Orders, compiled: Mapping[int, CompiledSchema]
+    ) -> Sequence[_Counted]:
+        packing = chunks.packed()
+        while packing.buckets:
+            task = partial(_count_task, orders=orders, schemas=compiled)
+            try:
+                return list(heard(chunks.hand_out(packing, task, SAID_DDL).toArrow()))
+            except SPARK_ERRORS as e:
+                self.fanout.find_killers(chunks, orders, compiled, e)
+                orders = replace(orders, killed=dict(self.fanout.killed))
+        return []
 
     def _add_nameless(self, reasons: Mapping[str, int]) -> None:
         rows = sum(reasons.values())
@@ -355,7 +383,9 @@ def _count_task(
         elif chunk["kind"] == "rows":
             records = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
             for piece in cut_pieces(records, schemas, raw_nested_indexes=orders.raw_nested_indexes):
-                outcome, bad = deliver_route(chunk["route"], decode(chunk["route"], piece, orders, schemas), orders)
+                with limited(orders.read_sec):
+                    decoded = decode(chunk["route"], piece, orders, schemas)
+                outcome, bad = deliver_route(chunk["route"], decoded, orders)
                 yield said(_Counted(outcome, {}, _unknown(bad)))
 
 

@@ -13,6 +13,7 @@ from distributary.audit.dry_run import TablePlan as TablePlan
 from distributary.config import DatastreamSource, KafkaSource, Pipeline
 from distributary.engine.changes.planned import plan_files, strays_left
 from distributary.errors import Reason
+from distributary.names import shown
 from distributary.running.bronze.table import check_hop_1, first_hop, open_bronze, route_keys
 from distributary.running.pipeline import build, session_of
 from distributary.sources.kafka import describe_topics
@@ -73,6 +74,10 @@ def plan_changes(config: Pipeline) -> Plan:
     if found.strays:
         assert isinstance(config.source, DatastreamSource)
         made.notes.append(strays_left(found.strays, config.source.path))
+    made.notes += [
+        f"{shown(path, 200)} ended the process that read it ({how}): a run sets it aside (KILLED_READER) and goes on"
+        for path, how in found.killers.items()
+    ]
     tables: dict[str, TablePlan] = {}
     for route, one in found.routes.items():
         reasons = {Reason.TABLE_PARKED.value: one.events} if one.parked is not None else dict(one.reasons)

@@ -33,7 +33,7 @@ from distributary.cli.spread import (
 )
 from distributary.cli.upkeep import maintain, reconcile, replay_files, resync, views
 from distributary.cli.workflow import workflow
-from distributary.errors import BadInput, Exit
+from distributary.errors import BadInput, Exit, Reason
 
 if TYPE_CHECKING:
     from distributary.audit.status import Status
@@ -258,6 +258,13 @@ def verify(
 def replay(
     file: File,
     route: Annotated[str | None, typer.Option(help="Only rows of this route.", show_default=False)] = None,
+    reason: Annotated[
+        Reason | None,
+        typer.Option(
+            metavar="REASON",
+            help="Only rows kept aside for this reason. Messages of KILLED_READER: only if it is given.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> Exit:
     """Bring quarantined rows into their tables.
@@ -266,8 +273,9 @@ def replay(
     files are read again at the source: by the run that goes on, or here where there is none.
     """
     config = load_file(file)
+    reasons = None if reason is None else {reason}
     if config.source.type == "datastream":
-        return replay_files(config, route, as_json)
+        return replay_files(config, route, reasons, as_json)
     from distributary.cli.render import replay_text
     from distributary.state.cleaning import at_work
 
@@ -277,11 +285,11 @@ def replay(
         from distributary.tables.store import Store
 
         with at_work(config, Store.of(config.tables), "replay"):
-            report = append_again(config, registry_of(config), route)
+            report = append_again(config, registry_of(config), route, reasons)
     else:
         from distributary.repair.replays import replay as bring_back
 
-        report = bring_back(config, route)
+        report = bring_back(config, route, reasons)
     say_json(vars(report)) if as_json else show(replay_text(report))
     return Exit.ATTENTION if report.left or report.failed else Exit.OK
 

@@ -139,6 +139,11 @@ def replay_text(report: ReplayReport) -> RenderableType:
         f"{shown(route or 'without a route')}: {number_of(rows, 'row')} kept aside, still not readable"
         for route, rows in sorted(report.left.items())
     ]
+    lines += [
+        f"{shown(route or 'without a route')}: {number_of(rows, 'row')} of these "
+        "ended the process that read them, tried apart: they stay as they are"
+        for route, rows in sorted(report.killed.items())
+    ]
     lines += [f"{shown(route)}: not written: {shown(why, ERROR_CHARS)}" for route, why in sorted(report.failed.items())]
     return Text("\n".join(lines))
 

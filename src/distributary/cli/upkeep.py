@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ from distributary.names import shown
 if TYPE_CHECKING:
     from distributary.config import Pipeline
     from distributary.engine.changes.micro_batch import Behind
+    from distributary.errors import Reason
 
 Route = Annotated[str, typer.Option(help="The source table, as `status` names it.", show_default=False)]
 
@@ -148,7 +150,7 @@ def reconcile(
         say("to delete them: the same command with --apply")
 
 
-def replay_files(config: Pipeline, route: str | None, as_json: bool) -> Exit:
+def replay_files(config: Pipeline, route: str | None, reasons: Collection[Reason] | None, as_json: bool) -> Exit:
     """Give the files of what is kept aside to the stream once more, and take them unless a run is on that does."""
     from distributary.cli.render import replay_text
     from distributary.engine.changes.retries import Kept
@@ -161,16 +163,21 @@ def replay_files(config: Pipeline, route: str | None, as_json: bool) -> Exit:
 
     store = Store.of(config.tables)
     kept = Kept(quarantine_uri(config.state_root), store)
-    before = Counter(row.route or "" for row in kept.open_rows() if route in (None, row.route))
+
+    def waiting() -> Counter[str]:
+        rows = (row for row in kept.open_rows() if route in (None, row.route))
+        return Counter(row.route or "" for row in rows if reasons is None or row.reason in reasons)
+
+    before = waiting()
     with at_work(config, store, "replay"):
-        failed = Run(config, session_of(config), lambda _: None).replay.run(route).failed
+        failed = Run(config, session_of(config), lambda _: None).replay.run(route, reasons).failed
     try:
         run(config, once=True)
     except AlreadyRunning:
         note(f"{sum(before.values())} rows: the run that goes on takes their files now")
         return Exit.OK
-    left = Counter(row.route or "" for row in kept.open_rows() if route in (None, row.route))
-    report = ReplayReport(dict(before - left), dict(left), failed)
+    left = waiting()
+    report = ReplayReport(dict(before - left), dict(left), failed=failed)
     say_json(vars(report)) if as_json else show(replay_text(report))
     return Exit.ATTENTION if report.left or report.failed else Exit.OK
 

@@ -302,6 +302,12 @@ class Quarantine(Model):
     max_bad_batches: int | None = Field(
         default=None, ge=1, description="More consecutive batches than this with any bad row stop the stream."
     )
+    read_sec: float = Field(
+        default=300,
+        ge=1,
+        description="Seconds of CPU time that reading one change file, or decoding one route's records of a batch or a "
+        "piece of them (2^24 cells), may take. What never ends is found then, and quarantined (reason KILLED_READER).",
+    )
 
     def passed(self, rows: int, bad: int, bad_batches: int) -> str | None:
         """The limit that stops a stream after a batch of `rows`, of which `bad` are quarantined for what they are; None

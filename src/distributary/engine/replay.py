@@ -10,23 +10,28 @@ next one, not repeated.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.config import Pipeline
+from distributary.engine.apart import Apart, Died
 from distributary.engine.messages.admission import refused_routes
 from distributary.engine.messages.chunks import Cut, Groups, one_array, read_records
 from distributary.engine.messages.decode import Decoded, decode, fit
 from distributary.engine.messages.deliver import deliver_route
 from distributary.engine.messages.demux import EnvelopeReader, split_payloads, split_values
+from distributary.engine.messages.killers import Packed, find_envelope_killers, packed, unpacked
 from distributary.engine.messages.micro_batch import Fanout
-from distributary.engine.messages.orders import Orders, Outcome
+from distributary.engine.messages.orders import Orders, Outcome, killing
+from distributary.engine.messages.pieces import Chunks
 from distributary.errors import EnvironmentFault, Reason, StoreDown
 from distributary.errors.border import contained
+from distributary.schemas.registry.compile import CompiledSchema
 from distributary.state.ledger import Entry, Ledger, replay_stream
 from distributary.tables.faults import writing
 from distributary.tables.outage import is_store_fault
@@ -37,13 +42,15 @@ from distributary.tables.table import Table
 
 @dataclass
 class ReplayReport:
-    """By route: `rows` brought into their tables, `left` still kept aside (under "": whose envelope cannot be read),
-    `failed` tables and why. `coming`: routes whose rows the next batches of the stream bring once more."""
+    """By route: `rows` brought into their tables, `left` still kept aside (under "": whose envelope cannot be read), of
+    which `killed` end the process that reads them, `failed` tables and why. `coming`: routes whose rows the next
+    batches of the stream bring once more."""
 
     rows: dict[str, int] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     coming: set[str] = field(default_factory=set)
+    killed: dict[str, int] = field(default_factory=dict)
 
 
 class Replay:
@@ -53,6 +60,8 @@ class Replay:
         self.config = config
         self.ledger = ledger
         self.fanout = fanout
+        self._apart = Apart(config.quarantine.read_sec)
+        """Where rows are read first: each may end the process that does it."""
 
     def run(self, route: str | None = None, reasons: Collection[Reason] | None = None) -> ReplayReport:
         """Replay what can be decoded now, of one route or of all; first what an earlier replay had claimed.
@@ -61,7 +70,7 @@ class Replay:
         """
         report = self.finish_claimed()
         with writing(self.fanout.quarantine):
-            opened, total = self._open(route, reasons)
+            opened, total = self._open(route, reasons, report)
             if route is None and (nameless := total - sum(rows.num_rows for rows in opened.values())):
                 report.left[""] = nameless
             counts = {found: rows.num_rows for found, rows in opened.items()}
@@ -149,14 +158,16 @@ class Replay:
         numbers = sorted(pc.unique(rows.column("replay")).to_pylist())
         return {n: rows.filter(pc.equal(rows.column("replay"), n)) for n in numbers}
 
-    def _open(self, route: str | None, reasons: Collection[Reason] | None) -> tuple[dict[str, pa.Table], int]:
+    def _open(
+        self, route: str | None, reasons: Collection[Reason] | None, report: ReplayReport
+    ) -> tuple[dict[str, pa.Table], int]:
         """Open rows by the route they would go to, and how many are open. An envelope that still cannot be read has no
         route and stays."""
         wanted = "state = 'open'"
         if reasons is not None:
             wanted += f" AND reason IN ({', '.join(repr(r.value) for r in reasons)})"
         else:
-            # They would end this process too.
+            # Each would be tried in a process of its own, only to end it again.
             wanted += f" AND reason <> '{Reason.KILLED_READER}'"
         rows = self._rows(wanted)
         if rows is None:
@@ -166,7 +177,7 @@ class Replay:
         for name in pc.unique(payloads.column("route")).to_pylist():
             if route in (None, name):
                 found.setdefault(name, []).append(payloads.filter(pc.equal(payloads.column("route"), name)))
-        envelopes = rows.filter(pc.equal(rows.column("level"), "envelope"))
+        envelopes = self._readable(rows.filter(pc.equal(rows.column("level"), "envelope")), report)
         for at in range(envelopes.num_rows):
             one = envelopes.slice(at, 1)
             for name in self._chunks(None, one):
@@ -174,10 +185,20 @@ class Replay:
                     found.setdefault(name, []).append(one)
         return {name: pa.concat_tables(parts) for name, parts in found.items()}, rows.num_rows
 
+    def _readable(self, envelopes: pa.Table, report: ReplayReport) -> pa.Table:
+        """Those that do not end the process which opens them."""
+        if not envelopes.num_rows:
+            return envelopes
+        values = one_array(envelopes.column("value"))
+        found = killing(values, find_envelope_killers(values, self._reader(envelopes), self._apart))
+        if found:
+            report.killed[""] = len(found)
+        return envelopes.filter(pa.array([at not in found for at in range(len(values))]))
+
     def _good_now(self, route: str, rows: pa.Table, report: ReplayReport) -> pa.Table:
         """As `_good`; none, and why, where the route's table or schemas let nobody say."""
         try:
-            return self._good(route, rows)
+            return self._good(route, rows, report)
         except BaseException as e:
             report.failed[route] = self._fault(route, e)
             return rows.slice(0, 0)
@@ -191,22 +212,30 @@ class Replay:
             raise StoreDown(path=self._orders(0, {}).table(route), detail=why) from error
         return why
 
-    def _good(self, route: str, rows: pa.Table) -> pa.Table:
+    def _good(self, route: str, rows: pa.Table, report: ReplayReport) -> pa.Table:
         """The rows that would be written now. Whole groups first, halves where a group holds a bad row."""
         good = self._count_good(route, rows)
         if good == rows.num_rows:
             return rows
-        if not good or rows.num_rows == 1:
+        if good is None and rows.num_rows == 1:
+            report.killed[route] = report.killed.get(route, 0) + 1
+        if good == 0 or rows.num_rows == 1:
             return rows.slice(0, 0)
         half = rows.num_rows // 2
-        return pa.concat_tables([self._good(route, rows.slice(0, half)), self._good(route, rows.slice(half))])
+        halves = (rows.slice(0, half), rows.slice(half))
+        return pa.concat_tables([self._good(route, part, report) for part in halves])
 
-    def _count_good(self, route: str, rows: pa.Table) -> int:
-        decoded, orders = self._decode(route, rows, number=0)
-        if decoded.broken is not None:
-            return 0
-        table = Table(orders.table(route), self.fanout.store).open()
-        return fit(route, decoded, orders.columns(route, table), orders).rows
+    def _count_good(self, route: str, rows: pa.Table) -> int | None:
+        """How many rows would be written now; None where they end the process that tries it."""
+        chunks, compiled, orders = self._given(route, rows, number=0)
+        columns = orders.columns(route, Table(orders.table(route), self.fanout.store).open())
+        work = partial(_count_good, route=route, orders=orders, schemas=compiled, columns=columns)
+        [answer] = self._apart.each(work, [packed(chunks)])
+        if isinstance(answer, Died):
+            return None
+        if answer.error is not None:
+            raise answer.error
+        return answer.result
 
     # -- one replay ----------------------------------------------------------------------------------------
 
@@ -301,11 +330,16 @@ class Replay:
     # -- decoding ------------------------------------------------------------------------------------------
 
     def _decode(self, route: str, rows: pa.Table, number: int) -> tuple[Decoded, Orders]:
+        chunks, compiled, orders = self._given(route, rows, number)
+        return decode(route, chunks, orders, compiled), orders
+
+    def _given(self, route: str, rows: pa.Table, number: int) -> tuple[Chunks, Mapping[int, CompiledSchema], Orders]:
+        """All that it takes to decode rows of the quarantine anew from their bytes."""
         chunks = self._chunks(route, rows).get(route, [])
         ids = {schema_id for groups, _ in chunks for schema_id, _, _ in groups}
         compiled, refused = self.fanout.schemas.resolve(ids, every=True)
-        orders = self._orders(number, refused)
-        return decode(route, chunks, orders, compiled), orders
+        # A person may ask for rows that have ended a reader: whether they still do is tried apart.
+        return chunks, compiled, replace(self._orders(number, refused), killed={})
 
     def _orders(self, number: int, refused: Any) -> Orders:
         table = self._table()
@@ -340,8 +374,17 @@ class Replay:
         cut = Cut(0, 0)
         envelopes = rows.filter(pc.equal(rows.column("level"), "envelope"))
         origin = envelopes.select([f.name for f in ORIGIN_FIELDS]).combine_chunks()
-        split_values(one_array(envelopes.column("value")), origin, reader, cut)
+        # Without schemas none is opened, which might end this process: only their headers are read.
+        split_values(one_array(envelopes.column("value")), origin, replace(reader, schemas={}), cut)
         if unknown := cut.unknown_ids():
             refused = self.fanout.envelopes.learn(unknown, {})
             reader = replace(reader, schemas=self.fanout.envelopes.known(), refused=refused)
         return reader
+
+
+def _count_good(
+    chunks: Packed, route: str, orders: Orders, schemas: Mapping[int, CompiledSchema], columns: pa.Schema | None
+) -> int:
+    """In a process apart."""
+    decoded = decode(route, unpacked(chunks), orders, schemas)
+    return 0 if decoded.broken is not None else fit(route, decoded, columns, orders).rows

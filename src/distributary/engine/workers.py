@@ -16,6 +16,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _NOTE = "distributary outage "
+_DIED = re.compile(
+    r"Python worker exited unexpectedly"
+    r"|java\.(?:io\.(?:IO|EOF)|net\.Socket)Exception[^\n]*\n"
+    r"(?:\s+at (?:java|sun|jdk|scala)[^\n]*\n)*\s+at org\.apache\.spark\.(?:api|sql\.execution)\.python\."
+    r"|\n\s+at org\.apache\.spark\.api\.python\.PythonWorkerFactory"
+)
+"""Its pipe may break anywhere where the runner itself reads or writes it, and a new one may end before it answers."""
 _NOTED = re.compile(rf"^\s*{_NOTE}(\{{.*\}})\s*$", re.MULTILINE)
 
 
@@ -49,6 +56,12 @@ def told_outage(text: str) -> Outage | None:
         return kind(**said) if isinstance(kind, type) and issubclass(kind, Outage) else None
     except (ValueError, LookupError, TypeError):
         return None
+
+
+def told_death(text: str) -> bool:
+    """Whether a worker, or the process that forks them, has died, from what Spark says of a job that failed, with its
+    stack (`BasePythonRunner`, `PythonWorkerFactory`, Spark 4.2.0)."""
+    return _DIED.search(text) is not None and "Cannot run program" not in text
 
 
 def _texts(error: Outage) -> dict[str, str]:

@@ -58,6 +58,7 @@ from distributary.errors.running import (
     StreamsFailed,
     StreamTakenOver,
     UpdateFailed,
+    WorkersDied,
     WorkspaceFailed,
     without_stack,
 )
@@ -140,6 +141,7 @@ __all__ = [
     "TableCollision",
     "UpdateFailed",
     "WideUnfit",
+    "WorkersDied",
     "WorkspaceFailed",
     "without_stack",
 ]

@@ -64,6 +64,18 @@ class UpdateFailed(NeedsAttention):
     retryable = True
 
 
+class WorkersDied(Outage):
+    """Processes that read for a batch have died, and nothing that they read is to blame."""
+
+    condition = "WORKERS_DIED"
+    template = (
+        "Python workers of Spark died in the middle of a batch: {detail}. What the batch reads was tried in processes "
+        "apart, and nothing of it ends its reader: either the machine ran out of memory (its kernel's log says so), or "
+        "somebody ended them. Nothing was advanced, and nothing is lost: run it again. If it comes again, give the "
+        "machine more memory, or let batches have less (fewer cores in spark.master, smaller batches at the source)."
+    )
+
+
 class ServerGone(Outage):
     condition = "SERVER_GONE"
     template = (

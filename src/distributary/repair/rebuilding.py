@@ -16,6 +16,7 @@ from distributary.engine.messages.orders import Orders, Special
 from distributary.engine.packing import Packing
 from distributary.engine.replay import Replay
 from distributary.errors import BadInput
+from distributary.running.failures import SPARK_ERRORS
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution
 from distributary.tables.snapshot import Snapshot
@@ -74,9 +75,17 @@ def build(fanout: Fanout, rows: DataFrame | None, route: str, table: Snapshot | 
             writers = chunks.writers()
             compiled, refused = fanout.schemas.resolve({i for found in writers.values() for i, _ in found})
             orders = replace(orders, refused={**orders.refused, **refused})
-            attempt = _Rebuilding(fanout.spark, fanout.store, fanout.by_spark, set(), chunks, writers, orders, compiled)
-            attempt.table = table
-            done = attempt.run()
+            while True:
+                orders = replace(orders, killed=dict(fanout.killed))
+                attempt = _Rebuilding(
+                    fanout.spark, fanout.store, fanout.by_spark, set(), chunks, writers, orders, compiled
+                )
+                attempt.table = table
+                try:
+                    done = attempt.run()
+                    break
+                except SPARK_ERRORS as e:  # nothing is committed yet
+                    fanout.find_killers(chunks, orders, compiled, e)
     except RouteFault as e:
         raise BadInput(detail=f"{route} cannot be rebuilt: {e.why}") from e
     return _built(route, done, attempt.evolution)

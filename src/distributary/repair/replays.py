@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from distributary.config import DatastreamSource, Pipeline
 from distributary.engine.replay import ReplayReport
+from distributary.errors import Reason
 from distributary.running.pipeline import Run, session_of
 from distributary.state.cleaning import at_work
 from distributary.state.shares import parts
@@ -12,19 +15,23 @@ from distributary.tables.store import Store
 from distributary.tables.table import Table
 
 
-def replay(config: Pipeline, route: str | None = None) -> ReplayReport:
-    """Bring back the rows of one route, or of all. Raises AlreadyRunning, CleanUnfinished, StoreDown,
-    RegistryDown."""
+def replay(config: Pipeline, route: str | None = None, reasons: Collection[Reason] | None = None) -> ReplayReport:
+    """Bring back the rows of one route, or of all; of some reasons, or of all but KILLED_READER.
+
+    Raises AlreadyRunning, CleanUnfinished, StoreDown, RegistryDown.
+    """
     store, total = Store.of(config.tables), ReplayReport()
     for part in parts(config, store):
         kept = Table(quarantine_uri(part.state_root), store).open() is not None
         if not kept and not isinstance(config.source, DatastreamSource):
             continue
         with at_work(part, store, "replay"):
-            found = Run(part, session_of(part), lambda _: None).replay.run(route)
+            found = Run(part, session_of(part), lambda _: None).replay.run(route, reasons)
         for name, rows in found.rows.items():
             total.rows[name] = total.rows.get(name, 0) + rows
         for name, rows in found.left.items():
             total.left[name] = total.left.get(name, 0) + rows
+        for name, rows in found.killed.items():
+            total.killed[name] = total.killed.get(name, 0) + rows
         total.failed.update(found.failed)
     return total

@@ -13,7 +13,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from distributary.engine.workers import told_outage
+from distributary.engine.workers import told_death, told_outage
 from distributary.errors import (
     SourceDataLost,
     SourceDown,
@@ -22,11 +22,17 @@ from distributary.errors import (
     SourceRewritten,
     StoreDown,
     StreamTakenOver,
+    WorkersDied,
 )
 from distributary.state.checkpoint_damage import wrong_sum
 
 SPARK_ERRORS: Final = (PySparkException, Py4JError)
 """A job that is collected raises the second kind (pyspark 4.2.0)."""
+RESTARTS = 10
+"""Outages in a row after which a run gives up; a finished batch starts the count anew."""
+DEATHS = 3
+"""Of a run that takes what is there and ends: it waits for no neighbour, but a batch whose workers died is tried again.
+"""
 _DEPTH = 20
 _DISK = re.compile(
     r"(?:java\.io\.\w+|java\.nio\.file\.\w+|org\.apache\.hadoop\.fs\.\w+): .*?"
@@ -37,6 +43,7 @@ _OTHER_TABLE = re.compile(
     r"an unexpected Delta table \(id = '(?P<now>[^']*)'\)\..*?\(id = '(?P<began>[^']*)'\)", re.DOTALL
 )
 """DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE, at a start."""
+_LOST_TASK = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\)(?: \([^()\n]*\))?")
 _TAKEN_OVER = re.compile(r"org\.apache\.spark\.[\w.$]+: \[CONCURRENT_STREAM_LOG_UPDATE\]")
 _NETWORK = re.compile(
     r"(?:java\.net\.(?:\w*Connect\w*|SocketException|SocketTimeout\w*|UnknownHost\w*|NoRouteToHost\w*)"
@@ -46,6 +53,13 @@ _NETWORK = re.compile(
 )
 
 
+def tries(error: Exception, once: bool) -> int:
+    """How many outages in a row a run lives through, if they are like this one. `once`: it takes what is there."""
+    if once:
+        return DEATHS if isinstance(error, WorkersDied) else 0
+    return RESTARTS
+
+
 def translated(error: BaseException, source: str, checkpoint: str) -> BaseException:
     """A failure of Spark's in our words; any other error, and one that nobody knows, as it is."""
     if not isinstance(error, SPARK_ERRORS):
@@ -53,6 +67,8 @@ def translated(error: BaseException, source: str, checkpoint: str) -> BaseExcept
     text = str(error)
     if (outage := told_outage(text)) is not None:
         return outage
+    if told_death(text):
+        return WorkersDied(detail=_task(text))
     causes = list(_causes(error)) or [line.strip().removeprefix("Caused by: ") for line in text.splitlines()]
     return _of_source(text, causes, source) or wrong_sum(text) or _of_store(causes, source, checkpoint) or error
 
@@ -102,6 +118,11 @@ def _lost(text: str) -> str | None:
     """Which offsets of which partition, where Kafka's source says it; its advice is about a setting that is ours."""
     found = _LOST.search(text)
     return None if found is None else " ".join(found[1].split())
+
+
+def _task(text: str) -> str:
+    found = _LOST_TASK.search(text)
+    return "Spark does not say of which task" if found is None else f"Spark {found[0][0].lower()}{found[0][1:]}"
 
 
 def _first(text: str) -> str:

@@ -35,7 +35,7 @@ from distributary.errors import (
 )
 from distributary.errors.border import in_words
 from distributary.running.catalog import register_tables
-from distributary.running.failures import SPARK_ERRORS, translated
+from distributary.running.failures import SPARK_ERRORS, translated, tries
 from distributary.running.maintain import maintain
 from distributary.running.views import refresh
 from distributary.schemas.shape import check_shapes
@@ -56,8 +56,6 @@ from distributary.state.provenance import Provenance
 from distributary.tables.faults import reading
 from distributary.tables.store import Store, join, local_path
 
-RESTARTS = 10
-"""Outages in a row after which a run gives up; a finished batch starts the count anew."""
 FIRST_REST_SEC = 1.0
 LONGEST_REST_SEC = 60.0
 
@@ -256,7 +254,7 @@ class Run:
                 break
             except DistributaryError as e:
                 self._outages += 1
-                if not e.retryable or once or self._outages > RESTARTS:
+                if not e.retryable or self._outages > tries(e, once):
                     raise
                 if self._stopping.wait(rest_sec(self._outages)):
                     break

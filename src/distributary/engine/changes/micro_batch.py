@@ -29,7 +29,7 @@ from distributary.engine.changes.routing import FileRoutes
 from distributary.engine.changes.settled import Settled
 from distributary.engine.changes.tasks import run_killers
 from distributary.engine.messages.attempt import Delivered
-from distributary.engine.workers import told_outage
+from distributary.engine.workers import told_death
 from distributary.state.journal import Journal
 from distributary.state.ledger import Entry
 from distributary.tables.merge_tip import MergeTip
@@ -86,7 +86,7 @@ class Changes:
         self.reading = reading_of(config)
         self.quarantine = quarantine_uri(config.state_root)
         self.kept = Kept(self.quarantine, store)
-        self.files = FileRoutes(self.reading, self.options)
+        self.files = FileRoutes(self.reading, self.options, config.quarantine.read_sec)
         self.settled = Settled(config.state_root, store)
         self.journal = Journal(config.state_root, store)
         self.by_spark = BySpark(spark, store)
@@ -177,6 +177,7 @@ class Changes:
             parts=self.config.state_folder.parts,
             routes=routes,
             waiting=self._waiting,
+            read_sec=self.config.quarantine.read_sec,
         )
 
     # -- before --------------------------------------------------------------------------------------------
@@ -229,7 +230,7 @@ class Changes:
         """After a job has failed: the files that end their reader. Written down before a table is touched without them.
         Raises `error` where there are no new ones."""
         left = [file for file in files if file.path not in orders.killed]
-        if spark_ended(error) or not left or told_outage(str(error)) is not None:
+        if spark_ended(error) or not left or not told_death(str(error)):
             raise error
         found = run_killers(self.by_spark.spark, left, orders, self._slots)
         if not found:

@@ -106,7 +106,9 @@ class ChangeOrders:
     waiting: Mapping[str, Sequence[tuple[str, bytes]]] = field(default_factory=dict)
     part: str = ""
     killed: Mapping[str, str] = field(default_factory=dict)
-    """Files that end the process which reads them, and by which signal."""
+    """Files that end the process which reads them, and how."""
+    read_sec: float = 300
+    """CPU time that reading a file may take."""
 
     @property
     def app(self) -> str:

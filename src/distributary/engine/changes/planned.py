@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from distributary.changes.model import FileEvents, Reading
 from distributary.config import DatastreamSource, Pipeline
 from distributary.config.quantities import moment
+from distributary.engine.apart import Apart, Died
 from distributary.engine.changes.fitting import Part, RouteEvents, fit
 from distributary.engine.changes.log import payload_schema
 from distributary.engine.changes.names import Named, reading_of, source_options
@@ -64,7 +66,8 @@ class RoutePlan:
 class FilesPlan:
     """`reasons`: of what could not be given to a source table. `again`: files among `files` that come once more, for
     what of them is in the quarantine; how many events that brings back, only a run can say. `stops`: the limit of the
-    quarantine that would end the run after `batches`, leaving files behind. `strays`: files that are left alone."""
+    quarantine that would end the run after `batches`, leaving files behind. `strays`: files that are left alone.
+    `killers`: files that ended the process which read them, and how."""
 
     files: int = 0
     bytes: int = 0
@@ -72,6 +75,7 @@ class FilesPlan:
     again: int = 0
     stops: str | None = None
     strays: list[str] = field(default_factory=list)
+    killers: dict[str, str] = field(default_factory=dict)
     routes: dict[str, RoutePlan] = field(default_factory=dict)
     reasons: Counter[str] = field(default_factory=Counter)
 
@@ -102,12 +106,13 @@ def _planned(
 ) -> FilesPlan:
     found = FilesPlan(strays=strays)
     bad_batches = 0
+    apart = Apart(config.quarantine.read_sec)
     for refs in batches:
         found.files += len(refs)
         found.bytes += sum(ref.size for ref, _ in refs)
         found.again += sum(attempt > 1 for _, attempt in refs)
         rows, bad = found.rows, found.bad
-        for events in _events(config, [ref for ref, attempt in refs if attempt == 1], found):
+        for events in _events(config, [ref for ref, attempt in refs if attempt == 1], found, apart):
             _add(config, store, events, found, resting)
         found.batches += 1
         bad_batches = bad_batches + 1 if found.bad > bad else 0
@@ -172,17 +177,31 @@ def _source(config: Pipeline) -> DatastreamSource:
     return config.source
 
 
-def _events(config: Pipeline, refs: list[FileRef], found: FilesPlan) -> Iterator[RouteEvents]:
-    reading, options = reading_of(config), source_options(config)
+@dataclass(frozen=True)
+class _Read:
+    """Reads a file, in a process of its own, which it may end."""
+
+    reading: Reading
+    options: Mapping[str, str]
+
+    def __call__(self, path: str) -> FileEvents:
+        return events_of(open_body(path, self.options), path, self.options, self.reading)
+
+
+def _events(config: Pipeline, refs: list[FileRef], found: FilesPlan, apart: Apart) -> Iterator[RouteEvents]:
+    read = _Read(reading_of(config), source_options(config))
     for ref in refs:
-        try:
-            events = events_of(open_body(ref.path, options), ref.path, options, reading)
-        except Outage:
-            raise
-        except BaseException as e:
-            contained(e)
+        [answer] = apart.each(read, [ref.path])
+        if isinstance(answer, Died):
+            found.reasons[Reason.KILLED_READER] += 1
+            found.killers[ref.path] = answer.how
+            continue
+        if isinstance(answer.error, Outage):
+            raise answer.error
+        if answer.result is None:
             found.reasons[Reason.FILE_BROKEN] += 1
             continue
+        events = answer.result
         found.reasons.update(event.reason.value for event in events.bad)
         for one in events.events:
             yield RouteEvents(one.table, [Part(one, ref.path)])

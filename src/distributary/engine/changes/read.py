@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from distributary.changes.events import read_events
 from distributary.changes.model import BadEvent, Events, FileEvents, Reading, known_one
+from distributary.engine.apart import limited
 from distributary.engine.changes.fitting import Part, RouteEvents, select
 from distributary.engine.changes.logs import files_of
 from distributary.engine.changes.orders import ORIGIN, ChangeOrders, Seen, WorkFile
@@ -52,7 +53,8 @@ def _read(file: WorkFile, owned: frozenset[str] | None, orders: ChangeOrders, fo
         found.rejected += _whole(file, Reason.KILLED_READER, detail, found)
         return
     try:
-        events, changed = load(file, orders)
+        with limited(orders.read_sec):
+            events, changed = load(file, orders)
     except FileNotFoundError as e:
         found.rejected += _whole(file, Reason.FILE_GONE, str(e), found)
         return

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from distributary.changes.contents import PARQUET
 from distributary.changes.events import peek
 from distributary.changes.model import Reading, SourceTable
+from distributary.engine.apart import Apart, Done
 from distributary.engine.changes.orders import Seen, WorkFile
 from distributary.errors import Outage
 from distributary.errors.border import contained
@@ -29,9 +30,10 @@ _SCHEMA_KEY = re.compile(r"^([0-9a-f]{40})_")
 class FileRoutes:
     """What is known of folders and schemas. One batch at a time."""
 
-    def __init__(self, reading: Reading, source_options: Mapping[str, str]) -> None:
-        self._reading = reading
-        self._options = source_options
+    def __init__(self, reading: Reading, source_options: Mapping[str, str], read_sec: float = 300) -> None:
+        self._peek = _Peek(reading, source_options)
+        # A file may end the process that looks at it. What it does to the task that reads all of it is found there.
+        self._apart = Apart(read_sec, PEEKS_AT_A_TIME)
         self.sources: dict[str, SourceTable] = {}
         """Route -> the table of the source, of all that were found in a file's first event."""
         self._known: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -47,13 +49,16 @@ class FileRoutes:
             else:
                 # A name without a schema says nothing about its neighbours.
                 unknown.setdefault(key if key[1] else ("", file.path), []).append(file)
-        with ThreadPoolExecutor(PEEKS_AT_A_TIME) as pool:
-            for (key, alike), source in zip(unknown.items(), pool.map(self._first, unknown.values()), strict=True):
-                routes = () if source is None else (source.route,)
-                self.sources |= {} if source is None else {source.route: source}
-                found |= dict.fromkeys((file.path for file in alike), routes)
-                if source is not None and key[0]:
-                    self._known[key] = routes
+        answers = self._apart.each(self._peek, list(unknown.values()))
+        for (key, alike), answer in zip(unknown.items(), answers, strict=True):
+            if isinstance(answer, Done) and answer.error is not None:
+                raise answer.error
+            source = answer.result if isinstance(answer, Done) else None
+            routes = () if source is None else (source.route,)
+            self.sources |= {} if source is None else {source.route: source}
+            found |= dict.fromkeys((file.path for file in alike), routes)
+            if source is not None and key[0]:
+                self._known[key] = routes
         return found
 
     def learn(self, files: Iterable[WorkFile], seen: Mapping[str, Seen]) -> None:
@@ -64,7 +69,13 @@ class FileRoutes:
                 known = self._known.get(key, ())
                 self._known[key] = tuple(dict.fromkeys([*known, *one.routes]))
 
-    def _first(self, files: Sequence[WorkFile]) -> SourceTable | None:
+
+@dataclass(frozen=True)
+class _Peek:
+    reading: Reading
+    options: Mapping[str, str]
+
+    def __call__(self, files: Sequence[WorkFile]) -> SourceTable | None:
         """The table of the first file that says one."""
         return next((source for source in map(self._table, files) if source is not None), None)
 
@@ -72,11 +83,11 @@ class FileRoutes:
         """None for a file that cannot be read: the task that tries says what is wrong with it. Raises SourceDown."""
         try:
             if file.size > HEAD_BYTES:
-                head = open_head(file.path, self._options, HEAD_BYTES)
+                head = open_head(file.path, self.options, HEAD_BYTES)
                 source = None if head.slice(0, len(PARQUET)).to_pybytes() == PARQUET else self._peek(head, file.path)
                 if source is not None:
                     return source
-            return self._peek(open_body(file.path, self._options), file.path)
+            return self._peek(open_body(file.path, self.options), file.path)
         except Outage:
             raise
         except BaseException as e:
@@ -86,7 +97,7 @@ class FileRoutes:
     def _peek(self, body: pa.Buffer, path: str) -> SourceTable | None:
         """None where that is too little of the file, or too much for its reader."""
         try:
-            return peek(body, path, self._reading)
+            return peek(body, path, self.reading)
         except BaseException as e:
             contained(e)
             return None

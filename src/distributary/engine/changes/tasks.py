@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from distributary.engine.apart import killers
+from distributary.engine.apart import Apart, killers
 from distributary.engine.changes.deliver import Work, deliver
 from distributary.engine.changes.merging import MergeWork, merge_files
 from distributary.engine.changes.orders import ChangeOrders, WorkFile
@@ -29,7 +29,7 @@ def run_merges(spark: SparkSession, work: Sequence[MergeWork], orders: ChangeOrd
 
 
 def run_killers(spark: SparkSession, files: Sequence[WorkFile], orders: ChangeOrders, tasks: int) -> dict[str, str]:
-    """The files that end the process which reads them, and by which signal; each is tried in a process of its own."""
+    """The files that end the process which reads them, and how."""
     shares = [list(files[n::tasks]) for n in range(min(tasks, len(files)))]
     return dict(_run(spark, len(shares), partial(killers_task, shares=shares, orders=orders)))
 
@@ -61,9 +61,15 @@ def merge_task(
 def killers_task(
     batches: Iterator[pa.RecordBatch], shares: Sequence[Sequence[WorkFile]], orders: ChangeOrders
 ) -> Iterator[pa.RecordBatch]:
-    for number in _numbers(batches):
-        files = shares[number]
-        yield said([(files[n].path, how) for n, how in killers(partial(load, orders=orders), files).items()])
+    with Apart(orders.read_sec) as apart:
+        for number in _numbers(batches):
+            yield said(list(_killers(shares[number], orders, apart)))
+
+
+def _killers(files: Sequence[WorkFile], orders: ChangeOrders, apart: Apart) -> Iterator[tuple[str, str]]:
+    work = partial(load, orders=orders)
+    for number, how in killers(work, lambda begin, _: files[begin], len(files), apart, singly=True).items():
+        yield files[number].path, how
 
 
 def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from distributary import __version__
+from distributary.engine.apart import limited
 from distributary.engine.messages.chunks import read_records, read_rejected
 from distributary.engine.messages.decode import Decoded, Fitted, decode, fit, fit_decided, rejected_rows
 from distributary.engine.messages.orders import Orders, Outcome
@@ -50,7 +51,9 @@ def deliver(
             by_route.setdefault(chunk["route"], []).append((json.loads(chunk["groups"]), read_records(chunk["blob"])))
     for route in sorted(by_route):
         for piece in _pieces(route, by_route.pop(route), orders, schemas):
-            outcome, bad = deliver_route(route, decode(route, piece, orders, schemas), orders)
+            with limited(orders.read_sec):
+                decoded = decode(route, piece, orders, schemas)
+            outcome, bad = deliver_route(route, decoded, orders)
             rejected.extend(bad)
             yield outcome
     if rejected:

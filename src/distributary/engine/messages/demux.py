@@ -15,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.engine.apart import limited
 from distributary.engine.messages.chunks import Cut, one_array
+from distributary.engine.messages.orders import killing
 from distributary.engine.messages.owned import OwnedCut
 from distributary.errors import Reason, SchemaBroken
 from distributary.errors.border import by_halves
@@ -55,6 +57,10 @@ class EnvelopeReader:
     share: Share | None = None
     bronze: bool = False
     max_route_length: int = 4_096
+    killed: Mapping[str, str] = field(default_factory=dict)
+    """Source values, by `fingerprint`, that end the process which opens them, and how."""
+    read_sec: float = 300
+    """CPU time that a window may take."""
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -78,14 +84,16 @@ def demux(
     topic, partition, offset, timestamp as the source has.
     """
     seq = 0
-    for window in _windows(batches):
+    for window in windows(batches):
         cut = Cut(task, seq) if reader.share is None else OwnedCut(task, seq, reader.share)
-        _split(window, reader, cut)
+        with limited(reader.read_sec):
+            _split(window, reader, cut)
         yield from cut.batches(spool)
         seq = cut.seq
 
 
-def _windows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def windows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Source rows, about `WINDOW_BYTES` at a time."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -124,6 +132,12 @@ def split_values(
         cut.tombstones(None, value.null_count)
         there = pc.is_valid(value)
         value, origin = value.filter(there), origin.filter(there)
+    if reader.killed and (found := killing(value, reader.killed)):
+        at = pa.array(found, pa.int64())
+        ways = pa.array([f"it ended the process that read it: {how}" for how in found.values()])
+        cut.bad(rejected_envelopes(origin.take(at), value.take(at), Reason.KILLED_READER, ways))
+        others = pa.array(np.setdiff1d(np.arange(len(value)), list(found)))
+        value, origin = value.take(others), origin.take(others)
     if not reader.framed:
         _unwrap(0, reader.message or "0", value, value, origin, reader, cut, then)
         return

@@ -44,6 +44,7 @@ class Envelopes:
             legacy_varints=payload.legacy_varints,
             topic=topics[0] if len(topics) == 1 else None,
             share=self.config.share,
+            read_sec=self.config.quarantine.read_sec,
         )
 
     def batch(self) -> EnvelopeReader:

@@ -1,19 +1,21 @@
-"""Records that end the process which reads them: found one by one, each tried in a process of its own.
+"""Records that end the process which reads them, found in processes apart.
 
-Such a record is known by its bytes, wherever it comes again: the driver writes it into the journal, and the decoder
+Such a record is known by its bytes, wherever it comes again: the driver writes it into the journal, and its reader
 never sees it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 
-from distributary.engine.apart import killers
-from distributary.engine.messages.chunks import RECORD_SCHEMA, Groups
+from distributary.engine.apart import Apart, killers
+from distributary.engine.messages.chunks import RECORD_SCHEMA, Cut, Groups
 from distributary.engine.messages.decode import decode, fit
+from distributary.engine.messages.demux import EnvelopeReader, row_origin, split_values
 from distributary.engine.messages.orders import Orders, fingerprint
 from distributary.engine.messages.pieces import Chunks, cut_pieces
 from distributary.schemas.registry.compile import CompiledSchema
@@ -21,46 +23,51 @@ from distributary.scratch import Scratch
 from distributary.tables.datafile import write_data_file
 from distributary.tables.store import Store
 
-PARTS = 32
-"""Into so many parts a piece is cut that ends its process: 65,536 records take four processes to find one."""
-
-Trial = list[tuple[Groups, bytes]]
+Packed = list[tuple[Groups, bytes]]
+"""`Chunks` as they go to another process."""
 
 
 def find_killers(
-    route: str, chunks: Chunks, orders: Orders, schemas: Mapping[int, CompiledSchema]
+    route: str, chunks: Chunks, orders: Orders, schemas: Mapping[int, CompiledSchema], apart: Apart
 ) -> Iterator[tuple[str, str]]:
-    """(fingerprint, signal) of the records of a route that end the process which decodes and writes them."""
-    raw = orders.raw_nested_indexes
-    yield from _search(route, list(cut_pieces(chunks, schemas, raw_nested_indexes=raw)), orders, schemas)
+    """(fingerprint, how) of the records of a route that end the process which decodes and writes them."""
+    for piece in cut_pieces(chunks, schemas, raw_nested_indexes=orders.raw_nested_indexes):
+        for [(schema_id, message, _)], records in piece:
+            own = {schema_id: schemas[schema_id]} if schema_id in schemas else {}
+            work = partial(_write, route=route, orders=orders, schemas=own)
+            cut = partial(_packed, schema_id, message, records)
+            for at, how in killers(work, cut, records.num_rows, apart).items():
+                yield fingerprint(records.column("payload")[at].as_py()), how
 
 
-def _search(
-    route: str, pieces: list[Chunks], orders: Orders, schemas: Mapping[int, CompiledSchema]
-) -> Iterator[tuple[str, str]]:
-    trials = [[(groups, records.serialize().to_pybytes()) for groups, records in piece] for piece in pieces]
-    for number, how in killers(partial(_try, route=route, orders=orders, schemas=schemas), trials).items():
-        parts = list(_parts(pieces[number]))
-        if len(parts) == 1:
-            [(_, records)] = parts[0]
-            yield fingerprint(records.column("payload")[0].as_py()), how
-        else:
-            yield from _search(route, parts, orders, schemas)
+def find_envelope_killers(values: pa.Array, reader: EnvelopeReader, apart: Apart) -> dict[str, str]:
+    """Fingerprint -> how, of the source values (binary, none null) that end the process which opens them."""
+    work = partial(_open, reader=replace(reader, share=None))
+    found = killers(work, lambda begin, end: values.slice(begin, end - begin).to_pylist(), len(values), apart)
+    return {fingerprint(values[at].as_py()): how for at, how in found.items()}
 
 
-def _parts(piece: Chunks) -> Iterator[Chunks]:
-    rows = sum(records.num_rows for _, records in piece)
-    step = -(-rows // PARTS)
-    for groups, records in piece:
-        [(schema_id, message, _)] = groups
-        for begin in range(0, records.num_rows, step):
-            part = records.slice(begin, step)
-            yield [([[schema_id, message, part.num_rows]], part)]
+def packed(chunks: Chunks) -> Packed:
+    return [(groups, records.serialize().to_pybytes()) for groups, records in chunks]
 
 
-def _try(trial: Trial, route: str, orders: Orders, schemas: Mapping[int, CompiledSchema]) -> None:
+def unpacked(chunks: Packed) -> Chunks:
+    return [(groups, pa.ipc.read_record_batch(pa.py_buffer(body), RECORD_SCHEMA)) for groups, body in chunks]
+
+
+def _packed(schema_id: int, message: str, records: pa.RecordBatch, begin: int, end: int) -> Packed:
+    return packed([([[schema_id, message, end - begin]], records.slice(begin, end - begin))])
+
+
+def _write(records: Packed, route: str, orders: Orders, schemas: Mapping[int, CompiledSchema]) -> None:
     """All that is done to a route's records by code that is not ours, but for the commit."""
-    chunks = [(groups, pa.ipc.read_record_batch(pa.py_buffer(body), RECORD_SCHEMA)) for groups, body in trial]
-    fitted = fit(route, decode(route, chunks, orders, schemas), None, orders)
+    fitted = fit(route, decode(route, unpacked(records), orders, schemas), None, orders)
     with Scratch("trial") as folder:
         write_data_file(str(folder), fitted.table, Store())
+
+
+def _open(values: list[bytes], reader: EnvelopeReader) -> None:
+    """All that is done to envelopes by code that is not ours."""
+    window = pa.table({"value": pa.array(values, pa.binary())})
+    origin = row_origin(window, reader)
+    split_values(window.column("value").combine_chunks(), origin, reader, Cut(0, 0), lambda *_: None)

@@ -28,10 +28,17 @@ from distributary.engine.messages.demux import EnvelopeReader
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.orders import Orders, Outcome, Special
 from distributary.engine.messages.spool import Spool
-from distributary.engine.messages.tasks import SAID_DDL, demux_files_task, demux_task, heard, killers_task
+from distributary.engine.messages.tasks import (
+    SAID_DDL,
+    demux_files_task,
+    demux_task,
+    envelope_killers_task,
+    heard,
+    killers_task,
+)
 from distributary.engine.messages.wide_attempt import WideAttempt
 from distributary.engine.schemas import Schemas
-from distributary.engine.workers import told_outage
+from distributary.engine.workers import told_death
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.sources.data_files import BatchFiles
 from distributary.state.journal import Journal, Refusals
@@ -66,7 +73,7 @@ class Fanout:
         self.tips: dict[str, Tip] = {}
         """What the last batch's commits left behind, by route: spares the next batch the opening of the table."""
         self.killed: dict[str, str] = {}
-        """Records that have ended a worker: they may come again."""
+        """Records, by `fingerprint`, that have ended a worker, and how: they may come again."""
         self.files: Callable[[int], BatchFiles | None] = lambda _: None
         """The files that a batch stands for, where its tasks can read them; else Spark brings the rows."""
         self.was_read: Callable[[int], None] = lambda _: None
@@ -81,6 +88,7 @@ class Fanout:
         """
         started = time.monotonic()
         earlier = self.journal.read(stream, batch)
+        self.killed |= self.journal.killed(stream, batch)
         if earlier is not None:
             # An earlier attempt may have committed to some tables: only an opened table shows its marks.
             self.tips.clear()
@@ -91,6 +99,8 @@ class Fanout:
             raise
         with cut_up as chunks:
             self.was_read(batch)
+            if self.killed:  # also where an earlier batch has found them: every attempt at this one goes by the same
+                self.journal.write_killed(stream, batch, self.killed)
             cut = time.monotonic()
             writers = chunks.writers()
             compiled, refused = self.schemas.resolve({i for found in writers.values() for i, _ in found}, earlier)
@@ -98,8 +108,7 @@ class Fanout:
                 self.journal.write(stream, batch, {**chunks.refused, **refused})
             # Only this batch's tips: orders travel with every task.
             tips = {route: self.tips[route] for route in writers if route in self.tips}
-            killed = {**self.killed, **self.journal.killed(stream, batch)}
-            orders = replace(self.orders(stream, batch, refused, parked), tips=tips, killed=killed)
+            orders = replace(self.orders(stream, batch, refused, parked), tips=tips)
             orders = self.admit(chunks, orders)
             self.will_write(_tables(writers, orders), stream, batch)
             delivered = self._deliver(chunks, writers, orders, compiled)
@@ -113,9 +122,14 @@ class Fanout:
 
     def cut(self, rows: DataFrame | BatchFiles, refused: Refusals) -> BatchChunks:
         """Demultiplex the source rows; looks up the envelope schemas that a batch brings for the first time."""
-        reader = self.envelopes.batch()
+        reader = replace(self.envelopes.batch(), killed=dict(self.killed))
         while True:
-            chunks = self._cut(rows, reader)
+            try:
+                chunks = self._cut(rows, reader)
+            except (PySparkException, Py4JError) as e:
+                self._find_envelope_killers(rows, reader, e)
+                reader = replace(reader, killed=dict(self.killed))
+                continue
             try:
                 unknown = chunks.unknown_ids()
                 if not unknown:
@@ -127,11 +141,34 @@ class Fanout:
             chunks.release(done=True)
             reader = replace(reader, schemas=self.envelopes.known(), refused={**reader.refused, **newly})
 
+    def _find_envelope_killers(self, rows: DataFrame | BatchFiles, reader: EnvelopeReader, error: Exception) -> None:
+        """After the job that cuts has failed: the records that end the process which opens them. Raises `error` where
+        there are no new ones."""
+        if reader.format == "columns":
+            raise error
+        files = rows if isinstance(rows, BatchFiles) else None
+        frame = self._numbers(rows) if isinstance(rows, BatchFiles) else rows
+        task = partial(envelope_killers_task, reader=reader, files=files)
+        self._note_killers(frame.mapInArrow(task, SAID_DDL), error)
+
+    def _note_killers(self, search: DataFrame, error: Exception) -> None:
+        """What a search after `error` has found. Raises it where that is nothing new, or no worker has died."""
+        if spark_ended(error) or not told_death(str(error)):
+            raise error
+        found = {one: how for said in heard(search.toArrow()) for one, how in said}
+        if not found.keys() - self.killed.keys():
+            raise error
+        log.warning("a worker died of %d records, which are set aside (KILLED_READER); the batch goes on", len(found))
+        self.killed |= found
+
+    def _numbers(self, files: BatchFiles) -> DataFrame:
+        return self.spark.range(0, len(files.tasks), 1, len(files.tasks))
+
     def _cut(self, rows: DataFrame | BatchFiles, reader: EnvelopeReader) -> BatchChunks:
         spool = None if self.spool is None else self.spool.open()
         if isinstance(rows, BatchFiles):
-            numbers = self.spark.range(0, len(rows.tasks), 1, len(rows.tasks))
-            cut = numbers.mapInArrow(partial(demux_files_task, files=rows, reader=reader, spool=spool), CHUNK_DDL)
+            task = partial(demux_files_task, files=rows, reader=reader, spool=spool)
+            cut = self._numbers(rows).mapInArrow(task, CHUNK_DDL)
         else:
             cut = rows.mapInArrow(partial(demux_task, reader=reader, spool=spool), CHUNK_DDL)
         return CarriedChunks.of(cut, reader.refused) if spool is None else SpooledChunks.of(cut, reader.refused, spool)
@@ -148,6 +185,8 @@ class Fanout:
             raw_nested_indexes=self.config.payload.raw_nested_indexes,
             null_out_of_range=self.config.payload.out_of_range == "null",
             refused=refused,
+            killed=dict(self.killed),
+            read_sec=self.config.quarantine.read_sec,
             special={route: Special("parked", why=why) for route, why in parked.items()},
             wide=self.config.wide_path if self.config.layout == "wide" else None,
         )
@@ -192,27 +231,21 @@ class Fanout:
                 if conflicts >= COMMIT_ATTEMPTS:
                     raise
             except (PySparkException, Py4JError) as e:
-                orders = replace(orders, killed=self._found_killers(chunks, orders, compiled, e))
+                self.find_killers(chunks, orders, compiled, e)
+                # Written down before a table is touched without them.
+                self.journal.write_killed(orders.stream, orders.batch, self.killed)
+                orders = replace(orders, killed=dict(self.killed))
 
-    def _found_killers(
+    def find_killers(
         self, chunks: BatchChunks, orders: Orders, compiled: Mapping[int, CompiledSchema], error: Exception
-    ) -> dict[str, str]:
-        """After a job has failed: the records that end their reader, those that were known and new ones. Written down
-        before a table is touched without them. Raises `error` where there are no new ones."""
-        if spark_ended(error) or told_outage(str(error)) is not None:
-            raise error
+    ) -> None:
+        """After a job over a batch's chunks has failed: the records that end their reader, into `killed`. Raises
+        `error` where there are no new ones."""
         packing = chunks.records_of({chunk["route"] for chunk in chunks.meta if chunk["kind"] == "rows"})
         if not packing.buckets:
             raise error
         task = partial(killers_task, orders=orders, schemas=compiled)
-        found = {one: how for said in heard(chunks.hand_out(packing, task, SAID_DDL).toArrow()) for one, how in said}
-        if not found.keys() - orders.killed.keys():
-            raise error
-        log.warning("a worker died of %d records, which are set aside (KILLED_READER); the batch goes on", len(found))
-        self.killed |= found
-        killed = {**orders.killed, **found}
-        self.journal.write_killed(orders.stream, orders.batch, killed)
-        return killed
+        self._note_killers(chunks.hand_out(packing, task, SAID_DDL), error)
 
     def _remember(self, delivered: Delivered) -> None:
         """Keep the tips of the tables just written; any other knowledge of a table that was touched is stale."""

@@ -94,7 +94,9 @@ class Orders:
     tips: Mapping[str, Tip] = field(default_factory=dict)
     refused: Mapping[int, tuple[Reason, str]] = field(default_factory=dict)
     killed: Mapping[str, str] = field(default_factory=dict)
-    """Records, by `fingerprint`, that end the process which reads them, and by which signal."""
+    """Records, by `fingerprint`, that end the process which reads them, and how."""
+    read_sec: float = 300
+    """CPU time that a piece of a route's records may take."""
     wide: str | None = None
     """Address of the one table of all routes (`tables.wide`), where there is one."""
 

@@ -10,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from distributary.engine.messages.chunks import read_records
+from distributary.engine.apart import Apart, limited
+from distributary.engine.messages.chunks import one_array, read_records
 from distributary.engine.messages.decode import decode, fit_decided
 from distributary.engine.messages.deliver import deliver
-from distributary.engine.messages.demux import EnvelopeReader, demux
+from distributary.engine.messages.demux import EnvelopeReader, demux, windows
 from distributary.engine.messages.entering import entering
-from distributary.engine.messages.killers import find_killers
+from distributary.engine.messages.killers import find_envelope_killers, find_killers
 from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.pieces import cut_pieces
 from distributary.engine.messages.spool import SpoolReader
@@ -51,8 +52,7 @@ def demux_files_task(
     batches: Iterator[pa.RecordBatch], files: BatchFiles, reader: EnvelopeReader, spool: str | None
 ) -> Iterator[pa.RecordBatch]:
     """A task's number -> the rows of its files -> chunks."""
-    rows = (found for batch in batches for number in batch.column(0).to_pylist() for found in files.read(number))
-    yield from demux(rows, reader, _partition(), spool)
+    yield from demux(_rows_of(files, batches), reader, _partition(), spool)
 
 
 @in_worker
@@ -92,11 +92,23 @@ def entering_task(
 def killers_task(
     batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema]
 ) -> Iterator[pa.RecordBatch]:
-    """Chunks -> the records among them that end their reader: (fingerprint, signal)."""
-    for chunk in chunk_rows(batches):
-        if chunk["kind"] == "rows":
-            cut = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
-            yield said(list(find_killers(chunk["route"], cut, orders, schemas)))
+    """Chunks -> the records among them that end their reader: (fingerprint, how)."""
+    with Apart(orders.read_sec) as apart:
+        for chunk in chunk_rows(batches):
+            if chunk["kind"] == "rows":
+                cut = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
+                yield said(list(find_killers(chunk["route"], cut, orders, schemas, apart)))
+
+
+@in_worker
+def envelope_killers_task(
+    batches: Iterator[pa.RecordBatch], reader: EnvelopeReader, files: BatchFiles | None
+) -> Iterator[pa.RecordBatch]:
+    """Source rows, or a task's number -> those that end the process which opens them: (fingerprint, how)."""
+    with Apart(reader.read_sec) as apart:
+        for window in windows(batches if files is None else _rows_of(files, batches)):
+            values = one_array(window.column("value")).drop_null()
+            yield said(list(find_envelope_killers(values, reader, apart).items()))
 
 
 @in_worker
@@ -107,11 +119,16 @@ def spark_rows_task(
     for chunk in chunk_rows(batches):
         cut = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
         for piece in cut_pieces(cut, schemas, raw_nested_indexes=orders.raw_nested_indexes):
-            decoded = decode(route, piece, orders, schemas)
+            with limited(orders.read_sec):
+                decoded = decode(route, piece, orders, schemas)
             if decoded.broken is not None:
                 raise decoded.broken
             fitted = fit_decided(route, decoded, orders.special[route].schema, orders)
             yield from fitted.table.to_batches()
+
+
+def _rows_of(files: BatchFiles, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return (found for batch in batches for number in batch.column(0).to_pylist() for found in files.read(number))
 
 
 def chunk_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

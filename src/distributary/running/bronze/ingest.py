@@ -23,11 +23,12 @@ from distributary.config import HopFolder, KafkaSource, Pipeline
 from distributary.engine.batch import BatchReport
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.schemas import schemas_of
+from distributary.engine.workers import told_death
 from distributary.errors import DistributaryError
 from distributary.running.bronze.table import Start, check_hop_1, hop_1_checkpoint, hop_1_state, make_bronze, schema_of
 from distributary.running.bronze.unwrap import Asked, unwrap_task
-from distributary.running.failures import SPARK_ERRORS, translated
-from distributary.running.pipeline import RESTARTS, build, rest_sec, source_stream, triggered
+from distributary.running.failures import SPARK_ERRORS, translated, tries
+from distributary.running.pipeline import build, rest_sec, source_stream, triggered
 from distributary.sources.bronze_rows import KEY
 from distributary.sources.kafka import describe_topics
 from distributary.state.checkpoint import lost_offsets, read_offsets, stream_id
@@ -63,6 +64,8 @@ class Ingest:
         self.identity = SourceIdentity(config, self.store, Place(hop_1_state(config), hop_1_checkpoint(config)))
         self._start: Start | None = None
         self._outages = 0
+        self._careful = False
+        """A worker has died: envelopes are tried in processes apart first, until a batch is through."""
         self._stopping = threading.Event()
 
     def go(self, once: bool) -> None:
@@ -74,7 +77,7 @@ class Ingest:
                     return
             except DistributaryError as e:
                 self._outages += 1
-                if not e.retryable or once or self._outages > RESTARTS:
+                if not e.retryable or self._outages > tries(e, once):
                     raise
                 self._stopping.wait(rest_sec(self._outages))
 
@@ -146,6 +149,9 @@ class Ingest:
             if unknown := self._asked.take() - self._known:
                 self._learn(unknown)
                 return False
+            if told_death(str(e)) and not self._careful:
+                self._careful = True
+                return False
             raise translated(e, build(self.config).source, hop_1_checkpoint(self.config)) from e
 
     def _rows(self, start: Start) -> DataFrame:
@@ -153,8 +159,8 @@ class Ingest:
         source = config.source
         if start.offsets is not None and isinstance(source, KafkaSource):
             config = config.model_copy(update={"source": _from(source, start.offsets)})
-        reader = replace(self.envelopes.begin(), share=None)
-        task = partial(unwrap_task, reader=replace(reader, refused=self.refused), schema=schema, asked=self._asked)
+        reader = replace(self.envelopes.begin(), share=None, refused=self.refused)
+        task = partial(unwrap_task, reader=reader, schema=schema, asked=self._asked, careful=self._careful)
         rows = source_stream(self.spark, config, hop=1).mapInArrow(task, from_arrow_schema(schema))
         if "delta.autoOptimize.optimizeWrite" in config.bronze.properties:
             return rows
@@ -177,6 +183,10 @@ class Ingest:
                         told = report["batchId"]
                         self._outages = 0
                         self.progress(_report(report))
+                if self._careful and told >= 0:
+                    self._careful = False
+                    query.stop()
+                    return False
             if self.refused and time.monotonic() > asked + ASK_AGAIN_SEC:
                 asked = time.monotonic()
                 if self._found_again():

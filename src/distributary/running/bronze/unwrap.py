@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.engine.apart import Apart, limited
 from distributary.engine.messages.chunks import Cut, one_array
 from distributary.engine.messages.demux import EnvelopeReader, rejected_envelopes, row_origin, split_values
+from distributary.engine.messages.killers import find_envelope_killers
 from distributary.engine.workers import in_worker
 from distributary.errors import Reason
 from distributary.sources.bronze_rows import routed, tombstones, unrouted
@@ -75,17 +77,25 @@ class _Rows(Cut):
 
 @in_worker
 def unwrap_task(
-    batches: Iterator[pa.RecordBatch], reader: EnvelopeReader, schema: pa.Schema, asked: Asked
+    batches: Iterator[pa.RecordBatch], reader: EnvelopeReader, schema: pa.Schema, asked: Asked, careful: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Source rows -> rows of `schema` (`bronze_schema`). Raises UnknownEnvelopes, and leaves their ids in `asked`."""
-    for batch in batches:
-        window = pa.Table.from_batches([batch])
-        rows = _Rows(schema)
-        _unwrap(window, reader, rows)
-        if rows.missing:
-            asked.leave(rows.missing)
-            raise UnknownEnvelopes(f"envelope schemas {sorted(rows.missing)}")
-        yield from rows.found
+    """Source rows -> rows of `schema` (`bronze_schema`). Raises UnknownEnvelopes, and leaves their ids in `asked`.
+
+    `careful`: envelopes are opened in a process apart first; those that end it are set apart.
+    """
+    with Apart(reader.read_sec) as apart:
+        for batch in batches:
+            window = pa.Table.from_batches([batch])
+            rows = _Rows(schema)
+            if careful and reader.format != "columns":
+                values = one_array(window.column("value")).drop_null()
+                reader = replace(reader, killed=find_envelope_killers(values, reader, apart))
+            with limited(reader.read_sec):
+                _unwrap(window, reader, rows)
+            if rows.missing:
+                asked.leave(rows.missing)
+                raise UnknownEnvelopes(f"envelope schemas {sorted(rows.missing)}")
+            yield from rows.found
 
 
 def _unwrap(window: pa.Table, reader: EnvelopeReader, rows: _Rows) -> None:

@@ -21,7 +21,6 @@ from bench.workload import Place, say
 NAMES = (
     "append_vs_spark_jobs",
     "streams_vs_fanout",
-    "hop2_shapes",
     "tables_scale",
     "pipeline_vs_limit",
     "kafka_fanout",

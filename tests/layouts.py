@@ -39,9 +39,8 @@ class Shape:
 FANOUT = Shape("fanout", {"layout": "fanout"})
 TWO_HOP = Shape("two_hop, one stream", {"layout": "two_hop"})
 SHARES = Shape("two_hop, a share per cluster", {"layout": "two_hop"}, clusters=2)
-PER_ROUTE = Shape("two_hop, a query per route", {"layout": "two_hop", "hop": {"shape": "per_route", "look_every": 0.2}})
 WIDE = Shape("wide", {"layout": "wide"})
-SHAPES = (FANOUT, TWO_HOP, SHARES, PER_ROUTE, WIDE)
+SHAPES = (FANOUT, TWO_HOP, SHARES, WIDE)
 
 
 class Laid(Scenario):

@@ -25,7 +25,7 @@ from distributary.running.maintain import maintain
 from distributary.shares import Division
 from distributary.state.cleaning import begin
 from distributary.state.layout import claim_layout
-from distributary.state.ledger import Entry, Ledger
+from distributary.state.ledger import Entry
 from distributary.state.lock import only_run
 from distributary.state.shares import claim
 from distributary.state.streams import StreamRecord, write_streams
@@ -285,10 +285,10 @@ def test_the_logs_of_local_streams_are_named_and_stay(made: Lake, tmp_path: Path
 
 
 class TwoHop(Lake):
-    """Bronze as Spark's sink leaves it, and hop 2 as a stream per route."""
+    """Bronze as Spark's sink leaves it, and hop 2 as a stream."""
 
     def __init__(self, root: Path, **keys: Any) -> None:
-        super().__init__(root, layout="two_hop", hop={"shape": "per_route"}, **keys)
+        super().__init__(root, layout="two_hop", **keys)
         make_bronze(self.config, self.store)
         claim_layout(self.config, self.store)
         checkpoint = Path(hop_1_checkpoint(self.config))
@@ -298,13 +298,8 @@ class TwoHop(Lake):
         rows = pa.table({name: pa.nulls(1, kind) for name, kind in zip(*_names_and_types(self.config), strict=True)})
         rows = rows.set_column(rows.schema.get_field_index("route_key"), "route_key", pa.array(["ann_game"]))
         write_deltalake(self.config.bronze_path, rows, mode="append", commit_properties=about)
-        for route in ("ann_game", "bob_game"):
-            part = Lake(root, layout="two_hop", **keys)
-            part.config = self.config.for_route_key(route)
-            part.stream, part.ledger = f"stream-{route}", Ledger(part.config.state_root, "games", part.store)
-            part.quarantine = f"{part.config.state_root}/quarantine"
-            part.commit_offsets(0, {})
-            part.batch(0, {route: {1: 3}})
+        self.commit_offsets(0, {})
+        self.batch(0, {route: {1: 3} for route in ("ann_game", "bob_game")})
 
 
 def _names_and_types(config: Any) -> tuple[list[str], list[pa.DataType]]:

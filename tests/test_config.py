@@ -226,6 +226,12 @@ def test_an_unknown_key_names_the_nearest_and_all_allowed_keys(tmp_path: Path) -
     assert "(line 6)" in problem["detail"]
 
 
+def test_a_key_that_is_gone_says_what_to_do_in_its_place(tmp_path: Path) -> None:
+    problem = fault(tmp_path, layout="two_hop", hop={"shape": "per_route"})
+    assert problem["key"] == "hop"
+    assert "shares" in problem["detail"]
+
+
 @pytest.mark.parametrize(
     ("changes", "key", "near"),
     [

@@ -15,13 +15,13 @@ from distributary.audit.verify import verify
 from distributary.engine.batch import BatchWriter
 from distributary.engine.messages.micro_batch import Fanout
 from distributary.engine.messages.wide_attempt import WideAttempt
-from distributary.errors import LayoutChanged, Reason, StreamsFailed
+from distributary.errors import LayoutChanged, Reason
 from distributary.running.bronze.ingest import Ingest
 from distributary.schemas.protobuf.framing import frame
 from distributary.state.ledger import Ledger
 from distributary_simulate.games.records import Faults, Plan
-from tests.layouts import FANOUT, PER_ROUTE, SHAPES, TWO_HOP, WIDE, Laid, Shape
-from tests.scenarios import Killed, dying, message
+from tests.layouts import FANOUT, SHAPES, TWO_HOP, WIDE, Laid, Shape
+from tests.scenarios import dying, message
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -50,7 +50,7 @@ def test_nothing_is_lost_while_versions_games_and_bad_rows_come(lake: Path, shap
         laid.send_mixed(games, {3: [first]})
         going.wait_sent()
     started = {b.stream for b in laid.batches} - streams
-    assert len(started) == (2 if shape is PER_ROUTE else 0), "a new game and a new version need no restart"
+    assert not started, "a new game and a new version need no restart"
     assert max(laid.registry.latest(s).schema.id for s in laid.registry.subjects()) == late - 1
     laid.check(tombstones=laid.truth.tombstones)
     kept_with_their_bytes(laid)
@@ -99,7 +99,7 @@ def kept_with_their_bytes(laid: Laid) -> None:
 STEPS: Sequence[tuple[Any, str]] = ((Fanout, "_deliver"), (Ledger, "record"), (BatchWriter, "take"))
 
 
-@pytest.mark.parametrize("shape", [TWO_HOP, PER_ROUTE, WIDE], ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", [TWO_HOP, WIDE], ids=lambda shape: shape.name)
 def test_a_run_that_dies_between_any_two_steps_is_finished_by_the_next(lake: Path, shape: Shape) -> None:
     laid = Laid(lake, shape)
     known = laid.schema("a-value", EVENT)
@@ -115,8 +115,7 @@ def test_a_run_that_dies_between_any_two_steps_is_finished_by_the_next(lake: Pat
 
 def dies(laid: Laid, target: Any, name: str) -> None:
     """A run that ends right after the first call of a step, as if its process had."""
-    # A query per route has a supervisor, which tells of it in its own words.
-    with dying(target, name, after=True, raises=(Killed, StreamsFailed)):
+    with dying(target, name, after=True):
         laid.run()
 
 
@@ -164,8 +163,8 @@ def test_a_schema_of_which_no_row_is_written_adds_no_columns_to_the_wide_table(l
 # -- one table that fails, and another layout ----------------------------------------------------------------
 
 
-def test_a_table_that_is_in_the_way_stops_no_other_query(lake: Path) -> None:
-    laid = Laid(lake, PER_ROUTE)
+def test_a_table_that_is_in_the_way_stops_no_other(lake: Path) -> None:
+    laid = Laid(lake, TWO_HOP)
     known = laid.schema("a-value", EVENT)
     obstacle = laid.path("b")
     obstacle.parent.mkdir(exist_ok=True)

@@ -20,7 +20,7 @@ from distributary.shares import Division
 from distributary.tables.faults import CommitConflict
 from distributary.tables.table import Table
 from distributary_simulate.games.schemas import WRAPPER_TEXT
-from tests.layouts import FANOUT, PER_ROUTE, SHARES, TWO_HOP, Laid, Shape
+from tests.layouts import FANOUT, SHARES, TWO_HOP, Laid, Shape
 from tests.scenarios import dying, message
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -59,7 +59,7 @@ class Kept(Laid):
         assert verify(self.config).ok, verify(self.config).problems
 
 
-@pytest.mark.parametrize("shape", [TWO_HOP, SHARES, PER_ROUTE], ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", [TWO_HOP, SHARES], ids=lambda shape: shape.name)
 def test_a_damaged_table_is_rebuilt_while_all_streams_run_on(lake: Path, shape: Shape) -> None:
     kept = Kept(lake, shape, trigger={"every": 0.1})
     kept.put("a", "b")

@@ -14,7 +14,7 @@ from distributary.config import DatastreamSource, KafkaSource, Pipeline
 from distributary.engine.changes.planned import plan_files, strays_left
 from distributary.errors import Reason
 from distributary.names import shown
-from distributary.running.bronze.table import check_hop_1, first_hop, open_bronze, route_keys
+from distributary.running.bronze.table import check_hop_1, first_hop, open_bronze
 from distributary.running.pipeline import build, session_of
 from distributary.sources.kafka import describe_topics
 from distributary.state.checkpoint import check_checkpoint
@@ -57,10 +57,7 @@ def _legs(config: Pipeline) -> list[tuple[Pipeline, str | None]]:
     if bronze is None:
         return [first]
     check_hop_1(config, bronze, store)  # bronze itself has the books of hop 1
-    second = [config]
-    if config.hop.shape == "per_route":
-        second = [config.for_route_key(key) for key in route_keys(bronze)]
-    return [*((leg, None) for leg in second), first]
+    return [(config, None), first]
 
 
 def plan_changes(config: Pipeline) -> Plan:

@@ -1,7 +1,7 @@
 """The pipeline file: `load` reads and checks it; the models are its keys."""
 
 from distributary.config.databricks import Databricks
-from distributary.config.layouts import Bronze, Hop, Wide
+from distributary.config.layouts import Bronze, Wide
 from distributary.config.loading import load
 from distributary.config.operating import Email, Grant, Notices
 from distributary.config.pipeline import Pipeline, Spark, Trigger
@@ -30,7 +30,6 @@ __all__ = [
     "Evolution",
     "EvolutionOverride",
     "Grant",
-    "Hop",
     "HopFolder",
     "KafkaSecurity",
     "KafkaSource",

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from distributary.config.base import Model, fault
-from distributary.config.quantities import CommitTime, Duration, Folder, Option, Size, Text
+from distributary.config.quantities import CommitTime, Folder, Option, Size, Text
 
 
 class Bronze(Model):
@@ -61,15 +61,6 @@ class Bronze(Model):
         if self.starting_version is not None and self.starting_timestamp is not None:
             raise fault("starting_timestamp", "give starting_version or starting_timestamp, not both")
         return self
-
-
-class Hop(Model):
-    shape: Literal["fanout", "per_route"] = Field(
-        default="fanout",
-        description="Hop 2 as one stream for all routes, or as a streaming query, with its own checkpoint, for each.",
-    )
-    at_once: int = Field(default=20, ge=1, description="`per_route` with --once: so many queries run at the same time.")
-    look_every: Duration = Field(default=10.0, description="`per_route`: how often new routes are looked for.")
 
 
 class Wide(Model):

@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from distributary.config.base import Model, fault
 from distributary.config.databricks import Databricks
 from distributary.config.declarative import Declarative
-from distributary.config.layouts import Bronze, Hop, Wide
+from distributary.config.layouts import Bronze, Wide
 from distributary.config.operating import Grant, Notices
 from distributary.config.quantities import Duration, Folder, Option, Text
 from distributary.config.reading import DatastreamSource, Envelope, KafkaSource, Payload, RegistryConfig, Source
@@ -70,7 +70,6 @@ class Pipeline(Model):
         "table, a struct and a view per route. See docs/layouts.md. `declarative`: see docs/declarative.md.",
     )
     bronze: Bronze = Field(default=Bronze(), description="The table between the hops of `layout: two_hop`.")
-    hop: Hop = Field(default=Hop(), description="How hop 2 of `layout: two_hop` runs.")
     wide: Wide = Field(default=Wide(), description="The table of `layout: wide`.")
     declarative: Declarative = Field(
         default=Declarative(), description="Datasets of `layout: declarative`. See docs/declarative.md."
@@ -103,7 +102,6 @@ class Pipeline(Model):
 
     _references: dict[KeyPath, str] = PrivateAttr(default_factory=dict)
     _share: Share | None = PrivateAttr(default=None)
-    _key: str | None = PrivateAttr(default=None)
     _whole: Self | None = PrivateAttr(default=None)
     _relative: tuple[str, ...] = PrivateAttr(default=())
 
@@ -112,6 +110,9 @@ class Pipeline(Model):
     def _not_yet(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
+        if "hop" in data:
+            detail = "hop 2 is one stream: take the key away. For checkpoints of their own, spread routes over shares"
+            raise fault("hop", f"{detail} (distributary workflow)")
         source, payload = data.get("source"), data.get("payload")
         kind = source.get("type") if isinstance(source, dict) else None
         encoding = payload.get("format") if isinstance(payload, dict) else None
@@ -175,10 +176,9 @@ class Pipeline(Model):
             raise fault("layout", "change files have one layout; leave it out")
 
     def _check_layout(self) -> None:
-        for layout, keys in (("two_hop", ("bronze", "hop")), ("wide", ("wide",))):
-            for key in keys:
-                if self.layout != layout and _is_given(self, key):
-                    raise fault(key, f"allowed with layout: {layout} only")
+        for layout, key in (("two_hop", "bronze"), ("wide", "wide")):
+            if self.layout != layout and _is_given(self, key):
+                raise fault(key, f"allowed with layout: {layout} only")
         if isinstance(self.source, DatastreamSource) and self.layout in ("two_hop", "wide"):
             raise fault("layout", "change files have one layout; leave it out")
         if self.bronze.new_checkpoint == "continue" and not isinstance(self.source, KafkaSource):
@@ -242,28 +242,11 @@ class Pipeline(Model):
 
     def for_share(self, share: Share) -> Self:
         """This pipeline for one share: with a state (ledger, quarantine, checkpoint) of its own, below this one's."""
-        found = self._below(f"{StateFolder.shares.name}/{share.generation}/{share.name}")
-        found._share = share
-        return found
-
-    @property
-    def route_key(self) -> str | None:
-        """The one bronze partition that this stream reads (`hop.shape: per_route`); None for all."""
-        return self._key
-
-    def for_route_key(self, key: str) -> Self:
-        """The same pipeline for one partition of bronze: with a state of its own below this one's."""
-        found = self._below(f"{StateFolder.by_route.name}/{key}")
-        found._key = key
-        # The partition alone says what it reads: a share would leave out routes whose name is too long to be read back.
-        found._share = None
-        return found
-
-    def _below(self, folder: str) -> Self:
-        """This pipeline with state and checkpoint in `folder` below its own."""
+        folder = f"{StateFolder.shares.name}/{share.generation}/{share.name}"
         checkpoint = None if self.checkpoint is None else f"{self.checkpoint.rstrip('/')}/{folder}"
         found = self.model_copy(update={"state": f"{self.state_root}/{folder}", "checkpoint": checkpoint})
         found._whole = self.whole
+        found._share = share
         return found
 
     @property

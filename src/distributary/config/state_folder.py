@@ -124,8 +124,8 @@ class StateFolder(_Folder):
     )  # fmt: skip
     by_route = Place(
         "by_route", "folder",
-        "`hop.shape: per_route`: a state folder for each route",
-        "as for the ledger and the checkpoint, for every route",
+        "of versions that had a stream for each route; `clean` removes it",
+        "nothing",
     )  # fmt: skip
     hop_1 = Place(
         "hop1", "folder",

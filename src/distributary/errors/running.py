@@ -94,16 +94,6 @@ class WorkspaceFailed(EnvironmentFault):
     template = "Databricks: {what} failed: {detail}. {remedy}"
 
 
-class StreamsFailed(NeedsAttention):
-    """Some streams of a pipeline ended with an error; the others have done their work."""
-
-    condition = "STREAMS_FAILED"
-    template = (
-        "pipeline {pipeline}: {count} of {of} streams failed, the others are done. {first}: {detail}. What each does: "
-        "distributary status FILE"
-    )
-
-
 class LayoutChanged(BadInput):
     """Another layout has other streams: they would begin at the beginning, and write every row again."""
 

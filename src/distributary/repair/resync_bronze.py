@@ -106,8 +106,7 @@ def rebuild(config: Pipeline, route: str) -> Rebuilt:
 
 def _parts(config: Pipeline, route: str, store: Store) -> tuple[Pipeline, list[Pipeline]]:
     """The stream that writes the route now, and those that have ever kept rows aside."""
-    owner = next(p for p in current_parts(config, store) if p.share is None or p.share.owns(route))
-    mine = owner.for_route_key(table_name(route)) if config.hop.shape == "per_route" else owner
+    mine = next(p for p in current_parts(config, store) if p.share is None or p.share.owns(route))
     kept = (p for p in parts(config, store) if Table(quarantine_uri(p.state_root), store).open() is not None)
     return mine, [part for part in kept if part.state_root != mine.state_root]
 

@@ -69,8 +69,6 @@ def _columns(config: Pipeline, rows: DataFrame) -> DataFrame:
 
 def wanted(config: Pipeline) -> str | None:
     """The partitions that a stream reads, as a condition of Spark SQL on the partition column; None for all."""
-    if config.route_key is not None:
-        return f"{KEY} = '{config.route_key}'"
     return None if config.share is None else partitions_of(config.share)
 
 

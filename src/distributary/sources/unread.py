@@ -8,8 +8,7 @@ at that version, by modification time and path.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
@@ -21,27 +20,14 @@ from distributary.errors.border import TableFault
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store, join
 
-_Rows = list[tuple[str | None, int]]
-"""(partition, rows) of each file, in the order in which Delta's source reads them."""
-
 
 class Unknown(Exception):
     """Nobody can say how many rows; the text says why."""
 
 
-def unread(
-    source: DeltaSource, table: Snapshot, read: Mapping[str, Any] | None, store: Store, partition: str | None = None
-) -> Counter[str | None]:
-    """Rows after the offset `read` (None: nothing is read yet), by the value of the column `partition`, where given.
-
-    Raises Unknown, TableFault, OSError.
-    """
-    return _sum(_files(source, table, read, store, partition))
-
-
-def present(table: Snapshot, partition: str) -> Counter[str | None]:
-    """All rows that the table holds now, by partition. Raises Unknown."""
-    return _sum(_snapshot(table, partition))
+def unread(source: DeltaSource, table: Snapshot, read: Mapping[str, Any] | None, store: Store) -> int:
+    """Rows after the offset `read` (None: nothing is read yet). Raises Unknown, TableFault, OSError."""
+    return sum(_files(source, table, read, store))
 
 
 @dataclass(frozen=True)
@@ -105,60 +91,46 @@ def _held(source: DeltaSource, version: int, store: Store, partition: tuple[str,
     return set(files.filter(pc.equal(files.column(f"partition.{name}"), value)).column("path").to_pylist())
 
 
-def _sum(files: Iterable[tuple[str | None, int]]) -> Counter[str | None]:
-    found: Counter[str | None] = Counter()
-    for key, rows in files:
-        found[key] += rows
-    return found
-
-
-def _files(
-    source: DeltaSource, table: Snapshot, read: Mapping[str, Any] | None, store: Store, partition: str | None
-) -> Iterator[tuple[str | None, int]]:
+def _files(source: DeltaSource, table: Snapshot, read: Mapping[str, Any] | None, store: Store) -> Iterator[int]:
+    """Rows of each file, in the order in which Delta's source reads them."""
     newest = table.version
     if read is None:
         if source.starting_timestamp is not None:
             raise Unknown("no batch has been read yet")
         if source.starting_version is None:
-            yield from _snapshot(table, partition)
+            yield from _snapshot(table)
             return
-        yield from _versions(source, source.starting_version, newest, store, partition)
+        yield from _versions(source, source.starting_version, newest, store)
         return
     if read.get("reservoirId") != table.id:
         raise Unknown(f"the source at {source.path} is another table now than the one that was read")
     version, index = int(read["reservoirVersion"]), int(read["index"])
     if read.get("isStartingVersion"):
-        yield from _snapshot(Snapshot(source.path, store, version), partition)[max(0, index + 1) :]
+        yield from _snapshot(Snapshot(source.path, store, version))[max(0, index + 1) :]
     elif version <= newest:
-        yield from _commit(source, version, store, partition)[max(0, index + 1) :]
-    yield from _versions(source, version + 1, newest, store, partition)
+        yield from _commit(source, version, store)[max(0, index + 1) :]
+    yield from _versions(source, version + 1, newest, store)
 
 
-def _snapshot(table: Snapshot, partition: str | None) -> _Rows:
-    files = table.adds()
-    key = f"partition.{partition}"
-    names = ["path", "modification_time", "num_records", *([key] if key in files.column_names else [])]
-    files = files.select(names).sort_by([("modification_time", "ascending"), ("path", "ascending")])
-    rows = files.column("num_records").to_pylist()
+def _snapshot(table: Snapshot) -> list[int]:
+    files = table.adds().select(["path", "modification_time", "num_records"])
+    rows: list[int] = files.sort_by([("modification_time", "ascending"), ("path", "ascending")])[2].to_pylist()
     if None in rows:
         raise Unknown("the source's files have no row counts")
-    keys = files.column(key).to_pylist() if key in names else [None] * len(rows)
-    return [(k, int(n)) for k, n in zip(keys, rows, strict=True)]
+    return rows
 
 
-def _versions(
-    source: DeltaSource, first: int, last: int, store: Store, partition: str | None
-) -> Iterator[tuple[str | None, int]]:
+def _versions(source: DeltaSource, first: int, last: int, store: Store) -> Iterator[int]:
     for version in range(first, last + 1):
-        yield from _commit(source, version, store, partition)
+        yield from _commit(source, version, store)
 
 
-def _commit(source: DeltaSource, version: int, store: Store, partition: str | None) -> _Rows:
+def _commit(source: DeltaSource, version: int, store: Store) -> list[int]:
     """What a version of the source adds."""
     changes = _changes(source, version, store)
     if source.skip_change_commits and any("remove" in a for a in changes):
         return []
-    return [(_key(a["add"], partition), _rows(a["add"])) for a in changes if "add" in a]
+    return [_rows(a["add"]) for a in changes if "add" in a]
 
 
 def _changes(source: DeltaSource, version: int, store: Store) -> list[dict[str, Any]]:
@@ -170,9 +142,9 @@ def _changes(source: DeltaSource, version: int, store: Store) -> list[dict[str, 
     return [a for a in actions if any(a.get(kind, {}).get("dataChange") for kind in ("add", "remove"))]
 
 
-def _key(add: Mapping[str, Any], partition: str | None) -> str | None:
+def _key(add: Mapping[str, Any], partition: str) -> str | None:
     values: Mapping[str, str | None] = add.get("partitionValues") or {}
-    return None if partition is None else values.get(partition)
+    return values.get(partition)
 
 
 def _rows(add: Mapping[str, Any]) -> int:

@@ -11,11 +11,6 @@ from distributary.state.shares import has_run
 from distributary.tables.store import Store
 
 
-def layout_name(config: Pipeline) -> str:
-    per_route = config.layout == "two_hop" and config.hop.shape == "per_route"
-    return "two_hop with hop.shape per_route" if per_route else config.layout
-
-
 def kept_layout(config: Pipeline, store: Store) -> str | None:
     """The layout that these streams follow; None where it was never written down. Raises OSError."""
     body = store.get(config.state_root, StateFolder.layout.name)
@@ -24,9 +19,7 @@ def kept_layout(config: Pipeline, store: Store) -> str | None:
 
 def claim_layout(config: Pipeline, store: Store) -> None:
     """Before a run. Raises LayoutChanged, OSError."""
-    if config.route_key is not None:
-        return  # its pipeline has been asked
-    wanted = layout_name(config)
+    wanted = config.layout
     found = kept_layout(config, store)
     if found is None and wanted != "fanout":
         found = "fanout" if has_run(config, store) else None

@@ -43,8 +43,7 @@ def current(config: Pipeline, store: Store) -> Current | None:
 
 
 def parts(config: Pipeline, store: Store) -> list[Pipeline]:
-    """A pipeline per state: the undivided one first, then each share of each division that there has been; behind each
-    the streams of its own (`hop.shape: per_route`).
+    """A pipeline per state: the undivided one first, then each share of each division that there has been.
 
     Raises OSError when the state folder cannot be read.
     """
@@ -54,14 +53,7 @@ def parts(config: Pipeline, store: Store) -> list[Pipeline]:
     for generation in generations:
         kept = _kept(config, generation, store)
         found += kept.parts(config) if kept is not None else []
-    return [stream for part in found for stream in (part, *by_route(part, store))]
-
-
-def by_route(part: Pipeline, store: Store) -> list[Pipeline]:
-    """The streams of `hop.shape: per_route` that this part has had. Raises OSError."""
-    if part.layout != "two_hop":
-        return []
-    return [part.for_route_key(key) for key in names_in(part.state_folder.by_route, store)]
+    return found
 
 
 def all_entries(config: Pipeline, store: Store) -> list[Entry]:
@@ -73,12 +65,6 @@ def current_parts(config: Pipeline, store: Store) -> list[Pipeline]:
     """The parts that run now: the shares of the current division, or the pipeline itself. Raises OSError."""
     found = current(config, store)
     return [config] if found is None else found.parts(config)
-
-
-def current_streams(config: Pipeline, store: Store) -> list[Pipeline]:
-    """The streams of the parts that run now: each part itself, or its streams per route. Raises OSError."""
-    parts = current_parts(config, store)
-    return [stream for part in parts for stream in (by_route(part, store) or [part])]
 
 
 def claim(config: Pipeline, division: Division | None, store: Store) -> int:
@@ -115,8 +101,7 @@ def follow(config: Pipeline, new: Current, store: Store) -> None:
 
 def has_run(part: Pipeline, store: Store) -> bool:
     """Has this part finished a batch? Raises OSError, TableFault."""
-    roots = [part.state_root, *(stream.state_root for stream in by_route(part, store))]
-    return any(is_batch(stream) for root in roots for stream in Ledger(root, part.pipeline, store).finished)
+    return any(is_batch(stream) for stream in Ledger(part.state_root, part.pipeline, store).finished)
 
 
 def _kept(config: Pipeline, generation: int, store: Store) -> Current | None:

@@ -76,21 +76,13 @@ class Supervisor:
     board: Board
     policy: RestartPolicy = field(default_factory=RestartPolicy)
     edges: Edges = field(default_factory=Edges)
-    open_ended: bool = False
-    """More streams may come (`add`): it is not over when those that are there are."""
 
     def __post_init__(self) -> None:
-        self._all: list[_Supervised] = []
-        for stream in self.streams:
-            self.add(stream)
+        self._all = [_Supervised(stream, StreamRecord(stream.name, log=str(stream.log))) for stream in self.streams]
         self._stopping = threading.Event()
         self._kill = False
         self._shown_at = 0.0
         self._shown: list[StreamRecord] = []
-
-    def add(self, stream: Stream) -> None:
-        """One more stream; the loop starts it at its next look. From any thread."""
-        self._all = [*self._all, _Supervised(stream, StreamRecord(stream.name, log=str(stream.log)))]
 
     @property
     def stopping(self) -> bool:
@@ -118,7 +110,7 @@ class Supervisor:
         self._stopping.set()
 
     def _is_over(self) -> bool:
-        return not self.open_ended and all(is_over(one.record) for one in self._all)
+        return all(is_over(one.record) for one in self._all)
 
     def tick(self) -> None:
         """Look at every stream once."""

@@ -7,7 +7,6 @@ log (`sources.unread`).
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +17,12 @@ from distributary.engine.changes.planned import look, strays_left
 from distributary.errors import CheckpointDamaged, SourceDown, SourceMissing
 from distributary.running.bronze.table import first_hop
 from distributary.sources.bronze import bronze_source
-from distributary.sources.bronze_rows import KEY
 from distributary.sources.file_ledger import read_version, waiting
 from distributary.sources.kafka import Topic, describe_topics
 from distributary.sources.unread import Unknown, unread
 from distributary.state.checkpoint import last_committed, read_offsets
 from distributary.state.ledger import Ledger
-from distributary.state.shares import current_streams
+from distributary.state.shares import current_parts
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
@@ -54,12 +52,12 @@ class Asked:
         found: list[Topic] = self._once("topics", lambda: describe_topics(source))
         return found
 
-    def unread(self, source: DeltaSource, read: Mapping[str, Any] | None, column: str | None) -> Counter[str | None]:
+    def unread(self, source: DeltaSource, read: Mapping[str, Any] | None) -> int:
         """Raises Unknown, TableFault, OSError."""
         table = self._once(f"table {source.path}", lambda: Snapshot(source.path, self.store))
-        # Streams per route are often at one and the same place.
-        place = f"unread {source.path} {column} {json.dumps(read, sort_keys=True)}"
-        found: Counter[str | None] = self._once(place, lambda: unread(source, table, read, self.store, column))
+        # Shares are often at one and the same place.
+        place = f"unread {source.path} {json.dumps(read, sort_keys=True)}"
+        found: int = self._once(place, lambda: unread(source, table, read, self.store))
         return found
 
     def _once(self, what: str, ask: Callable[[], Any]) -> Any:
@@ -75,14 +73,13 @@ class Asked:
 
 def pipeline_lag(config: Pipeline, store: Store) -> SourceLag:
     """Rows that are in no table yet: of two hops, those that wait for either. Raises OSError."""
-    streams, asked = current_streams(config, store), Asked(store)
+    streams, asked = current_parts(config, store), Asked(store)
     if config.layout != "two_hop":
         return slowest(source_lag(stream, store, asked) for stream in streams)
     first = source_lag(first_hop(config), store, asked)
     if Table(config.bronze_path, store).open() is None:
         return first
-    lags = [source_lag(stream, store, asked) for stream in streams]
-    second = _together(lags, sum) if any(stream.route_key for stream in streams) else slowest(lags)
+    second = slowest(source_lag(stream, store, asked) for stream in streams)
     return _together([first, second], sum)
 
 
@@ -101,7 +98,7 @@ def source_lag(config: Pipeline, store: Store, asked: Asked | None = None) -> So
     read, asked = offsets[0] if offsets else None, asked or Asked(store)
     try:
         if config.layout == "two_hop":
-            return _delta_lag(bronze_source(config), read, asked, config.route_key)
+            return _delta_lag(bronze_source(config), read, asked)
         if isinstance(config.source, KafkaSource):
             return kafka_lag(config.source, asked.topics(config.source), read)
         if isinstance(config.source, DatastreamSource):
@@ -171,10 +168,9 @@ def kafka_lag(source: KafkaSource, topics: list[Topic], read: Mapping[str, Mappi
 # -- Delta -------------------------------------------------------------------------------------------------
 
 
-def _delta_lag(source: DeltaSource, read: Mapping[str, Any] | None, asked: Asked, key: str | None = None) -> SourceLag:
-    """`key`: only this partition of bronze."""
+def _delta_lag(source: DeltaSource, read: Mapping[str, Any] | None, asked: Asked) -> SourceLag:
     try:
-        found = asked.unread(source, read, None if key is None else KEY)
+        found = asked.unread(source, read)
     except Unknown as e:
         return SourceLag(note=str(e))
-    return SourceLag(found.total() if key is None else found[key])
+    return SourceLag(found)

@@ -32,7 +32,7 @@ from distributary.state.checkpoint import last_committed, stream_id
 from distributary.state.cleaning import at_work
 from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
-from distributary.state.shares import Current, by_route, current, current_parts, follow, has_run
+from distributary.state.shares import Current, current, current_parts, follow, has_run
 from distributary.tables.store import Store, join
 
 Position = dict[str, Any]
@@ -51,8 +51,6 @@ def hand_over(config: Pipeline, division: Division, say: Callable[[str], None] =
     old = current_parts(config, store)
     new = Current(division, (before.generation if before is not None else 0) + 1)
     with at_work(config, store, "supervisor"), ExitStack() as held:
-        if any(by_route(part, store) for part in old):
-            raise HandoverFailed(pipeline=config.pipeline, detail="its hop 2 has a stream per route (hop.shape)")
         if any(has_run(part, store) for part in old):
             for part in old:
                 with only_run(part.state_root, part.pipeline):

@@ -198,36 +198,6 @@ def test_a_start_is_silent_and_a_failed_one_can_be_followed_by_a_good_one(tmp_pa
     assert counts == ["3", "4 True"]
 
 
-@pytest.mark.spark
-def test_the_keys_of_stores_reach_spark_whole_and_no_other_process_and_its_ui_listens_on_loopback(
-    tmp_path: Path,
-) -> None:
-    done = run_python(
-        r"""
-        import psutil
-        from pyspark import SparkContext
-        from distributary.spark.session import build_session
-        canary = "ca:na" + "=ry \\ #!\n\tü \U0001f41f end "
-        conf = {"spark.hadoop.fs.s3a.secret.key": canary, "spark.ui.enabled": "true", "spark.ui.port": "0"}
-        spark = build_session("secret", master="local[1]", conf=conf)
-        print(spark.range(3).count(), spark.sparkContext.getConf().get("spark.hadoop.fs.s3a.secret.key") == canary)
-        print(spark.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.secret.key") == canary)
-        from contextlib import suppress
-        family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-        seen = []
-        for process in family:
-            with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
-                seen += [*process.cmdline(), *process.environ().values()]
-        print(len(family) > 1, [text for text in seen if canary[3:8] in text or "na\\u003d" + "ry" in text])
-        jvm = psutil.Process(SparkContext._gateway.proc.pid)
-        listening = [c.laddr.ip for c in jvm.net_connections("inet") if c.status == psutil.CONN_LISTEN]
-        print(len(listening) > 1, {ip.removeprefix("::ffff:") for ip in listening} <= {"127.0.0.1", "::1"})
-        """,
-        tmp_path,
-    )
-    assert done.stdout.splitlines() == ["3 True", "True", "True []", "True True"], done.stdout + done.stderr
-
-
 def test_settings_are_written_as_a_properties_file_in_ascii() -> None:
     text = launcher.properties({"spark.a": "b c=d", "k\n": "ü\U0001f41f\\"})
     assert text == "spark.a=b\\u0020c\\u003dd\nk\\u000a=\\u00fc\\ud83d\\udc1f\\u005c\n"

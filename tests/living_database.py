@@ -84,7 +84,7 @@ def living_rows(shop: Shop, route: str) -> list[dict[str, Any]]:
     assert uri is not None
     table = Table(uri, Store()).open()
     assert table is not None
-    names = [field.name for field in table.schema().fields]
+    names = table.schema.names
     files = TableFiles(table)
     rows = [row for name in files.names for piece in files.read(name, names) for row in piece.to_pylist()]
     return [row for row in rows if not row["_deleted"]]

@@ -49,7 +49,7 @@ ALLOWED = {
     "py4j": DRIVER,
     "datafusion": "schemas.shape",
     "delta": "tables.spark_engine tables.spark_merge",
-    "deltalake": "tables.snapshot tables.table tables.faults tables.store",
+    "deltalake": "tables.snapshot tables.table tables.edge tables.store",
     "ptars": "schemas.protobuf",
     "obstore": "sources.bodies sources.listing_objects tables.object_stores",
     "fastavro": "changes audit.judge.raw_files",
@@ -66,7 +66,7 @@ JUDGE_MAY_USE = (
     "engine.schemas engine.changes.backlog "
     "engine.changes.names engine.changes.tally"
 )
-# Beside the libraries' fences: their errors leave at one edge (`tables.faults`), and are not even spoken of elsewhere.
+# Beside the libraries' fences: their errors leave at one edge (`tables.edge`), and are not even spoken of elsewhere.
 ERRORS_OF_DELTALAKE = {name for name, kind in vars(deltalake.exceptions).items() if isinstance(kind, type)}
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "manager"}
 MODULE_LINES, FUNCTION_LINES = 400, 60

@@ -13,7 +13,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from distributary.errors import StoreDown, StoreUnreadable
 from distributary.errors.border import TableFault, in_words
-from distributary.tables.faults import CommitConflict, edge, reading, writing
+from distributary.tables.edge import edge
+from distributary.tables.faults import CommitConflict, reading, writing
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table

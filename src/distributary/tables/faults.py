@@ -1,4 +1,4 @@
-"""The one edge at which errors of deltalake leave: as a fault of the table, or as a commit that came too late.
+"""What can be wrong with a table: a fault of its own, or a commit that came too late.
 
 A `TableFault` is an OSError, as what pyarrow and the system say of a file is: whoever reads or writes a table catches
 OSError and has all of it. `outage` tells which of them speak of the store as a whole.
@@ -9,25 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from deltalake.exceptions import CommitFailedError, DeltaError
-
 from distributary.errors import StoreDown, StoreUnreadable
-from distributary.errors.border import TableFault, in_words
+from distributary.errors.border import in_words
 
 
 class CommitConflict(Exception):
     """Another writer was first; open the table again and redo the whole decision."""
-
-
-@contextmanager
-def edge() -> Iterator[None]:
-    """What deltalake raises within, in our words. Raises CommitConflict, TableFault."""
-    try:
-        yield
-    except CommitFailedError as e:
-        raise CommitConflict(str(e)) from e
-    except DeltaError as e:
-        raise TableFault.of(e) from e
 
 
 @contextmanager

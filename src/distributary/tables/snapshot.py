@@ -1,6 +1,6 @@
 """A Delta table as it was opened: at one version, with what its log says.
 
-Every error of deltalake leaves here as `faults.edge` words it.
+Every error of deltalake leaves here as `edge` words it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Qu
 from deltalake.exceptions import TableNotFoundError
 
 from distributary.errors.border import TableFault
-from distributary.tables.faults import edge
+from distributary.tables.edge import edge
 from distributary.tables.log_folder import empty_commit
 from distributary.tables.store import Store, engine_uri
 

@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 from deltalake.fs import DeltaStorageHandler
 
 from distributary.config import Tables
-from distributary.tables.faults import edge
+from distributary.tables.edge import edge
 
 
 @dataclass(frozen=True)

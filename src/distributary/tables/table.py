@@ -24,8 +24,9 @@ from distributary.errors.border import contained
 from distributary.tables.checkpoints import checkpoint_in_turn
 from distributary.tables.commits import OVERWRITE, commit_text, put_commit
 from distributary.tables.datafile import DataFile, write_data_file
+from distributary.tables.edge import edge
 from distributary.tables.evolve import Evolution, Policy, evolve, types_before
-from distributary.tables.faults import CommitConflict, edge
+from distributary.tables.faults import CommitConflict
 from distributary.tables.rewrite import PUTS, Partition, rewrite_wider
 from distributary.tables.snapshot import HOOKS, ROWS_KEY, Mark, Owner, Snapshot, columns_of, delta_schema
 from distributary.tables.store import Store, engine_uri

@@ -35,6 +35,7 @@ from distributary.engine.changes.names import Named
 from distributary.engine.changes.retries import Kept
 from distributary.sources.file_ledger import FileLedger
 from distributary.state.ledger import Ledger
+from distributary.tables.table import Table as StoredTable
 from distributary_simulate.change_files.avro_encoding import container
 from distributary_simulate.change_files.events import Event, EventSchema, Layout, event_schema
 from distributary_simulate.change_files.writer import STREAM
@@ -345,7 +346,7 @@ BORDERS: tuple[tuple[Any, str], ...] = (
     (FileLedger, "_enter"),
     (attempt, "run_deliver"),
     (attempt, "run_merges"),
-    (Table, "commit"),
+    (StoredTable, "commit"),
     (deliver, "append_events"),
     (deliver, "merge_now"),
     (log, "append_on_tip"),

@@ -44,6 +44,7 @@ def world_in(root: Path) -> World:
 
 @pytest.mark.spark
 @pytest.mark.crash
+@pytest.mark.timeout(1800)
 def test_the_stock_command_and_the_runner_run_the_same_project_and_no_kill_loses_a_row(tmp_path: Path) -> None:
     world = world_in(tmp_path)
     world.send(1)

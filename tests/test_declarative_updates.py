@@ -74,6 +74,7 @@ class Reader(threading.Thread):
                     self.errors.append(str(e)[:300])
 
 
+@pytest.mark.timeout(1800)
 def test_run_after_run_gives_what_was_sent_whatever_comes_fails_or_is_refreshed(
     tmp_path: Path, remote: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

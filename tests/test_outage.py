@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from distributary.errors import StoreDown
+from distributary.errors import StoreDown, StoreUnreadable
 from distributary.errors.border import TableFault
-from distributary.tables.outage import is_store_fault
+from distributary.tables.outage import is_store_fault, own_fault
 from distributary.tables.put_once import put_once
 from distributary.tables.store import Store
 from distributary.tables.table import Table
@@ -116,3 +116,13 @@ def test_a_table_named_after_an_outage_is_no_outage(tmp_path: Path) -> None:
     (tmp_path / EVIL / "_delta_log").mkdir()
     (tmp_path / EVIL / "_delta_log" / f"{0:020d}.json").write_text("{broken")
     assert not is_store_fault(fault(lambda: Table(str(tmp_path / EVIL), Store()).open()))
+
+
+def test_an_error_stays_with_its_table_unless_it_speaks_of_the_whole_store() -> None:
+    assert own_fault(ValueError("odd"), "/lake/a") == "ValueError: odd"
+    for outage in (StoreDown, StoreUnreadable):
+        with pytest.raises(outage) as caught:
+            own_fault(ConnectionError("gone"), "/lake/a", outage)
+        assert caught.value.parameters == {"path": "/lake/a", "detail": "ConnectionError: gone"}
+    with pytest.raises(KeyboardInterrupt):
+        own_fault(KeyboardInterrupt(), "/lake/a")

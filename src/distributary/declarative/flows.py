@@ -16,9 +16,8 @@ import pyarrow.fs as pafs
 from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets, flow_checkpoints, storage
 from distributary.errors import StoreUnreadable
-from distributary.errors.border import contained
 from distributary.state.checkpoint import last_committed, read_offsets
-from distributary.tables.outage import is_store_fault
+from distributary.tables.outage import own_fault
 from distributary.tables.store import Store, filesystem, join
 from distributary.tables.table import Table
 
@@ -98,7 +97,7 @@ class Flows:
                 if (table is None and self.has_read(name)) or (filled and self.checkpoint(name) is None):
                     found.append(name)
             except BaseException as e:
-                why = contained(e)
-                if name == self.datasets.bronze or is_store_fault(e):
+                why = own_fault(e, uri, StoreUnreadable)
+                if name == self.datasets.bronze:
                     raise StoreUnreadable(path=uri, detail=why) from e
         return found

@@ -36,7 +36,7 @@ from distributary.schemas.registry.compile import CompiledSchema
 from distributary.schemas.shape import Shape
 from distributary.tables.engines import policy_of
 from distributary.tables.evolve import Slot, evolve
-from distributary.tables.outage import is_store_fault
+from distributary.tables.outage import own_fault
 from distributary.tables.snapshot import Owner
 from distributary.tables.store import Store
 from distributary.tables.table import Table
@@ -197,10 +197,7 @@ class _Discovery:
         except DistributaryError:
             raise
         except BaseException as e:
-            why = contained(e)
-            if is_store_fault(e):
-                raise StoreUnreadable(path=self.datasets.uri(self.datasets.silver(route)), detail=why) from e
-            return why
+            return own_fault(e, self.datasets.uri(self.datasets.silver(route)), StoreUnreadable)
 
     def _route(self, route: str, subject: str | None, writers: Iterable[Writer]) -> Route | None:
         """None for a route without any schema that can be decoded."""

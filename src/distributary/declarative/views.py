@@ -19,7 +19,7 @@ from distributary.config import DeclarativeFolder, Pipeline
 from distributary.declarative.datasets import Datasets, state_folder
 from distributary.errors import StoreUnreadable, TableCollision, without_stack
 from distributary.errors.border import contained
-from distributary.tables.outage import is_store_fault
+from distributary.tables.outage import own_fault
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
@@ -96,9 +96,7 @@ def make_way(
         try:
             table = Table(datasets.uri(name), store).open()
         except BaseException as e:
-            why = contained(e)
-            if is_store_fault(e):
-                raise StoreUnreadable(path=datasets.uri(name), detail=why) from e
+            own_fault(e, datasets.uri(name), StoreUnreadable)
             continue  # its own flow says what is wrong with it
         owner = None if table is None else table.owner
         if table is None or owner is None or owner.pipeline != config.pipeline:

@@ -29,12 +29,11 @@ from distributary.engine.messages.killers import Packed, find_envelope_killers, 
 from distributary.engine.messages.micro_batch import Fanout
 from distributary.engine.messages.orders import Orders, Outcome, killing
 from distributary.engine.messages.pieces import Chunks
-from distributary.errors import EnvironmentFault, Reason, StoreDown
-from distributary.errors.border import contained
+from distributary.errors import EnvironmentFault, Reason
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.state.ledger import Entry, Ledger, replay_stream
 from distributary.tables.faults import writing
-from distributary.tables.outage import is_store_fault
+from distributary.tables.outage import own_fault
 from distributary.tables.quarantine import ORIGIN_FIELDS, QUARANTINE_SCHEMA, replay_app, update_rows
 from distributary.tables.snapshot import Mark, Snapshot
 from distributary.tables.table import Table
@@ -207,10 +206,7 @@ class Replay:
         """What is wrong with one route, in words. Raises what is wrong with all of them: EnvironmentFault."""
         if isinstance(error, EnvironmentFault):
             raise error
-        why = contained(error)
-        if is_store_fault(error):
-            raise StoreDown(path=self._orders(0, {}).table(route), detail=why) from error
-        return why
+        return own_fault(error, self._orders(0, {}).table(route))
 
     def _good(self, route: str, rows: pa.Table, report: ReplayReport) -> pa.Table:
         """The rows that would be written now. Whole groups first, halves where a group holds a bad row."""

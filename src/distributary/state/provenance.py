@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from distributary.config import Pipeline
-from distributary.errors import StateLost, StateOld, StoreDown
-from distributary.errors.border import contained
+from distributary.errors import StateLost, StateOld
 from distributary.state.checkpoint import readable_stream_id
 from distributary.state.ledger import Ledger
 from distributary.state.shares import parts
-from distributary.tables.outage import is_store_fault
+from distributary.tables.outage import own_fault
 from distributary.tables.snapshot import Owner, Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
@@ -85,9 +84,7 @@ class Provenance:
                 return newest, set()
             return newest, _marked(table, NEWEST_COMMITS) or _marked(table, None)
         except BaseException as e:
-            why = contained(e)
-            if is_store_fault(e):
-                raise StoreDown(path=uri, detail=why) from e
+            own_fault(e, uri)
             return -1, set()
 
     def _streams_known(self) -> set[str]:

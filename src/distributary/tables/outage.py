@@ -11,7 +11,8 @@ import errno
 import re
 from typing import Final
 
-from distributary.errors import Outage
+from distributary.errors import EnvironmentFault, Outage, StoreDown
+from distributary.errors.border import contained
 
 _NUMBERS: Final = frozenset(
     {
@@ -57,6 +58,17 @@ def is_store_fault(error: BaseException) -> bool:
     if error.errno is not None:
         return error.errno in _NUMBERS
     return _says_so(_TREE.sub(": ", str(error)))
+
+
+def own_fault(error: BaseException, path: str, outage: type[EnvironmentFault] = StoreDown) -> str:
+    """The error in words, where it is the fault of the one table or file at `path` (`border.contained`).
+
+    Raises `outage` where it speaks of the store as a whole, `PROCESS` as it is.
+    """
+    why = contained(error)
+    if is_store_fault(error):
+        raise outage(path=path, detail=why) from error
+    return why
 
 
 def may_be_store(error: BaseException) -> bool:

@@ -17,11 +17,11 @@ from distributary.engine.changes.fitting import Part, RouteEvents, select
 from distributary.engine.changes.logs import files_of
 from distributary.engine.changes.orders import ORIGIN, ChangeOrders, Seen, WorkFile
 from distributary.engine.changes.rejected import rejected_bad, rejected_file
-from distributary.errors import FileBroken, Outage, Reason, StoreDown
+from distributary.errors import FileBroken, Outage, Reason
 from distributary.errors.border import contained
 from distributary.sources.bodies import Options, open_body, schema_text
 from distributary.tables.files import TableFiles
-from distributary.tables.outage import is_store_fault
+from distributary.tables.outage import own_fault
 from distributary.tables.quarantine import count_reasons
 from distributary.tables.table import Table
 
@@ -74,9 +74,7 @@ def _read(file: WorkFile, owned: frozenset[str] | None, orders: ChangeOrders, fo
         try:
             part = _wanted(one, file, orders)
         except BaseException as e:
-            bad += _undecided(one, contained(e))
-            if is_store_fault(e):
-                raise StoreDown(path=file.path, detail=contained(e)) from e
+            bad += _undecided(one, own_fault(e, file.path))
             continue
         if part is None:
             continue

@@ -24,11 +24,10 @@ from distributary.engine.messages.pieces import cells_of
 from distributary.engine.messages.tasks import SAID_DDL, deliver_task, entering_task, heard, spark_rows_task
 from distributary.engine.packing import Packing
 from distributary.errors import StoreDown
-from distributary.errors.border import contained
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.tables.datafile import DataFile
 from distributary.tables.engines import why_spark
-from distributary.tables.outage import is_store_fault
+from distributary.tables.outage import own_fault
 from distributary.tables.rewrite import committed_widening
 from distributary.tables.snapshot import columns_of
 from distributary.tables.spark_engine import SparkEngine, spark_ended, spark_schema
@@ -251,12 +250,10 @@ class Attempt:
     # -- faults and counts ---------------------------------------------------------------------------------
 
     def _fault(self, route: str, error: BaseException) -> Exception:
-        why = contained(error)
+        """What ends the attempt for an error of one route's table. Raises StoreDown where it is the store's."""
         if isinstance(error, Exception) and spark_ended(error):
             return error
-        if is_store_fault(error):
-            return StoreDown(path=self.orders.table(route), detail=why)
-        return RouteFault(route, why)
+        return RouteFault(route, own_fault(error, self.orders.table(route)))
 
     def _check(self, done: Delivered) -> None:
         """Raises StoreDown when the store, not a table, is at fault. Asserts that no row is unaccounted for."""

@@ -19,7 +19,7 @@ from distributary.names import table_name
 from distributary.scratch import Scratch
 from distributary.tables.evolve import Evolution, widened_in_words
 from distributary.tables.faults import CommitConflict
-from distributary.tables.outage import is_store_fault
+from distributary.tables.outage import own_fault
 from distributary.tables.rewrite import committed_widening
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
@@ -128,8 +128,9 @@ class WideAttempt(Attempt):
         if self._taken is not None:
             return CommitConflict(why)
         changed = [r for r in sorted(routes) if self._evolutions[r].schema != self.orders.seen(r, self._before)]
-        if not changed or is_store_fault(error):
+        if not changed:
             return StoreDown(path=str(self.orders.wide), detail=why)
+        own_fault(error, str(self.orders.wide))
         return RouteFault(next((r for r in changed if self._fails_alone(r)), changed[0]), why)
 
     def _fails_alone(self, route: str) -> bool:

@@ -3,7 +3,7 @@
     python docs/generate.py [--check]
 
 configuration.md and pipeline.schema.json come from the models of `distributary.config`, state.md from its folders,
-cli.md from the command line.
+quarantine.md from the reasons of `distributary.errors`, cli.md from the command line.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from distributary.config import DeclarativeFolder, HopFolder, Pipeline, SharesFolder, StateFolder
+from distributary.errors import Reason
 
 HERE = Path(__file__).resolve().parent
 Schema = dict[str, Any]
@@ -114,6 +115,42 @@ def state_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+_QUARANTINE_INTRO = """\
+# The quarantine
+
+<!-- Made by docs/generate.py from src/distributary/errors/reasons.py; edit that. -->
+
+A record that cannot be written to its table is set aside, with its bytes, its origin and the reason; the others of its
+batch go on. Nothing is thrown away: rows in = rows in tables + rows in the quarantine, which `distributary verify`
+recounts.
+
+```console
+$ distributary quarantine FILE            # how many, what was found, a sample, what to do
+$ distributary quarantine FILE --reason BAD_MAGIC --samples 5
+$ distributary quarantine FILE --route chess --export chess.parquet
+$ distributary replay FILE                # once the cause is mended: bring them in, exactly once
+```
+
+The quarantine is a Delta table, `<state>/quarantine`, which any reader can open (of `layout: declarative`, the rows of
+bronze that have a `reason`). Its columns: `reason`; `detail` (what exactly was found); `route`; `schema_id` of the
+payload and `envelope_schema_id`; `topic`, `partition`, `offset`, `timestamp` and `headers`, as far as the source has
+them; `value`, the bytes; `level`, which says what these are (`envelope`: the whole record; `payload`: what the envelope
+held; of change files `file`, `event` or `merge`, with `file` and `row`); `stream` and `batch`; `state` (`open`,
+`claimed` by a replay, `replayed`). The key `quarantine` stops a stream that sets too much aside.
+
+## Reasons
+
+| reason | what was found | what to do |
+|---|---|---|
+"""
+
+
+def quarantine_page() -> str:
+    """docs/quarantine.md."""
+    rows = (f"| `{reason.value}` | {reason.cause} | {reason.remedy} |" for reason in Reason)
+    return _QUARANTINE_INTRO + "\n".join(rows) + "\n"
+
+
 def cli_page() -> str:
     """docs/cli.md."""
     typer_main, typer_cli = importlib.import_module("typer.main"), importlib.import_module("typer.cli")
@@ -125,7 +162,12 @@ def cli_page() -> str:
 
 def pages() -> dict[str, Callable[[], str]]:
     """File name below docs/ -> what makes its text."""
-    made = {"configuration.md": configuration_page, "pipeline.schema.json": schema_file, "state.md": state_page}
+    made = {
+        "configuration.md": configuration_page,
+        "pipeline.schema.json": schema_file,
+        "state.md": state_page,
+        "quarantine.md": quarantine_page,
+    }
     if importlib.util.find_spec("distributary.cli"):
         made["cli.md"] = cli_page
     return made

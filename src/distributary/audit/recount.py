@@ -151,7 +151,7 @@ def count_quarantine(
     Raises TableFault, OSError.
     """
     kept = Kept()
-    for piece in _kept_pieces(uri, store, table, entries):
+    for piece in _kept_pieces(uri, store, table, entries, _KEPT_COLUMNS):
         groups = piece.group_by(_KEPT_COLUMNS).aggregate([([], "count_all")]).to_pylist()
         for group in groups:
             _keep(kept, group["count_all"], is_finished, *(group[name] for name in _KEPT_COLUMNS))
@@ -171,9 +171,7 @@ def _keep(
 ) -> None:
     if not is_finished(stream, batch):
         return
-    # A replay that is in the ledger is done; only its last step, letting the rows go, may be missing.
-    if state == "claimed" and replay is not None and is_finished(replay_stream(replay), replay):
-        state = "replayed"
+    state = _state(is_finished, state, replay)
     kept.states[state] += rows
     if state == "replayed":
         return
@@ -183,16 +181,59 @@ def _keep(
         kept.parked[route, stream, batch] += rows
 
 
-def _kept_pieces(uri: str, store: Store, table: Snapshot | None, entries: Sequence[Entry]) -> Iterator[pa.Table]:
+def _state(is_finished: Callable[[str, int], bool], state: str, replay: int | None) -> str:
+    """A replay that is in the ledger is done; only its last step, letting the rows go, may be missing."""
+    done = state == "claimed" and replay is not None and is_finished(replay_stream(replay), replay)
+    return "replayed" if done else state
+
+
+_STATE_COLUMNS = ["state", "stream", "batch", "replay"]
+
+
+def rows_set_aside(
+    table: Snapshot | None,
+    uri: str,
+    store: Store,
+    entries: Sequence[Entry],
+    is_finished: Callable[[str, int], bool],
+    schema: pa.Schema,
+) -> Iterator[pa.Table]:
+    """Those rows that `count_quarantine` counts as still set aside, with the columns of `schema`, piece by
+    piece.
+
+    Raises TableFault, OSError.
+    """
+    for piece in _kept_pieces(uri, store, table, entries, list(dict.fromkeys([*_STATE_COLUMNS, *schema.names]))):
+        # A join does not find null.
+        replay = pc.fill_null(piece.column("replay").cast(pa.int64()), -1)
+        states = piece.select(_STATE_COLUMNS[:3]).append_column("replay", replay)
+        kept = [
+            group
+            for group in states.group_by(_STATE_COLUMNS).aggregate([]).to_pylist()
+            if is_finished(group["stream"], group["batch"])
+            and _state(is_finished, group["state"], None if group["replay"] < 0 else group["replay"]) != "replayed"
+        ]
+        if kept:
+            numbered = states.append_column("n", pa.array(range(piece.num_rows), pa.int64()))
+            wanted = pa.Table.from_pylist(kept, schema=states.schema)
+            found = numbered.join(wanted, _STATE_COLUMNS, join_type="left semi").column("n")
+            # Files of other writers hold views of texts, which cannot be filtered.
+            rows = piece.select(schema.names).cast(schema)
+            yield rows.filter(pc.is_in(numbered.column("n"), value_set=found.combine_chunks()))
+
+
+def _kept_pieces(
+    uri: str, store: Store, table: Snapshot | None, entries: Sequence[Entry], columns: list[str]
+) -> Iterator[pa.Table]:
     if table is not None:
         files = TableFiles(table)
         for name in files.names:
-            yield from _readable(files.read(name, _KEPT_COLUMNS))
+            yield from _readable(files.read(name, columns))
     newest = {e.stream: e for e in entries if e.route is None and e.details and is_batch(e.stream)}
     for entry in newest.values():
         if table is None or table.newest(entry.stream) < entry.batch:
             for file in quarantine_files(json.loads(entry.details or "{}")):
-                yield from _readable(read_file(uri, file.path, _KEPT_COLUMNS, store))
+                yield from _readable(read_file(uri, file.path, columns, store))
 
 
 def _readable(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:

@@ -19,6 +19,7 @@ from distributary.cli.output import LogLines, say, say_batch, say_json, say_run,
 from distributary.cli.output import watch as show_again
 from distributary.cli.pipeline import not_declarative, pipeline
 from distributary.cli.plugins import plug_in
+from distributary.cli.quarantine import quarantine
 from distributary.cli.signals import Stopper
 from distributary.cli.spread import (
     ClusterOption,
@@ -329,6 +330,7 @@ def load_file(file: Path) -> Pipeline:
 
 # -- verbs of other modules -----------------------------------------------------------------------------------------
 
+app.command("quarantine")(quarantine)
 app.command("grants")(grants)
 app.command("maintain")(maintain)
 app.command("resync")(resync)

@@ -10,10 +10,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from distributary.errors import Reason
 from distributary.names import shown
 
 if TYPE_CHECKING:
     from distributary.audit.plan import Plan, TablePlan
+    from distributary.audit.rejected import Group as Rejected
+    from distributary.audit.rejected import Rejections, Sample
     from distributary.audit.verify import Verification
     from distributary.engine.replay import ReplayReport
     from distributary.repair.clean import CleanPlan
@@ -146,6 +149,57 @@ def replay_text(report: ReplayReport) -> RenderableType:
     ]
     lines += [f"{shown(route)}: not written: {shown(why, ERROR_CHARS)}" for route, why in sorted(report.failed.items())]
     return Text("\n".join(lines))
+
+
+# -- quarantine --------------------------------------------------------------------------------------------
+
+SAMPLE_CHARS = 120
+"""Of a sample's value."""
+DETAILS = 3
+"""Details that are spelled out for a route and reason."""
+
+
+def quarantine_text(found: Rejections, file: str) -> RenderableType:
+    """A paragraph for each route and reason, the largest first."""
+    if not found.rows:
+        return Text(f"pipeline {shown(found.pipeline)}: nothing is in the quarantine that matches")
+    head = f"pipeline {shown(found.pipeline)}: {number_of(found.rows, 'row')} in the quarantine"
+    parts: list[RenderableType] = [Text(head)]
+    for group in found.groups[:MAX_TABLES]:
+        parts += [Text(""), _rejected(group)]
+    if len(found.groups) > MAX_TABLES:
+        more = number_of(len(found.groups) - MAX_TABLES, "more route and reason", "more routes and reasons")
+        parts += [Text(""), Text(f"and {more} (all of them: --json)")]
+    parts += [Text(""), Text(f"once the cause is mended: distributary replay {file}")]
+    return Group(*parts)
+
+
+def _rejected(group: Rejected) -> RenderableType:
+    route = shown(group.route) if group.route is not None else "without a route"
+    title = Text.assemble((f"{route}: {group.reason}", "bold"), f", {number_of(group.rows, 'row')}, ")
+    when = [at.isoformat(" ", "seconds") for at in (group.first, group.last) if at is not None]
+    title.append(" to ".join(dict.fromkeys(when)))
+    lines: list[Text] = []
+    if (about := Reason.known(group.reason)) is not None:
+        lines += [Text(about.cause), Text(f"What to do: {about.remedy}")]
+    for detail, rows in group.details.most_common(DETAILS):
+        lines.append(Text(f"{rows:,} x {shown(detail, ERROR_CHARS) or '(no detail)'}"))
+    if len(group.details) > DETAILS:
+        lines.append(Text(f"and {number_of(len(group.details) - DETAILS, 'more detail')} (all of them: --json)"))
+    lines += [Text(_sample_text(sample)) for sample in group.samples]
+    return Group(title, *(Padding(line, (0, 0, 0, 2), expand=False) for line in lines))
+
+
+def _sample_text(sample: Sample) -> str:
+    where = ", ".join(f"{name} {shown(value, ERROR_CHARS)}" for name, value in sample.origin.items())
+    if sample.schema_id is not None:
+        where += f"{', ' if where else ''}schema id {sample.schema_id}"
+    value = b"" if sample.value is None else sample.value
+    try:
+        text = shown(value[:SAMPLE_CHARS].decode(), SAMPLE_CHARS)
+    except UnicodeDecodeError:
+        text = value[: SAMPLE_CHARS // 2].hex(" ")
+    return f"sample: {where or 'of unknown origin'}; {sample.level}, {number_of(sample.size, 'byte')}: {text}"
 
 
 # -- clean -------------------------------------------------------------------------------------------------

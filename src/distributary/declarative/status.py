@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from distributary.audit.recount import Kept
 from distributary.audit.status.facts import Status
 from distributary.audit.status.facts import status as facts
 from distributary.audit.status.lag import SourceLag, source_lag
 from distributary.config import Pipeline
 from distributary.declarative.books import Books
+from distributary.declarative.bronze import Bronze
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.flows import Flows
 from distributary.state.ledger import Entry, totals
+from distributary.tables.faults import reading
+from distributary.tables.quarantine import QUARANTINE_SCHEMA
 from distributary.tables.store import Store, join
 
 
@@ -37,3 +42,21 @@ def _lag(config: Pipeline, store: Store) -> SourceLag:
     flows = Flows.of(config, store)
     checkpoint = flows.checkpoint(Datasets.of(config).bronze) or join(flows.storage, "none")
     return source_lag(config.model_copy(update={"checkpoint": checkpoint}), store)
+
+
+def set_aside(config: Pipeline) -> pa.Table:
+    """The rows of bronze that are set aside and not replayed, as a quarantine has them (`QUARANTINE_SCHEMA`).
+
+    Raises StoreUnreadable.
+    """
+    store = Store.of(config.tables)
+    bronze = Bronze.of(Datasets.of(config), store)
+    with reading(bronze.uri):
+        rows = bronze.set_aside()
+    given = {"value": "payload", "quarantined_at": "bronze_at"}
+    columns = []
+    for kind in QUARANTINE_SCHEMA:
+        name = given.get(kind.name, kind.name)
+        there = name in rows.column_names
+        columns.append(rows.column(name).cast(kind.type) if there else pa.nulls(rows.num_rows, kind.type))
+    return pa.table(columns, schema=QUARANTINE_SCHEMA)

@@ -3,40 +3,182 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 
 class Reason(StrEnum):
-    """Why one row is in the quarantine. The ids are stable: they are stored with the row."""
+    """Why one row is in the quarantine. The ids are stable: they are stored with the row.
 
-    CORRUPT_ENVELOPE = "CORRUPT_ENVELOPE"
-    NO_ROUTE = "NO_ROUTE"
-    ROUTE_TOO_LONG = "ROUTE_TOO_LONG"
-    NO_SCHEMA_ID = "NO_SCHEMA_ID"
-    TOO_SHORT = "TOO_SHORT"
-    BAD_MAGIC = "BAD_MAGIC"
-    BAD_INDEX = "BAD_INDEX"
-    UNKNOWN_SCHEMA_ID = "UNKNOWN_SCHEMA_ID"
-    BROKEN_SCHEMA = "BROKEN_SCHEMA"
-    CORRUPT_PAYLOAD = "CORRUPT_PAYLOAD"
-    KILLED_READER = "KILLED_READER"
-    DECODER_FAILED = "DECODER_FAILED"
-    SCHEMA_MISMATCH = "SCHEMA_MISMATCH"
-    NEW_COLUMN = "NEW_COLUMN"
-    TYPE_CONFLICT = "TYPE_CONFLICT"
-    FROZEN_COLUMN = "FROZEN_COLUMN"
-    TOO_MANY_COLUMNS = "TOO_MANY_COLUMNS"
-    TOO_MANY_ROUTES = "TOO_MANY_ROUTES"
-    TOO_MANY_SCHEMA_IDS = "TOO_MANY_SCHEMA_IDS"
-    VALUE_OUT_OF_RANGE = "VALUE_OUT_OF_RANGE"
-    EXPECTATION_FAILED = "EXPECTATION_FAILED"
-    TABLE_PARKED = "TABLE_PARKED"
+    `cause`: what was found, a sentence. `remedy`: what a person does about it; `replay` then brings the rows in.
+    """
+
+    cause: str
+    remedy: str
+
+    def __new__(cls, value: str, cause: str = "", remedy: str = "") -> Self:
+        reason = str.__new__(cls, value)
+        reason._value_ = value
+        reason.cause, reason.remedy = cause, remedy
+        return reason
+
+    @classmethod
+    def known(cls, value: str) -> Reason | None:
+        """The reason of this id; None for one of another version."""
+        return cls(value) if value in cls.__members__ else None
+
+    CORRUPT_ENVELOPE = (
+        "CORRUPT_ENVELOPE",
+        "The outer message cannot be decoded by its schema, or has not the fields that `envelope` names.",
+        "Compare `envelope` in the pipeline file with what the topic holds. Bytes that are damaged stay here.",
+    )
+    NO_ROUTE = (
+        "NO_ROUTE",
+        "The record does not say which table it is for: its route is empty or not set.",
+        "Let the producer set the field that `envelope.route` names, or name the field that holds it.",
+    )
+    ROUTE_TOO_LONG = (
+        "ROUTE_TOO_LONG",
+        "The route is longer than `envelope.max_route_length`.",
+        "Raise `envelope.max_route_length` if such names are meant; else the record is garbage.",
+    )
+    NO_SCHEMA_ID = (
+        "NO_SCHEMA_ID",
+        "The payload has no header (`payload.framing: none`), and its envelope gives no schema id.",
+        "Let the producer set the field that `envelope.schema_id` names, or set `payload.framing`.",
+    )
+    TOO_SHORT = (
+        "TOO_SHORT",
+        "The message is shorter than a header of the registry's wire format (5 bytes).",
+        "Set `framing: none` if the messages have no header; else the record is garbage.",
+    )
+    BAD_MAGIC = (
+        "BAD_MAGIC",
+        "The message does not begin with the zero byte of the registry's wire format.",
+        "Set `framing: none` if the messages have no header; else a producer writes without the registry's serializer.",
+    )
+    BAD_INDEX = (
+        "BAD_INDEX",
+        "The header names a message that the schema does not have.",
+        "Have the producer's serializer checked; `payload.legacy_varints` reads what old Confluent clients wrote.",
+    )
+    UNKNOWN_SCHEMA_ID = (
+        "UNKNOWN_SCHEMA_ID",
+        "The registry does not have the schema id.",
+        "Register the schema, or see whether `registry.url` is the registry that the producer writes to.",
+    )
+    BROKEN_SCHEMA = (
+        "BROKEN_SCHEMA",
+        "The schema does not compile, is of another format, or needs more memory or time than is allowed.",
+        "Put a text that compiles in its place with `registry.texts`, or raise the limit that the detail names.",
+    )
+    CORRUPT_PAYLOAD = (
+        "CORRUPT_PAYLOAD",
+        "The payload cannot be decoded by the schema that wrote it.",
+        "Look at the sample: a wrong schema id is the producer's fault; bytes that are damaged stay here.",
+    )
+    KILLED_READER = (
+        "KILLED_READER",
+        "Two processes ended (a crash, all memory, or more time than `quarantine.read_sec`) when they read it.",
+        "Upgrade, or raise `quarantine.read_sec`; `replay --reason KILLED_READER` tries such records again, apart.",
+    )
+    DECODER_FAILED = (
+        "DECODER_FAILED",
+        "The decoder failed in a way that it does not explain.",
+        "Please report it with the detail and the sample. A later version may read it.",
+    )
+    SCHEMA_MISMATCH = (
+        "SCHEMA_MISMATCH",
+        "A field of the payload has another wire type than its schema gives it: another schema wrote it.",
+        "Have the schema id checked that the producer writes.",
+    )
+    NEW_COLUMN = (
+        "NEW_COLUMN",
+        "The record has a value for a column that the table does not have (`evolution.new_column: quarantine`).",
+        "Add the column, or set `new_column: add`.",
+    )
+    TYPE_CONFLICT = (
+        "TYPE_CONFLICT",
+        "A value's type does not fit the column, which may not change (`evolution.type_change: quarantine`).",
+        "Set `evolution.type_change: widen` or `new_column` for this table, or mend the producer.",
+    )
+    FROZEN_COLUMN = (
+        "FROZEN_COLUMN",
+        "The record has a value for a column that the table does not have, and its columns are frozen.",
+        "Set `evolution.new_column: add` for this table while the column is added.",
+    )
+    TOO_MANY_COLUMNS = (
+        "TOO_MANY_COLUMNS",
+        "The record's schema would bring the table over `evolution.max_columns`.",
+        "Raise the limit if so many columns are meant.",
+    )
+    TOO_MANY_ROUTES = (
+        "TOO_MANY_ROUTES",
+        "The batch had more new routes than `tables.max_new_tables`.",
+        "`replay` makes up to as many tables each time; raise the limit if so many are meant.",
+    )
+    TOO_MANY_SCHEMA_IDS = (
+        "TOO_MANY_SCHEMA_IDS",
+        "The batch had more unknown schema ids than `registry.max_unknown_ids`; this one was not asked for.",
+        "`replay` asks for each of them.",
+    )
+    VALUE_OUT_OF_RANGE = (
+        "VALUE_OUT_OF_RANGE",
+        "A value is outside of what its column can hold.",
+        "`payload.out_of_range: null` (of change files `source.out_of_range`) writes null in its place.",
+    )
+    EXPECTATION_FAILED = (
+        "EXPECTATION_FAILED",
+        "An expectation with `otherwise: drop` does not hold for the row.",
+        "Change the expectation, or leave the row here: that is what it asks for.",
+    )
+    TABLE_PARKED = (
+        "TABLE_PARKED",
+        "The table could not be written; `status` says why.",
+        "Mend the table: the rows come in by themselves, with its first write that succeeds.",
+    )
     # change files
-    FILE_BROKEN = "FILE_BROKEN"
-    FILE_GONE = "FILE_GONE"
-    CORRUPT_EVENT = "CORRUPT_EVENT"
-    NO_SOURCE_TABLE = "NO_SOURCE_TABLE"
-    UNKNOWN_CHANGE_TYPE = "UNKNOWN_CHANGE_TYPE"
-    NO_KEY_VALUE = "NO_KEY_VALUE"
-    BAD_POSITION = "BAD_POSITION"
-    LATE_EVENT = "LATE_EVENT"
-    ROW_NOT_FOUND = "ROW_NOT_FOUND"
+    FILE_BROKEN = (
+        "FILE_BROKEN",
+        "The file cannot be read from some point on, or holds no change events.",
+        "Put a whole copy of the file in its place, or take it out of the folder.",
+    )
+    FILE_GONE = (
+        "FILE_GONE",
+        "The file was listed and is not there any more.",
+        "Put it back under the same name. It should not be removed before `status` counts it as read.",
+    )
+    CORRUPT_EVENT = (
+        "CORRUPT_EVENT",
+        "The event cannot be read; others of its file can.",
+        "Put a whole copy of the file in its place.",
+    )
+    NO_SOURCE_TABLE = (
+        "NO_SOURCE_TABLE",
+        "The event does not say which table of the source it is of.",
+        "Take files out of the folder that Datastream did not write.",
+    )
+    UNKNOWN_CHANGE_TYPE = (
+        "UNKNOWN_CHANGE_TYPE",
+        "The event's kind is none that Datastream documents.",
+        "Please report it with the sample. A later version may read it.",
+    )
+    NO_KEY_VALUE = (
+        "NO_KEY_VALUE",
+        "The event has no value in the columns of its table's key.",
+        "Name columns that are always there with `tables.routes.<table>.keys`.",
+    )
+    BAD_POSITION = (
+        "BAD_POSITION",
+        "The event's place in the source's log cannot be read, so nobody can say which event is newer.",
+        "Please report it with the sample. `reconcile` or a new backfill mends the merged table.",
+    )
+    LATE_EVENT = (
+        "LATE_EVENT",
+        "The event is older than the tombstones that are kept, and its row is not in the table.",
+        "Keep tombstones longer (`tables.tombstone_retention`); `resync` judges it by the whole log.",
+    )
+    ROW_NOT_FOUND = (
+        "ROW_NOT_FOUND",
+        "A delete names a row by its row id, and no event of that row was seen.",
+        "It is tried again with each batch; after a backfill it comes in, or `reconcile` mends the table.",
+    )

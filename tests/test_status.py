@@ -122,9 +122,16 @@ def test_rows_in_the_quarantine_need_attention_and_it_says_whether_they_grow(mad
     made.batch(0, {"ann_game": {1: 30}}, bad={"ann_game": 4, None: 2})
     assert any("6 rows are in the quarantine, 6 of them from the last" in a for a in status(made.config).attention)
     made.batch(1, {"ann_game": {1: 30}})
-    assert any("6 rows are in the quarantine; fix" in a for a in status(made.config).attention)
+    assert any("6 rows are in the quarantine (CORRUPT_PAYLOAD 6)" in a for a in status(made.config).attention)
     DeltaTable(made.quarantine).update({"state": "'replayed'", "replay": "1"})
     assert not any("quarantine" in a for a in status(made.config).attention)
+
+
+def test_each_table_and_the_pipeline_say_why_rows_are_in_the_quarantine(made: Lake) -> None:
+    made.batch(0, {"ann_game": {1: 2}}, bad={"ann_game": 3, None: 1}, parked={"bob_game": 4})
+    said = status(made.config)
+    assert one(said.tables, "ann_game").reasons == {"CORRUPT_PAYLOAD": 3}
+    assert said.reasons == {"TABLE_PARKED": 4, "CORRUPT_PAYLOAD": 4}
 
 
 def test_a_state_that_cannot_be_read_is_an_error_of_the_environment(made: Lake) -> None:

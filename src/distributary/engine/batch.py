@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
@@ -32,7 +32,7 @@ from distributary.tables.store import Store
 class BatchReport:
     """What a finished batch did, for progress displays. `parked`: routes whose table could not be
     written; `recovered`: those that could be again. `already`: an earlier run finished it, and did not live to tell;
-    only the stream's offsets were missing."""
+    only the stream's offsets were missing. `reasons`: of the quarantined rows."""
 
     stream: str
     batch: int
@@ -48,6 +48,7 @@ class BatchReport:
     seconds: Mapping[str, float]
     widened: tuple[str, ...] = ()
     already: bool = False
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
 
 class Delivery(Protocol):
@@ -269,10 +270,7 @@ class BatchWriter:
         bad = report.rows_quarantined - parked
         self.bad_batches = self.bad_batches + 1 if bad else 0
         if limit := self.config.quarantine.passed(report.rows_in, bad, self.bad_batches):
-            reasons: Counter[str] = Counter()
-            for entry in entries:
-                reasons.update(entry.reasons)
-            common = reasons.most_common(1)
+            common = Counter(report.reasons).most_common(1)
             reason = common[0][0] if common else "the envelope could not be read"
             raise QuarantineLimit(batch=report.batch, bad=bad, rows=report.rows_in, limit=limit, reason=reason)
 
@@ -288,6 +286,9 @@ def _counted(
     already: bool = False,
 ) -> BatchReport:
     """A batch's report out of its ledger entries."""
+    reasons: Counter[str] = Counter()
+    for entry in entries:
+        reasons.update(entry.reasons)
     return BatchReport(
         stream=stream,
         batch=batch,
@@ -303,6 +304,7 @@ def _counted(
         recovered=recovered,
         seconds=seconds,
         already=already,
+        reasons=dict(+reasons),
     )
 
 

@@ -10,8 +10,9 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -107,7 +108,7 @@ def build(config: Pipeline) -> PipelinePlan:
 @dataclass(frozen=True)
 class RunReport:
     """The sum of a run's batches. `parked`: tables that need attention when the run ended. `already`: batches that an
-    earlier run had written and not told of; they are not in the sums."""
+    earlier run had written and not told of; they are not in the sums. `reasons`: of the quarantined rows."""
 
     pipeline: str
     batches: int
@@ -117,6 +118,7 @@ class RunReport:
     tombstones: int
     parked: tuple[str, ...]
     already: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
 
 def _with(total: RunReport, batch: BatchReport) -> RunReport:
@@ -129,6 +131,7 @@ def _with(total: RunReport, batch: BatchReport) -> RunReport:
         rows_written=total.rows_written + batch.rows_written,
         rows_quarantined=total.rows_quarantined + batch.rows_quarantined,
         tombstones=total.tombstones + batch.tombstones,
+        reasons=dict(Counter(total.reasons) + Counter(batch.reasons)),
     )
 
 

@@ -55,16 +55,27 @@ def batch_line(report: BatchReport) -> str:
         ("works again", report.recovered),
     )
     parts += [f"{label}: {names(found)}" for label, found in notes if found]
-    counts = (("quarantined", report.rows_quarantined), ("tombstones", report.tombstones))
-    parts += [f"{label}: {rows:,}" for label, rows in counts if rows]
+    if report.rows_quarantined:
+        parts.append(f"quarantined: {report.rows_quarantined:,}{_reasons(report.reasons)}")
+    if report.tombstones:
+        parts.append(f"tombstones: {report.tombstones:,}")
     return "; ".join(parts)
+
+
+def _reasons(found: Mapping[str, int]) -> str:
+    """` (BAD_MAGIC 3, NO_ROUTE 1)`, the most first; nothing where none is known."""
+    ordered = sorted(found.items(), key=lambda one: (-one[1], one[0]))
+    rest = len(ordered) - SHOWN_NAMES
+    text = ", ".join(f"{name} {rows:,}" for name, rows in ordered[:SHOWN_NAMES])
+    return f" ({text}{f' and {rest} more' if rest > 0 else ''})" if text else ""
 
 
 def summary(report: RunReport, file: str) -> str:
     """The sum of a run, and what to do about what it left."""
     lines = [
         f"{_count(report.batches, 'batch', 'batches')}: {report.rows_in:,} rows in, {report.rows_written:,} written, "
-        f"{report.rows_quarantined:,} quarantined, {_count(report.tombstones, 'tombstone')}"
+        f"{report.rows_quarantined:,} quarantined{_reasons(report.reasons)}, "
+        f"{_count(report.tombstones, 'tombstone')}"
         if report.batches
         else "nothing new in the source"
     ]
@@ -72,7 +83,7 @@ def summary(report: RunReport, file: str) -> str:
         what = _count(report.already, "batch", "batches")
         lines.append(f"not in these sums: {what} that an earlier run had finished")
     if report.rows_quarantined:
-        lines.append(f"quarantined rows by table and reason: distributary status {file}")
+        lines.append(f"what was quarantined, and what to do: distributary quarantine {file}")
         lines.append(f"once the cause is fixed, bring them in: distributary replay {file}")
     if report.parked:
         lines.append(

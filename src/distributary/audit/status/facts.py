@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -39,7 +40,7 @@ class TableStatus:
     route that are there. `failures`, `retry_at`, `error`: of a parked table. `warnings`: rows that were written and
     break an expectation, by its name, or that hold an extension, which has no column. `decoders`: which library reads
     the rows of each schema id: ptars, or protobuf (exact and slow). `widened`: columns
-    that got a wider type: `score` -> `int -> bigint`.
+    that got a wider type: `score` -> `int -> bigint`. `reasons`: of the rows that are in the quarantine.
     """
 
     route: str
@@ -61,6 +62,7 @@ class TableStatus:
     warnings: Mapping[str, int] = field(default_factory=dict)
     decoders: Mapping[int, str] = field(default_factory=dict)
     widened: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ class Status:
     bytes_waiting: int | None = None
     all_quarantined: bool = False
     """Every row of the newest batch that had any."""
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    """Of the rows that are in the quarantine, those without a route included."""
 
     @property
     def parked(self) -> tuple[str, ...]:
@@ -144,6 +148,7 @@ def status(
         files_waiting=lag.files,
         bytes_waiting=lag.bytes,
         all_quarantined=_all_quarantined(batch) and kept.rows.total() > 0,
+        reasons=_reasons(kept),
     )
 
 
@@ -238,7 +243,17 @@ def _table(route: str, said: Entry, last: Entry | None, kept: Kept, now: float) 
         warnings=dict(said.warnings),
         decoders=dict(said.decoders),
         widened=dict(said.widened),
+        reasons=_reasons(kept, route),
     )
+
+
+def _reasons(kept: Kept, *routes: str) -> dict[str, int]:
+    """Reason -> rows that are set aside, the most first: of some routes, or of all rows."""
+    found: Counter[str] = Counter()
+    for (route, reason), rows in kept.reasons.items():
+        if not routes or route in routes:
+            found[reason] += rows
+    return dict(found.most_common())
 
 
 def _append_only(tables: Sequence[TableStatus]) -> list[str]:
@@ -268,10 +283,14 @@ def _attention(
         if t.state == QUARANTINED and not refused
     ]
     more = sum(e.rows_quarantined - e.reasons.get(Reason.TABLE_PARKED, 0) for e in newest)
-    bad = sum(rows for (_, reason), rows in kept.reasons.items() if reason != Reason.TABLE_PARKED)
+    bad = {reason: rows for reason, rows in _reasons(kept).items() if reason != Reason.TABLE_PARKED}
     if bad:
         growing = f", {more} of them from the last batch" if more > 0 else ""
-        found.append(f"{bad} rows are in the quarantine{growing}; fix the cause, then: distributary replay FILE")
+        why = ", ".join(f"{reason} {rows}" for reason, rows in bad.items())
+        found.append(
+            f"{sum(bad.values())} rows are in the quarantine{growing} ({why}). What to do: distributary quarantine "
+            "FILE; then: distributary replay FILE"
+        )
     if running is False and lag.rows:
         found.append(f"the pipeline is not running, and {lag.rows} rows wait at the source")
     if running is False and lag.files:

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PythonException
 
 from distributary.engine.messages.spool import write_spool
-from distributary.engine.workers import in_worker, told_death, told_outage
+from distributary.engine.workers import in_worker, told_death, told_fault
 from distributary.errors import DistributaryError, SourceDown, StoreDown
 from distributary.running.failures import DEATHS, RESTARTS, translated, tries
 from distributary.sources.data_files import BatchFiles, Column, Piece, SourceFile
@@ -160,7 +160,7 @@ def test_an_outage_goes_through_tasks_within_tasks_once() -> None:
     def outer(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
         yield from inner(batches)
 
-    found = told_outage(str(from_worker(outer)))
+    found = told_fault(str(from_worker(outer)))
     assert isinstance(found, StoreDown) and found.parameters == {"path": "p", "detail": "a\nline"}
 
 
@@ -183,15 +183,15 @@ def test_a_source_whose_store_is_away_in_a_worker_is_an_outage_of_the_source() -
 
 @pytest.mark.parametrize("said", ['{"is": "DistributaryError", "detail": "x"}', '{"is": "no_such"}'])
 def test_only_outages_are_told(said: str) -> None:
-    assert told_outage(f"distributary outage {said}") is None
+    assert told_fault(f"distributary fault {said}") is None
 
 
 def test_a_fault_of_a_worker_that_is_no_outage_is_none() -> None:
     @in_worker
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
-        yield from map(fail, [ValueError("distributary outage")])
+        yield from map(fail, [ValueError("distributary fault")])
 
-    assert told_outage(str(from_worker(task))) is None
+    assert told_fault(str(from_worker(task))) is None
 
 
 def test_offsets_that_are_gone_are_named_and_no_setting_that_is_not_ours() -> None:

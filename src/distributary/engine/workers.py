@@ -10,12 +10,14 @@ from functools import cache, wraps
 from typing import ParamSpec, TypeVar
 
 from distributary import errors
-from distributary.errors import Outage
+from distributary.errors import DistributaryError, Outage, SourceDataLost, SourceMissing, SourceReplaced
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_NOTE = "distributary outage "
+_TOLD = (Outage, SourceDataLost, SourceMissing, SourceReplaced)
+"""Not of one record or table: the driver has to say it as the task has."""
+_NOTE = "distributary fault "
 _DIED = re.compile(
     r"Python worker exited unexpectedly"
     r"|java\.(?:io\.(?:IO|EOF)|net\.Socket)Exception[^\n]*\n"
@@ -29,7 +31,8 @@ _NOTED = re.compile(rf"^\s*{_NOTE}(\{{.*\}})\s*$", re.MULTILINE)
 def in_worker(task: Callable[P, Iterator[R]]) -> Callable[P, Iterator[R]]:
     """Mark a function that runs in Spark's Python workers, and yields what it has made.
 
-    Spark brings an error of a worker to the driver as a text: an outage gets a line by which `told_outage` finds it.
+    Spark brings an error of a worker to the driver as a text: one of the neighbours' gets a line by which `told_fault`
+    finds it.
 
     After each task Spark has the worker collect its garbage (pyspark 4.2.0, daemon.py), and the worker's next task
     waits for that: 45 ms over all that our imports leave in memory (measured), none of which is garbage, ever.
@@ -40,7 +43,7 @@ def in_worker(task: Callable[P, Iterator[R]]) -> Callable[P, Iterator[R]]:
         _spare_imports()
         try:
             yield from task(*args, **kwargs)
-        except Outage as e:
+        except _TOLD as e:
             if not hasattr(e, "__notes__"):
                 e.add_note(_NOTE + json.dumps({"is": type(e).__name__, **_texts(e)}))
             raise
@@ -48,12 +51,12 @@ def in_worker(task: Callable[P, Iterator[R]]) -> Callable[P, Iterator[R]]:
     return run
 
 
-def told_outage(text: str) -> Outage | None:
-    """The outage that ended a worker, from what Spark says of it; None where it was none."""
+def told_fault(text: str) -> DistributaryError | None:
+    """The outage, or fault of the source, that ended a worker, from what Spark says of it; None where it was none."""
     try:
         said = json.loads(_NOTED.findall(text)[-1])
         kind = getattr(errors, said.pop("is"), None)
-        return kind(**said) if isinstance(kind, type) and issubclass(kind, Outage) else None
+        return kind(**said) if isinstance(kind, type) and issubclass(kind, _TOLD) else None
     except (ValueError, LookupError, TypeError):
         return None
 
@@ -64,7 +67,7 @@ def told_death(text: str) -> bool:
     return _DIED.search(text) is not None and "Cannot run program" not in text
 
 
-def _texts(error: Outage) -> dict[str, str]:
+def _texts(error: DistributaryError) -> dict[str, str]:
     return {name: str(value) for name, value in error.parameters.items()}
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from distributary.engine.workers import told_death, told_outage
+from distributary.engine.workers import told_death, told_fault
 from distributary.errors import (
     SourceDataLost,
     SourceDown,
@@ -65,8 +65,8 @@ def translated(error: BaseException, source: str, checkpoint: str) -> BaseExcept
     if not isinstance(error, SPARK_ERRORS):
         return error
     text = str(error)
-    if (outage := told_outage(text)) is not None:
-        return outage
+    if (fault := told_fault(text)) is not None:
+        return fault
     if told_death(text):
         return WorkersDied(detail=_task(text))
     causes = list(_causes(error)) or [line.strip().removeprefix("Caused by: ") for line in text.splitlines()]

@@ -118,10 +118,10 @@ def lost_offsets(source: KafkaSource, state_root: str, offsets: Sequence[Mapping
     """
     topics = describe_topics(source)
     ids = TopicIdsSeen(state_root, store)
-    made_anew = ids.made_anew({topic.name: topic.id for topic in topics})
-    lost = [*made_anew.values()]
+    new = made_anew(ids.ids, {topic.name: topic.id for topic in topics})
+    lost = [*new.values()]
     for topic in topics:
-        lost += _gone(topic, offsets[0] if offsets else {}) if topic.name not in made_anew else []
+        lost += _gone(topic, offsets[0] if offsets else {}) if topic.name not in new else []
     refuse_loss(lost, source)
     ids.add({topic.name: topic.id for topic in topics})
     return lost
@@ -133,26 +133,27 @@ def refuse_loss(lost: Sequence[str], source: KafkaSource) -> None:
         raise SourceDataLost(source=f"Kafka at {source.bootstrap_servers}", detail="; ".join(lost))
 
 
+def made_anew(seen: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """Topics that have another id now, and that in words. Both: topic -> id."""
+    return {
+        name: f"topic {name} was deleted and made again (id {seen[name]} is now {found})"
+        for name, found in now.items()
+        if seen.get(name, found) != found
+    }
+
+
 class TopicIdsSeen:
-    """The ids that a stream's topics had when it read them, kept in its state folder. Raises OSError."""
+    """The ids that a stream's topics had when it read them (`ids`), kept in its state folder. Raises OSError."""
 
     def __init__(self, state_root: str, store: Store) -> None:
         self._root, self._store = state_root, store
-        self._ids: dict[str, str] = json.loads(store.get(state_root, StateFolder.topics.name) or b"{}")
-
-    def made_anew(self, now: Mapping[str, str]) -> dict[str, str]:
-        """Topics that have another id now, and that in words."""
-        return {
-            name: f"topic {name} was deleted and made again (id {self._ids[name]} is now {found})"
-            for name, found in now.items()
-            if self._ids.get(name, found) != found
-        }
+        self.ids: dict[str, str] = json.loads(store.get(state_root, StateFolder.topics.name) or b"{}")
 
     def add(self, now: Mapping[str, str]) -> None:
         """From now on these count."""
-        if now.items() - self._ids.items():
-            self._ids |= now
-            self._store.put_whole(self._root, StateFolder.topics.name, json.dumps(self._ids).encode())
+        if now.items() - self.ids.items():
+            self.ids |= now
+            self._store.put_whole(self._root, StateFolder.topics.name, json.dumps(self.ids).encode())
 
 
 def _gone(topic: Topic, offsets: Mapping[str, Mapping[str, int]]) -> list[str]:

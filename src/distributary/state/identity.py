@@ -1,19 +1,23 @@
-"""Is the source still the one that the stream began with? Asked after a batch was read, before anything is written.
+"""Is the source still the one that the stream began with? Asked after a batch was read, before anything is decided.
 
 A topic or table that was deleted and made anew under its name goes on being read at the old place: what is before that
 place in the new one would never be read, and nobody would know. An id never comes back, so a source that has its own
-after a batch's last row was read had it for all of them.
+after a batch's last row was read had it for all of them. Where Spark alone reads and writes, its tasks ask, each after
+its own last row (`SameSource`).
 """
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from distributary.config import DeltaSource, KafkaSource, Pipeline
-from distributary.errors import SourceDown, SourceReplaced
+from distributary.errors import SourceDown, SourceMissing, SourceReplaced
 from distributary.sources.delta_batch import store_of_source
 from distributary.sources.kafka import TopicIds
-from distributary.state.checkpoint import TopicIdsSeen, read_offsets, refuse_loss
+from distributary.state.checkpoint import TopicIdsSeen, made_anew, read_offsets, refuse_loss
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
@@ -56,12 +60,24 @@ class SourceIdentity:
             self._check_table(batch, source.path, _table_id(source.path, store))
         return []
 
+    def for_tasks(self) -> SameSource | None:
+        """What the tasks of a query that begins now compare the source with; None where a loss is agreed to, or where
+        nobody but Spark can read the source. Raises SourceMissing, SourceDown, OSError."""
+        source, state = self.config.source, self.place.state
+        if isinstance(source, KafkaSource) and source.on_data_loss == "fail":
+            return SameSource(source, TopicIdsSeen(state, self.store).ids, state, self.store)
+        if isinstance(source, DeltaSource) and (store := store_of_source(source, self.config.tables)) is not None:
+            if (began := _table_id(source.path, store)) is None:
+                raise SourceMissing(source=source.path, what="Delta table")
+            return SameSource(source, {source.path: began}, state, store)
+        return None
+
     def _check_topics(self, source: KafkaSource) -> list[str]:
         if self._topics is None:
             self._topics = TopicIds(source), TopicIdsSeen(self.place.state, self.store)
         topics, seen = self._topics
         now = topics.now()
-        lost = [*seen.made_anew(now).values()]
+        lost = [*made_anew(seen.ids, now).values()]
         refuse_loss(lost, source)
         seen.add(now)
         return lost
@@ -72,6 +88,34 @@ class SourceIdentity:
         began = offsets[0].get("reservoirId")
         if began is not None and now != began:
             raise SourceReplaced(source=path, began=began, now=now or "there is no table")
+
+
+@dataclass(frozen=True)
+class SameSource:
+    """Ships to the tasks of one query. `began`: topic, or address of a Delta table -> its id then. `state`: the folder
+    with the ids of topics that have come since."""
+
+    source: KafkaSource | DeltaSource
+    began: Mapping[str, str]
+    state: str
+    store: Store
+
+    def check(self) -> None:
+        """In a task that has read its last row. Raises SourceDataLost, SourceReplaced, SourceMissing, SourceDown."""
+        if isinstance(self.source, DeltaSource):
+            began, now = self.began[self.source.path], _table_id(self.source.path, self.store)
+            if now != began:
+                raise SourceReplaced(source=self.source.path, began=began, now=now or "there is no table")
+            return
+        topics = _topics_of(pickle.dumps(self.source)).now()
+        seen = self.began if topics.keys() <= self.began.keys() else TopicIdsSeen(self.state, self.store).ids
+        refuse_loss([*made_anew(seen, topics).values()], self.source)
+
+
+@lru_cache(maxsize=4)
+def _topics_of(source: bytes) -> TopicIds:
+    """One connection for all tasks of a worker."""
+    return TopicIds(pickle.loads(source))
 
 
 def _table_id(path: str, store: Store) -> str | None:

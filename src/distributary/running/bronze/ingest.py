@@ -160,7 +160,8 @@ class Ingest:
         if start.offsets is not None and isinstance(source, KafkaSource):
             config = config.model_copy(update={"source": _from(source, start.offsets)})
         reader = replace(self.envelopes.begin(), share=None, refused=self.refused)
-        task = partial(unwrap_task, reader=reader, schema=schema, asked=self._asked, careful=self._careful)
+        same = self.identity.for_tasks()
+        task = partial(unwrap_task, reader=reader, schema=schema, asked=self._asked, same=same, careful=self._careful)
         rows = source_stream(self.spark, config, hop=1).mapInArrow(task, from_arrow_schema(schema))
         if "delta.autoOptimize.optimizeWrite" in config.bronze.properties:
             return rows
@@ -195,8 +196,11 @@ class Ingest:
         return True
 
     def _check_source(self, query: StreamingQuery, batch: int) -> None:
-        """After each batch, which Spark alone reads and writes: is the source still the one that the stream began with?
-        Raises SourceDataLost, SourceReplaced, SourceMissing, SourceDown."""
+        """After each batch: is the source still the one that the stream began with? The batch's own tasks have asked
+        (`SameSource`); here a loss that is agreed to is noted, and the ids of topics that are new.
+
+        Raises SourceDataLost, SourceReplaced, SourceMissing, SourceDown.
+        """
         try:
             lost = self.identity.check(batch)
         except BaseException:

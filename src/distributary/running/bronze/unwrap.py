@@ -16,6 +16,7 @@ from distributary.engine.messages.killers import find_envelope_killers
 from distributary.engine.workers import in_worker
 from distributary.errors import Reason
 from distributary.sources.bronze_rows import routed, tombstones, unrouted
+from distributary.state.identity import SameSource
 from distributary.tables.files import names_in
 from distributary.tables.store import Store
 
@@ -77,12 +78,19 @@ class _Rows(Cut):
 
 @in_worker
 def unwrap_task(
-    batches: Iterator[pa.RecordBatch], reader: EnvelopeReader, schema: pa.Schema, asked: Asked, careful: bool = False
+    batches: Iterator[pa.RecordBatch],
+    reader: EnvelopeReader,
+    schema: pa.Schema,
+    asked: Asked,
+    same: SameSource | None = None,
+    careful: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Source rows -> rows of `schema` (`bronze_schema`). Raises UnknownEnvelopes, and leaves their ids in `asked`.
 
-    `careful`: envelopes are opened in a process apart first; those that end it are set apart.
+    `careful`: envelopes are opened in a process apart first; those that end it are set apart. `same`: fails the task,
+    and with it the batch, where its rows may be of another source than the stream began with; raises as its `check`.
     """
+    read = False
     with Apart(reader.read_sec) as apart:
         for batch in batches:
             window = pa.Table.from_batches([batch])
@@ -96,6 +104,9 @@ def unwrap_task(
                 asked.leave(rows.missing)
                 raise UnknownEnvelopes(f"envelope schemas {sorted(rows.missing)}")
             yield from rows.found
+            read = read or window.num_rows > 0
+    if read and same is not None:
+        same.check()
 
 
 def _unwrap(window: pa.Table, reader: EnvelopeReader, rows: _Rows) -> None:

@@ -77,6 +77,10 @@ def pipeline_schema() -> Schema:
     schema = Pipeline.model_json_schema()
     trigger = schema["properties"]["trigger"]
     trigger["anyOf"] = [{"$ref": trigger.pop("$ref")}, {"enum": ["once", "continuous"]}]
+    envelope = schema["properties"]["envelope"]
+    envelope["anyOf"] = [{"$ref": envelope.pop("$ref")}, {"enum": ["none"]}]
+    route = schema["$defs"]["Envelope"]["properties"]["route"]
+    route["anyOf"] = [{"type": "string", "minLength": 1}, {"$ref": route.pop("$ref")}]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

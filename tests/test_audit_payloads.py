@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from distributary.audit.judge import delta_values, payloads
 from distributary.audit.judge.messages import differs, message_class
-from distributary.audit.judge.opening import Opener
+from distributary.audit.judge.opening import Opener, Record
 from distributary.audit.judge.payloads import judge_payloads
 from distributary.audit.judge.raw_records import Place
 from distributary.audit.verify import Verification, verify
@@ -49,20 +49,18 @@ Rows = list[dict[str, Any]]
 class Records:
     """The topic, kept here. `gone`: offsets that retention has taken."""
 
-    whole = True
-
     def __init__(self, values: Mapping[int, bytes]) -> None:
         self.values = dict(values)
 
-    def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, tuple[int | None, bytes]]:
-        return {place: (None, self.values[place.offset]) for place in places if place.offset in self.values}
+    def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, Record]:
+        return {place: Record(self.values[place.offset]) for place in places if place.offset in self.values}
 
     def close(self) -> None:
         return None
 
 
 class Down(Records):
-    def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, tuple[int | None, bytes]]:
+    def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, Record]:
         raise SourceDown(source="Kafka", detail="no broker answers")
 
 
@@ -195,7 +193,7 @@ def test_headers_of_payloads_are_read_as_their_writers_wrote_them_and_those_of_e
     payload = b"\0" + inner.id.to_bytes(4, "big") + header + b"\x08\x07"
     second = message_class(compile_schema(outer, registry), [1])(game_name="a", payload=payload)
     value = b"\0" + outer.id.to_bytes(4, "big") + b"\2\2" + second.SerializeToString()
-    route, _, found = opener.envelope(value)
+    route, _, found = opener.envelope(Record(value))
     writer, body = opener.payload(None, found)
     assert (route, writer.schema_id, opener.message(writer, body).x) == ("a", inner.id, 7)
 
@@ -338,7 +336,7 @@ def from_delta(made: tuple[Lake, Records], root: Path, **keys: Any) -> Lake:
         count = {"rows_in": 30 + aside, "rows_written": 30, "rows_quarantined": aside}
         ids = rows_by_schema(rows)
         entries.append(Entry(lake.stream, 0, route, table=lake.table(route), state="written", schema_ids=ids, **count))  # type: ignore[arg-type]
-    envelopes = [Opener(lake.config).envelope(value) for value in list(made[1].values.values())[:1]]
+    envelopes = [Opener(lake.config).envelope(Record(value)) for value in list(made[1].values.values())[:1]]
     rejected = [
         {"route": None, "reason": "CORRUPT_ENVELOPE", "level": "envelope", "value": b"\0broken"},
         {"route": "ann_game", "reason": "FROZEN_COLUMN", "level": "payload", "value": envelopes[0][2]},

@@ -82,7 +82,7 @@ def test_the_smallest_pipeline_has_every_default(tmp_path: Path) -> None:
     assert pipeline.source.topics == ("events",)
     assert pipeline.source.starting_offsets == "earliest"
     assert pipeline.envelope_subject == "events-value"
-    assert (pipeline.envelope.route, pipeline.envelope.schema_id, pipeline.envelope.payload) == (
+    assert pipeline.envelope.columns == (
         "game_name",
         "schema_id",
         "payload",

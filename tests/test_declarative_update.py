@@ -10,7 +10,7 @@ import pytest
 from distributary.declarative.definitions import Defined
 from distributary.declarative.known import Known
 from distributary.declarative.update import Selection, Update, _blame, _check_names, _chosen, _to_refill
-from distributary.engine.messages.demux import EnvelopeReader
+from distributary.engine.messages.opening import EnvelopeReader
 from distributary.errors import BadInput
 from distributary.tables.store import Store
 from tests.declarative_at_rest import Rest

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.engine.messages import chunks, demux
+from distributary.engine.messages import chunks, demux, opening
 from distributary.engine.messages.chunks import CHUNK_SCHEMA, read_records, read_rejected
-from distributary.engine.messages.demux import EnvelopeReader
+from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.orders import fingerprint
 from distributary.errors import Reason
 from distributary.schemas.protobuf.framing import frame
@@ -116,7 +116,7 @@ def test_an_envelope_that_breaks_its_decoder_is_set_aside_alone_whatever_it_rais
                 raise raised[-1]
             return whole.decode(bodies)
 
-    monkeypatch.setattr(demux, "decoder_for", lambda *_: Breaking())
+    monkeypatch.setattr(opening, "decoder_for", lambda *_: Breaking())
     values = [envelope("a", frame(11, b"x%d" % n)) for n in range(5)]
     values[3] = envelope("a", frame(11, b"break"))
     while raised:
@@ -138,7 +138,7 @@ def test_an_envelope_that_is_known_to_end_its_reader_is_not_opened(monkeypatch: 
             assert not any(b"x2" in one for one in bodies.to_pylist())
             return whole.decode(bodies)
 
-    monkeypatch.setattr(demux, "decoder_for", lambda *_: Deadly())
+    monkeypatch.setattr(opening, "decoder_for", lambda *_: Deadly())
     found = cut([*values, None, values[2]], replace(READER, killed={fingerprint(values[2]): "SIGSEGV"}))
     assert [r[4] for r in records(found)] == [0, 1, 3]
     assert rejected(found) == [(n, "KILLED_READER", "envelope", None) for n in (2, 5)]
@@ -149,7 +149,7 @@ def test_a_schema_that_no_decoder_can_be_made_of_sets_its_envelopes_aside(monkey
     def broken(*_: object) -> Any:
         raise RecursionError("too deep")
 
-    monkeypatch.setattr(demux, "decoder_for", broken)
+    monkeypatch.setattr(opening, "decoder_for", broken)
     found = cut([envelope("a", frame(11, b"x")), envelope("b", frame(11, b"y"))])
     assert records(found) == []
     assert [r[:2] for r in rejected(found)] == [(0, "CORRUPT_ENVELOPE"), (1, "CORRUPT_ENVELOPE")]

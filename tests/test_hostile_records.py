@@ -10,7 +10,8 @@ from deltalake import DeltaTable
 
 from distributary.config import Tables
 from distributary.engine.messages.deliver import deliver
-from distributary.engine.messages.demux import EnvelopeReader, demux
+from distributary.engine.messages.demux import demux
+from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.orders import Orders
 from distributary.errors import Reason
 from distributary.schemas.registry.compile import compile_text

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.config import DeltaSource, KafkaSource
-from distributary.engine.messages.demux import EnvelopeReader
+from distributary.engine.messages.opening import EnvelopeReader
 from distributary.errors import DistributaryError, SourceDataLost, SourceMissing, SourceReplaced
 from distributary.running.bronze.unwrap import Asked, unwrap_task
 from distributary.running.failures import translated

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from distributary.config import Pipeline
-from distributary.engine.messages.demux import EnvelopeReader, demux
+from distributary.engine.messages.demux import demux
+from distributary.engine.messages.opening import EnvelopeReader
 from distributary.errors import ShareInvalid
 from distributary.shares import Cluster, Division, Share, parse_share, read_plan
 

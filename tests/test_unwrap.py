@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from distributary.engine.messages.demux import EnvelopeReader
+from distributary.engine.messages.opening import EnvelopeReader
 from distributary.running.bronze.unwrap import Asked, UnknownEnvelopes, unwrap_task
 from distributary.schemas.protobuf.framing import frame
 from distributary.sources.bronze_rows import bronze_schema

@@ -122,6 +122,15 @@ class Pipeline(Model):
             raise NotYet(what=f"payload.format {encoding}", available="protobuf")
         return data
 
+    @field_validator("envelope", mode="before")
+    @classmethod
+    def _no_envelope(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        if value != "none":
+            raise ValueError("allowed: 'none', or keys as in {format: protobuf, route: game_name}")
+        return {"format": "none"}
+
     @field_validator("trigger", mode="before")
     @classmethod
     def _word(cls, value: object) -> object:
@@ -140,10 +149,30 @@ class Pipeline(Model):
             return self
         if self.registry is None:
             raise fault("registry", "protobuf payloads need a registry: give url (a server) or path (embedded)")
+        self._check_route()
         bare = self.envelope.format == "protobuf" and self.envelope.framing == "none"
         if bare and self.envelope.proto is None and self.envelope_subject is None:
             raise fault("envelope.proto", "a bare envelope (framing none) needs its schema: give proto or subject")
         return self
+
+    def _check_route(self) -> None:
+        """What the route needs of the source, the payload and the layout."""
+        source, envelope, route = self.source, self.envelope, self.envelope.route
+        is_kafka = isinstance(source, KafkaSource)
+        if is_kafka and envelope.format == "columns":
+            raise fault("envelope.format", "a record of Kafka has no columns: allowed are protobuf and none")
+        if envelope.format == "none" and self.payload.framing == "none":
+            detail = "without an envelope, only the header in front of a message tells its schema: framing confluent"
+            raise fault("payload.framing", detail)
+        if not is_kafka and (route.place == "key" or route.header is not None):
+            raise fault("envelope.route", "allowed with source.type kafka only, whose records have keys and headers")
+        if isinstance(source, KafkaSource) and route.header is not None and not source.headers:
+            raise fault("source.headers", "the route is a header: headers must be read, so give source.headers: true")
+        if self.layout == "declarative" and (envelope.format == "none" or route.field is None):
+            detail = (
+                "the route is a field of an envelope with layout declarative; allowed with fanout, two_hop and wide"
+            )
+            raise fault("envelope.route", detail)
 
     def _check_changes(self) -> None:
         """Keys that mean nothing for this kind of source are faults, not silence."""
@@ -184,7 +213,7 @@ class Pipeline(Model):
         if self.bronze.new_checkpoint == "continue" and not isinstance(self.source, KafkaSource):
             raise fault("bronze.new_checkpoint", "continue: allowed with source.type kafka only, which has offsets")
         if self.layout == "two_hop":
-            names = (self.envelope.route, self.envelope.schema_id, self.envelope.payload)
+            names = self.envelope.columns
             for key, name in zip(("route", "schema_id", "payload"), names, strict=True):
                 if name.lower() in Bronze.COLUMNS or len({n.lower() for n in names}) < len(names):
                     raise fault(f"envelope.{key}", f"bronze has a column {name!r} of its own; give the envelope others")
@@ -205,7 +234,10 @@ class Pipeline(Model):
 
     @property
     def envelope_subject(self) -> str | None:
-        """The registry subject of the envelope's schema: `envelope.subject`, or `<topic>-value` of a single topic."""
+        """The registry subject of the envelope's schema: `envelope.subject`, or `<topic>-value` of a single topic. None
+        also where there is no envelope."""
+        if self.envelope.format == "none":
+            return None
         if self.envelope.subject is None and isinstance(self.source, KafkaSource) and len(self.source.topics) == 1:
             return f"{self.source.topics[0]}-value"
         return self.envelope.subject

@@ -137,7 +137,8 @@ def _locate(location: tuple[str | int, ...]) -> tuple[KeyPath, Any]:
 
 
 def _annotation(model: type[Model], key: str) -> Any:
-    field = model.model_fields.get(key)
+    fields = model.model_fields
+    field = fields.get(key) or next((one for one in fields.values() if one.alias == key), None)
     return None if field is None else field.annotation
 
 
@@ -155,7 +156,7 @@ def _items_of(annotation: Any) -> Any:
 
 
 def _keys_of(annotation: Any) -> list[str]:
-    return [key for model in models_in(annotation) for key in model.model_fields]
+    return [field.alias or key for model in models_in(annotation) for key, field in model.model_fields.items()]
 
 
 def _choices(annotation: Any) -> list[str]:

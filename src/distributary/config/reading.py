@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from distributary.config.base import Model, fault
 from distributary.config.quantities import CommitTime, Duration, Offsets, Option, Size, Text, Time, Topics
+from distributary.config.routing import RouteFrom
 
 
 class KafkaSecurity(Model):
@@ -273,9 +274,11 @@ class RegistryConfig(Model):
 
 
 class Envelope(Model):
-    format: Literal["protobuf", "columns"] = Field(
+    format: Literal["protobuf", "columns", "none"] = Field(
         default="protobuf",
-        description="`protobuf`: one binary value holds the envelope. `columns`: the source already has a column each.",
+        description="`protobuf`: one binary value holds the envelope. `columns`: the source already has a column each. "
+        "`none`: there is no envelope, the message itself is the payload; `envelope: none` is short for it, and each "
+        "topic is a route then, unless `route` says otherwise.",
     )
     framing: Literal["confluent", "none"] = Field(
         default="confluent",
@@ -296,11 +299,58 @@ class Envelope(Model):
         description="The longest route, in bytes, that a protobuf envelope may name: it stands in the ledger and in "
         "what people read. Records of longer ones are quarantined (reason ROUTE_TOO_LONG).",
     )
-    route: Text = Field(
-        default="game_name", description="Field (or column) of the route: the key that decides the table."
+    route: RouteFrom = Field(
+        default=RouteFrom(field="game_name"),
+        description="What decides the table: a field (or column), by its path as in `meta.event_type`, an enum by its "
+        "name; or where else the route comes from, as in `{from: topic}`, `{header: event-type}`, `{oneof: event}`. "
+        "Without it `game_name`. See docs/routes.md.",
     )
     schema_id: Text = Field(default="schema_id", description="Field (or column) of the payload's schema id.")
     payload: Text = Field(default="payload", description="Field (or column) of the payload's bytes.")
+
+    @field_validator("route", mode="before")
+    @classmethod
+    def _path(cls, value: object) -> object:
+        return {"field": value} if isinstance(value, str) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_by_default(cls, data: Any) -> Any:
+        """Without an envelope, `format` need not be said where the route says it."""
+        if not isinstance(data, dict):
+            return data
+        route = data.get("route")
+        if "format" not in data and isinstance(route, dict) and ("oneof" in route or "any" in route):
+            data = {**data, "format": "none"}
+        if "format" not in data and isinstance(route, dict) and route.get("from") == "message_type":
+            data = {**data, "format": "none"}
+        if data.get("format") == "none" and "route" not in data:
+            data = {**data, "route": {"from": "topic"}}
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        found = self.route
+        if self.format != "none":
+            if found.of_message:
+                raise fault("route", "the message itself says this route: it needs format none, the message as payload")
+            if found.place == "key":
+                raise fault("route", "allowed with format none: of an envelope that cannot be read, no key is kept")
+            if self.format == "columns" and found.field is None:
+                raise fault("route", "with format columns the route is a column: give its name")
+            return self
+        for key in ("subject", "proto", "message", "schema_id", "payload", "framing"):
+            if getattr(self, key) != type(self).model_fields[key].get_default():
+                raise fault(key, "there is no envelope (format none): leave it out")
+        return self
+
+    @property
+    def columns(self) -> tuple[str, str, str]:
+        """The names of route, schema id and payload where they are columns: of the source (`format: columns`), and of
+        bronze. Of a path, its end."""
+        path = self.route.field
+        route = "route" if path is None else path if self.format == "columns" else path.rpartition(".")[2]
+        return route, self.schema_id, self.payload
 
 
 class Payload(Model):

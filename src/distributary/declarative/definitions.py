@@ -208,7 +208,7 @@ def _grown(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any]]:
 def bronze_rows(rows: DataFrame, config: Pipeline, known: Known) -> DataFrame:
     """Source rows -> bronze rows: a verdict each, and where it came from."""
     if config.envelope.format == "columns":
-        names = [config.envelope.route, config.envelope.schema_id, config.envelope.payload]
+        names = list(config.envelope.columns)
         task: Callable[..., pa.Array] = partial(judge_columns, known=known)
     else:
         names, task = ["value"], partial(judge_values, known=known)

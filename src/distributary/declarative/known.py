@@ -18,8 +18,8 @@ import pyarrow as pa
 from distributary.config import DeclarativeFolder, Pipeline
 from distributary.declarative.datasets import Datasets, state_folder
 from distributary.engine.messages.chunks import Writer
-from distributary.engine.messages.demux import EnvelopeReader, wrong_fields
 from distributary.engine.messages.envelopes import Envelopes
+from distributary.engine.messages.opening import EnvelopeReader, wrong_fields
 from distributary.engine.messages.orders import ORIGIN, payload_columns
 from distributary.engine.schemas import LOOKUPS, Schemas
 from distributary.errors import (

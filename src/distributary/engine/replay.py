@@ -24,9 +24,10 @@ from distributary.engine.messages.admission import refused_routes
 from distributary.engine.messages.chunks import Cut, Groups, one_array, read_records
 from distributary.engine.messages.decode import Decoded, decode, fit
 from distributary.engine.messages.deliver import deliver_route
-from distributary.engine.messages.demux import EnvelopeReader, split_payloads, split_values
+from distributary.engine.messages.demux import split_payloads, split_values
 from distributary.engine.messages.killers import Packed, find_envelope_killers, packed, unpacked
 from distributary.engine.messages.micro_batch import Fanout
+from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.orders import Orders, Outcome, killing
 from distributary.engine.messages.pieces import Chunks
 from distributary.errors import EnvironmentFault, Reason
@@ -365,7 +366,7 @@ class Replay:
     def _reader(self, rows: pa.Table) -> EnvelopeReader:
         """A reader that knows the envelope schemas of `rows`."""
         reader = self.fanout.envelopes.begin()
-        if reader.format == "columns" or not reader.framed:
+        if reader.format == "columns" or not reader.opens or not reader.framed:
             return reader
         cut = Cut(0, 0)
         envelopes = rows.filter(pc.equal(rows.column("level"), "envelope"))

@@ -151,7 +151,7 @@ def source_stream(spark: SparkSession, config: Pipeline, hop: int = 2) -> DataFr
     if config.layout == "two_hop" and hop == 2:
         return bronze_stream(spark, config)
     if isinstance(source, KafkaSource):
-        return kafka_stream(spark, source)
+        return kafka_stream(spark, source, key=config.envelope.route.place == "key")
     if isinstance(source, DatastreamSource):
         return file_stream(spark, config.state_root)
     # Hop 1 fills bronze for all shares.

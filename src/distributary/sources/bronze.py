@@ -62,8 +62,7 @@ def bronze_rows(spark: SparkSession, config: Pipeline, key: str, read: AlreadyRe
 
 
 def _columns(config: Pipeline, rows: DataFrame) -> DataFrame:
-    envelope = config.envelope
-    names = [envelope.route, envelope.schema_id, envelope.payload, *ORIGIN_COLUMNS, REJECTED]
+    names = [*config.envelope.columns, *ORIGIN_COLUMNS, REJECTED]
     return rows.select(*(quoted(name) for name in [*names, "headers"] if name in rows.columns))
 
 

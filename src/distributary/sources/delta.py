@@ -36,9 +36,9 @@ def reader_options(source: DeltaSource) -> dict[str, str]:
 def needed_columns(source: DeltaSource, envelope: Envelope) -> dict[str, tuple[str, str]]:
     """The table's column -> the name that the envelope has for it, and its type in Spark's words."""
     if envelope.format == "columns":
-        names = (envelope.route, envelope.schema_id, envelope.payload)
-        return {name: (name, kind) for name, kind in zip(names, ("string", "int", "binary"), strict=True)}
-    return {source.value: ("value", "binary")}
+        return {name: (name, kind) for name, kind in zip(envelope.columns, ("string", "int", "binary"), strict=True)}
+    topic = {"topic": ("topic", "string")} if envelope.route.place == "topic" else {}
+    return {source.value: ("value", "binary"), **topic}
 
 
 def delta_stream(spark: SparkSession, source: DeltaSource, envelope: Envelope, share: Share | None = None) -> DataFrame:
@@ -63,6 +63,6 @@ def delta_stream(spark: SparkSession, source: DeltaSource, envelope: Envelope, s
     origin = [c for c in ORIGIN_COLUMNS if c in found and c not in needed]
     # try_cast: a value that is no id or name is one bad row, not a failed batch
     if share is not None and envelope.format == "columns":
-        rows = rows.where(share.condition(f"try_cast({quoted(envelope.route)} AS string)"))
+        rows = rows.where(share.condition(f"try_cast({quoted(envelope.columns[0])} AS string)"))
     columns = (F.expr(f"try_cast({quoted(n)} AS {kind})").alias(a) for n, (a, kind) in needed.items())
     return rows.select(*columns, *(F.col(quoted(c)) for c in origin))

@@ -27,8 +27,9 @@ _CLIENT_DEFAULTS = {
 """Kafka's own defaults let a broker that is away hang a batch for minutes, and give records of aborted transactions."""
 
 
-def kafka_stream(spark: SparkSession, source: KafkaSource) -> DataFrame:
-    """The streaming DataFrame. Build it anew for every start: a plan that is kept goes stale (delta-io/delta#6050)."""
+def kafka_stream(spark: SparkSession, source: KafkaSource, *, key: bool = False) -> DataFrame:
+    """The streaming DataFrame, with the records' keys where asked for. Build it anew for every start: a plan that is
+    kept goes stale (delta-io/delta#6050)."""
     options = {f"kafka.{k}": v for k, v in {**_CLIENT_DEFAULTS, **source.options, **spark_security(source)}.items()}
     options["kafka.bootstrap.servers"] = source.bootstrap_servers
     if source.topics:
@@ -46,6 +47,8 @@ def kafka_stream(spark: SparkSession, source: KafkaSource) -> DataFrame:
     if source.headers:
         options["includeHeaders"] = "true"
         columns.append("headers")
+    if key:
+        columns.append("key")
     if len(source.topics) != 1:
         columns.append("topic")
     return spark.readStream.format("kafka").options(**options).load().select(*columns)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.audit.judge.by_value import HELD, READ_ROWS, Payloads, Sample, less, missing, number_of
-from distributary.audit.judge.opening import UNREADABLE, Opener, Writer
+from distributary.audit.judge.opening import UNREADABLE, Opener, Record, Writer
 from distributary.audit.judge.values import plain
 from distributary.audit.verify import TableCheck
 from distributary.config import DeltaSource, Pipeline
@@ -33,7 +33,7 @@ from distributary.tables.table import Table
 SAMPLE = 20
 """Payloads of each (route, schema id), where not all records are compared."""
 ORIGIN, KEY = "_origin", "_route_key"
-_KEPT = ["route", "level", "state", "schema_id", "envelope_schema_id", "value"]
+_KEPT = ["route", "level", "state", "schema_id", "envelope_schema_id", "value", "topic"]
 
 
 class NotAllRead(Exception):
@@ -136,8 +136,8 @@ class DeltaValues:
     def _columns(self) -> list[str]:
         envelope = self.config.envelope
         if envelope.format == "columns":
-            return [envelope.route, envelope.schema_id, envelope.payload]
-        return [self.source.value]
+            return list(envelope.columns)
+        return [self.source.value, *(["topic"] if envelope.route.place == "topic" else [])]
 
     def _opened(self, values: Sequence[Any]) -> tuple[str, int | None, bytes | None]:
         if self.config.envelope.format == "columns":
@@ -145,7 +145,8 @@ class DeltaValues:
         elif values[0] is None:
             return "", None, None
         else:
-            route, schema_id, payload = self.opener.envelope(_bytes(values[0]))
+            record = Record(_bytes(values[0]), topic=values[1] if len(values) > 1 else None)
+            route, schema_id, payload = self.opener.envelope(record)
         payload = None if payload is None else _bytes(payload)
         return "" if route is None else str(route), None if schema_id is None else int(schema_id), payload
 
@@ -164,7 +165,7 @@ class DeltaValues:
         try:
             route, schema_id, body = row["route"], row["envelope_schema_id"], row["value"]
             if row["level"] == "envelope":
-                route, schema_id, body = self.opener.envelope(body)
+                route, schema_id, body = self.opener.envelope(Record(body, topic=row["topic"]))
             one = self.opener.payload(row["schema_id"] if schema_id is None else schema_id, body)
         except UNREADABLE:
             return

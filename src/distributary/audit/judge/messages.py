@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf import json_format
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
@@ -28,8 +28,13 @@ _SECONDS = {
 _JSON = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))
 
 
+ONLY = "/"
+"""Between the full name of a message and that of the one field that counts."""
+
+
 def message_class(schema: CompiledSchema, message: str | Sequence[int], *, raw_indexes: bool = False) -> Any:
-    """The class of a message: by full name, or by its indexes in the root file (`raw_indexes`: map entries count).
+    """The class of a message: by full name, also with only one of its fields (`ONLY`), or by its indexes in the root
+    file (`raw_indexes`: map entries count).
 
     Raises KeyError, IndexError.
     """
@@ -38,7 +43,9 @@ def message_class(schema: CompiledSchema, message: str | Sequence[int], *, raw_i
     for file in files:
         pool.Add(file)
     if isinstance(message, str):
-        return GetMessageClass(pool.FindMessageTypeByName(message))
+        name, _, only = message.partition(ONLY)
+        declared = pool.FindMessageTypeByName(name)
+        return GetMessageClass(_only(declared, only) if only else declared)
     root = files[-1]
     found = root.message_type[message[0]]
     name = f"{root.package}.{found.name}" if root.package else found.name
@@ -47,6 +54,18 @@ def message_class(schema: CompiledSchema, message: str | Sequence[int], *, raw_i
         found = [one for one in found.nested_type if raw_indexes or not one.options.map_entry][index]
         name = f"{name}.{found.name}"
     return GetMessageClass(pool.FindMessageTypeByName(name))
+
+
+def _only(message: Descriptor, name: str) -> Descriptor:
+    """A message as if it had no other field."""
+    file = FileDescriptorProto(name="only.proto", syntax="proto3", dependency=[message.file.name])
+    file.message_type.add(name="Only").oneof_decl.add(name="only")
+    whole = DescriptorProto()
+    message.CopyToProto(whole)
+    file.message_type[0].field.extend(field for field in whole.field if field.name == name)
+    file.message_type[0].field[0].oneof_index = 0
+    message.file.pool.Add(file)
+    return message.file.pool.FindMessageTypeByName("Only")
 
 
 def unframed(value: bytes, *, zigzag: bool = True) -> tuple[int, list[int], bytes]:

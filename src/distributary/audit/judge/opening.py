@@ -6,11 +6,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distributary.audit.judge.messages import message_class, unframed
+from distributary.audit.judge.messages import ONLY, message_class, unframed
 from distributary.config import Pipeline
 from distributary.config.text_files import read_text
 from distributary.engine.schemas import schemas_of
 from distributary.schemas.registry.compile import CompiledSchema, compile_schema, compile_text
+
+
+class Record(NamedTuple):
+    """A record as the source has it. `whole`: `body` is the value, else the payload with `schema_id` beside it."""
+
+    body: bytes
+    schema_id: int | None = None
+    whole: bool = True
+    topic: str | None = None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
 
 UNREADABLE = (ValueError, IndexError, KeyError, TypeError)
 """What opening a record raises where it cannot be read; protobuf's own error is a ValueError."""
@@ -31,23 +43,69 @@ class Opener:
         self._schemas = schemas_of(config)
         self._class = cache(self._find_class)
 
-    def envelope(self, value: bytes) -> tuple[str, int | None, bytes]:
-        """(route, schema id, payload) of a record's value."""
-        envelope, body = self._config.envelope, value
+    def envelope(self, record: Record) -> tuple[str | None, int | None, bytes]:
+        """(route, schema id, payload) of a record's value; an empty route or None where it has none."""
+        envelope, value = self._config.envelope, record.body
+        body = value
+        if envelope.format == "none":
+            return self._route(record), None, value
         if envelope.framing == "confluent":
             outer, path, body = unframed(value)
             opened = self._class(outer, envelope.message or tuple(path), False).FromString(body)
         else:
             opened = self._class(0, envelope.message or (0,), False).FromString(body)
-        return getattr(opened, envelope.route), getattr(opened, envelope.schema_id), getattr(opened, envelope.payload)
+        field = envelope.route.field
+        route = self._route(record) if field is None else text_at(opened, field)
+        return route, getattr(opened, envelope.schema_id, None), getattr(opened, envelope.payload)
+
+    def _route(self, record: Record) -> str | None:
+        """The route of a record that its envelope does not say."""
+        found = self._config.envelope.route
+        if found.constant is not None:
+            return found.constant
+        if found.place == "topic":
+            return record.topic
+        if found.place == "key" or found.header is not None:
+            named = [value for name, value in record.headers if name == found.header]
+            said = record.key if found.place == "key" else (named or [None])[-1]
+            return None if said is None else said.decode()
+        writer, body = self._header(record.body)
+        opened = self.message(writer, body)
+        if found.field is not None:
+            return text_at(opened, found.field)
+        if found.any is not None:
+            return str(at_path(opened, found.any).type_url).rpartition("/")[2]
+        if found.oneof is not None:
+            holder, _, name = found.oneof.rpartition(".")
+            return at_path(opened, holder).WhichOneof(name)  # type: ignore[no-any-return]
+        return str(opened.DESCRIPTOR.full_name)
+
+    def _header(self, payload: bytes) -> tuple[Writer, bytes]:
+        # What writers of old did differs in their payloads' headers alone.
+        found, path, body = unframed(payload, zigzag=not self._config.payload.legacy_varints)
+        return Writer(found, tuple(path)), body
 
     def payload(self, schema_id: int | None, payload: bytes) -> tuple[Writer, bytes]:
         """(who wrote it, its body). `schema_id`: as the envelope says."""
         if self._config.payload.framing == "confluent":
-            # What writers of old did differs in their payloads' headers alone.
-            found, path, body = unframed(payload, zigzag=not self._config.payload.legacy_varints)
-            return Writer(found, tuple(path)), body
+            return self._part(*self._header(payload))
         return Writer(schema_id, self._config.payload.message or (0,)), payload
+
+    def _part(self, writer: Writer, body: bytes) -> tuple[Writer, bytes]:
+        """What the row is made of: the message, or what lies in it."""
+        found = self._config.envelope.route
+        if found.any is not None:
+            inside = at_path(self.message(writer, body), found.any)
+            return Writer(writer.schema_id, str(inside.type_url).rpartition("/")[2]), inside.value
+        if found.oneof is not None:
+            holder, _, name = found.oneof.rpartition(".")
+            around = at_path(self.message(writer, body), holder)
+            member = getattr(around, str(around.WhichOneof(name)))
+            if hasattr(member, "DESCRIPTOR"):
+                return Writer(writer.schema_id, member.DESCRIPTOR.full_name), member.SerializeToString()
+            name = f"{around.DESCRIPTOR.full_name}{ONLY}{around.WhichOneof(name)}"
+            return Writer(writer.schema_id, name), around.SerializeToString()
+        return writer, body
 
     def message(self, writer: Writer, body: bytes) -> Any:
         if writer.schema_id is None:
@@ -68,3 +126,29 @@ class Opener:
             return compile_text(read_text(proto), file=Path(proto).name)
         registry = self._schemas.registry
         return compile_schema(registry.latest(str(subject)).schema, registry, self._schemas.compiler)
+
+
+def at_path(message: Any, path: str) -> Any:
+    """What is at a path of fields; the message itself at the empty one."""
+    for name in path.split(".") if path else ():
+        message = getattr(message, name)
+    return message
+
+
+def text_at(message: Any, path: str) -> str | None:
+    """A field as a route: an enum by its name, a wrapped value by what it wraps; None where it is not set."""
+    holder, _, name = path.rpartition(".")
+    for step in holder.split(".") if holder else ():
+        if not message.HasField(step):
+            return None
+        message = getattr(message, step)
+    field = message.DESCRIPTOR.fields_by_name[name]
+    if field.has_presence and not message.HasField(name) and not field.has_default_value:
+        return None
+    value = getattr(message, name)
+    if field.message_type is not None:
+        value = value.value
+    if field.enum_type is not None:
+        named = field.enum_type.values_by_number.get(value)
+        return named.name if named is not None else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from distributary.audit.judge.delta_values import DeltaValues
 from distributary.audit.judge.messages import differs
-from distributary.audit.judge.opening import UNREADABLE, Opener
+from distributary.audit.judge.opening import UNREADABLE, Opener, Record
 from distributary.audit.judge.raw_records import BronzeRecords, KafkaRecords, Place, Records
 from distributary.audit.judge.values import nothing, plain
 from distributary.audit.verify import TableCheck, Verification
@@ -127,9 +127,7 @@ class _Judge:
                 if why:
                     compared.wrong[why] += 1
 
-    def _wrong(
-        self, route: str, record: tuple[int | None, bytes], row: dict[str, Any], origin: Mapping[str, Any]
-    ) -> str | None:
+    def _wrong(self, route: str, record: Record, row: dict[str, Any], origin: Mapping[str, Any]) -> str | None:
         try:
             named, schema_id, message = self._message(route, record)
         except UNREADABLE as e:
@@ -146,13 +144,12 @@ class _Judge:
         column = differs(message, row)
         return None if column is None else f"have another {shown(column)} than their record"
 
-    def _message(self, route: str, record: tuple[int | None, bytes]) -> tuple[str, int | None, Any]:
+    def _message(self, route: str, record: Record) -> tuple[str | None, int | None, Any]:
         """(route, schema id, payload) of a record, by the official library."""
-        schema_id, body = record
-        if self.records.whole:
-            route, schema_id, body = self.opener.envelope(body)
+        opened = self.opener.envelope(record) if record.whole else (route, record.schema_id, record.body)
+        named, schema_id, body = opened
         writer, body = self.opener.payload(schema_id, body)
-        return route, writer.schema_id, self.opener.message(writer, body)
+        return named, writer.schema_id, self.opener.message(writer, body)
 
     def _rows(self, table: TableCheck) -> Iterator[list[tuple[dict[str, Any], Mapping[str, Any]]]]:
         """(values, origin) of the rows that are to be compared, some thousand at a time."""

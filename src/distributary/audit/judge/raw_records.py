@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
+from distributary.audit.judge.opening import Record
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import SourceDown
 from distributary.sources.kafka import client_security
@@ -28,19 +29,15 @@ class Place(NamedTuple):
 
 
 class Records(Protocol):
-    """`whole`: the bytes are the source's values, with their envelopes; else payloads, with their schema ids."""
+    """Finds records by their places."""
 
-    whole: bool
-
-    def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, tuple[int | None, bytes]]:
-        """(schema id, bytes) of those that are still there. Raises SourceDown, TableFault, OSError."""
+    def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, Record]:
+        """Those that are still there. Raises SourceDown, TableFault, OSError."""
 
     def close(self) -> None: ...
 
 
 class KafkaRecords:
-    whole = True
-
     def __init__(self, source: KafkaSource) -> None:
         self._source = source
         self._name = f"Kafka at {source.bootstrap_servers}"
@@ -53,8 +50,8 @@ class KafkaRecords:
     def close(self) -> None:
         self._consumer.close()
 
-    def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, tuple[int | None, bytes]]:
-        found: dict[Place, tuple[int | None, bytes]] = {}
+    def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, Record]:
+        found: dict[Place, Record] = {}
         by_partition: dict[tuple[str | None, int], list[Place]] = {}
         for place in sorted(places, key=lambda p: (p.topic or "", p.partition, p.offset)):
             by_partition.setdefault((place.topic, place.partition), []).append(place)
@@ -62,9 +59,7 @@ class KafkaRecords:
             self._read(str(topic or self._source.topic), partition, wanted, found)
         return found
 
-    def _read(
-        self, topic: str, partition: int, wanted: list[Place], found: dict[Place, tuple[int | None, bytes]]
-    ) -> None:
+    def _read(self, topic: str, partition: int, wanted: list[Place], found: dict[Place, Record]) -> None:
         try:
             first, end = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_SEC)
             at = OFFSET_BEGINNING
@@ -85,33 +80,36 @@ class KafkaRecords:
                     offset, value = message.offset(), message.value()
                     at = (offset or 0) + 1
                     if offset == place.offset and isinstance(value, bytes):
-                        found[place] = None, value
+                        found[place] = _record(message, topic)
         except KafkaException as e:
             raise SourceDown(source=self._name, detail=str(e)) from e
 
 
 class BronzeRecords:
-    whole = False
-
     def __init__(self, config: Pipeline, store: Store) -> None:
         self._table = Table(config.bronze_path, store).open()
-        self._envelope = config.envelope
+        self._columns = config.envelope.columns
 
     def close(self) -> None:
         self._table = None
 
-    def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, tuple[int | None, bytes]]:
+    def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, Record]:
         wanted = set(places)
         if self._table is None or not wanted:
             return {}
         offsets = pa.array(sorted({p.offset for p in wanted}), pa.int64())
-        names = [self._envelope.schema_id, self._envelope.payload]
-        route_is: Any = pc.field(self._envelope.route) == route
+        column, *names = self._columns
+        route_is: Any = pc.field(column) == route
         rows = self._table.dataset().to_table(
             columns=["topic", "partition", "offset", *names], filter=route_is & pc.field("offset").isin(offsets)
         )
         found = {}
         for topic, partition, offset, schema_id, payload in zip(*(c.to_pylist() for c in rows.columns), strict=True):
             if payload is not None and Place(topic, partition, offset) in wanted:
-                found[Place(topic, partition, offset)] = (schema_id, payload)
+                found[Place(topic, partition, offset)] = Record(payload, schema_id, whole=False)
         return found
+
+
+def _record(message: Any, topic: str) -> Record:
+    headers = tuple((str(name), value) for name, value in message.headers() or ())
+    return Record(message.value(), topic=topic, key=message.key(), headers=headers)

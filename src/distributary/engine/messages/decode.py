@@ -15,7 +15,8 @@ from distributary.engine.messages.orders import ORIGIN, ORIGIN_TYPE, Orders, kil
 from distributary.errors import BadInput, DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.errors.border import by_halves, contained
 from distributary.schemas.protobuf.framing import frame_all
-from distributary.schemas.protobuf.protobuf import BadIndex, decoder_for
+from distributary.schemas.protobuf.parts import decoder_for, whole_of
+from distributary.schemas.protobuf.protobuf import BadIndex
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.tables.conform import by_cause, conform
 from distributary.tables.evolve import Evolution, Slot
@@ -200,7 +201,7 @@ def rejected_rows(
     schema_id, message = writer
     value = taken.column("payload")
     if orders.payload_framed:
-        value = frame_all(schema_id, message, value)
+        value = frame_all(schema_id, whole_of(message), value)
     rows = len(value)
     given = {
         "route": pa.repeat(route, rows),

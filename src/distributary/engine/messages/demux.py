@@ -7,9 +7,8 @@ a route's cost does not depend on its neighbours, and a hot route is many chunks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,54 +16,20 @@ import pyarrow.compute as pc
 
 from distributary.engine.apart import limited
 from distributary.engine.messages.chunks import Cut, one_array
+from distributary.engine.messages.opening import EnvelopeReader, reading
 from distributary.engine.messages.orders import killing
 from distributary.engine.messages.owned import OwnedCut
+from distributary.engine.messages.routing import KEY
 from distributary.errors import Reason, SchemaBroken
 from distributary.errors.border import by_halves
 from distributary.schemas.protobuf.framing import split_frames
-from distributary.schemas.protobuf.protobuf import BadIndex, decoder_for
-from distributary.schemas.registry.compile import CompiledSchema
-from distributary.shares import Share
+from distributary.schemas.protobuf.protobuf import BadIndex
 from distributary.sources.bronze_rows import set_apart
-from distributary.state.journal import Refusals
 from distributary.tables.quarantine import ORIGIN_FIELDS, REJECTED_SCHEMA
 
 WINDOW_BYTES = 16 * 2**20
 """Source bytes that a task holds before it cuts chunks. Small enough that the allocator hands out the same warm pages
 window after window: with 64 MB, page faults cost twice as much as the work (measured)."""
-
-
-@dataclass(frozen=True)
-class EnvelopeReader:
-    """How a task reads envelopes: plain values and descriptors, so that it ships to any task.
-
-    `schemas`: envelope schemas by id (framed) or under 0 (bare). `refused`: envelope ids that the registry does not
-    have or that do not compile, and why. `bronze`: the rows come from bronze, which also keeps rows without a route.
-    """
-
-    format: Literal["protobuf", "columns"]
-    framed: bool
-    route: str
-    schema_id: str
-    payload: str
-    message: str | None = None
-    schemas: Mapping[int, CompiledSchema] = field(default_factory=dict)
-    refused: Refusals = field(default_factory=dict)
-    payload_framed: bool = True
-    payload_message: str = "0"
-    legacy_varints: bool = False
-    topic: str | None = None
-    share: Share | None = None
-    bronze: bool = False
-    max_route_length: int = 4_096
-    killed: Mapping[str, str] = field(default_factory=dict)
-    """Source values, by `fingerprint`, that end the process which opens them, and how."""
-    read_sec: float = 300
-    """CPU time that a window may take."""
-
-    @property
-    def names(self) -> tuple[str, str, str]:
-        return self.route, self.schema_id, self.payload
 
 
 _Opened: TypeAlias = tuple[pa.Array, pa.Array, pa.Array, pa.Table]
@@ -123,7 +88,7 @@ def _split(window: pa.Table, reader: EnvelopeReader, cut: Cut) -> None:
 def split_values(
     value: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cut, then: Payloads | None = None
 ) -> None:
-    """Read envelopes (binary; null is a tombstone) into `cut`. `origin`: `ORIGIN_FIELDS` of the same rows.
+    """Read source values (binary; null is a tombstone) into `cut`. `origin`: `ORIGIN_FIELDS` of the same rows.
 
     `then` takes the opened ones; without it their payloads are read too (`split_payloads`).
     """
@@ -132,6 +97,9 @@ def split_values(
         cut.tombstones(None, value.null_count)
         there = pc.is_valid(value)
         value, origin = value.filter(there), origin.filter(there)
+    if not reader.opens:
+        _route_records(value, origin, reader, cut, then)
+        return
     if reader.killed and (found := killing(value, reader.killed)):
         at = pa.array(found, pa.int64())
         ways = pa.array([f"it ended the process that read it: {how}" for how in found.values()])
@@ -141,7 +109,7 @@ def split_values(
     if not reader.framed:
         _unwrap(0, reader.message or "0", value, value, origin, reader, cut, then)
         return
-    frames = split_frames(value)
+    frames = split_frames(value, legacy_varints=reader.legacy_varints and reader.by_message is not None)
     if frames.reason.null_count < len(value):
         bad = pc.is_valid(frames.reason)
         cut.bad(rejected_envelopes(origin.filter(bad), value.filter(bad), frames.reason.filter(bad), "envelope header"))
@@ -149,6 +117,31 @@ def split_values(
         raw = value if rows is None else value.take(rows)
         body = frames.body if rows is None else frames.body.take(rows)
         _unwrap(schema_id, index, raw, body, origin if rows is None else origin.take(rows), reader, cut, then)
+
+
+def _route_records(value: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cut, then: Payloads) -> None:
+    """Messages whose route is known before they are read: what is wrong with them is their route's own affair."""
+    route, ids = _by_record(origin, reader), pa.nulls(len(value), pa.int32())
+    if (long := _too_long(route, reader)) is not None:
+        cut.bad(rejected_envelopes(origin.filter(long), value.filter(long), Reason.ROUTE_TOO_LONG, _long_words(reader)))
+        keep = pc.invert(long)
+        route, ids, value, origin = route.filter(keep), ids.filter(keep), value.filter(keep), origin.filter(keep)
+    then(route, ids, value, origin, reader, cut)
+
+
+def _by_record(origin: pa.Table, reader: EnvelopeReader) -> pa.Array:
+    assert reader.by_record is not None
+    return reader.by_record.of(origin)
+
+
+def _too_long(route: pa.Array, reader: EnvelopeReader) -> pa.Array | None:
+    """Which routes are longer than may be; None where none is."""
+    long = pc.fill_null(pc.greater(pc.binary_length(route), reader.max_route_length), False)
+    return long if pc.any(long).as_py() else None
+
+
+def _long_words(reader: EnvelopeReader) -> str:
+    return f"its route has more than {reader.max_route_length:,} bytes (envelope.max_route_length)"
 
 
 def _unwrap(
@@ -200,55 +193,26 @@ def _open(
 ) -> _Opened | None:
     """What some envelopes hold; None where their schema is no envelope's. Those that cannot be read go to `bad`."""
     try:
-        decoder = decoder_for(reader.schemas[schema_id], message)
+        read = reading(reader, schema_id, message)
     except (BadIndex, SchemaBroken) as e:
-        bad.append(rejected_envelopes(origin, raw, _BAD, str(e)))
+        bad.append(rejected_envelopes(origin, raw, _BAD, f"{e} (schema id {schema_id})"))
         return None
-    if (wrong := wrong_fields(decoder.columns, reader)) is not None:
-        detail = f"the envelope {decoder.full_name} (schema id {schema_id}) {wrong}"
-        bad.append(rejected_envelopes(origin, raw, _BAD, detail))
-        return None
-    split = decoder.decode(body)
-    rows = split.rows
-    route, payload = (rows.column(name).cast(kind) for name, kind in _needed(reader).items())
-    ids = _schema_ids(rows, reader)
-    good = origin if split.positions is None else origin.take(split.positions)
-    if split.rejected:
-        at = pa.array([row.position for row in split.rejected])
-        details = pa.array([row.detail for row in split.rejected])
+    found = read(body)
+    good = origin if found.positions is None else origin.take(found.positions)
+    whole = raw if found.positions is None else raw.take(found.positions)
+    if found.rejected:
+        at = pa.array([row.position for row in found.rejected])
+        details = pa.array([row.detail for row in found.rejected])
         bad.append(rejected_envelopes(origin.take(at), raw.take(at), _BAD, details))
-    if pc.any(long := pc.greater(pc.binary_length(route), reader.max_route_length)).as_py():
-        long = pc.fill_null(long, False)
-        whole = (raw if split.positions is None else raw.take(split.positions)).filter(long)
-        why = f"its route has more than {reader.max_route_length:,} bytes (envelope.max_route_length)"
-        bad.append(rejected_envelopes(good.filter(long), whole, Reason.ROUTE_TOO_LONG, why))
+    route = found.route if found.route is not None else _by_record(good, reader)
+    ids, payload = found.schema_id, whole if found.payload is None else found.payload
+    if (long := _too_long(route, reader)) is not None:
+        bad.append(
+            rejected_envelopes(good.filter(long), whole.filter(long), Reason.ROUTE_TOO_LONG, _long_words(reader))
+        )
         keep = pc.invert(long)
         route, ids, payload, good = route.filter(keep), ids.filter(keep), payload.filter(keep), good.filter(keep)
     return route, ids, payload, good
-
-
-def _needed(reader: EnvelopeReader) -> dict[str, pa.DataType]:
-    return {reader.route: pa.string(), reader.payload: pa.binary()}
-
-
-def wrong_fields(columns: pa.Schema, reader: EnvelopeReader) -> str | None:
-    """Why envelopes of this schema cannot be read, whatever they hold; None where they can."""
-    for name in _needed(reader):
-        if name not in columns.names:
-            return f"has no field {name!r}"
-    kinds = {name: columns.field(name).type for name in _needed(reader)}
-    if not (pa.types.is_string(kinds[reader.route]) or pa.types.is_integer(kinds[reader.route])):
-        return f"has a field {reader.route!r} that is neither text nor a whole number"
-    if kinds[reader.payload] not in (pa.binary(), pa.string()):
-        return f"has a field {reader.payload!r} that is not bytes"
-    return None
-
-
-def _schema_ids(rows: pa.RecordBatch, reader: EnvelopeReader) -> pa.Array:
-    """The envelope's own word for the payload's schema; null where it has none that could be an id."""
-    if reader.schema_id in rows.schema.names and pa.types.is_integer(rows.schema.field(reader.schema_id).type):
-        return rows.column(reader.schema_id).cast(pa.int32(), safe=False)
-    return pa.nulls(rows.num_rows, pa.int32())
 
 
 def split_payloads(
@@ -263,7 +227,7 @@ def split_payloads(
     if pc.any(nameless).as_py():
         value = pc.fill_null(payload.filter(nameless), b"")
         about = origin.filter(nameless)
-        cut.bad(rejected_envelopes(about, value, Reason.NO_ROUTE, "the envelope names no route", "payload"))
+        cut.bad(rejected_envelopes(about, value, Reason.NO_ROUTE, reader.no_route, "payload"))
         named = pc.invert(nameless)
         route, payload, origin = route.filter(named), payload.filter(named), origin.filter(named)
     if payload.null_count:
@@ -289,6 +253,8 @@ def split_payloads(
         cut.bad(rejected_envelopes(about, value, why, detail, "payload", route.filter(bad)))
         route, schema_id, index = route.filter(good), schema_id.filter(good), index.filter(good)
         body, origin = body.filter(good), origin.filter(good)
+    if reader.by_message is not None:
+        index = reader.by_message.part(index, route)
     cut.rows(route, schema_id, index, body, origin)
 
 
@@ -303,7 +269,11 @@ def row_origin(window: pa.Table, reader: EnvelopeReader) -> pa.Table:
             columns.append(pa.repeat(reader.topic, rows))
         else:
             columns.append(pa.nulls(rows, known.type))
-    return pa.table(columns, schema=pa.schema(ORIGIN_FIELDS))
+    origin = pa.table(columns, schema=pa.schema(ORIGIN_FIELDS))
+    if reader.needs_key:
+        given = one_array(window.column(KEY)) if KEY in window.column_names else pa.nulls(rows, pa.binary())
+        origin = origin.append_column(KEY, given)
+    return origin
 
 
 def rejected_envelopes(

@@ -6,9 +6,21 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from distributary.config import KafkaSource, Pipeline
+from distributary.config import Envelope, KafkaSource, Payload, Pipeline
 from distributary.config.text_files import read_text
-from distributary.engine.messages.demux import EnvelopeReader
+from distributary.engine.messages.opening import EnvelopeReader
+from distributary.engine.messages.routing import (
+    AnyType,
+    Constant,
+    FieldOf,
+    Header,
+    Key,
+    MessageRouter,
+    MessageType,
+    OneofMember,
+    RecordRouter,
+    Topic,
+)
 from distributary.engine.schemas import Schemas
 from distributary.errors import ConfigError, SchemaBroken
 from distributary.schemas.registry.compile import CompiledSchema, compile_schema, compile_text
@@ -33,7 +45,7 @@ class Envelopes:
         return EnvelopeReader(
             format=envelope.format,
             framed=not bare,
-            route=envelope.route,
+            route=envelope.route.field or envelope.columns[0],
             schema_id=envelope.schema_id,
             payload=envelope.payload,
             message=envelope.message,
@@ -45,12 +57,18 @@ class Envelopes:
             topic=topics[0] if len(topics) == 1 else None,
             share=self.config.share,
             read_sec=self.config.quarantine.read_sec,
+            needs_key=envelope.route.place == "key",
+            by_record=record_router(envelope),
+            by_message=message_router(envelope, payload),
         )
 
     def batch(self) -> EnvelopeReader:
         """The reader of what the stream reads: the source's envelopes, or bronze, where hop 1 has opened them."""
         reader = self.begin()
-        return replace(reader, format="columns", bronze=True) if self.config.layout == "two_hop" else reader
+        if self.config.layout != "two_hop":
+            return reader
+        route, *_ = self.config.envelope.columns
+        return replace(reader, format="columns", route=route, bronze=True, needs_key=False, by_record=None)
 
     def learn(self, ids: Iterable[int], refused: Refusals) -> Refusals:
         """Look up envelope schema ids; returns those that cannot be had. Raises RegistryDown, RegistryDenied."""
@@ -74,3 +92,26 @@ class Envelopes:
             return compile_text(read_text(proto), file=Path(proto).name)
         except (OSError, ValueError, SchemaBroken) as e:
             raise ConfigError(file=proto, key="envelope.proto", detail=str(e)) from e
+
+
+def record_router(envelope: Envelope) -> RecordRouter | None:
+    """What finds the route before a record is read; None where its message or its envelope says it."""
+    found = envelope.route
+    if found.header is not None:
+        return Header(found.header)
+    if found.constant is not None:
+        return Constant(found.constant)
+    places: dict[str | None, RecordRouter] = {"topic": Topic(), "key": Key()}
+    return places.get(found.place)
+
+
+def message_router(envelope: Envelope, payload: Payload) -> MessageRouter | None:
+    """What finds the route in a message that is the payload; None where something else says it."""
+    found = envelope.route
+    if envelope.format != "none" or found.of_record:
+        return None
+    raw = payload.raw_nested_indexes
+    if found.place == "message_type":
+        return MessageType(raw)
+    kinds = (("field", FieldOf), ("oneof", OneofMember), ("any", AnyType))
+    return next(kind(tuple(path.split(".")), raw) for key, kind in kinds if (path := getattr(found, key)) is not None)

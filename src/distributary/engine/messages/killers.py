@@ -15,7 +15,8 @@ import pyarrow as pa
 from distributary.engine.apart import Apart, killers
 from distributary.engine.messages.chunks import RECORD_SCHEMA, Cut, Groups
 from distributary.engine.messages.decode import decode, fit
-from distributary.engine.messages.demux import EnvelopeReader, row_origin, split_values
+from distributary.engine.messages.demux import row_origin, split_values
+from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.orders import Orders, fingerprint
 from distributary.engine.messages.pieces import Chunks, cut_pieces
 from distributary.schemas.registry.compile import CompiledSchema

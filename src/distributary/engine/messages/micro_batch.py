@@ -24,8 +24,8 @@ from distributary.engine.messages.attempt import Attempt, Delivered, RouteFault
 from distributary.engine.messages.batch_chunks import BatchChunks, CarriedChunks, SpooledChunks
 from distributary.engine.messages.chunks import CHUNK_DDL, Writer
 from distributary.engine.messages.decode import Decoded, fit, incoming_schema
-from distributary.engine.messages.demux import EnvelopeReader
 from distributary.engine.messages.envelopes import Envelopes
+from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.orders import Orders, Outcome, Special
 from distributary.engine.messages.spool import Spool
 from distributary.engine.messages.tasks import (
@@ -144,7 +144,7 @@ class Fanout:
     def _find_envelope_killers(self, rows: DataFrame | BatchFiles, reader: EnvelopeReader, error: Exception) -> None:
         """After the job that cuts has failed: the records that end the process which opens them. Raises `error` where
         there are no new ones."""
-        if reader.format == "columns":
+        if reader.format == "columns" or not reader.opens:
             raise error
         files = rows if isinstance(rows, BatchFiles) else None
         frame = self._numbers(rows) if isinstance(rows, BatchFiles) else rows

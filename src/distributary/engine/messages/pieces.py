@@ -15,7 +15,7 @@ import pyarrow as pa
 from distributary.engine.messages.chunks import Groups, Writer
 from distributary.errors.border import contained
 from distributary.schemas.protobuf.columns import MAX_FIELDS
-from distributary.schemas.protobuf.protobuf import decoder_for
+from distributary.schemas.protobuf.parts import decoder_for
 from distributary.schemas.registry.compile import CompiledSchema
 
 PIECE_CELLS = 1 << 24

@@ -14,9 +14,10 @@ from distributary.engine.apart import Apart, limited
 from distributary.engine.messages.chunks import one_array, read_records
 from distributary.engine.messages.decode import decode, fit_decided
 from distributary.engine.messages.deliver import deliver
-from distributary.engine.messages.demux import EnvelopeReader, demux, windows
+from distributary.engine.messages.demux import demux, windows
 from distributary.engine.messages.entering import entering
 from distributary.engine.messages.killers import find_envelope_killers, find_killers
+from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.pieces import cut_pieces
 from distributary.engine.messages.spool import SpoolReader

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from distributary.config import DeltaSource, Pipeline
-from distributary.engine.messages.demux import EnvelopeReader, wrong_fields
 from distributary.engine.messages.envelopes import Envelopes
+from distributary.engine.messages.opening import EnvelopeReader, wrong_fields
 from distributary.engine.schemas import LOOKUPS, Schemas
 from distributary.errors import BadInput, SchemaBroken, SourceMissing
 from distributary.fleet.workflow.plan import ROUTE_ROWS, RouteLoad
@@ -95,7 +95,7 @@ def bronze_routes(config: Pipeline, store: Store) -> list[str]:
     table = Table(source.path, store).open()
     if table is None:
         raise SourceMissing(source=source.path, what="Delta table. Check source.path, or write to it first.")
-    column = config.envelope.route
+    column = config.envelope.columns[0]
     if config.envelope.format != "columns" or column not in table.partitioned_by:
         has = ", ".join(table.partitioned_by) or "nothing"
         raise BadInput(
@@ -121,7 +121,10 @@ def registry_routes(config: Pipeline) -> list[str]:
 
 
 def _envelope_subjects(config: Pipeline, registry: Registry, subjects: Sequence[str]) -> set[str]:
-    """The subject that the pipeline names; where it names none, those whose newest schema has an envelope's fields."""
+    """The subject that the pipeline names; where it names none, those whose newest schema has an envelope's fields.
+    None where there are no envelopes."""
+    if config.envelope.format == "none":
+        return set()
     if config.envelope_subject is not None or config.envelope.format != "protobuf":
         return {config.envelope_subject or ""}
     schemas = Schemas(registry)

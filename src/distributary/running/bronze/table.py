@@ -49,7 +49,7 @@ def schema_of(config: Pipeline) -> pa.Schema:
     """Bronze's columns, as this pipeline writes them."""
     envelope, source = config.envelope, config.source
     headers = isinstance(source, KafkaSource) and source.headers
-    return bronze_schema((envelope.route, envelope.schema_id, envelope.payload), headers=headers)
+    return bronze_schema(envelope.columns, headers=headers)
 
 
 def open_bronze(config: Pipeline, store: Store) -> Snapshot | None:

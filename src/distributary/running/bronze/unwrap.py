@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from distributary.engine.apart import Apart, limited
 from distributary.engine.messages.chunks import Cut, one_array
-from distributary.engine.messages.demux import EnvelopeReader, rejected_envelopes, row_origin, split_values
+from distributary.engine.messages.demux import rejected_envelopes, row_origin, split_values
 from distributary.engine.messages.killers import find_envelope_killers
+from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.workers import in_worker
 from distributary.errors import Reason
 from distributary.sources.bronze_rows import routed, tombstones, unrouted
@@ -69,7 +70,7 @@ class _Rows(Cut):
             no = pc.invert(named)
             about = origin.filter(no).append_column("envelope_schema_id", wrapped_id.filter(no))
             value = pc.fill_null(payload.filter(no), b"")
-            self.bad(rejected_envelopes(about, value, Reason.NO_ROUTE, "the envelope names no route", "payload"))
+            self.bad(rejected_envelopes(about, value, Reason.NO_ROUTE, reader.no_route, "payload"))
             route, wrapped_id, payload = route.filter(named), wrapped_id.filter(named), payload.filter(named)
             origin = origin.filter(named)
         if len(route):
@@ -95,7 +96,7 @@ def unwrap_task(
         for batch in batches:
             window = pa.Table.from_batches([batch])
             rows = _Rows(schema)
-            if careful and reader.format != "columns":
+            if careful and reader.opens:
                 values = one_array(window.column("value")).drop_null()
                 reader = replace(reader, killed=find_envelope_killers(values, reader, apart))
             with limited(reader.read_sec):

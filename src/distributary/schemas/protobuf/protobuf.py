@@ -121,6 +121,13 @@ def decoder_for(
         BadIndex: the path or name leads to no message, or to a map entry.
         SchemaBroken: the descriptors do not link, or the message is too large for a table.
     """
+    return MessageDecoder(
+        descriptor_of(schema, message, raw_nested_indexes=raw_nested_indexes), null_out_of_range=null_out_of_range
+    )
+
+
+def descriptor_of(schema: CompiledSchema, message: str, *, raw_nested_indexes: bool = False) -> Descriptor:
+    """A message as the schema declares it, from a pool of its own. Arguments and errors: as of `decoder_for`."""
     files = FileDescriptorSet.FromString(schema.descriptor_set).file
     root, pool = files[-1], DescriptorPool()
     name = _name_at(list(root.message_type), root.package, message, raw_nested_indexes)
@@ -134,7 +141,7 @@ def decoder_for(
         raise SchemaBroken(what=f"id {schema.id}", detail=str(error)) from error
     if descriptor.GetOptions().map_entry:
         raise BadIndex(f"{message} of schema {schema.id} is a map entry, not a message")
-    return MessageDecoder(descriptor, null_out_of_range=null_out_of_range)
+    return descriptor
 
 
 def _name_at(messages: list[DescriptorProto], scope: str, path: str, raw: bool) -> str:

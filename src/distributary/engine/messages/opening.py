@@ -1,0 +1,124 @@
+"""What a task needs to open a source value, and how: the fields of an envelope, or what a message says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyarrow as pa
+
+from distributary.engine.messages.routing import MessageRouter, RecordRouter, Routed, wrong_route
+from distributary.schemas.protobuf.official_decoder import Rejected
+from distributary.schemas.protobuf.parts import column_at
+from distributary.schemas.protobuf.protobuf import BadIndex, Split, decoder_for
+from distributary.schemas.registry.compile import CompiledSchema
+from distributary.shares import Share
+from distributary.state.journal import Refusals
+
+
+@dataclass(frozen=True)
+class EnvelopeReader:
+    """How a task reads envelopes: plain values and descriptors, so that it ships to any task.
+
+    `schemas`: envelope schemas by id (framed) or under 0 (bare). `refused`: envelope ids that the registry does not
+    have or that do not compile, and why. `bronze`: the rows come from bronze, which also keeps rows without a route.
+    `route`: the column, or the field by its path; `by_record`, `by_message`: what else says the route. With format none
+    the message is the payload, and `schemas` are those of messages.
+    """
+
+    format: Literal["protobuf", "columns", "none"]
+    framed: bool
+    route: str
+    schema_id: str
+    payload: str
+    message: str | None = None
+    schemas: Mapping[int, CompiledSchema] = field(default_factory=dict)
+    refused: Refusals = field(default_factory=dict)
+    payload_framed: bool = True
+    payload_message: str = "0"
+    legacy_varints: bool = False
+    topic: str | None = None
+    share: Share | None = None
+    bronze: bool = False
+    max_route_length: int = 4_096
+    killed: Mapping[str, str] = field(default_factory=dict)
+    """Source values, by `fingerprint`, that end the process which opens them, and how."""
+    read_sec: float = 300
+    """CPU time that a window may take."""
+    needs_key: bool = False
+    by_record: RecordRouter | None = None
+    by_message: MessageRouter | None = None
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        return self.route, self.schema_id, self.payload
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The way to the route in an envelope."""
+        return tuple(self.route.split("."))
+
+    @property
+    def no_route(self) -> str:
+        """In words why a record has no route."""
+        what = "envelope" if self.format != "none" and self.by_record is None else "record"
+        return f"the {what} names no route"
+
+    @property
+    def opens(self) -> bool:
+        """Is anything of a source value read before its payload's header?"""
+        return self.format == "protobuf" or self.by_message is not None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was read of some values. `positions`: of those that can be read (None: all); `rejected`: the others.
+    `route`: None where the record says it; `payload`: None where it is the whole value."""
+
+    route: pa.Array | None
+    schema_id: pa.Array
+    payload: pa.Array | None
+    positions: pa.Array | None
+    rejected: list[Rejected]
+
+
+def reading(reader: EnvelopeReader, schema_id: int, message: str) -> Callable[[pa.BinaryArray], Found]:
+    """What opens the values that one schema wrote. Raises BadIndex, SchemaBroken: none of them can be opened."""
+    schema = reader.schemas[schema_id]
+    if reader.by_message is not None:
+        routes = reader.by_message.of(schema, message)
+        return lambda bodies: _of_message(routes(bodies))
+    decoder = decoder_for(schema, message)
+    if (wrong := wrong_fields(decoder.columns, reader)) is not None:
+        raise BadIndex(f"the envelope {decoder.full_name} {wrong}")
+    return lambda bodies: _of_envelope(decoder.decode(bodies), reader)
+
+
+def _of_message(found: Routed) -> Found:
+    return Found(found.route, pa.nulls(len(found.route), pa.int32()), None, found.positions, found.rejected)
+
+
+def _of_envelope(split: Split, reader: EnvelopeReader) -> Found:
+    rows = split.rows
+    route = None if reader.by_record else column_at(rows, reader.path).cast(pa.string())
+    payload = rows.column(reader.payload).cast(pa.binary())
+    return Found(route, _schema_ids(rows, reader), payload, split.positions, list(split.rejected))
+
+
+def wrong_fields(columns: pa.Schema, reader: EnvelopeReader) -> str | None:
+    """Why envelopes of this schema cannot be read, whatever they hold; None where they can."""
+    if reader.by_record is None and (wrong := wrong_route(columns, reader.path)) is not None:
+        return wrong
+    if reader.payload not in columns.names:
+        return f"has no field {reader.payload!r}"
+    if columns.field(reader.payload).type not in (pa.binary(), pa.string()):
+        return f"has a field {reader.payload!r} that is not bytes"
+    return None
+
+
+def _schema_ids(rows: pa.RecordBatch, reader: EnvelopeReader) -> pa.Array:
+    """The envelope's own word for the payload's schema; null where it has none that could be an id."""
+    if reader.schema_id in rows.schema.names and pa.types.is_integer(rows.schema.field(reader.schema_id).type):
+        return rows.column(reader.schema_id).cast(pa.int32(), safe=False)
+    return pa.nulls(rows.num_rows, pa.int32())

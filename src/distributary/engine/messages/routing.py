@@ -1,0 +1,234 @@
+"""Where a record's route comes from, chosen once from the pipeline file. Routers are plain values and ship to tasks.
+
+Two kinds. A `RecordRouter` needs only what the source says of a record: its topic, its key, a header; or nothing. A
+`MessageRouter` reads the message, by the schema of its writer. Which of the message's parts becomes the row follows
+from the route again (`part`), so that a record needs to keep no more than its bytes and its route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.schemas.protobuf.official_decoder import Rejected
+from distributary.schemas.protobuf.parts import STEP, any_decoder, column_at, field_at, shallow_for
+from distributary.schemas.protobuf.protobuf import BadIndex, Split, descriptor_of
+from distributary.schemas.registry.compile import CompiledSchema
+
+KEY = "key"
+"""The column of records' keys, where a router needs them."""
+
+
+class RecordRouter(Protocol):
+    """Finds the route before anything of the record is read."""
+
+    def of(self, origin: pa.Table) -> pa.Array:
+        """The route (string) of each record; null for none. `origin`: `ORIGIN_FIELDS`, and `KEY` where there is one."""
+        ...
+
+
+class MessageRouter(Protocol):
+    """Finds the route in a message."""
+
+    def of(self, schema: CompiledSchema, message: str) -> Callable[[pa.BinaryArray], Routed]:
+        """What finds the routes of one writer's messages. Raises BadIndex, SchemaBroken: none of them can have one."""
+        ...
+
+    def part(self, message: pa.StringArray, route: pa.StringArray) -> pa.StringArray:
+        """What the row is: the message (by its header), or a part of it (`schemas.protobuf.parts`)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Routed:
+    """Routes (string; null for none) of the messages that can be read, their positions, ascending (None: all), and the
+    others."""
+
+    route: pa.StringArray
+    positions: pa.Int64Array | None
+    rejected: list[Rejected]
+
+
+# -- by the record --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One route for all."""
+
+    route: str
+
+    def of(self, origin: pa.Table) -> pa.Array:
+        return pa.repeat(self.route, origin.num_rows)
+
+
+@dataclass(frozen=True)
+class Topic:
+    def of(self, origin: pa.Table) -> pa.Array:
+        return _one(origin.column("topic"))
+
+
+@dataclass(frozen=True)
+class Key:
+    """The record's key, where it is text."""
+
+    def of(self, origin: pa.Table) -> pa.Array:
+        return texts(_one(origin.column(KEY)))
+
+
+@dataclass(frozen=True)
+class Header:
+    """The last header of a name, where it is text."""
+
+    name: str
+
+    def of(self, origin: pa.Table) -> pa.Array:
+        headers = _one(origin.column("headers"))
+        each = pc.list_flatten(headers)
+        at = np.full(len(headers), -1, np.int64)
+        named = np.flatnonzero(pc.fill_null(pc.equal(pc.struct_field(each, "key"), self.name), False))
+        at[np.asarray(pc.list_parent_indices(headers))[named]] = named
+        return texts(pc.struct_field(each, "value").take(pa.array(at, mask=at < 0)))
+
+
+def texts(values: pa.Array) -> pa.StringArray:
+    """Bytes as text; null for what is not UTF-8."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([_text(value) for value in values.to_pylist()], pa.string())
+
+
+def _text(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+# -- by the message -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MessageType:
+    """The full name of the message that the record's header names: several types in one topic."""
+
+    raw_nested_indexes: bool = False
+
+    def of(self, schema: CompiledSchema, message: str) -> Callable[[pa.BinaryArray], Routed]:
+        descriptor = descriptor_of(schema, message, raw_nested_indexes=self.raw_nested_indexes)
+        return lambda bodies: Routed(pa.repeat(descriptor.full_name, len(bodies)), None, [])
+
+    def part(self, message: pa.StringArray, route: pa.StringArray) -> pa.StringArray:
+        return message
+
+
+@dataclass(frozen=True)
+class FieldOf:
+    """A field, at a path: text, a whole number, a truth value, or an enum by its name."""
+
+    path: tuple[str, ...]
+    raw_nested_indexes: bool = False
+
+    def of(self, schema: CompiledSchema, message: str) -> Callable[[pa.BinaryArray], Routed]:
+        *steps, leaf = self.path
+        decoder = shallow_for(schema, message, tuple(steps), leaf, raw_nested_indexes=self.raw_nested_indexes).decoder
+        if (wrong := wrong_route(decoder.columns, self.path)) is not None:
+            raise BadIndex(f"the message {decoder.full_name} {wrong}")
+
+        def read(bodies: pa.BinaryArray) -> Routed:
+            split = decoder.decode(bodies)
+            return _routed(split, column_at(split.rows, self.path).cast(pa.string()))
+
+        return read
+
+    def part(self, message: pa.StringArray, route: pa.StringArray) -> pa.StringArray:
+        return message
+
+
+@dataclass(frozen=True)
+class OneofMember:
+    """The member of a oneof that is set. The row is what it holds."""
+
+    path: tuple[str, ...]
+    raw_nested_indexes: bool = False
+
+    def of(self, schema: CompiledSchema, message: str) -> Callable[[pa.BinaryArray], Routed]:
+        *steps, _ = self.path
+        around = shallow_for(schema, message, tuple(steps), raw_nested_indexes=self.raw_nested_indexes)
+        members = around.members(self.path)
+
+        def read(bodies: pa.BinaryArray) -> Routed:
+            split = around.decoder.decode(bodies)
+            route = pa.nulls(split.rows.num_rows, pa.string())
+            for name in members:
+                there = pc.is_valid(column_at(split.rows, [*steps, name]))
+                route = pc.if_else(there, name, route)
+            return _routed(split, route)
+
+        return read
+
+    def part(self, message: pa.StringArray, route: pa.StringArray) -> pa.StringArray:
+        before = STEP + "".join(f"{step}." for step in self.path[:-1])
+        return pc.binary_join_element_wise(message, before, route, "")
+
+
+@dataclass(frozen=True)
+class AnyType:
+    """The type of an Any, by its full name. The row is its value."""
+
+    path: tuple[str, ...]
+    raw_nested_indexes: bool = False
+
+    def of(self, schema: CompiledSchema, message: str) -> Callable[[pa.BinaryArray], Routed]:
+        *steps, leaf = self.path
+        around = shallow_for(schema, message, tuple(steps), raw_nested_indexes=self.raw_nested_indexes)
+        if around.type_at(self.path) != pa.binary():
+            raise BadIndex(f"the field {leaf!r} of {around.decoder.full_name} is no google.protobuf.Any")
+
+        def read(bodies: pa.BinaryArray) -> Routed:
+            split = around.decoder.decode(bodies)
+            # What stands before the last slash is where the type is described, which nothing asks.
+            url = _type_urls(column_at(split.rows, self.path))
+            return _routed(split, pc.replace_substring_regex(url, r"(?s)^.*/", ""))
+
+        return read
+
+    def part(self, message: pa.StringArray, route: pa.StringArray) -> pa.StringArray:
+        return pc.binary_join_element_wise(message, f"{STEP}{'.'.join(self.path)}{STEP}", route, "")
+
+
+def _type_urls(found: pa.BinaryArray) -> pa.StringArray:
+    """The types of serialised Anys; null for one that cannot be read."""
+    named = any_decoder().decode(found.fill_null(b""))
+    if named.positions is None:
+        return named.rows.column("type_url")
+    back = np.full(len(found), -1, np.int64)
+    back[np.asarray(named.positions)] = np.arange(named.rows.num_rows)
+    return named.rows.column("type_url").take(pa.array(back, mask=back < 0))
+
+
+def _routed(split: Split, route: pa.Array) -> Routed:
+    return Routed(_one(route), split.positions, list(split.rejected))
+
+
+def wrong_route(columns: pa.Schema, path: tuple[str, ...]) -> str | None:
+    """Why the column at a path can be no route; None where it can."""
+    name = ".".join(path)
+    try:
+        kind = field_at(columns, path).type
+    except KeyError:
+        return f"has no field {name!r}; it has: {', '.join(columns.names)}"
+    if pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return None
+    return f"has a field {name!r} that is neither text nor a whole number"
+
+
+def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    found = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found

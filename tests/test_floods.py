@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from distributary.audit.dry_run import Plan
 from distributary.audit.plan import plan
+from distributary.audit.plan_report import Plan
 from distributary.errors import Reason
 from tests.scenarios import Scenario, message
 from tests.shop import Shop, change, mysql_table

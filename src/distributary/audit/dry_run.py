@@ -14,16 +14,17 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from distributary.audit.plan_report import Plan, TablePlan, add_counts
 from distributary.config import Pipeline
 from distributary.engine.apart import limited
+from distributary.engine.first_batch import Example, is_unreadable, unreadable
 from distributary.engine.messages.batch_chunks import BatchChunks
 from distributary.engine.messages.chunks import read_records, read_rejected
 from distributary.engine.messages.decode import decode, incoming_schemas
@@ -42,74 +43,11 @@ from distributary.scratch import Scratch
 from distributary.state.checkpoint import stream_id
 from distributary.state.ledger import Ledger
 from distributary.tables.engines import why_spark
-from distributary.tables.spark_engine import spark_schema
 from distributary.tables.store import Store, local_path
 from distributary.tables.table import Table
 
 COPY_ATTEMPTS = 3
 """A run that is at work replaces files of its checkpoint while they are copied."""
-
-
-@dataclass
-class TablePlan:
-    """What a run would do to one table. Columns by path, types as Spark SQL spells them.
-
-    `new`: the run would make it. `new_columns`: path -> type; for a new table all of its columns. `type_changes`:
-    path -> [type now, type then]. `parked`: why the table would not be written; its rows would be quarantined.
-    """
-
-    route: str
-    table: str
-    new: bool
-    engine: str = "task"
-    why_spark: str | None = None
-    rows_in: int = 0
-    rows_written: int = 0
-    rows_quarantined: int = 0
-    schema_ids: dict[int, int] = field(default_factory=dict)
-    reasons: dict[str, int] = field(default_factory=dict)
-    new_columns: dict[str, str] = field(default_factory=dict)
-    type_changes: dict[str, list[str]] = field(default_factory=dict)
-    parked: str | None = None
-
-    def add_changes(self, before: pa.Schema | None, after: pa.Schema | None) -> None:
-        """What would become of the table's columns. None: there is no table."""
-        for path, old, new in _changes(before or pa.schema([]), after or pa.schema([]), ""):
-            if old is None:
-                self.new_columns[path] = new
-            else:
-                self.type_changes[path] = [old, new]
-
-
-@dataclass
-class Plan:
-    """What a run would do now. Rows of `rows_in` would be either written or quarantined; tombstones are neither.
-
-    `after_batch`: the newest finished batch, None where nothing was read yet. `unknown_schema_ids`: id -> rows.
-    `reasons`: of all rows that would be quarantined, also of those without a route. `files`: change files that wait;
-    of `files_again` of them events are in the quarantine already, and how many of those come in is not planned.
-    `stops`: the limit of the quarantine at which the run would end after these batches, leaving the rest.
-    `notes`: what else is to be known.
-    """
-
-    pipeline: str
-    source: str
-    after_batch: int | None = None
-    batches: int = 0
-    rows_in: int = 0
-    rows_written: int = 0
-    rows_quarantined: int = 0
-    tombstones: int = 0
-    tables: list[TablePlan] = field(default_factory=list)
-    unknown_schema_ids: dict[int, int] = field(default_factory=dict)
-    reasons: dict[str, int] = field(default_factory=dict)
-    files: int | None = None
-    files_again: int = 0
-    stops: str | None = None
-    notes: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class _Stopped(Exception):
@@ -151,6 +89,7 @@ class DryRun:
         self._fits: dict[str, _Fit] = {}
         self._bad_batches = 0
         self._failure: BaseException | None = None
+        self._example: Example | None = None
 
     def go(self) -> None:
         try:
@@ -210,10 +149,17 @@ class DryRun:
             self._fits = {}
             special = {route: self._special(route, found, compiled, orders) for route, found in writers.items()}
             taken, bad = self._count(chunks, replace(orders, special=special), compiled)
+        self._check_first(taken)
         self._bad_batches = self._bad_batches + 1 if bad else 0
         self.plan.stops = self.config.quarantine.passed(taken, bad, self._bad_batches)
         if self.plan.stops is not None:
             raise _Stopped
+
+    def _check_first(self, taken: int) -> None:
+        """Raises FirstBatchUnreadable where a run would."""
+        is_first = not self.ledger.finished and self.config.share is None and self.plan.batches == 1
+        if is_first and self._example is not None and is_unreadable(taken, self.plan.reasons):
+            raise unreadable(self.config, taken, self._example)
 
     # -- one table -----------------------------------------------------------------------------------------
 
@@ -264,6 +210,7 @@ class DryRun:
             if found.outcome is None:
                 rows, bad = rows + sum(found.nameless.values()), bad + sum(found.nameless.values())
                 self._add_nameless(found.nameless)
+                self._example = self._example or found.example
             else:
                 rows += found.outcome.rows_in
                 bad += 0 if found.outcome.state == "failed" else sum(found.outcome.reasons.values())
@@ -300,29 +247,6 @@ class DryRun:
         found.rows_quarantined += sum(outcome.reasons.values())
         add_counts(found.reasons, outcome.reasons)
         add_counts(found.schema_ids, outcome.schema_ids)
-
-
-def add_counts(into: dict[Any, int], counts: Mapping[Any, int]) -> None:
-    for key, count in counts.items():
-        into[key] = into.get(key, 0) + count
-
-
-def _changes(before: Sequence[pa.Field], after: Sequence[pa.Field], path: str) -> Iterator[tuple[str, str | None, str]]:
-    """(column path, type before or None, type after) of what differs."""
-    known = {f.name.lower(): f.type for f in before}
-    for new in after:
-        name = f"{path}{new.name}"
-        old = known.get(new.name.lower())
-        if old is None:
-            yield name, None, _type(new.type)
-        elif pa.types.is_struct(old) and pa.types.is_struct(new.type):
-            yield from _changes(list(old), list(new.type), f"{name}.")
-        elif old != new.type:
-            yield name, _type(old), _type(new.type)
-
-
-def _type(kind: pa.DataType) -> str:
-    return str(spark_schema(pa.schema([pa.field("c", kind)]))[0].dataType.simpleString())
 
 
 @contextmanager
@@ -365,12 +289,13 @@ def _copy_by_hadoop(source: str, target: Path, spark: SparkSession) -> None:
 class _Counted:
     """What a task says of one chunk: the outcome of its route, or for rows without one their number by reason.
 
-    `unknown`: rows by what was said of a schema id that the registry does not have.
+    `unknown`: rows by what was said of a schema id that the registry does not have. `example`: a row without a route.
     """
 
     outcome: Outcome | None
     nameless: Mapping[str, int]
     unknown: Mapping[str, int]
+    example: Example | None = None
 
 
 def _count_task(
@@ -379,7 +304,8 @@ def _count_task(
     for chunk in chunk_rows(batches):
         if chunk["kind"] == "bad":
             rows = read_rejected(chunk["blob"])
-            yield said(_Counted(None, Counter(rows.column("reason").to_pylist()), _unknown([rows])))
+            reasons = Counter(rows.column("reason").to_pylist())
+            yield said(_Counted(None, reasons, _unknown([rows]), _example(rows)))
         elif chunk["kind"] == "rows":
             records = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
             for piece in cut_pieces(records, schemas, raw_nested_indexes=orders.raw_nested_indexes):
@@ -387,6 +313,10 @@ def _count_task(
                     decoded = decode(chunk["route"], piece, orders, schemas)
                 outcome, bad = deliver_route(chunk["route"], decoded, orders)
                 yield said(_Counted(outcome, {}, _unknown(bad)))
+
+
+def _example(rows: pa.RecordBatch) -> Example:
+    return Example(**rows.slice(0, 1).select(["reason", "detail", "level", "value"]).to_pylist()[0])
 
 
 def _unknown(rejected: Sequence[pa.Table | pa.RecordBatch]) -> Mapping[str, int]:

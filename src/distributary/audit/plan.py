@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from distributary.audit.dry_run import DryRun, add_counts
-from distributary.audit.dry_run import Plan as Plan
-from distributary.audit.dry_run import TablePlan as TablePlan
+from distributary.audit.dry_run import DryRun
+from distributary.audit.plan_report import Plan as Plan
+from distributary.audit.plan_report import TablePlan as TablePlan
+from distributary.audit.plan_report import add_counts
 from distributary.config import DatastreamSource, KafkaSource, Pipeline
 from distributary.engine.changes.planned import plan_files, strays_left
 from distributary.errors import Reason

@@ -141,6 +141,10 @@ def run(
     cluster: ClusterOption = None,
     hop: HopOption = None,
     conf: Conf = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Quarantine a first batch of which no record can be read, and go on."),
+    ] = False,
     supervised: Supervised = False,
     as_json: Json = False,
 ) -> Exit:
@@ -149,6 +153,9 @@ def run(
     It goes on until it is stopped or, with --once, until it has taken all that is there. Ctrl-C or SIGTERM ends it
     once the batch being written is done; a second one, or trigger.stop_within, ends it at once, and the next run
     finishes that batch.
+
+    A pipeline's first batch of which no record can be read as the file says is taken for a mistake in the file: the
+    run ends with exit code 2 and says what the records look like. Later such records are quarantined.
 
     Exit code 1 when tables are parked or a quarantine limit stopped it; 130 after Ctrl-C, or where a batch was left
     unfinished; SIGTERM is a normal end.
@@ -175,7 +182,7 @@ def run(
             show(report)
             notifier.batch({"parked": report.parked, "recovered": report.recovered})
 
-        report = run_pipeline(config, hops=hops, once=once, progress=progress, handle=stopper.attach)
+        report = run_pipeline(config, hops=hops, once=once, progress=progress, handle=stopper.attach, force=force)
     say_run(report) if as_json else say(summary(report, str(file)))
     return stopper.exit_code(Exit.ATTENTION if report.parked else Exit.OK)
 

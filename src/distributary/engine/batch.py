@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame
 
 from distributary.config import Pipeline
+from distributary.engine.first_batch import Example, is_unreadable, unreadable
 from distributary.engine.messages.attempt import Delivered
 from distributary.engine.messages.orders import Outcome
 from distributary.engine.replay import ReplayReport
@@ -24,6 +25,7 @@ from distributary.errors import QuarantineLimit, Reason
 from distributary.state.ledger import Entry, Ledger, is_resting, quarantine_files, rests_until
 from distributary.tables.durable import bring_to_disk
 from distributary.tables.faults import writing
+from distributary.tables.files import read_file
 from distributary.tables.quarantine import commit_quarantine
 from distributary.tables.store import Store
 
@@ -76,8 +78,10 @@ class Returns(Protocol):
 class BatchWriter:
     """Takes a stream's batches, each to its end, exactly once."""
 
-    def __init__(self, config: Pipeline, delivery: Delivery, ledger: Ledger) -> None:
+    def __init__(self, config: Pipeline, delivery: Delivery, ledger: Ledger, *, force: bool = False) -> None:
+        """`force`: take a first batch also where no record of it can be read."""
         self.config = config
+        self.force = force
         self.delivery = delivery
         self.ledger = ledger
         self.bad_batches = 0
@@ -88,7 +92,8 @@ class BatchWriter:
     def take(self, rows: DataFrame, stream: str, batch: int) -> BatchReport:
         """Write one batch; nothing more than to complete it when it was finished before (only its offsets were not).
 
-        Raises Outage when nothing was advanced, QuarantineLimit when the batch is finished but the stream must stop.
+        Raises Outage when nothing was advanced, QuarantineLimit when the batch is finished but the stream must stop,
+        FirstBatchUnreadable where the pipeline has taken no batch yet, and nothing of this one can be read.
         """
         with writing(self.config.state_root):
             if self.ledger.is_finished(stream, batch):
@@ -100,6 +105,7 @@ class BatchWriter:
             delivered = self.delivery.write(rows, stream, batch, self._parked())
             entries = self._entries(stream, batch, delivered)
             report = self._report(stream, batch, entries, delivered, started)
+            self._check_first(report, delivered)
             details = self._details(delivered, report)
             self._bring_to_disk()
             self.ledger.record(stream, batch, entries, details)
@@ -107,6 +113,18 @@ class BatchWriter:
             self._bring_to_disk()
         self._check_limits(report, entries)
         return report
+
+    def _check_first(self, report: BatchReport, delivered: Delivered) -> None:
+        """Raises FirstBatchUnreadable. A share goes on where another stream ended, so it has no first batch."""
+        is_first = not self.ledger.finished and self.config.share is None
+        if self.force or not is_first or not is_unreadable(report.rows_in, report.reasons):
+            return
+        uri, store = self.delivery.quarantine, self.delivery.store
+        names = ["reason", "detail", "level", "value"]
+        row = next(read_file(uri, delivered.quarantine[0].path, names, store)).slice(0, 1).to_pylist()[0]
+        for file in delivered.quarantine:
+            store.delete(uri, file.path)
+        raise unreadable(self.config, report.rows_in, Example(**row))
 
     def _bring_to_disk(self) -> None:
         """A power cut leaves no decision without its rows, and no offsets of Spark's without the decision."""

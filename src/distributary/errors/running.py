@@ -33,6 +33,17 @@ class StreamTakenOver(NeedsAttention):
     )
 
 
+class FirstBatchUnreadable(BadInput):
+    """The first batch of a pipeline holds nothing that the file's `envelope` and `payload` describe."""
+
+    condition = "FIRST_BATCH_UNREADABLE"
+    template = (
+        "pipeline {pipeline}: none of the first {rows} records can be read as the pipeline file says. {reason}: "
+        "{cause} ({detail}). A {what} looks like {looks}. {remedy} Nothing was written. To see more of "
+        "them: distributary inspect FILE. To set them aside and go on: distributary run FILE --force"
+    )
+
+
 class ShareInvalid(BadInput):
     condition = "SHARE_INVALID"
     template = "{what}: {detail}"

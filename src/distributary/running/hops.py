@@ -41,7 +41,15 @@ class Part(Protocol):
 class TwoHop:
     """One run of both hops, or of one of them, in this process."""
 
-    def __init__(self, config: Pipeline, spark: SparkSession, progress: Progress, hops: Collection[int] = BOTH) -> None:
+    def __init__(
+        self,
+        config: Pipeline,
+        spark: SparkSession,
+        progress: Progress,
+        hops: Collection[int] = BOTH,
+        *,
+        force: bool = False,
+    ) -> None:
         told = threading.Lock()
 
         def tell(report: BatchReport) -> None:
@@ -51,7 +59,7 @@ class TwoHop:
         self.config = config
         self.ledger = Ledger(config.state_root, config.pipeline, Store.of(config.tables))
         self.first = Ingest(config, spark, tell) if 1 in hops else None
-        self.second = Run(config, spark, tell) if 2 in hops else None
+        self.second = Run(config, spark, tell, force=force) if 2 in hops else None
         self._stopping = threading.Event()
 
     @property
@@ -111,8 +119,10 @@ def run(
     once: bool = False,
     progress: Progress = lambda _: None,
     handle: Callable[[TwoHop | Run], None] = lambda _: None,
+    force: bool = False,
 ) -> RunReport:
-    """Run a pipeline of any layout. Of two hops, each has a lock of its own: they may run in two processes.
+    """Run a pipeline of any layout. Of two hops, each has a lock of its own: they may run in two processes. `force`:
+    take a first batch also where no record of it can be read.
 
     Raises BadInput (layout declarative), AlreadyRunning, CleanUnfinished, CheckpointLost, and what a
     run of one stream raises.
@@ -121,13 +131,13 @@ def run(
         # Never by itself as another layout: that would write every row again.
         raise BadInput(detail=f"pipeline {config.pipeline} has layout declarative: distributary pipeline run FILE")
     if config.layout != "two_hop":
-        return run_stream(config, once=once, progress=progress, handle=handle)
+        return run_stream(config, once=once, progress=progress, handle=handle, force=force)
     store = Store.of(config.tables)
     with ExitStack() as held:
         if 1 in hops:
             held.enter_context(at_work(config, store, HOP_1))
         if 2 in hops:
             held.enter_context(at_work(config, store))
-        running = TwoHop(config, session_of(config), progress, hops)
+        running = TwoHop(config, session_of(config), progress, hops, force=force)
         handle(running)
         return running.go(once)

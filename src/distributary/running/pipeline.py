@@ -179,8 +179,10 @@ class _Stopped(Exception):
 class Run:
     """One run of one pipeline in this process."""
 
-    def __init__(self, config: Pipeline, spark: SparkSession, progress: Progress) -> None:
+    def __init__(self, config: Pipeline, spark: SparkSession, progress: Progress, *, force: bool = False) -> None:
+        """`force`: take a first batch also where no record of it can be read."""
         self.config = config
+        self.force = force
         self.spark = spark
         self.progress = progress
         self.store = Store.of(config.tables)
@@ -210,7 +212,7 @@ class Run:
         self.identity = SourceIdentity(self.config, self.store)
         fanout.was_read = self._check_source
         fanout.will_write = self.provenance.check
-        self.writer = BatchWriter(self.config, fanout, self.ledger)
+        self.writer = BatchWriter(self.config, fanout, self.ledger, force=self.force)
         self.replay = Replay(self.config, self.ledger, fanout)
 
     def _files(self, batch: int) -> BatchFiles | None:
@@ -379,15 +381,16 @@ def run(
     once: bool = False,
     progress: Progress = lambda _: None,
     handle: Callable[[Run], None] = lambda _: None,
+    force: bool = False,
 ) -> RunReport:
-    """Run a pipeline; `handle` gets the Run before it starts, to stop it from a signal handler.
+    """Run a pipeline; `handle` gets the Run before it starts, to stop it from a signal handler. `force`: as of Run.
 
     Raises AlreadyRunning, CleanUnfinished, CheckpointLost, ShapeInvalid, SourceDataLost, QuarantineLimit,
-    and any EnvironmentFault.
+    FirstBatchUnreadable, and any EnvironmentFault.
     """
     check_shapes(config.tables)
     with at_work(config, Store.of(config.tables)):
         spark = session_of(config)
-        running = Run(config, spark, progress)
+        running = Run(config, spark, progress, force=force)
         handle(running)
         return running.go(once)

@@ -1,0 +1,71 @@
+"""A pipeline's first batch, of which nothing fits what the pipeline file says: a mistake in the file, not in the data.
+
+Only the first one: later on such records are set aside as ever, for no producer may stop a stream that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from distributary.config import Pipeline
+from distributary.errors import FirstBatchUnreadable, Reason
+from distributary.schemas.looks import Looks, looks
+
+STRUCTURAL = frozenset(
+    {
+        Reason.BAD_MAGIC,
+        Reason.TOO_SHORT,
+        Reason.BAD_INDEX,
+        Reason.CORRUPT_ENVELOPE,
+        Reason.NO_ROUTE,
+        Reason.NO_SCHEMA_ID,
+    }
+)
+"""What a wrong word in the pipeline file makes of every record."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One of the records. `level`: what `value` is, the whole `envelope` or its `payload`."""
+
+    reason: str
+    detail: str
+    level: str
+    value: bytes
+
+
+def is_unreadable(rows_in: int, reasons: Mapping[str, int]) -> bool:
+    """Do all rows of a batch fail for one structural reason?"""
+    return rows_in > 0 and len(reasons) == 1 and set(reasons) <= STRUCTURAL and sum(reasons.values()) == rows_in
+
+
+def unreadable(config: Pipeline, rows_in: int, example: Example) -> FirstBatchUnreadable:
+    """The error that says what the records are, what the file says, and what to change."""
+    found = looks(example.value)
+    what = "record" if example.level == "envelope" else "payload"
+    return FirstBatchUnreadable(
+        pipeline=config.pipeline,
+        rows=rows_in,
+        reason=example.reason,
+        cause=Reason(example.reason).cause,
+        detail=example.detail,
+        what=what,
+        looks=found.words,
+        remedy=_remedy(config, example, found),
+    )
+
+
+def _remedy(config: Pipeline, example: Example, found: Looks) -> str:
+    """The lines of the pipeline file to change, where the record shows them."""
+    topic = getattr(config.source, "topic", None)
+    subject = f"{topic}-value" if isinstance(topic, str) else "<subject>"
+    framed, bare = config.envelope.framing == "confluent", found.kind == "protobuf"
+    if example.level == "envelope" and framed and bare:
+        return f"If they are protobuf without a header: envelope: {{framing: none, subject: {subject}}}"
+    if example.level == "envelope" and not framed and found.kind == "framed":
+        return "They have a header: envelope: {framing: confluent}"
+    header = example.reason in (Reason.BAD_MAGIC, Reason.TOO_SHORT)
+    if example.level == "payload" and header and config.payload.framing == "confluent":
+        return "If payloads have no header and the envelope gives the schema id: payload: {framing: none}"
+    return Reason(example.reason).remedy

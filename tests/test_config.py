@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -15,8 +16,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distributary.changes.casts import NAMED
 from distributary.config import DeltaSource, KafkaSource, Pipeline, load, text_files
-from distributary.config.quantities import seconds, size_bytes
+from distributary.config.quantities import COLUMN_TYPES, seconds, size_bytes
 from distributary.errors import ConfigError, ConfigFileMissing, DistributaryError, Exit, NotYet, SecretMissing
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "docs" / "examples"
@@ -288,6 +290,19 @@ def test_a_wrong_type_says_what_is_allowed(tmp_path: Path, changes: dict[str, An
         ({"source__starting_offsets": {"events": {"a": 1}}}, "source.starting_offsets", "allowed: 'earliest'"),
         ({"source__starting_offsets": {"events": {0: -3}}}, "source.starting_offsets", "allowed: 'earliest'"),
         ({"source__starting_offsets": {"other": {0: 3}}}, "source.starting_offsets", "names 'other'"),
+        ({"source__bootstrap_servers": "broker"}, "source.bootstrap_servers", "allowed: host:port"),
+        ({"source__bootstrap_servers": "a:9092,b:x"}, "source.bootstrap_servers", "allowed: host:port"),
+        ({"source__bootstrap_servers": "a:65536"}, "source.bootstrap_servers", "allowed: host:port"),
+        ({"source__bootstrap_servers": "$BROKER"}, "source.bootstrap_servers", "write ${env:BROKER}"),
+        ({"source__topic": "no topic!"}, "source.topic", "allowed: topic names"),
+        ({"registry__url": "localhost:8081"}, "registry.url", "like http://registry:8081"),
+        ({"registry__url": "http://"}, "registry.url", "like http://registry:8081"),
+        ({"registry__url": "http://a,ftp://b"}, "registry.url", "like http://registry:8081"),
+        ({"tables__root": "~/lake"}, "tables.root", "~ is not replaced"),
+        ({"tables__root": "${HOME}/lake"}, "tables.root", "write ${env:HOME} as the whole value"),
+        ({"tables__root": "s3a://"}, "tables.root", "names no bucket"),
+        ({"tables__root": "s3://bucket/lake"}, "tables.root", "write s3a://"),
+        ({"state": "s3://bucket/state"}, "state", "write s3a://"),
         ({"source__topic": None}, "source.topic", "exactly one of topic and topic_pattern"),
         ({"source__topic_pattern": "e.*"}, "source.topic", "exactly one of topic and topic_pattern"),
         ({"source__max_offsets_per_batch": 0}, "source.max_offsets_per_batch", "greater than or equal to 1; this is 0"),
@@ -305,7 +320,11 @@ def test_a_wrong_type_says_what_is_allowed(tmp_path: Path, changes: dict[str, An
         ({"registry": {}}, "registry.url", "exactly one of url (a server) and path"),
         ({"registry__url": "http://h"}, "registry.url", "exactly one of url (a server) and path"),
         ({"registry__username": "u"}, "registry.password", "go together"),
-        ({"registry": {"url": "h", "username": "u", "password": "p", "token": "t"}}, "registry.token", "not both"),
+        (
+            {"registry": {"url": "http://h", "username": "u", "password": "p", "token": "t"}},
+            "registry.token",
+            "not both",
+        ),
         ({"registry__key_file": "k.pem"}, "registry.cert_file", "key_file needs cert_file"),
         ({"tables__origin": "yes"}, "tables.origin", "allowed: true or false"),
         ({"source__on_data_loss": False}, "source.on_data_loss", "false is not allowed"),
@@ -684,5 +703,43 @@ def test_folders_of_this_machine_count_from_its_root(tmp_path: Path, monkeypatch
     assert (found.tables.root, found.state_root) == (f"{tmp_path}/lake", f"{tmp_path}/state")
     assert found.checkpoint_path == f"{tmp_path.parent}/cp"
     assert load_document(tmp_path, layout="two_hop", bronze={"path": "b"}).bronze_path == f"{tmp_path}/b"
-    for address in ("s3://bucket/lake", "gs://b", "dbfs:/lake", "/lake", "file:/lake"):
+    for address in ("s3a://bucket/lake", "gs://b", "dbfs:/lake", "/lake", "file:/lake"):
         assert load_document(tmp_path, tables__root=address).tables.root == address
+
+
+def test_s3_has_a_connector_where_spark_is_told_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = "s3://bucket/lake"
+    conf = {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
+    assert load_document(tmp_path, tables__root=root, spark={"conf": conf}).tables.root == root
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.0")
+    assert load_document(tmp_path, tables__root=root).tables.root == root
+
+
+def test_an_address_may_be_a_reference_on_a_machine_without_its_value(tmp_path: Path) -> None:
+    file = tmp_path / "games.yaml"
+    file.write_text(
+        'pipeline: games\nsource: {type: kafka, bootstrap_servers: "${env:NO_BROKER}", topic: events}\n'
+        'registry: {url: "${env:NO_REGISTRY}"}\ntables: {root: "${env:NO_LAKE}"}\n'
+    )
+    found = load(file, secrets=False)
+    assert found.registry is not None and found.registry.url == "${env:NO_REGISTRY}"
+    assert found.tables.root.endswith("${env:NO_LAKE}")
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"), [({"flag": "boolean"}, "shop.orders.born"), ({"*.flag": "bool"}, "boolean")]
+)
+def test_columns_of_change_files_have_a_route_and_a_known_type(
+    tmp_path: Path, columns: dict[str, str], says: str
+) -> None:
+    file = tmp_path / "shop.yaml"
+    source = {"type": "datastream", "path": "/f", "columns": columns}
+    file.write_text(json.dumps({"pipeline": "shop", "source": source, "tables": {"root": "/lake"}}))
+    with pytest.raises(ConfigError) as raised:
+        load(file)
+    assert raised.value.parameters["key"].startswith("source.columns")
+    assert says in raised.value.parameters["detail"]
+
+
+def test_the_types_that_a_file_may_ask_for_are_those_that_readers_know() -> None:
+    assert set(COLUMN_TYPES) == set(NAMED)

@@ -148,7 +148,7 @@ def test_failures_and_a_growing_backlog_are_told() -> None:
 def test_secrets_are_named_and_never_written(tmp_path: Path) -> None:
     file = tmp_path / "games.yaml"
     file.write_text(
-        "pipeline: games\nsource: {type: kafka, bootstrap_servers: b, topic: t}\n"
+        "pipeline: games\nsource: {type: kafka, bootstrap_servers: b:9092, topic: t}\n"
         'registry: {url: "${env:REGISTRY}", username: u, password: "${databricks:prod/registry}"}\n'
         "tables: {root: /t}\ndatabricks: {node_type: m, secrets: {REGISTRY: prod/registry_url}}\n"
     )

@@ -38,7 +38,9 @@ DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 NAMED = {
     "string": pa.string(),
     "long": pa.int64(),
+    "bigint": pa.int64(),
     "integer": pa.int32(),
+    "int": pa.int32(),
     "double": pa.float64(),
     "float": pa.float32(),
     "boolean": pa.bool_(),

@@ -6,8 +6,9 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from distributary.config.addresses import Folder
 from distributary.config.base import Model, fault
-from distributary.config.quantities import CommitTime, Folder, Option, Size, Text
+from distributary.config.quantities import CommitTime, Option, Size, Text
 
 
 class Bronze(Model):

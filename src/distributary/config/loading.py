@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr, ValidationError
 
+from distributary.config.addresses import is_relative
 from distributary.config.document import read_document
 from distributary.config.pipeline import Pipeline
 from distributary.config.problems import problems_of
-from distributary.config.quantities import is_relative
 from distributary.config.secrets import leaves, looks_secret, resolve
 from distributary.errors import ConfigError
 from distributary.redaction import hide

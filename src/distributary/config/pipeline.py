@@ -9,13 +9,23 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from distributary.config.addresses import Folder
 from distributary.config.base import Model, fault
 from distributary.config.databricks import Databricks
 from distributary.config.declarative import Declarative
+from distributary.config.environment import environment
 from distributary.config.layouts import Bronze, Wide
 from distributary.config.operating import Grant, Notices
-from distributary.config.quantities import Duration, Folder, Option, Text
-from distributary.config.reading import DatastreamSource, Envelope, KafkaSource, Payload, RegistryConfig, Source
+from distributary.config.quantities import Duration, Option, Text
+from distributary.config.reading import (
+    DatastreamSource,
+    DeltaSource,
+    Envelope,
+    KafkaSource,
+    Payload,
+    RegistryConfig,
+    Source,
+)
 from distributary.config.secrets import KeyPath, literal_secrets, looks_secret
 from distributary.config.state_folder import StateFolder
 from distributary.config.writing import Maintenance, Quarantine, RouteOverride, Tables
@@ -143,6 +153,7 @@ class Pipeline(Model):
     @model_validator(mode="after")
     def _check(self) -> Self:
         self._check_changes()
+        self._check_stores()
         self._check_declarative()
         self._check_layout()
         if isinstance(self.source, DatastreamSource):
@@ -193,6 +204,21 @@ class Pipeline(Model):
             for key in RouteOverride.CHANGE_KEYS:
                 if _is_given(own, key):
                     raise fault(f"tables.routes.{route}.{key}", "allowed with source.type datastream only")
+
+    def _check_stores(self) -> None:
+        """Spark has a connector for `s3://` on some platforms only; `s3a://` is the one that anybody can add."""
+        there = any("fs.s3." in key for key in self.spark.conf) or "databricks" in self.model_fields_set
+        if there or "DATABRICKS_RUNTIME_VERSION" in environment():
+            return
+        source = self.source.path if isinstance(self.source, DeltaSource) else None
+        places = {
+            "source.path": source, "tables.root": self.tables.root, "state": self.state,
+            "checkpoint": self.checkpoint, "bronze.path": self.bronze.path,
+        }  # fmt: skip
+        for key, place in places.items():
+            if place is not None and place.startswith("s3://"):
+                detail = "write s3a://, or name the connector of s3:// as spark.conf's spark.hadoop.fs.s3.impl"
+                raise fault(key, f"Spark has no connector for s3:// here: {detail}")
 
     def _check_declarative(self) -> None:
         if self.layout != "declarative":

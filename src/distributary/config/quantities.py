@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from datetime import UTC, datetime
@@ -10,7 +9,6 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-_HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 _SECONDS = {"ms": 0.001, "millisecond": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0} | {
     "minute": 60.0,
@@ -23,6 +21,15 @@ _BYTES = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _DURATIONS = "allowed: a duration like '10 seconds', '1 minute' or '500 ms', or a number of seconds"
 _SIZES = "allowed: a size like '64 MB' or '1 GB' (powers of 1024), or a number of bytes"
 _TIMES = "allowed: a time like '2026-03-01T12:00:00Z', or a date (UTC where no offset is given)"
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""As Kafka has them (org.apache.kafka.common.internals.Topic)."""
+_REFERENCE = re.compile(r"\$\{\w+:[^{}]+\}")
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+COLUMN_TYPES = (
+    "string", "long", "bigint", "integer", "int", "double", "float", "boolean", "date", "timestamp", "timestamp_ntz",
+    "binary",
+)  # fmt: skip
+"""Types that a pipeline file may ask for, `decimal(p,s)` besides."""
 _OFFSETS = "allowed: 'earliest', 'latest', or topic to partition to offset, as in {events: {0: 1500, 1: -2}}"
 
 
@@ -91,6 +98,9 @@ def _topics(value: object) -> object:
     names = [value] if isinstance(value, str) else value
     if names is not None and not (isinstance(names, list) and names and all(n and isinstance(n, str) for n in names)):
         raise ValueError("allowed: a topic name, or a list of topic names")
+    for name in names or ():
+        if not _TOPIC.fullmatch(name) and not _REFERENCE.fullmatch(name):
+            raise ValueError("allowed: topic names of a-z, A-Z, 0-9, '.', '_' and '-', at most 249 characters")
     return value
 
 
@@ -103,6 +113,13 @@ def _offsets(value: object) -> object:
     if not all(str(p).isdecimal() and type(offset) is int and offset >= -2 for p, offset in pairs):
         raise ValueError(_OFFSETS)
     return {str(topic): {int(p): offset for p, offset in parts.items()} for topic, parts in value.items()}
+
+
+def _column_type(name: str) -> str:
+    found = _DECIMAL.fullmatch(name.strip())
+    if name.strip() in COLUMN_TYPES or (found and 0 < int(found[1]) <= 38 and int(found[2]) <= int(found[1])):
+        return name
+    raise ValueError(f"allowed: {', '.join(COLUMN_TYPES)}, decimal(p,s)")
 
 
 def _written_as(name: str, *schemas: dict[str, object]) -> WithJsonSchema:
@@ -125,20 +142,9 @@ def _commit_time(text: str) -> str:
     return text
 
 
-def absolute(path: str) -> str:
-    """A folder on this machine from its root: Spark, its workers and delta-rs may each have another working folder."""
-    return os.path.abspath(path) if is_relative(path) else path
-
-
-def is_relative(path: str) -> bool:
-    """Does it name a folder of this machine, from the working folder?"""
-    return not path.startswith("/") and _HAS_SCHEME.match(path) is None
-
-
 # These validators run before the type check and leave nothing to it, so that a mistake gives one message.
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
-Folder: TypeAlias = Annotated[Text, AfterValidator(absolute)]
-"""An address of a store, or a folder of this machine, given from its root or from the working folder."""
+ColumnType: TypeAlias = Annotated[Text, AfterValidator(_column_type)]
 CommitTime: TypeAlias = Annotated[Text, AfterValidator(_commit_time)]
 """As Delta's `startingTimestamp` takes it."""
 Option: TypeAlias = Annotated[

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from distributary.config.addresses import Brokers, Place, Url
 from distributary.config.base import Model, fault
-from distributary.config.quantities import CommitTime, Duration, Offsets, Option, Size, Text, Time, Topics
+from distributary.config.quantities import ColumnType, CommitTime, Duration, Offsets, Option, Size, Text, Time, Topics
 from distributary.config.routing import RouteFrom
 
 
@@ -20,11 +21,11 @@ class KafkaSecurity(Model):
     )
     username: Text | None = Field(default=None, description="The SASL user.")
     password: SecretStr | None = Field(default=None, description="The SASL password.")
-    ca_file: Text | None = Field(
+    ca_file: Place | None = Field(
         default=None, description="PEM file of the authority that signed the brokers' certificates."
     )
-    cert_file: Text | None = Field(default=None, description="PEM file of the client's certificate.")
-    key_file: Text | None = Field(default=None, description="PEM file of the client's private key (PKCS#8).")
+    cert_file: Place | None = Field(default=None, description="PEM file of the client's certificate.")
+    key_file: Place | None = Field(default=None, description="PEM file of the client's private key (PKCS#8).")
     key_password: SecretStr | None = Field(default=None, description="The password of key_file.")
 
     @model_validator(mode="after")
@@ -44,7 +45,7 @@ class KafkaSecurity(Model):
 
 class KafkaSource(Model):
     type: Literal["kafka"] = Field(description="A Kafka topic (or several).")
-    bootstrap_servers: Text = Field(description="Brokers to begin with: `host:port`, several separated by commas.")
+    bootstrap_servers: Brokers = Field(description="Brokers to begin with: `host:port`, several separated by commas.")
     topic: Topics = Field(default=None, description="The topic, or a list of topics. Either topic or topic_pattern.")
     topic_pattern: Text | None = Field(
         default=None, description="A Java regular expression; every topic whose name it matches is read."
@@ -100,7 +101,7 @@ class KafkaSource(Model):
 
 class DeltaSource(Model):
     type: Literal["delta"] = Field(description="A Delta table.")
-    path: Text = Field(description="The table's path.")
+    path: Place = Field(description="The table's path.")
     value: Text = Field(
         default="value", description="The binary column of envelopes, where envelope.format is protobuf."
     )
@@ -133,7 +134,7 @@ class DatastreamSource(Model):
     type: Literal["datastream"] = Field(
         description="Files of change events, as Google Datastream writes them. See docs/datastream.md."
     )
-    path: Text = Field(
+    path: Place = Field(
         description="Where the files are: a folder, `gs://bucket/prefix` or `s3a://bucket/prefix`. Folders of new "
         "tables and late files in old folders are found while it runs."
     )
@@ -163,7 +164,7 @@ class DatastreamSource(Model):
         description="The most bytes of one file that is packed (gzip, avro's codecs, Parquet) once it is unpacked. A "
         "larger one is set aside, lest a small file fill the machine.",
     )
-    columns: dict[str, Text] = Field(
+    columns: dict[str, ColumnType] = Field(
         default={},
         description="Columns that get another type than their file says, by route and column or for all routes: "
         "`{shop.orders.born: date, '*.flag': boolean}`.",
@@ -176,7 +177,7 @@ class DatastreamSource(Model):
         description="How binary columns that a source writes as text are written (MySQL: hex), where `columns` asks "
         "for binary.",
     )
-    json_numbers: Text = Field(
+    json_numbers: ColumnType = Field(
         default="string",
         description="Type of JSON numbers with a fraction, where no `.schema` file says better; `string` loses none.",
     )
@@ -205,6 +206,13 @@ class DatastreamSource(Model):
         "`tables.storage_options`.",
     )
 
+    @field_validator("columns")
+    @classmethod
+    def _of_a_route(cls, columns: dict[str, str]) -> dict[str, str]:
+        if wrong := next((name for name in columns if "." not in name.strip(".")), None):
+            raise ValueError(f"allowed: route and column, as shop.orders.born or '*.flag', not {wrong!r}")
+        return columns
+
 
 Source: TypeAlias = Annotated[KafkaSource | DeltaSource | DatastreamSource, Field(discriminator="type")]
 
@@ -213,21 +221,21 @@ SchemaId: TypeAlias = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 class RegistryConfig(Model):
-    url: Text | None = Field(
+    url: Url | None = Field(
         default=None, description="Address of a registry with Confluent's REST API. Either url or path."
     )
-    path: Text | None = Field(default=None, description="Folder of the embedded registry: plain files, no server.")
+    path: Place | None = Field(default=None, description="Folder of the embedded registry: plain files, no server.")
     username: Text | None = Field(default=None, description="User for basic authentication.")
     password: SecretStr | None = Field(default=None, description="Password for basic authentication.")
     token: SecretStr | None = Field(default=None, description="Bearer token, in place of username and password.")
-    ca_file: Text | None = Field(
+    ca_file: Place | None = Field(
         default=None, description="PEM file of the authority that signed the server's certificate."
     )
-    cert_file: Text | None = Field(default=None, description="PEM file of the client's certificate.")
-    key_file: Text | None = Field(default=None, description="PEM file of the client's private key.")
+    cert_file: Place | None = Field(default=None, description="PEM file of the client's certificate.")
+    key_file: Place | None = Field(default=None, description="PEM file of the client's private key.")
     timeout_sec: float = Field(default=10.0, gt=0, description="How long one request may take, in seconds.")
     attempts: int = Field(default=5, ge=1, description="How often a request is tried before the batch fails.")
-    cache: Text | None = Field(
+    cache: Place | None = Field(
         default=None,
         description="Folder of the disk cache: schema ids in it need no registry, also while it is down. Default: "
         "`<state>/schemas` where the state is on this machine.",
@@ -287,7 +295,7 @@ class Envelope(Model):
     subject: Text | None = Field(
         default=None, description="Registry subject of a bare envelope's schema. For one Kafka topic: `<topic>-value`."
     )
-    proto: Text | None = Field(
+    proto: Place | None = Field(
         default=None, description="A .proto file with the envelope's schema, in place of subject."
     )
     message: Text | None = Field(

@@ -6,8 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
 
+from distributary.config.addresses import Folder
 from distributary.config.base import Model, fault
-from distributary.config.quantities import Duration, Folder, Option, Size, Text, Time
+from distributary.config.quantities import Duration, Option, Size, Text, Time
 from distributary.config.shaping import Expectation, SelectList
 from distributary.names import check_pattern, check_template
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from distributary.backoff import Backoff
 from distributary.config import StateFolder
-from distributary.config.quantities import absolute
+from distributary.config.addresses import absolute
 from distributary.redaction import redacted
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Policy

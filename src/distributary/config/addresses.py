@@ -1,0 +1,79 @@
+"""Addresses in a pipeline file: folders and tables, brokers, a registry's URL. What can't be one is refused here, where
+the file and the line are known, and not by a client minutes later."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, TypeAlias
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator
+
+from distributary.config.quantities import Text
+
+_HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_REFERENCE = re.compile(r"\$\{\w+:[^{}]+\}")
+"""As it stands where secrets are not resolved, for a machine that will not run the file."""
+_SHELL = re.compile(r"\$\{?(\w+)")
+_BROKER = re.compile(r"(?:[A-Z_]+://)?(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d+)")
+
+
+def _expanded_by_nobody(text: str) -> str:
+    """Raises ValueError for what a shell would replace, and nobody here does."""
+    if text.startswith("~"):
+        raise ValueError("allowed: a path from the root, or from the working directory; ~ is not replaced")
+    if (found := _SHELL.search(text)) is not None and not _REFERENCE.fullmatch(text):
+        raise ValueError(f"a shell's ${found[1]} is not replaced here; write ${{env:{found[1]}}} as the whole value")
+    return text
+
+
+def _place(text: str) -> str:
+    _expanded_by_nobody(text)
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme not in ("file", "hdfs") and not rest.strip("/"):
+        raise ValueError(f"allowed: {scheme}://bucket/prefix; this names no bucket")
+    return text
+
+
+def _url(text: str) -> str:
+    """One URL, or several that are tried in turn."""
+    _expanded_by_nobody(text)
+    for one in text.split(","):
+        try:
+            parts = urlsplit(one.strip())
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        except ValueError:
+            good = False
+        if not good and not _REFERENCE.fullmatch(text):
+            raise ValueError("allowed: an address like http://registry:8081 or https://registry.example.org")
+    return text
+
+
+def _brokers(text: str) -> str:
+    _expanded_by_nobody(text)
+    if _REFERENCE.fullmatch(text):
+        return text
+    for one in text.split(","):
+        found = _BROKER.fullmatch(one.strip())
+        if found is None or not 0 < int(found[1]) < 65536:
+            raise ValueError("allowed: host:port, several separated by commas, as in broker-1:9092,broker-2:9092")
+    return text
+
+
+def absolute(path: str) -> str:
+    """A folder on this machine from its root: Spark, its workers and delta-rs may each have another working folder."""
+    return os.path.abspath(path) if is_relative(path) else path
+
+
+def is_relative(path: str) -> bool:
+    """Does it name a folder of this machine, from the working folder?"""
+    return not path.startswith("/") and _HAS_SCHEME.match(path) is None
+
+
+Place: TypeAlias = Annotated[Text, AfterValidator(_place)]
+"""An address of a store, or a path on this machine."""
+Folder: TypeAlias = Annotated[Place, AfterValidator(absolute)]
+"""As `Place`; a path on this machine is held from its root."""
+Url: TypeAlias = Annotated[Text, AfterValidator(_url)]
+Brokers: TypeAlias = Annotated[Text, AfterValidator(_brokers)]

@@ -79,6 +79,7 @@ def test_all_verbs_of_the_product_are_there() -> None:
     wanted = "check plan run status verify replay resync maintain demo simulate workflow pipeline grants views clean"
     below = (
         "quarantine",
+        "inspect",
         "simulate games",
         "simulate database",
         "simulate datastream",

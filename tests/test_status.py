@@ -19,6 +19,7 @@ from distributary.cli.entry import execute
 from distributary.config import KafkaSource
 from distributary.errors import Exit, StoreUnreadable
 from distributary.sources.kafka import Topic
+from distributary.sources.newest import newest_records
 from distributary.state.checkpoint import last_committed
 from distributary.state.lock import only_run
 from tests.lake import Lake
@@ -272,6 +273,9 @@ def test_a_real_topic_waits_with_all_its_records(lake: Path, kafka: Kafka) -> No
         producer.flush(10)
         made = Lake(lake, source=kafka.source(topic))
         assert source_lag(made.config, made.store).rows == 50
+        assert isinstance(made.config.source, KafkaSource)
+        newest = newest_records(made.config.source, made.config, 5)
+        assert sorted(newest.column("offset").to_pylist())[-2:] == [24, 24] and newest.num_rows == 5
         made.commit_offsets(0, {topic: {"0": 20, "1": 25}})
         assert source_lag(made.config, made.store).rows == 5
 

@@ -14,6 +14,7 @@ import typer
 
 from distributary import __version__
 from distributary.cli.grants import grants
+from distributary.cli.inspect import inspect
 from distributary.cli.options import GROUP, File, Json, Yes
 from distributary.cli.output import LogLines, say, say_batch, say_json, say_run, show
 from distributary.cli.output import watch as show_again
@@ -337,6 +338,7 @@ def load_file(file: Path) -> Pipeline:
 
 # -- verbs of other modules -----------------------------------------------------------------------------------------
 
+app.command("inspect")(inspect)
 app.command("quarantine")(quarantine)
 app.command("grants")(grants)
 app.command("maintain")(maintain)

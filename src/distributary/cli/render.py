@@ -14,6 +14,7 @@ from distributary.errors import Reason
 from distributary.names import shown
 
 if TYPE_CHECKING:
+    from distributary.audit.inspection import Inspected, Inspection, Message
     from distributary.audit.plan import Plan, TablePlan
     from distributary.audit.rejected import Group as Rejected
     from distributary.audit.rejected import Rejections, Sample
@@ -149,6 +150,56 @@ def replay_text(report: ReplayReport) -> RenderableType:
     ]
     lines += [f"{shown(route)}: not written: {shown(why, ERROR_CHARS)}" for route, why in sorted(report.failed.items())]
     return Text("\n".join(lines))
+
+
+# -- inspect -----------------------------------------------------------------------------------------------
+
+VALUE_CHARS = 60
+"""Of a field's value."""
+
+
+def inspection_text(found: Inspection) -> RenderableType:
+    """A paragraph for each record, then the lines that would fit."""
+    if not found.records:
+        return Text(f"pipeline {shown(found.pipeline)}: the source holds no record")
+    parts: list[RenderableType] = [Text(f"pipeline {shown(found.pipeline)}: the newest records, the last one last")]
+    for record in found.records:
+        parts += [Text(""), _inspected(record)]
+    if found.proposal:
+        parts += [Text(""), Text("none of them fits the pipeline file; one of these lines might:", style="bold")]
+        parts += [Text(f"  {shown(line, ERROR_CHARS)}") for line in found.proposal]
+    return Group(*parts)
+
+
+def _inspected(record: Inspected) -> RenderableType:
+    where = ", ".join(f"{name} {shown(_plain(value), VALUE_CHARS)}" for name, value in record.origin.items())
+    lines = _message_lines("record", record.record)
+    if record.payload is not None:
+        lines += _message_lines("payload", record.payload)
+    if record.reason is None and record.route is not None:
+        lines.append(f"route: {shown(record.route)}")
+    else:
+        lines.append(f"no row: {record.reason or ''} {shown(record.detail or '', ERROR_CHARS)}".rstrip())
+    return Group(
+        Text(where or "a row", style="bold"), *(Padding(Text(line), (0, 0, 0, 2), expand=False) for line in lines)
+    )
+
+
+def _message_lines(what: str, message: Message) -> list[str]:
+    lines = [f"{what}: {shown(message.looks, ERROR_CHARS)}"]
+    if message.schema_id is not None and message.kind is not None:
+        name = f", message {shown(message.message)}" if message.message else ""
+        lines.append(f"  schema id {message.schema_id}: {message.kind}{name}")
+    if message.problem is not None:
+        lines.append(f"  {shown(message.problem, ERROR_CHARS)}")
+    lines += [f"    {shown(n)} ({shown(kind)}) = {_plain(value)}" for n, (kind, value) in message.fields.items()]
+    return lines
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bytes):
+        return number_of(len(value), "byte")
+    return shown(repr(value) if isinstance(value, str) else value, VALUE_CHARS)
 
 
 # -- quarantine --------------------------------------------------------------------------------------------

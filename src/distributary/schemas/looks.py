@@ -46,12 +46,24 @@ def looks(value: bytes) -> Looks:
         return Looks("nothing", "no bytes at all")
     if value[0] == MAGIC and len(value) >= HEADER_BYTES:
         schema_id = int.from_bytes(value[1:HEADER_BYTES], "big", signed=True)
-        inner = looks(value[HEADER_BYTES:])
+        inner = _body(value[HEADER_BYTES:])
         words = f"the registry's header (magic byte 0, schema id {schema_id}), then {inner.words}"
         return Looks("framed", words, schema_id, inner)
     for start, (kind, words) in _STARTS.items():
         if value.startswith(start):
             return Looks(kind, words)
+    return _plain(value)
+
+
+def _body(value: bytes) -> Looks:
+    """What follows a header: of protobuf, the message's indexes first, which for the first message are one zero."""
+    if not value:
+        return Looks("nothing", "no bytes")
+    found = _protobuf(value[1:]) if value[0] == 0 else None
+    return found or _plain(value)
+
+
+def _plain(value: bytes) -> Looks:
     head = value[:_LONGEST]
     return _json(head) or _protobuf(head) or _text(head) or _bytes(value)
 
@@ -93,7 +105,7 @@ def _protobuf(value: bytes) -> Looks | None:
         return None
     words = ", ".join(f"{number} ({_wire(kind, data)})" for number, kind, data in found[:SHOWN_FIELDS])
     more = f" and {len(found) - SHOWN_FIELDS} more" if len(found) > SHOWN_FIELDS else ""
-    return Looks("protobuf", f"a protobuf message without a header, with the fields {words}{more}")
+    return Looks("protobuf", f"a protobuf message with the fields {words}{more}")
 
 
 def _wire(kind: int, data: Any) -> str:

@@ -1,0 +1,236 @@
+"""Some records of a source taken apart, for a person: header, schema, message, fields, what the pipeline file makes of
+them, and the lines that would fit."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from distributary.config import DatastreamSource, Pipeline
+from distributary.engine.apart import Apart, Died
+from distributary.engine.messages.chunks import read_rejected
+from distributary.engine.messages.demux import demux
+from distributary.engine.messages.envelopes import Envelopes
+from distributary.engine.messages.opening import EnvelopeReader
+from distributary.engine.schemas import Schemas, schemas_of
+from distributary.errors import BadInput, SchemaNotFound
+from distributary.errors.border import contained
+from distributary.schemas.looks import looks
+from distributary.schemas.protobuf.framing import split_frames
+from distributary.schemas.protobuf.protobuf import decoder_for
+from distributary.schemas.registry.compile import CompiledSchema
+from distributary.sources.newest import ORIGIN, newest_records
+
+READ_SEC = 10.0
+"""CPU time that one record may take."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """Bytes by the schema that their header names. `fields`: name -> type and value, as far as they can be read."""
+
+    looks: str
+    schema_id: int | None = None
+    kind: str | None = None
+    message: str | None = None
+    fields: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """One record. `route`: the one that the pipeline file gives it; else `reason` and `detail`, why it has none."""
+
+    origin: Mapping[str, Any]
+    record: Message
+    payload: Message | None
+    route: str | None
+    reason: str | None
+    detail: str | None
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """`proposal`: lines of the pipeline file that would fit the records, where others than it has would."""
+
+    pipeline: str
+    source: str
+    records: tuple[Inspected, ...]
+    proposal: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Bytes as base64."""
+        plain: dict[str, Any] = _without_bytes(asdict(self))
+        return plain
+
+
+def inspect(config: Pipeline, count: int) -> Inspection:
+    """Take the newest `count` records apart. Starts no JVM; what a record does to its decoder stays with it.
+
+    Raises BadInput (change files), SourceDown, SourceMissing, RegistryDown, RegistryDenied.
+    """
+    source = config.source
+    if isinstance(source, DatastreamSource):
+        raise BadInput(detail="inspect shows messages; what change files hold, `distributary plan FILE` says")
+    rows = newest_records(source, config, count)
+    schemas = schemas_of(config, keep=False)
+    with Apart(READ_SEC) as apart:
+        verdicts = _verdicts(rows, config, schemas, apart)
+        name = "value" if "value" in rows.column_names else config.envelope.payload
+        values = [_bytes(value) for value in rows.column(name).to_pylist()]
+        records = [_message(value, schemas, apart) for value in values]
+        found = []
+        for n, (verdict, record) in enumerate(zip(verdicts, records, strict=True)):
+            inner = record.fields.get(config.envelope.payload)
+            nested = inner is not None and isinstance(inner[1], bytes) and config.envelope.format == "protobuf"
+            payload = _message(inner[1], schemas, apart) if inner is not None and nested else None
+            found.append(Inspected(_origin(rows, n), record, payload, **verdict))
+    return Inspection(config.pipeline, source.type, tuple(found), tuple(propose(config, found)))
+
+
+def _without_bytes(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dict):
+        return {key: _without_bytes(item) for key, item in value.items()}
+    return [_without_bytes(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _bytes(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _origin(rows: pa.Table, n: int) -> dict[str, Any]:
+    row = rows.select([name for name in ORIGIN.names if name in rows.schema.names]).slice(n, 1).to_pylist()[0]
+    return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in row.items() if v not in (None, [])}
+
+
+# -- what a record is ---------------------------------------------------------------------------------------
+
+
+def _message(value: bytes | None, schemas: Schemas, apart: Apart) -> Message:
+    if value is None:
+        return Message("a tombstone: no value")
+    found = looks(value)
+    if found.schema_id is None:
+        return Message(found.words)
+    try:
+        schema = schemas.registry.get(found.schema_id)
+    except SchemaNotFound as e:
+        return Message(found.words, found.schema_id, problem=str(e))
+    if schema.kind != "PROTOBUF":
+        return Message(found.words, found.schema_id, schema.kind)
+    compiled, refused = schemas.resolve([found.schema_id])
+    if found.schema_id in refused:
+        return Message(found.words, found.schema_id, schema.kind, problem=refused[found.schema_id][1])
+    (done,) = apart.each(_decoded, [(value, compiled[found.schema_id])])
+    known = Message(found.words, found.schema_id, schema.kind)
+    if isinstance(done, Died):
+        return replace(known, problem=f"it ended the process that read it: {done.how}")
+    if done.result is None:
+        return replace(known, problem=str(done.error))
+    message, fields, problem = done.result
+    return replace(known, message=message, fields=fields, problem=problem)
+
+
+def _decoded(item: tuple[bytes, CompiledSchema]) -> tuple[str | None, dict[str, tuple[str, Any]], str | None]:
+    value, compiled = item
+    frames = split_frames(pa.array([value], pa.binary()))
+    if (reason := frames.reason[0].as_py()) is not None:
+        return None, {}, str(reason)
+    try:
+        decoder = decoder_for(compiled, frames.index[0].as_py())
+        split = decoder.decode(frames.body)
+    except Exception as e:
+        return None, {}, contained(e)
+    kinds = {f.name: str(f.type) for f in decoder.columns}
+    if split.rejected:
+        return decoder.full_name, {name: (kind, None) for name, kind in kinds.items()}, split.rejected[0].detail
+    row = split.rows.to_pylist()[0]
+    return decoder.full_name, {name: (kinds[name], row[name]) for name in kinds}, None
+
+
+# -- what the pipeline file makes of it ------------------------------------------------------------------------
+
+
+def _verdicts(rows: pa.Table, config: Pipeline, schemas: Schemas, apart: Apart) -> list[dict[str, str | None]]:
+    """Route, or reason and detail, of each row; by the run's own code."""
+    envelopes = Envelopes(config, schemas)
+    batches = [rows.slice(n, 1) for n in range(rows.num_rows)]
+    reader = envelopes.begin()
+    while True:
+        found = apart.each(_cut, [(batch, reader) for batch in batches])
+        unknown = {n for one in found if not isinstance(one, Died) and one.result for n in one.result[1]}
+        if not unknown - reader.schemas.keys() - reader.refused.keys():
+            break
+        newly = envelopes.learn(unknown, {})
+        reader = replace(reader, schemas=envelopes.known(), refused={**reader.refused, **newly})
+    return [_verdict(one) for one in found]
+
+
+def _cut(item: tuple[pa.Table, EnvelopeReader]) -> tuple[dict[str, str | None], list[int]]:
+    row, reader = item
+    said: dict[str, str | None] = {"route": None, "reason": None, "detail": "a tombstone, which is counted only"}
+    unknown = []
+    for batch in demux(row.to_batches(), reader, 0):
+        for chunk in batch.to_pylist():
+            if chunk["kind"] == "rows":
+                said = {"route": chunk["route"], "reason": None, "detail": None}
+            elif chunk["kind"] == "unknown":
+                unknown.append(int(chunk["groups"]))
+            elif chunk["kind"] == "bad":
+                bad = read_rejected(chunk["blob"]).to_pylist()[0]
+                said = {"route": bad["route"], "reason": bad["reason"], "detail": bad["detail"]}
+    return said, unknown
+
+
+def _verdict(one: Any) -> dict[str, str | None]:
+    if isinstance(one, Died):
+        return {"route": None, "reason": "KILLED_READER", "detail": f"it ended the process that read it: {one.how}"}
+    if one.result is None:
+        return {"route": None, "reason": "DECODER_FAILED", "detail": str(one.error)}
+    said: dict[str, str | None] = one.result[0]
+    return said
+
+
+# -- what would fit ---------------------------------------------------------------------------------------------
+
+
+def propose(config: Pipeline, records: Sequence[Inspected]) -> list[str]:
+    """Lines that fit the records; none where the file's own do."""
+    if not records or any(one.route is not None and one.reason is None for one in records):
+        return []
+    first = next((one.record for one in records if one.record.fields), records[-1].record)
+    if first.fields:
+        return _for_message(first)
+    if first.schema_id is None and "protobuf message" in first.looks:
+        topic = getattr(config.source, "topic", None)
+        subject = f"{topic}-value" if isinstance(topic, str) else "SUBJECT"
+        return [f"envelope: {{framing: none, subject: {subject}}}  # protobuf without the registry's header"]
+    return []
+
+
+def _for_message(message: Message) -> list[str]:
+    """Of a message of the registry: an envelope where it has bytes and a text, else the message itself."""
+    kinds = {name: kind for name, (kind, _) in message.fields.items()}
+    texts = [name for name, kind in kinds.items() if kind == "string"]
+    blobs = [name for name, kind in kinds.items() if kind == "binary"]
+    ids = [name for name, kind in kinds.items() if kind == "int32" and "id" in name.lower()]
+    if blobs and texts:
+        schema_id = f", schema_id: {ids[0]}" if ids else ""
+        return [f"envelope: {{route: {_likely(texts)}{schema_id}, payload: {blobs[0]}}}"]
+    lines = ["envelope: none  # a table for each topic"]
+    if texts:
+        lines.append(f"envelope: {{format: none, route: {_likely(texts)}}}  # a table for each value of the field")
+    return [*lines, "envelope: {route: {from: message_type}}  # a table for each type of message"]
+
+
+def _likely(names: Sequence[str]) -> str:
+    """The field that most looks like a route."""
+    words = ("game", "route", "event_type", "event", "type", "kind", "name", "topic", "table")
+    return next((name for word in words for name in names if word in name.lower()), names[0])

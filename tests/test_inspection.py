@@ -1,0 +1,137 @@
+"""`inspect`: records of a source taken apart, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from distributary.audit.inspection import Inspection, inspect
+from distributary.cli.entry import execute
+from distributary.config import Pipeline, RegistryConfig
+from distributary.errors import BadInput, Exit, SourceMissing
+from distributary.schemas.protobuf.framing import frame
+from distributary.schemas.registry import open_registry
+from tests.scenarios import message
+
+ENVELOPE = 'syntax = "proto3"; message Wrapper { string game_name = 1; int32 schema_id = 2; bytes payload = 3; }'
+EVENT = 'syntax = "proto3"; package shop; message Bought { string event_type = 1; double price = 2; string note = 3; }'
+
+
+class Topic:
+    """A Delta table of records, and the pipeline over it."""
+
+    def __init__(self, root: Path, values: list[bytes | None], **keys: Any) -> None:
+        self.root = root
+        rows = {"value": pa.array(values, pa.binary()), "offset": pa.array(range(len(values)), pa.int64())}
+        write_deltalake(str(root / "source"), pa.table(rows))
+        self.document = {
+            "pipeline": "games",
+            "source": {"type": "delta", "path": str(root / "source")},
+            "registry": {"path": str(root / "registry")},
+            "tables": {"root": str(root / "lake")},
+            **keys,
+        }
+
+    def inspect(self, count: int = 5) -> Inspection:
+        return inspect(Pipeline.model_validate(self.document), count)
+
+
+@pytest.fixture
+def ids(tmp_path: Path) -> tuple[int, int]:
+    """The envelope's and the event's schema ids."""
+    registry = open_registry(RegistryConfig(path=str(tmp_path / "registry")))
+    return registry.register("events-value", ENVELOPE).schema.id, registry.register("bought", EVENT).schema.id
+
+
+def _wrapped(ids: tuple[int, int], route: str = "chess") -> bytes:
+    payload = frame(ids[1], message(EVENT, "shop.Bought", event_type="sale", price=2.5))
+    return frame(ids[0], message(ENVELOPE, "Wrapper", game_name=route, schema_id=ids[1], payload=payload))
+
+
+def test_an_envelope_and_its_payload_are_taken_apart_and_routed(tmp_path: Path, ids: tuple[int, int]) -> None:
+    (found,) = Topic(tmp_path, [_wrapped(ids)]).inspect().records
+    assert (found.route, found.reason) == ("chess", None)
+    assert (found.record.message, found.record.fields["game_name"]) == ("Wrapper", ("string", "chess"))
+    assert found.payload is not None
+    assert found.payload.message == "shop.Bought"
+    assert found.payload.fields["price"] == ("double", 2.5)
+    assert found.origin["offset"] == 0
+
+
+def test_the_newest_records_come_last_and_no_more_than_asked_for(tmp_path: Path, ids: tuple[int, int]) -> None:
+    found = Topic(tmp_path, [_wrapped(ids, f"game {n}") for n in range(9)]).inspect(3)
+    assert [one.route for one in found.records] == ["game 6", "game 7", "game 8"]
+    assert found.proposal == ()
+
+
+@pytest.mark.parametrize(
+    ("keys", "proposal"),
+    [
+        ({"envelope": {"route": "nope"}}, "envelope: {route: game_name, schema_id: schema_id, payload: payload}"),
+        ({"envelope": {"format": "none", "route": "nope"}}, "route: game_name"),
+    ],
+)
+def test_lines_are_proposed_where_the_file_fits_no_record(
+    tmp_path: Path, ids: tuple[int, int], keys: Mapping[str, Any], proposal: str
+) -> None:
+    found = Topic(tmp_path, [_wrapped(ids)], **keys).inspect()
+    assert found.records[0].reason == "CORRUPT_ENVELOPE"
+    assert any(proposal in line for line in found.proposal)
+
+
+def test_a_plain_message_is_proposed_as_the_payload(tmp_path: Path, ids: tuple[int, int]) -> None:
+    plain = frame(ids[1], message(EVENT, "shop.Bought", event_type="sale"))
+    found = Topic(tmp_path, [plain]).inspect()
+    assert any("format: none, route: event_type" in line for line in found.proposal)
+    assert any("envelope: none" in line for line in found.proposal)
+
+
+def test_the_proposed_lines_route_the_record(tmp_path: Path, ids: tuple[int, int]) -> None:
+    plain = frame(ids[1], message(EVENT, "shop.Bought", event_type="sale"))
+    topic = Topic(tmp_path, [plain])
+    topic.document["envelope"] = {"format": "none", "route": "event_type"}
+    (found,) = topic.inspect().records
+    assert (found.route, found.reason) == ("sale", None)
+
+
+def test_what_cannot_be_read_says_why(tmp_path: Path, ids: tuple[int, int]) -> None:
+    values = [b'{"game": "chess"}', frame(99, b"x"), None, frame(ids[0], b"\xff\xff"), b"\x0a\x05chess"]
+    json_text, unknown, tombstone, corrupt, bare = Topic(tmp_path, values).inspect().records
+    assert ("JSON" in json_text.record.looks, json_text.reason) == (True, "BAD_MAGIC")
+    assert unknown.record.problem is not None and unknown.reason == "UNKNOWN_SCHEMA_ID"
+    assert tombstone.route is None and tombstone.reason is None
+    assert corrupt.record.problem is not None and corrupt.reason == "CORRUPT_ENVELOPE"
+    assert "protobuf message" in bare.record.looks
+
+
+def test_an_empty_source_has_no_records_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
+    assert Topic(tmp_path, []).inspect().records == ()
+    gone = Topic(tmp_path / "other", [])
+    gone.document["source"] = {"type": "delta", "path": str(tmp_path / "nothing")}
+    with pytest.raises(SourceMissing):
+        gone.inspect()
+
+
+def test_change_files_are_for_plan(tmp_path: Path) -> None:
+    shop = {"pipeline": "shop", "source": {"type": "datastream", "path": "/f"}, "tables": {"root": "/lake"}}
+    with pytest.raises(BadInput):
+        inspect(Pipeline.model_validate(shop), 1)
+
+
+def test_the_command_prints_text_and_json(
+    tmp_path: Path, ids: tuple[int, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = Topic(tmp_path, [_wrapped(ids), b"\x1b[31m[/red]"])
+    file = tmp_path / "games.yaml"
+    file.write_text(json.dumps(topic.document))
+    assert execute(["inspect", str(file)]) == Exit.OK
+    shown = capsys.readouterr().out
+    assert "route: chess" in shown and "\x1b" not in shown
+    assert execute(["inspect", str(file), "--json"]) == Exit.OK
+    assert json.loads(capsys.readouterr().out)["records"][0]["payload"]["message"] == "shop.Bought"

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from bench.workload import TOPIC, Workload
 from distributary.schemas.protobuf.framing import split_frames
 from distributary.schemas.protobuf.protobuf import decoder_for
-from distributary.schemas.registry.compile import CompiledSchema
+from distributary.schemas.registry.compile import ProtobufSchema
 from distributary_simulate.games.schemas import column_name
 
 THREADS = 8
@@ -53,7 +53,7 @@ def decode_all(work: Workload, folder: Path, rows: int) -> None:
         pq.write_table(table.slice(number * half, half), folder / f"{number}.parquet")
 
 
-def decoded(payload: pa.Array, schema: CompiledSchema, game: str) -> pa.Table:
+def decoded(payload: pa.Array, schema: ProtobufSchema, game: str) -> pa.Table:
     """Framed payloads of one game -> `DECODED`."""
     split = decoder_for(schema, "0").decode(split_frames(payload).body)
     assert not split.rejected
@@ -89,13 +89,13 @@ def append(rows: DataFrame, uri: str, batch: int) -> None:
     writer.option("txnAppId", f"{TOPIC} {uri}").option("txnVersion", batch).save(uri)
 
 
-def decode_in_stream(rows: DataFrame, schema: CompiledSchema, game: str) -> DataFrame:
+def decode_in_stream(rows: DataFrame, schema: ProtobufSchema, game: str) -> DataFrame:
     """A game's bronze rows (`payload`) decoded in Python workers, as its own streaming query does."""
     ddl = EVENT_DDL.format(column_name(game, 1))
     return rows.select("payload").mapInArrow(partial(_decode_task, schema=schema), ddl)
 
 
-def _decode_task(batches: Iterator[pa.RecordBatch], schema: CompiledSchema) -> Iterator[pa.RecordBatch]:
+def _decode_task(batches: Iterator[pa.RecordBatch], schema: ProtobufSchema) -> Iterator[pa.RecordBatch]:
     decoder = decoder_for(schema, "0")
     for batch in batches:
         split = decoder.decode(split_frames(batch.column(0)).body)

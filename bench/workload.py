@@ -21,7 +21,7 @@ from distributary.engine.schemas import Schemas, registry_of
 from distributary.names import table_name
 from distributary.running.pipeline import RUN_CONF
 from distributary.schemas.registry import Registry, open_registry
-from distributary.schemas.registry.compile import CompiledSchema, compile_schema
+from distributary.schemas.registry.compile import ProtobufSchema, compile_schema
 from distributary.spark.session import build_session
 from distributary.state.ledger import Ledger
 from distributary.tables.store import Store
@@ -89,7 +89,7 @@ class Workload:
         table = self.games.envelopes_table(version, rows, start=start)
         write_delta(str(self.root / folder), table, rows_per_commit=max(1, min(100_000, -(-table.num_rows // CORES))))
 
-    def compiled(self, game: str, version: int = 1) -> CompiledSchema:
+    def compiled(self, game: str, version: int = 1) -> ProtobufSchema:
         """Descriptors of a game's event."""
         return compile_schema(self.games.register(version, [game])[game].schema, self.registry)
 

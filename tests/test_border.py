@@ -39,7 +39,7 @@ from distributary.engine.messages.wide import commit_wide
 from distributary.engine.messages.wide_attempt import WideAttempt
 from distributary.errors import FileBroken, Outage, Reason, StoreDown
 from distributary.errors.border import by_halves, contained, in_words
-from distributary.schemas.protobuf.protobuf import decoder_for
+from distributary.schemas.formats import decoder_for
 from distributary.schemas.registry.compile import compile_text
 from distributary.schemas.shape import Shape
 from distributary.tables.datafile import DataFile

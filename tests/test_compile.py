@@ -16,7 +16,7 @@ from grpc_tools import protoc
 
 from distributary.errors import RegistryDown, SchemaBroken, SchemaNotFound
 from distributary.schemas.registry import Reference, Registry, Schema, SchemaVersion
-from distributary.schemas.registry.compile import CompiledSchema, compile_schema, compile_text
+from distributary.schemas.registry.compile import ProtobufSchema, compile_schema, compile_text
 
 P3 = 'syntax = "proto3"; '
 
@@ -36,7 +36,7 @@ class Subjects:
         return SchemaVersion(subject, version, self.subjects[subject])
 
 
-def build(root: Schema, **subjects: Schema) -> tuple[CompiledSchema, Subjects]:
+def build(root: Schema, **subjects: Schema) -> tuple[ProtobufSchema, Subjects]:
     registry = Subjects(**subjects)
     return compile_schema(root, cast(Registry, registry)), registry
 
@@ -45,18 +45,18 @@ def schema(text: str, *references: tuple[str, str], id: int = 1) -> Schema:
     return Schema(id, "PROTOBUF", text, tuple(Reference(name, subject, 1) for name, subject in references))
 
 
-def files(compiled: CompiledSchema) -> list[str]:
+def files(compiled: ProtobufSchema) -> list[str]:
     return [file.name for file in FileDescriptorSet.FromString(compiled.descriptor_set).file]
 
 
-def linked(compiled: CompiledSchema) -> descriptor_pool.DescriptorPool:
+def linked(compiled: ProtobufSchema) -> descriptor_pool.DescriptorPool:
     pool = descriptor_pool.DescriptorPool()
     for file in FileDescriptorSet.FromString(compiled.descriptor_set).file:
         pool.Add(file)
     return pool
 
 
-def type_of(compiled: CompiledSchema, field: str) -> str:
+def type_of(compiled: ProtobufSchema, field: str) -> str:
     """Full name of the message type of a field of message A."""
     message = linked(compiled).FindMessageTypeByName("A").fields_by_name[field].message_type
     assert message is not None

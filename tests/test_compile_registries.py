@@ -17,13 +17,13 @@ from distributary.engine.schemas import Schemas
 from distributary.errors import ConfigError, SchemaBroken
 from distributary.schemas.registry import open_registry
 from distributary.schemas.registry.by_hand import check_texts
-from distributary.schemas.registry.compile import CompiledSchema, compile_text
+from distributary.schemas.registry.compile import ProtobufSchema, compile_text
 from distributary.schemas.registry.embedded import EmbeddedRegistry
 
 P3 = 'syntax = "proto3";\n'
 
 
-def message(compiled: CompiledSchema, name: str = "A") -> Descriptor:
+def message(compiled: ProtobufSchema, name: str = "A") -> Descriptor:
     pool = DescriptorPool()
     for file in FileDescriptorSet.FromString(compiled.descriptor_set).file:
         pool.Add(file)
@@ -231,7 +231,9 @@ def test_a_file_counts_in_place_of_a_text_that_does_not_compile(tmp_path: Path) 
     check_texts(config)
     compiled, refused = Schemas(open_registry(config)).resolve([schema_id, 99])
     assert list(refused) == [99]
-    assert message(compiled[schema_id], "Inner").fields_by_name["m"].message_type is not None
+    found = compiled[schema_id]
+    assert isinstance(found, ProtobufSchema)
+    assert message(found, "Inner").fields_by_name["m"].message_type is not None
     assert open_registry(config).latest("game").schema.text == fixed.read_text()
 
 

@@ -18,7 +18,7 @@ from distributary.declarative.replay import ids_there, replay
 from distributary.engine.messages.orders import ORIGIN
 from distributary.engine.schemas import Schemas
 from distributary.errors import Reason, SchemaNotFound, StoreUnreadable, TableCollision
-from distributary.schemas.protobuf.protobuf import decoder_for
+from distributary.schemas.formats import decoder_for
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.tables.snapshot import Owner
 from distributary.tables.store import Store

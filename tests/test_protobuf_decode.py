@@ -19,7 +19,7 @@ from distributary.errors import Reason
 from distributary.schemas.protobuf import ptars_decoder
 from distributary.schemas.protobuf.protobuf import BadIndex, MessageDecoder, Split, decoder_for
 from distributary.schemas.protobuf.ptars_decoder import LONG_BYTES
-from distributary.schemas.registry.compile import CompiledSchema, compile_text
+from distributary.schemas.registry.compile import ProtobufSchema, compile_text
 from distributary.schemas.registry.lenient import is_made_up
 
 P3 = 'syntax = "proto3";'
@@ -30,7 +30,7 @@ WELL_KNOWN = "".join(
 )
 
 
-def schema(body: str, syntax: str = P3) -> CompiledSchema:
+def schema(body: str, syntax: str = P3) -> ProtobufSchema:
     return compile_text(f"{syntax} {WELL_KNOWN} {body}")
 
 

@@ -29,7 +29,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from distributary.errors import SchemaBroken
 from distributary.schemas.protobuf.framing import split_frames
 from distributary.schemas.protobuf.protobuf import BadIndex, decoder_for
-from distributary.schemas.registry.compile import CompiledSchema
+from distributary.schemas.registry.compile import ProtobufSchema
 
 HELP = "payloads and frames against the official protobuf library"
 ROWS = 400
@@ -459,7 +459,7 @@ def check(seed: str, counts: Counts) -> None:
     files.file.add().CopyFrom(file)
     for one in files.file:
         pool.Add(one)
-    schema = CompiledSchema(rnd.randint(1, 10**6), "fuzz.proto", files.SerializeToString())
+    schema = ProtobufSchema(rnd.randint(1, 10**6), "fuzz.proto", files.SerializeToString())
     paths = [[n] for n in range(len(file.message_type))] + [[n, 0] for n in range(len(file.message_type))]
     there = [path for path in paths if message_at(file, ".".join(map(str, path)))]
     path = rnd.choice(there if rnd.random() < 0.97 else [*paths, [9]])
@@ -478,7 +478,7 @@ def check(seed: str, counts: Counts) -> None:
 def _compare(
     seed: str,
     records: list[bytes],
-    schema: CompiledSchema,
+    schema: ProtobufSchema,
     file: FileDescriptorProto,
     pool: DescriptorPool,
     counts: Counts,
@@ -509,7 +509,7 @@ def _compare_rows(
     seed: str,
     index: str,
     records: list[tuple[bytes, bytes]],
-    schema: CompiledSchema,
+    schema: ProtobufSchema,
     file: FileDescriptorProto,
     pool: DescriptorPool,
     counts: Counts,

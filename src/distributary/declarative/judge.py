@@ -21,7 +21,7 @@ from distributary.engine.messages.chunks import Cut, Writer, one_array
 from distributary.engine.messages.demux import split_payloads, split_values
 from distributary.errors import DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.errors.border import by_halves
-from distributary.schemas.protobuf.framing import frame_all
+from distributary.schemas.formats import FORMATS
 from distributary.tables.conform import conform
 from distributary.tables.quarantine import ORIGIN_FIELDS
 
@@ -159,7 +159,7 @@ class _Verdicts(Cut):
         if not self.known.reader.payload_framed or not len(payload):
             return payload
         schema_id, message = (records.column(n)[0].as_py() for n in ("schema_id", "message"))
-        return frame_all(schema_id, message, payload)
+        return FORMATS[self.known.reader.payload_format].frame_all(schema_id, message, payload)
 
     def _keep(self, at: pa.ChunkedArray, columns: dict[str, Any]) -> None:
         rows = len(at)

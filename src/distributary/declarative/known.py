@@ -31,7 +31,8 @@ from distributary.errors import (
     StoreUnreadable,
 )
 from distributary.errors.border import contained
-from distributary.schemas.protobuf.protobuf import BadIndex, MessageDecoder, decoder_for
+from distributary.schemas.decoding import BadIndex, Decoder
+from distributary.schemas.formats import decoder_for
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.schemas.shape import Shape
 from distributary.tables.engines import policy_of
@@ -61,14 +62,16 @@ class Route:
     schemas: Mapping[int, CompiledSchema]
     broken: Mapping[int, str] = field(default_factory=dict)
     before: pa.Schema | None = None
+    payload_format: str = "protobuf"
     raw_nested_indexes: bool = False
     null_out_of_range: bool = False
     shape: Shape = field(default_factory=Shape)
 
-    def decoder(self, writer: Writer) -> MessageDecoder:
+    def decoder(self, writer: Writer) -> Decoder:
         return decoder_for(
             self.schemas[writer[0]],
             writer[1],
+            format=self.payload_format,
             raw_nested_indexes=self.raw_nested_indexes,
             null_out_of_range=self.null_out_of_range,
         )
@@ -214,10 +217,10 @@ class _Discovery:
         broken = {i: detail for i, (_, detail) in refused.items()}
         incoming: dict[Writer, pa.Schema] = {}
         shape = Shape.of(self.config.tables, route)
-        raw = self.config.payload.raw_nested_indexes
+        form, raw = self.config.payload.format, self.config.payload.raw_nested_indexes
         for schema_id, message in sorted(known - {(i, m) for i, m in known if i in broken}):
             try:
-                decoder = decoder_for(compiled[schema_id], message, raw_nested_indexes=raw)
+                decoder = decoder_for(compiled[schema_id], message, format=form, raw_nested_indexes=raw)
             except BaseException as e:
                 why = contained(e)
                 broken[schema_id] = str(e) if isinstance(e, (BadIndex, SchemaBroken)) else why
@@ -235,7 +238,7 @@ class _Discovery:
             made = {slot.target for ways in slots.values() for slot in ways}
             columns = pa.schema([f for f in columns if f.name in made])
         null = self.config.payload.out_of_range == "null"
-        return Route(route, columns, slots, compiled, broken, before, raw, null, shape)
+        return Route(route, columns, slots, compiled, broken, before, form, raw, null, shape)
 
     def _check_bronze(self) -> None:
         """Raises TableCollision where bronze is another pipeline's."""

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from distributary.config import Pipeline, StateFolder
 from distributary.errors import Reason, SchemaBroken, SchemaNotFound
+from distributary.schemas.decoding import CompiledSchema
+from distributary.schemas.formats import compile_payload
 from distributary.schemas.registry import Registry, open_registry
-from distributary.schemas.registry.compile import CompiledSchema, compile_schema
 from distributary.schemas.registry.compiler import Compiler, Limits
 from distributary.state.journal import Refusals
 from distributary.tables.store import local_path
@@ -98,10 +99,8 @@ class Schemas:
             schema = self.registry.get(schema_id)
         except SchemaNotFound as e:
             return Reason.UNKNOWN_SCHEMA_ID, str(e)
-        if schema.kind != "PROTOBUF":
-            return Reason.BROKEN_SCHEMA, f"schema {schema_id} is {schema.kind}, not PROTOBUF"
         try:
-            return compile_schema(schema, self.registry, self.compiler)
+            return compile_payload(schema, self.registry, self.compiler)
         except SchemaBroken as e:
             return Reason.BROKEN_SCHEMA, str(e)
 

@@ -15,11 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from google.protobuf.descriptor import FieldDescriptor
 
 from distributary.audit.judge.likeness import Names, names_of
-from distributary.audit.judge.messages import differs
 from distributary.audit.judge.opening import UNREADABLE, Opener, Writer
+from distributary.audit.judge.said import Said, Simple
 from distributary.audit.judge.values import plain, spelled
 
 HELD = 100_000
@@ -27,10 +26,6 @@ HELD = 100_000
 READ_ROWS = 200_000
 """About the most records that are looked through, where not all are compared."""
 ORIGIN = "_origin"
-_WHOLE = {
-    FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64,
-    FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64,
-}  # fmt: skip
 
 Payloads = Counter[tuple[Writer, bytes]]
 """How often each payload was written, by its writer and its body."""
@@ -68,7 +63,7 @@ class Sample:
 
 @dataclass
 class _Wanted:
-    message: Any
+    said: Said
     rows: int
     found: int = 0
 
@@ -82,7 +77,7 @@ def missing(opener: Opener, payloads: Payloads, pieces: Iterable[pa.Table]) -> t
     for (writer, body), rows in payloads.items():
         if rows > 0:
             try:
-                by_writer.setdefault(writer, []).append(_Wanted(opener.message(writer, body), rows))
+                by_writer.setdefault(writer, []).append(_Wanted(opener.said(writer, body), rows))
             except UNREADABLE:
                 continue
     for piece in pieces:
@@ -105,37 +100,33 @@ def _of_writer(rows: pa.Table, origin: pa.Array, writer: Writer) -> pa.Table:
 
 def _find(wanted: list[_Wanted], rows: pa.Table) -> None:
     names = names_of(tuple(rows.column_names))
-    fields = [f for f in wanted[0].message.DESCRIPTOR.fields if _tells(f, names)]
+    values = [one.said.simple() for one in wanted]
+    # A record's row has this very value of such a field, in one column, whatever the column's type is.
+    fields = [name for name in values[0] if len(names.of(name)) == 1]
     by_values: dict[tuple[str | None, ...], list[_Wanted]] = {}
-    for one in wanted:
-        by_values.setdefault(tuple(spelled(getattr(one.message, f.name)) for f in fields), []).append(one)
-    rows = _narrowed(rows, wanted, fields, names)
+    for one, said in zip(wanted, values, strict=True):
+        by_values.setdefault(tuple(spelled(said[name].value) for name in fields), []).append(one)
+    rows = _narrowed(rows, values, fields, names)
     for row in _plain_rows(rows):
-        key = tuple(_spelled_or_default(row[names.of(f.name)[0]], f) for f in fields)
-        alike = [one for one in by_values.get(key, ()) if differs(one.message, row) is None]
+        key = tuple(_spelled_or_default(row[names.of(name)[0]], values[0][name]) for name in fields)
+        alike = [one for one in by_values.get(key, ()) if one.said.differs(row) is None]
         if alike:
             next((one for one in alike if one.found < one.rows), alike[0]).found += 1
 
 
-def _tells(field: FieldDescriptor, names: Names) -> bool:
-    """Does a record's row have this very value of the field, in one column, whatever its type is?"""
-    plain_type = field.cpp_type in _WHOLE or field.type == FieldDescriptor.TYPE_STRING
-    return plain_type and not field.is_repeated and len(names.of(field.name)) == 1
+def _spelled_or_default(value: Any, field: Simple) -> str | None:
+    return spelled(field.default if value is None else value)
 
 
-def _spelled_or_default(value: Any, field: FieldDescriptor) -> str | None:
-    return spelled(field.default_value if value is None else value)
-
-
-def _narrowed(rows: pa.Table, wanted: list[_Wanted], fields: Iterable[FieldDescriptor], names: Names) -> pa.Table:
+def _narrowed(rows: pa.Table, wanted: list[Mapping[str, Simple]], fields: Iterable[str], names: Names) -> pa.Table:
     """Rows whose values are among those of the wanted ones, column by column; a column of another type is let be."""
-    for one in fields:
-        column = rows.column(names.of(one.name)[0])
-        of_kind = pa.types.is_integer if one.cpp_type in _WHOLE else _is_string
+    for name in fields:
+        column = rows.column(names.of(name)[0])
+        of_kind = _is_string if wanted[0][name].is_text else pa.types.is_integer
         if not of_kind(column.type):
             continue
         try:
-            values = pa.array([None, *{getattr(w.message, one.name) for w in wanted}]).cast(column.type)
+            values = pa.array([None, *{said[name].value for said in wanted} - {None}]).cast(column.type)
         except (pa.ArrowInvalid, OverflowError):
             continue
         rows = rows.filter(pc.is_in(column, value_set=values))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf import json_format
@@ -13,14 +14,19 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from distributary.audit.judge.likeness import names_of, same
+from distributary.audit.judge.said import Simple
 from distributary.audit.judge.values import Moment, nothing
-from distributary.schemas.registry.compile import CompiledSchema
+from distributary.schemas.registry.compile import ProtobufSchema
 from distributary.schemas.registry.lenient import is_made_up
 
 _WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
+_WHOLE = {
+    FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64,
+}  # fmt: skip
 _SECONDS = {
     "google.protobuf.Timestamp": range(-62_135_596_800, 253_402_300_800),
     "google.protobuf.Duration": range(-315_576_000_000, 315_576_000_001),
@@ -32,7 +38,7 @@ ONLY = "/"
 """Between the full name of a message and that of the one field that counts."""
 
 
-def message_class(schema: CompiledSchema, message: str | Sequence[int], *, raw_indexes: bool = False) -> Any:
+def message_class(schema: ProtobufSchema, message: str | Sequence[int], *, raw_indexes: bool = False) -> Any:
     """The class of a message: by full name, also with only one of its fields (`ONLY`), or by its indexes in the root
     file (`raw_indexes`: map entries count).
 
@@ -54,6 +60,39 @@ def message_class(schema: CompiledSchema, message: str | Sequence[int], *, raw_i
         found = [one for one in found.nested_type if raw_indexes or not one.options.map_entry][index]
         name = f"{name}.{found.name}"
     return GetMessageClass(pool.FindMessageTypeByName(name))
+
+
+def reader(
+    schema: ProtobufSchema, message: str | Sequence[int], *, raw_indexes: bool = False
+) -> Callable[[bytes], MessageSaid]:
+    """What reads the bodies of a message (`message_class`). Raises KeyError, IndexError."""
+    found = message_class(schema, message, raw_indexes=raw_indexes)
+    return lambda body: MessageSaid(found.FromString(body))
+
+
+@dataclass(frozen=True)
+class MessageSaid:
+    """What a message says."""
+
+    message: Any
+
+    def differs(self, row: Mapping[str, Any]) -> str | None:
+        return differs(self.message, row)
+
+    def simple(self) -> dict[str, Simple]:
+        fields = (f for f in self.message.DESCRIPTOR.fields if not f.is_repeated)
+        return {
+            f.name: Simple(getattr(self.message, f.name), f.default_value, f.type == FieldDescriptor.TYPE_STRING)
+            for f in fields
+            if f.type == FieldDescriptor.TYPE_STRING or (f.cpp_type in _WHOLE and f.enum_type is None)
+        }
+
+    def text_at(self, path: str) -> str | None:
+        return text_at(self.message, path)
+
+    @property
+    def type_name(self) -> str:
+        return str(self.message.DESCRIPTOR.full_name)
 
 
 def _only(message: Descriptor, name: str) -> Descriptor:
@@ -167,3 +206,22 @@ def _message(value: Any, kept: Any) -> bool:
     if name == "google.protobuf.Any":
         return bool(kept["type_url"] == value.type_url and kept["value"] == value.value)
     return isinstance(kept, Mapping) and differs(value, kept) is None
+
+
+def text_at(message: Any, path: str) -> str | None:
+    """A field as a route: an enum by its name, a wrapped value by what it wraps; None where it is not set."""
+    holder, _, name = path.rpartition(".")
+    for step in holder.split(".") if holder else ():
+        if not message.HasField(step):
+            return None
+        message = getattr(message, step)
+    field = message.DESCRIPTOR.fields_by_name[name]
+    if field.has_presence and not message.HasField(name) and not field.has_default_value:
+        return None
+    value = getattr(message, name)
+    if field.message_type is not None:
+        value = value.value
+    if field.enum_type is not None:
+        named = field.enum_type.values_by_number.get(value)
+        return named.name if named is not None else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distributary.audit.judge.messages import ONLY, message_class, unframed
+from distributary.audit.judge.formats import JUDGES
+from distributary.audit.judge.messages import ONLY, message_class, text_at, unframed
+from distributary.audit.judge.said import Said
 from distributary.config import Pipeline
 from distributary.config.text_files import read_text
 from distributary.engine.schemas import schemas_of
-from distributary.schemas.registry.compile import CompiledSchema, compile_schema, compile_text
+from distributary.schemas.registry.compile import CompiledSchema, ProtobufSchema, compile_schema, compile_text
 
 
 class Record(NamedTuple):
@@ -42,6 +45,8 @@ class Opener:
         self._config = config
         self._schemas = schemas_of(config)
         self._class = cache(self._find_class)
+        self._judge = JUDGES[config.payload.format]
+        self._reader = cache(self._find_reader)
 
     def envelope(self, record: Record) -> tuple[str | None, int | None, bytes]:
         """(route, schema id, payload) of a record's value; an empty route or None where it has none."""
@@ -70,19 +75,19 @@ class Opener:
             said = record.key if found.place == "key" else (named or [None])[-1]
             return None if said is None else said.decode()
         writer, body = self._header(record.body)
-        opened = self.message(writer, body)
         if found.field is not None:
-            return text_at(opened, found.field)
+            return self.said(writer, body).text_at(found.field)
+        if found.any is None and found.oneof is None:
+            return self.said(writer, body).type_name
+        opened = self.message(writer, body)
         if found.any is not None:
             return str(at_path(opened, found.any).type_url).rpartition("/")[2]
-        if found.oneof is not None:
-            holder, _, name = found.oneof.rpartition(".")
-            return at_path(opened, holder).WhichOneof(name)  # type: ignore[no-any-return]
-        return str(opened.DESCRIPTOR.full_name)
+        holder, _, name = str(found.oneof).rpartition(".")
+        return at_path(opened, holder).WhichOneof(name)  # type: ignore[no-any-return]
 
     def _header(self, payload: bytes) -> tuple[Writer, bytes]:
         # What writers of old did differs in their payloads' headers alone.
-        found, path, body = unframed(payload, zigzag=not self._config.payload.legacy_varints)
+        found, path, body = self._judge.unframed(payload, zigzag=not self._config.payload.legacy_varints)
         return Writer(found, tuple(path)), body
 
     def payload(self, schema_id: int | None, payload: bytes) -> tuple[Writer, bytes]:
@@ -107,20 +112,39 @@ class Opener:
             return Writer(writer.schema_id, name), around.SerializeToString()
         return writer, body
 
+    def said(self, writer: Writer, body: bytes) -> Said:
+        """What a payload says."""
+        if writer.schema_id is None:
+            raise ValueError("it names no schema id")
+        return self._reader(*writer)(body)
+
     def message(self, writer: Writer, body: bytes) -> Any:
+        """A payload as a protobuf message."""
         if writer.schema_id is None:
             raise ValueError("it names no schema id")
         return self._class(*writer, self._config.payload.raw_nested_indexes).FromString(body)
 
-    def _find_class(self, schema_id: int, message: str | tuple[int, ...], raw: bool) -> Any:
-        if schema_id == 0:
-            return message_class(self._bare(), message, raw_indexes=raw)
+    def _find_reader(self, schema_id: int, message: str | tuple[int, ...]) -> Callable[[bytes], Said]:
+        schema, raw = self._compiled(schema_id), self._config.payload.raw_nested_indexes
+        if schema.format != self._config.payload.format:
+            raise ValueError(f"schema id {schema_id} is {schema.format}")
+        return self._judge.reader(schema, message, raw_indexes=raw)
+
+    def _compiled(self, schema_id: int) -> CompiledSchema:
         known, refused = self._schemas.resolve([schema_id])
         if schema_id not in known:
             raise ValueError(f"schema id {schema_id}: {refused[schema_id][1]}")
-        return message_class(known[schema_id], message, raw_indexes=raw)
+        return known[schema_id]
 
-    def _bare(self) -> CompiledSchema:
+    def _find_class(self, schema_id: int, message: str | tuple[int, ...], raw: bool) -> Any:
+        if schema_id == 0:
+            return message_class(self._bare(), message, raw_indexes=raw)
+        schema = self._compiled(schema_id)
+        if not isinstance(schema, ProtobufSchema):
+            raise ValueError(f"schema id {schema_id} is {schema.format}")
+        return message_class(schema, message, raw_indexes=raw)
+
+    def _bare(self) -> ProtobufSchema:
         proto, subject = self._config.envelope.proto, self._config.envelope_subject
         if proto is not None:
             return compile_text(read_text(proto), file=Path(proto).name)
@@ -133,22 +157,3 @@ def at_path(message: Any, path: str) -> Any:
     for name in path.split(".") if path else ():
         message = getattr(message, name)
     return message
-
-
-def text_at(message: Any, path: str) -> str | None:
-    """A field as a route: an enum by its name, a wrapped value by what it wraps; None where it is not set."""
-    holder, _, name = path.rpartition(".")
-    for step in holder.split(".") if holder else ():
-        if not message.HasField(step):
-            return None
-        message = getattr(message, step)
-    field = message.DESCRIPTOR.fields_by_name[name]
-    if field.has_presence and not message.HasField(name) and not field.has_default_value:
-        return None
-    value = getattr(message, name)
-    if field.message_type is not None:
-        value = value.value
-    if field.enum_type is not None:
-        named = field.enum_type.values_by_number.get(value)
-        return named.name if named is not None else str(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)

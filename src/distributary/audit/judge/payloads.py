@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.audit.judge.delta_values import DeltaValues
-from distributary.audit.judge.messages import differs
 from distributary.audit.judge.opening import UNREADABLE, Opener, Record
 from distributary.audit.judge.raw_records import BronzeRecords, KafkaRecords, Place, Records
+from distributary.audit.judge.said import Said
 from distributary.audit.judge.values import nothing, plain
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import KafkaSource, Pipeline
@@ -141,15 +141,15 @@ class _Judge:
             if row.pop(ROUTE, None) != route or any(not nothing(v) for c, v in row.items() if c != own):
                 return "have a route or values of another route"
             row = row.get(own) or {}
-        column = differs(message, row)
+        column = message.differs(row)
         return None if column is None else f"have another {shown(column)} than their record"
 
-    def _message(self, route: str, record: Record) -> tuple[str | None, int | None, Any]:
-        """(route, schema id, payload) of a record, by the official library."""
+    def _message(self, route: str, record: Record) -> tuple[str | None, int | None, Said]:
+        """(route, schema id, what it says) of a record, by the official library."""
         opened = self.opener.envelope(record) if record.whole else (route, record.schema_id, record.body)
         named, schema_id, body = opened
         writer, body = self.opener.payload(schema_id, body)
-        return named, writer.schema_id, self.opener.message(writer, body)
+        return named, writer.schema_id, self.opener.said(writer, body)
 
     def _rows(self, table: TableCheck) -> Iterator[list[tuple[dict[str, Any], Mapping[str, Any]]]]:
         """(values, origin) of the rows that are to be compared, some thousand at a time."""

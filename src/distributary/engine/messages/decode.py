@@ -14,10 +14,8 @@ from distributary.engine.messages.chunks import Groups, Writer
 from distributary.engine.messages.orders import ORIGIN, ORIGIN_TYPE, Orders, killing, payload_columns
 from distributary.errors import BadInput, DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.errors.border import by_halves, contained
-from distributary.schemas.protobuf.framing import frame_all
-from distributary.schemas.protobuf.parts import decoder_for, whole_of
-from distributary.schemas.protobuf.protobuf import BadIndex
-from distributary.schemas.registry.compile import CompiledSchema
+from distributary.schemas.decoding import BadIndex, CompiledSchema
+from distributary.schemas.formats import FORMATS, decoder_for
 from distributary.tables.conform import by_cause, conform
 from distributary.tables.evolve import Evolution, Slot
 from distributary.tables.quarantine import REJECTED_SCHEMA
@@ -122,6 +120,7 @@ def _decode_writer(
         decoder = decoder_for(
             schemas[schema_id],
             message,
+            format=orders.payload_format,
             raw_nested_indexes=orders.raw_nested_indexes,
             null_out_of_range=orders.null_out_of_range,
         )
@@ -201,7 +200,7 @@ def rejected_rows(
     schema_id, message = writer
     value = taken.column("payload")
     if orders.payload_framed:
-        value = frame_all(schema_id, whole_of(message), value)
+        value = FORMATS[orders.payload_format].frame_all(schema_id, message, value)
     rows = len(value)
     given = {
         "route": pa.repeat(route, rows),
@@ -228,7 +227,12 @@ def incoming_schemas(
     for schema_id, message in sorted(writers):
         if schema_id in schemas:
             try:
-                decoder = decoder_for(schemas[schema_id], message, raw_nested_indexes=orders.raw_nested_indexes)
+                decoder = decoder_for(
+                    schemas[schema_id],
+                    message,
+                    format=orders.payload_format,
+                    raw_nested_indexes=orders.raw_nested_indexes,
+                )
             except BaseException as e:
                 contained(e)  # its rows are rejected, and say why
                 continue

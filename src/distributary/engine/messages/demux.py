@@ -22,8 +22,8 @@ from distributary.engine.messages.owned import OwnedCut
 from distributary.engine.messages.routing import KEY
 from distributary.errors import Reason, SchemaBroken
 from distributary.errors.border import by_halves
-from distributary.schemas.protobuf.framing import split_frames
-from distributary.schemas.protobuf.protobuf import BadIndex
+from distributary.schemas.decoding import BadIndex
+from distributary.schemas.formats import FORMATS
 from distributary.sources.bronze_rows import set_apart
 from distributary.tables.quarantine import ORIGIN_FIELDS, REJECTED_SCHEMA
 
@@ -109,7 +109,8 @@ def split_values(
     if not reader.framed:
         _unwrap(0, reader.message or "0", value, value, origin, reader, cut, then)
         return
-    frames = split_frames(value, legacy_varints=reader.legacy_varints and reader.by_message is not None)
+    header = FORMATS["protobuf" if reader.by_message is None else reader.payload_format]
+    frames = header.split_frames(value, legacy_varints=reader.legacy_varints and reader.by_message is not None)
     if frames.reason.null_count < len(value):
         bad = pc.is_valid(frames.reason)
         cut.bad(rejected_envelopes(origin.filter(bad), value.filter(bad), frames.reason.filter(bad), "envelope header"))
@@ -236,7 +237,8 @@ def split_payloads(
         there = pc.is_valid(payload)
         route, payload, origin = route.filter(there), payload.filter(there), origin.filter(there)
     if reader.payload_framed:
-        frames = split_frames(payload, legacy_varints=reader.legacy_varints)
+        header = FORMATS[reader.payload_format]
+        frames = header.split_frames(payload, legacy_varints=reader.legacy_varints)
         schema_id, index, body, reason = frames.schema_id, frames.index, frames.body, frames.reason
         detail = "payload header"
     else:

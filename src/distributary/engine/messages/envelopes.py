@@ -51,6 +51,7 @@ class Envelopes:
             message=envelope.message,
             max_route_length=envelope.max_route_length,
             schemas=dict(self._known),
+            payload_format=payload.format,
             payload_framed=payload.framing == "confluent",
             payload_message=payload.message or "0",
             legacy_varints=payload.legacy_varints,

@@ -9,10 +9,9 @@ from typing import Literal
 import pyarrow as pa
 
 from distributary.engine.messages.routing import MessageRouter, RecordRouter, Routed, wrong_route
-from distributary.schemas.protobuf.official_decoder import Rejected
+from distributary.schemas.decoding import BadIndex, CompiledSchema, Rejected, Split
+from distributary.schemas.formats import decoder_for
 from distributary.schemas.protobuf.parts import column_at
-from distributary.schemas.protobuf.protobuf import BadIndex, Split, decoder_for
-from distributary.schemas.registry.compile import CompiledSchema
 from distributary.shares import Share
 from distributary.state.journal import Refusals
 
@@ -35,6 +34,7 @@ class EnvelopeReader:
     message: str | None = None
     schemas: Mapping[int, CompiledSchema] = field(default_factory=dict)
     refused: Refusals = field(default_factory=dict)
+    payload_format: str = "protobuf"
     payload_framed: bool = True
     payload_message: str = "0"
     legacy_varints: bool = False

@@ -93,6 +93,7 @@ class Orders:
     special: Mapping[str, Special] = field(default_factory=dict)
     tips: Mapping[str, Tip] = field(default_factory=dict)
     refused: Mapping[int, tuple[Reason, str]] = field(default_factory=dict)
+    payload_format: str = "protobuf"
     killed: Mapping[str, str] = field(default_factory=dict)
     """Records, by `fingerprint`, that end the process which reads them, and how."""
     read_sec: float = 300

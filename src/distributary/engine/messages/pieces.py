@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from distributary.engine.messages.chunks import Groups, Writer
 from distributary.errors.border import contained
+from distributary.schemas.decoding import CompiledSchema
+from distributary.schemas.formats import decoder_for
 from distributary.schemas.protobuf.columns import MAX_FIELDS
-from distributary.schemas.protobuf.parts import decoder_for
-from distributary.schemas.registry.compile import CompiledSchema
 
 PIECE_CELLS = 1 << 24
 """Cells of a piece: some 100 MB as numbers, and as much again while they are decoded and written."""
@@ -70,7 +70,8 @@ class _Leaves:
         if schema_id not in self._schemas:
             return 1
         try:
-            return _count(decoder_for(self._schemas[schema_id], message, raw_nested_indexes=self._raw).columns)
+            schema = self._schemas[schema_id]
+            return _count(decoder_for(schema, message, format=schema.format, raw_nested_indexes=self._raw).columns)
         except BaseException as e:
             contained(e)  # its rows are rejected, and say why
             return 1

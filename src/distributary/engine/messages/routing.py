@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.schemas.protobuf.official_decoder import Rejected
+from distributary.schemas.decoding import BadIndex, CompiledSchema, Decoder, Rejected, Split
+from distributary.schemas.formats import decoder_for
 from distributary.schemas.protobuf.parts import STEP, any_decoder, column_at, field_at, shallow_for
-from distributary.schemas.protobuf.protobuf import BadIndex, Split, descriptor_of
-from distributary.schemas.registry.compile import CompiledSchema
+from distributary.schemas.protobuf.protobuf import descriptor_of
+from distributary.schemas.registry.compile import ProtobufSchema
 
 KEY = "key"
 """The column of records' keys, where a router needs them."""
@@ -121,6 +122,9 @@ class MessageType:
     raw_nested_indexes: bool = False
 
     def of(self, schema: CompiledSchema, message: str) -> Callable[[pa.BinaryArray], Routed]:
+        if not isinstance(schema, ProtobufSchema):
+            name = decoder_for(schema, message, format=schema.format).full_name
+            return lambda bodies: Routed(pa.repeat(name, len(bodies)), None, [])
         descriptor = descriptor_of(schema, message, raw_nested_indexes=self.raw_nested_indexes)
         return lambda bodies: Routed(pa.repeat(descriptor.full_name, len(bodies)), None, [])
 
@@ -137,7 +141,12 @@ class FieldOf:
 
     def of(self, schema: CompiledSchema, message: str) -> Callable[[pa.BinaryArray], Routed]:
         *steps, leaf = self.path
-        decoder = shallow_for(schema, message, tuple(steps), leaf, raw_nested_indexes=self.raw_nested_indexes).decoder
+        decoder: Decoder
+        if isinstance(schema, ProtobufSchema):
+            raw = self.raw_nested_indexes
+            decoder = shallow_for(schema, message, tuple(steps), leaf, raw_nested_indexes=raw).decoder
+        else:
+            decoder = decoder_for(schema, message, format=schema.format)
         if (wrong := wrong_route(decoder.columns, self.path)) is not None:
             raise BadIndex(f"the message {decoder.full_name} {wrong}")
 
@@ -160,7 +169,7 @@ class OneofMember:
 
     def of(self, schema: CompiledSchema, message: str) -> Callable[[pa.BinaryArray], Routed]:
         *steps, _ = self.path
-        around = shallow_for(schema, message, tuple(steps), raw_nested_indexes=self.raw_nested_indexes)
+        around = shallow_for(_protobuf(schema), message, tuple(steps), raw_nested_indexes=self.raw_nested_indexes)
         members = around.members(self.path)
 
         def read(bodies: pa.BinaryArray) -> Routed:
@@ -187,7 +196,7 @@ class AnyType:
 
     def of(self, schema: CompiledSchema, message: str) -> Callable[[pa.BinaryArray], Routed]:
         *steps, leaf = self.path
-        around = shallow_for(schema, message, tuple(steps), raw_nested_indexes=self.raw_nested_indexes)
+        around = shallow_for(_protobuf(schema), message, tuple(steps), raw_nested_indexes=self.raw_nested_indexes)
         if around.type_at(self.path) != pa.binary():
             raise BadIndex(f"the field {leaf!r} of {around.decoder.full_name} is no google.protobuf.Any")
 
@@ -215,6 +224,13 @@ def _type_urls(found: pa.BinaryArray) -> pa.StringArray:
 
 def _routed(split: Split, route: pa.Array) -> Routed:
     return Routed(_one(route), split.positions, list(split.rejected))
+
+
+def _protobuf(schema: CompiledSchema) -> ProtobufSchema:
+    """Raises BadIndex: the schema is of a format that has no such thing."""
+    if not isinstance(schema, ProtobufSchema):
+        raise BadIndex(f"only protobuf has a oneof or an Any, and schema {schema.id} is {schema.format}")
+    return schema
 
 
 def wrong_route(columns: pa.Schema, path: tuple[str, ...]) -> str | None:

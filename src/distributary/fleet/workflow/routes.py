@@ -17,7 +17,8 @@ from distributary.errors import BadInput, SchemaBroken, SourceMissing
 from distributary.fleet.workflow.plan import ROUTE_ROWS, RouteLoad
 from distributary.names import route_of
 from distributary.running.bronze.table import open_bronze, route_keys
-from distributary.schemas.protobuf.protobuf import BadIndex, decoder_for
+from distributary.schemas.decoding import BadIndex
+from distributary.schemas.formats import decoder_for
 from distributary.schemas.registry import Registry, open_registry
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.sources.bronze_rows import UNROUTED

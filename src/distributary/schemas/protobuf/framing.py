@@ -72,13 +72,14 @@ def frame_all(schema_id: int, index: str, bodies: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(header, bodies, pa.scalar(b"", pa.binary()))
 
 
-def split_frames(values: pa.BinaryArray, *, legacy_varints: bool = False) -> Frames:
+def split_frames(values: pa.BinaryArray, *, legacy_varints: bool = False, indexes: bool = True) -> Frames:
     """Split framed records into schema id, message index path and body.
 
     Args:
         values: framed records; null is a tombstone.
         legacy_varints: read the indexes as plain varints, as confluent-kafka-python up to 1.7 wrote them.
             Never guessed: `02 00 01` is valid in both forms and means different things.
+        indexes: the header has message indexes; without, the body begins behind the schema id (`schemas.header`).
 
     A header that ends too early is TOO_SHORT; another first byte than 0 (raw protobuf, a GUID header)
     is BAD_MAGIC; a negative or oversized count or index is BAD_INDEX.
@@ -88,7 +89,7 @@ def split_frames(values: pa.BinaryArray, *, legacy_varints: bool = False) -> Fra
     start, data = _offsets(values)
     begin, end = start[:-1], start[1:]
     reason = np.full(count, "", dtype=object)
-    long_enough = present & (end - begin > ID_BYTES)
+    long_enough = present & (end - begin >= ID_BYTES + indexes)
     reason[present & ~long_enough] = Reason.TOO_SHORT
     header = _first_bytes(data, begin)
     framed = long_enough & (header & 0xFF == MAGIC)
@@ -97,10 +98,10 @@ def split_frames(values: pa.BinaryArray, *, legacy_varints: bool = False) -> Fra
     reason[framed & (schema_id < 0)] = Reason.UNKNOWN_SCHEMA_ID
 
     good = framed & (schema_id >= 0)
-    body_at = begin + ID_BYTES + 1
+    body_at = begin + ID_BYTES + indexes
     index: Any = pa.repeat(pa.scalar("0"), count)
     longer = good & (header >> np.uint64(8 * ID_BYTES) & 0xFF != 0)
-    if longer.any():
+    if indexes and longer.any():
         paths = _Paths(data, begin[longer] + ID_BYTES, end[longer], zigzag=not legacy_varints)
         index = pc.replace_with_mask(index, pa.array(longer), paths.text())
         body_at[longer], reason[longer] = paths.at, paths.reason()

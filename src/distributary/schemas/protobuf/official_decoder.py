@@ -11,7 +11,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -24,6 +23,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from distributary.errors import Reason
+from distributary.schemas.decoding import Rejected
 from distributary.schemas.protobuf.columns import EMPTY_COLUMN, Field, Message
 from distributary.schemas.protobuf.weight import DURATION_MAX, NANOS_MAX, SECONDS_MAX, SECONDS_MIN
 from distributary.schemas.protobuf.wire import ROOT, Extensions, Reduced
@@ -34,15 +34,6 @@ ANY_LEVELS = 100
 """An Any may hold an Any and so on: deeper ones have no JSON, whatever the caller's stack would allow."""
 _GROUP = 3
 _WIRE_TYPES = ("varint", "64-bit", "length-delimited", "group", "group", "32-bit")
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A row that could not be decoded: its position in the input, why, and the library's words."""
-
-    position: int
-    reason: Reason
-    detail: str
 
 
 class OfficialDecoder:

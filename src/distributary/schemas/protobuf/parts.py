@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,28 +29,17 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
+from distributary.schemas.decoding import Decoder
 from distributary.schemas.protobuf import protobuf
 from distributary.schemas.protobuf.protobuf import BadIndex, MessageDecoder, Split
-from distributary.schemas.registry.compile import CompiledSchema
+from distributary.schemas.registry.compile import ProtobufSchema
 
 STEP: Final = "/"
 _CACHE: Final = 1_024
 
 
-class Decoder(Protocol):
-    """What decodes the payloads of one writer."""
-
-    @property
-    def full_name(self) -> str: ...
-    @property
-    def columns(self) -> pa.Schema: ...
-    @property
-    def engine(self) -> str: ...
-    def decode(self, payloads: pa.BinaryArray) -> Split: ...
-
-
 def decoder_for(
-    schema: CompiledSchema, message: str = "0", *, raw_nested_indexes: bool = False, null_out_of_range: bool = False
+    schema: ProtobufSchema, message: str = "0", *, raw_nested_indexes: bool = False, null_out_of_range: bool = False
 ) -> Decoder:
     """The decoder of a message, or of a part of it; see `protobuf.decoder_for`.
 
@@ -71,7 +60,7 @@ def whole_of(message: str) -> str:
 
 
 @lru_cache(maxsize=_CACHE)
-def _part_for(schema: CompiledSchema, message: str, raw: bool, null: bool) -> Decoder:
+def _part_for(schema: ProtobufSchema, message: str, raw: bool, null: bool) -> Decoder:
     whole, path, *type_name = message.split(STEP, 2)
     steps = path.split(".")
     around = shallow_for(schema, whole, tuple(steps[:-1]), raw_nested_indexes=raw)
@@ -175,7 +164,7 @@ class Shallow:
 
 @lru_cache(maxsize=_CACHE)
 def shallow_for(
-    schema: CompiledSchema,
+    schema: ProtobufSchema,
     message: str,
     steps: tuple[str, ...] = (),
     leaf: str | None = None,
@@ -270,5 +259,5 @@ def any_decoder() -> MessageDecoder:
     file = FileDescriptorProto()
     AnyMessage.DESCRIPTOR.file.CopyToProto(file)
     file.package, file.name = "distributary", "any.proto"
-    plain = CompiledSchema(0, file.name, FileDescriptorSet(file=[file]).SerializeToString())
+    plain = ProtobufSchema(0, file.name, FileDescriptorSet(file=[file]).SerializeToString())
     return protobuf.decoder_for.__wrapped__(plain, "0")

@@ -7,8 +7,6 @@ depends on which of them read a row. Bad rows never stop good ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Final, Literal
 
@@ -19,34 +17,17 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from distributary.errors import SchemaBroken
+from distributary.schemas.decoding import BadIndex, Split
 from distributary.schemas.protobuf.columns import message_columns
-from distributary.schemas.protobuf.official_decoder import OfficialDecoder, Rejected
+from distributary.schemas.protobuf.official_decoder import OfficialDecoder
 from distributary.schemas.protobuf.ptars_decoder import PtarsDecoder
 from distributary.schemas.protobuf.wire import Reduced, reachable, why_official
-from distributary.schemas.registry.compile import CompiledSchema
+from distributary.schemas.registry.compile import ProtobufSchema
 
-__all__ = ["BadIndex", "MessageDecoder", "Rejected", "Split", "decoder_for"]
+__all__ = ["BadIndex", "MessageDecoder", "Split", "decoder_for"]
 
 CACHE_SIZE: Final = 4_096
 """Decoders kept per process, the least recently used go first."""
-
-
-class BadIndex(ValueError):
-    """A message index path that leads to no message of the schema; its rows are `Reason.BAD_INDEX`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """The result of decoding: every input row is either in `rows` or in `rejected`."""
-
-    rows: pa.RecordBatch
-    """Good rows, in input order; the schema is the decoder's `columns`."""
-    positions: pa.Int64Array | None
-    """Input positions of the good rows, ascending; None means all of them."""
-    rejected: list[Rejected]
-    """Bad rows, by ascending position."""
-    warnings: Mapping[str, int] = field(default_factory=dict)
-    """In words what good rows lack (an extension, which has no column; a time out of range), and how many."""
 
 
 class MessageDecoder:
@@ -106,7 +87,7 @@ class MessageDecoder:
 
 @lru_cache(maxsize=CACHE_SIZE)
 def decoder_for(
-    schema: CompiledSchema, message: str = "0", *, raw_nested_indexes: bool = False, null_out_of_range: bool = False
+    schema: ProtobufSchema, message: str = "0", *, raw_nested_indexes: bool = False, null_out_of_range: bool = False
 ) -> MessageDecoder:
     """The decoder of one message of a schema, from this process's cache.
 
@@ -126,7 +107,7 @@ def decoder_for(
     )
 
 
-def descriptor_of(schema: CompiledSchema, message: str, *, raw_nested_indexes: bool = False) -> Descriptor:
+def descriptor_of(schema: ProtobufSchema, message: str, *, raw_nested_indexes: bool = False) -> Descriptor:
     """A message as the schema declares it, from a pool of its own. Arguments and errors: as of `decoder_for`."""
     files = FileDescriptorSet.FromString(schema.descriptor_set).file
     root, pool = files[-1], DescriptorPool()

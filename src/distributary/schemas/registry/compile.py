@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from distributary.errors import SchemaBroken, SchemaNotFound
+from distributary.schemas.decoding import CompiledSchema
 from distributary.schemas.registry.compiler import Compiler
 
 if TYPE_CHECKING:
     from distributary.schemas.registry import Registry, Schema
+
+__all__ = ["CompiledSchema", "ProtobufSchema", "compile_schema", "compile_text"]
 
 _ALONE: Final = Compiler()
 MAX_IMPORTS: Final = 2_000
@@ -19,17 +22,17 @@ MAX_IMPORT_LEVELS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class CompiledSchema:
-    """Descriptors of one schema id. Pickles, and ships to Spark tasks."""
+class ProtobufSchema(CompiledSchema):
+    """Descriptors of one schema id."""
 
-    id: int
+    format: ClassVar = "protobuf"
     file: str
     """Name of the root .proto in the set."""
     descriptor_set: bytes
     """A serialised `google.protobuf.FileDescriptorSet`: dependencies first, the root last."""
 
 
-def compile_schema(schema: Schema, registry: Registry, compiler: Compiler = _ALONE) -> CompiledSchema:
+def compile_schema(schema: Schema, registry: Registry, compiler: Compiler = _ALONE) -> ProtobufSchema:
     """Compile a schema with all its references.
 
     References are followed depth first, and the first text found for an import path is the one that counts: the
@@ -66,7 +69,7 @@ def compile_text(
     file: str = "schema.proto",
     compiler: Compiler = _ALONE,
     strict: bool = False,
-) -> CompiledSchema:
+) -> ProtobufSchema:
     """Compile a schema text whose imports are given as import path -> text. Well-known types are built in.
 
     `strict`: whatever is wrong counts, also what no payload needs: as a registry takes texts in.
@@ -76,7 +79,7 @@ def compile_text(
         CompilerDown: the compiler cannot be run at all.
     """
     what = f"id {id}" if id else file
-    return CompiledSchema(id, file, compiler.compile(file, {**(imports or {}), file: text}, what, strict=strict))
+    return ProtobufSchema(id, file, compiler.compile(file, {**(imports or {}), file: text}, what, strict=strict))
 
 
 def _resolve(

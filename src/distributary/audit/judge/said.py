@@ -1,0 +1,35 @@
+"""What one payload says, whatever its format is, as `verify` compares it with a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+
+class Simple(NamedTuple):
+    """A value that a column holds as it is: a whole number or a text. `default`: what null in its column means."""
+
+    value: Any
+    default: Any
+    is_text: bool
+
+
+class Said(Protocol):
+    """What one payload says."""
+
+    def differs(self, row: Mapping[str, Any]) -> str | None:
+        """The first column that does not say what the payload does; None where all do."""
+        ...
+
+    def text_at(self, path: str) -> str | None:
+        """A field as a route; None where it is not set. Raises KeyError, TypeError, ValueError: there is none."""
+        ...
+
+    @property
+    def type_name(self) -> str:
+        """The full name of its type."""
+        ...
+
+    def simple(self) -> Mapping[str, Simple]:
+        """Fields that tell payloads apart quickly; the same ones for all payloads of a writer."""
+        ...

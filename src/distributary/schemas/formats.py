@@ -1,0 +1,56 @@
+"""All payload formats, by the name that `payload.format` gives them. A new one is a module and a line here.
+
+`schemas.decoding` has the port that each of them fulfils.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from distributary.errors import SchemaBroken
+from distributary.schemas.decoding import BadIndex, CompiledSchema, Decoder, PayloadFormat
+from distributary.schemas.protobuf import payload as protobuf
+from distributary.schemas.registry import Registry, Schema
+from distributary.schemas.registry.compiler import Compiler
+
+__all__ = ["FORMATS", "BadIndex", "compile_payload", "decoder_for"]
+
+FORMATS: Final[dict[str, PayloadFormat]] = {
+    "protobuf": protobuf,
+}
+
+
+def compile_payload(schema: Schema, registry: Registry, compiler: Compiler) -> CompiledSchema:
+    """Compile a registered schema by the format that it is of.
+
+    Raises:
+        SchemaBroken: it does not compile, or no format here is of its kind.
+        RegistryDown, RegistryDenied: from the registry, unchanged.
+    """
+    for known in FORMATS.values():
+        if schema.kind == known.KIND:
+            return known.compile_payload(schema, registry, compiler)
+    kinds = ", ".join(sorted(known.KIND for known in FORMATS.values() if known.KIND))
+    raise SchemaBroken(what=f"id {schema.id}", detail=f"it is of kind {schema.kind}; known are {kinds}")
+
+
+def decoder_for(
+    schema: CompiledSchema,
+    message: str = "0",
+    *,
+    format: str = "protobuf",
+    raw_nested_indexes: bool = False,
+    null_out_of_range: bool = False,
+) -> Decoder:
+    """The decoder of a schema (`PayloadFormat.decoder_for`). `format`: what the payload is said to be.
+
+    Raises:
+        BadIndex: there is no such message.
+        SchemaBroken: the schema is of another format, or cannot be the columns of a table.
+    """
+    if schema.format != format:
+        detail = f"it is {schema.format}, and the pipeline file says {format} (payload.format; envelopes are protobuf)"
+        raise SchemaBroken(what=f"id {schema.id}", detail=detail)
+    return FORMATS[format].decoder_for(
+        schema, message, raw_nested_indexes=raw_nested_indexes, null_out_of_range=null_out_of_range
+    )

@@ -33,6 +33,7 @@ LAYERS = [
     "audit",
     "declarative",
     "repair fleet",
+    "kinds",
     "cli",
 ]
 LEVEL = {name: level for level, line in enumerate(LAYERS) for name in line.split()}

@@ -23,13 +23,11 @@ from distributary.tables.store import Store
 
 
 def plan(config: Pipeline) -> Plan:
-    """Read and decode all that is waiting, and say what a run would do with it. Takes about as long as the run's own
-    reading and decoding.
+    """Read and decode all messages that are waiting, and say what a run would do with them. Takes about as long as the
+    run's own reading and decoding.
 
     Raises what a run would raise before its first batch: CheckpointLost, SourceDown, SourceMissing, JavaMissing.
     """
-    if isinstance(config.source, DatastreamSource):
-        return plan_changes(config)
     if isinstance(config.source, KafkaSource):
         describe_topics(config.source)
     spark = session_of(config)

@@ -16,9 +16,9 @@ from distributary import __version__
 from distributary.cli.grants import grants
 from distributary.cli.inspect import inspect
 from distributary.cli.options import GROUP, File, Json, Yes
-from distributary.cli.output import LogLines, say, say_batch, say_json, say_run, show
+from distributary.cli.output import LogLines, note, say, say_batch, say_json, say_run, show
 from distributary.cli.output import watch as show_again
-from distributary.cli.pipeline import not_declarative, pipeline
+from distributary.cli.pipeline import pipeline
 from distributary.cli.plugins import plug_in
 from distributary.cli.quarantine import quarantine
 from distributary.cli.signals import Stopper
@@ -33,12 +33,12 @@ from distributary.cli.spread import (
     hops_of,
     spread,
 )
-from distributary.cli.upkeep import maintain, reconcile, replay_files, resync, views
+from distributary.cli.upkeep import maintain, reconcile, resync, views
 from distributary.cli.workflow import workflow
 from distributary.errors import BadInput, Exit, Reason
+from distributary.kinds import Given, kind_of
 
 if TYPE_CHECKING:
-    from distributary.audit.status import Status
     from distributary.config import Pipeline
     from distributary.engine.batch import BatchReport
 
@@ -110,10 +110,7 @@ def check(
         from distributary.schemas.registry.by_hand import check_texts
 
         check_texts(config.registry)
-    if config.layout == "declarative":
-        from distributary.declarative.lint import own_files
-
-        own_files(config, file.resolve().parent)
+    kind_of(config, file).check()
     say(f"{file} is valid: pipeline {config.pipeline}, source {config.source.type}, tables below {config.tables.root}")
 
 
@@ -124,12 +121,9 @@ def plan(file: File, as_json: Json = False) -> None:
     For what is waiting in the source: tables and rows, new tables, new columns, type changes, the engine, and what
     would be quarantined and why. All of it is read and decoded, so it takes about as long as a run does.
     """
-    config = load_file(file)
-    not_declarative(file, config)
-    from distributary.audit.plan import plan as plan_run
+    found = kind_of(load_file(file), file).plan()
     from distributary.cli.render import plan_text
 
-    found = plan_run(config)
     say_json(found.to_json()) if as_json else show(plan_text(found))
 
 
@@ -164,7 +158,7 @@ def run(
     had finished, and had no time to tell of, says so ("already"); it is not in the run's sums.
     """
     config = load_file(file)
-    not_declarative(file, config)
+    kind_of(config, file).check_runs_here()
     config = first_hop(config, conf) if hop == 1 else spread(config, share, plan_file, cluster, conf)
     hops = hops_of(config, hop)
     from distributary.config import Notices
@@ -205,20 +199,13 @@ def status(
     """
     if (as_json, watch, html is not None).count(True) > 1:
         raise BadInput(detail="--json, --watch and --html exclude each other; give one of them")
-    config = load_file(file)
+    kind = kind_of(load_file(file), file)
     from distributary.audit import status as states
 
-    def read() -> Status:
-        if config.layout != "declarative":
-            return states.status(config)
-        from distributary.declarative.status import status as of_declarative
-
-        return of_declarative(config)
-
     if watch:
-        show_again(lambda: states.render(read()))
+        show_again(lambda: states.render(kind.status()))
         return Exit.OK
-    found = read()
+    found = kind.status()
     if html is not None:
         html.write_text(states.html(found), encoding="utf-8")
         say(f"wrote {html}")
@@ -240,25 +227,9 @@ def verify(
     tables. Of messages, decodes a sample of each route and schema id anew, by the official library, and compares every
     value with its row.
     """
-    config = load_file(file)
+    found = kind_of(load_file(file), file).verify(deep=deep)
     from distributary.cli.render import verification_text
-    from distributary.config import DatastreamSource
 
-    if isinstance(config.source, DatastreamSource):
-        from distributary.audit.judge.changes import verify_changes as recount
-    elif config.layout == "declarative":
-        from distributary.declarative.verify import verify as recount
-    else:
-        from distributary.audit.verify import verify as recount
-    found = recount(config)
-    if config.layout == "declarative":
-        from distributary.declarative.values import judge_silver
-
-        found = judge_silver(config, found, deep=deep)
-    elif not isinstance(config.source, DatastreamSource):
-        from distributary.audit.judge.payloads import judge_payloads
-
-        found = judge_payloads(config, found, deep=deep)
     say_json(found.to_json()) if as_json else show(verification_text(found))
     return found.exit_code
 
@@ -281,24 +252,12 @@ def replay(
     Exactly once, and only rows whose cause is fixed. Exit code 1 when rows stay in the quarantine. Of change files, the
     files are read again at the source: by the run that goes on, or here where there is none.
     """
-    config = load_file(file)
-    reasons = None if reason is None else {reason}
-    if config.source.type == "datastream":
-        return replay_files(config, route, reasons, as_json)
+    report = kind_of(load_file(file), file).replay(route, None if reason is None else {reason})
+    if isinstance(report, Given):
+        note(f"{report.rows} rows: the run that goes on takes their files now")
+        return Exit.OK
     from distributary.cli.render import replay_text
-    from distributary.state.cleaning import at_work
 
-    if config.layout == "declarative":
-        from distributary.declarative.replay import replay as append_again
-        from distributary.engine.schemas import registry_of
-        from distributary.tables.store import Store
-
-        with at_work(config, Store.of(config.tables), "replay"):
-            report = append_again(config, registry_of(config), route, reasons)
-    else:
-        from distributary.repair.replays import replay as bring_back
-
-        report = bring_back(config, route, reasons)
     say_json(vars(report)) if as_json else show(replay_text(report))
     return Exit.ATTENTION if report.left or report.failed else Exit.OK
 

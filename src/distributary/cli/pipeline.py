@@ -118,14 +118,6 @@ def declarative(file: Path) -> Pipeline:
     return config
 
 
-def not_declarative(file: Path, config: Pipeline) -> None:
-    """Raises BadInput for a declarative pipeline, where a command is for the other layouts."""
-    if config.layout == "declarative":
-        raise BadInput(
-            detail=f"{file}: layout is declarative: distributary pipeline run {file} (--dry-run only checks it)"
-        )
-
-
 def teller(as_json: bool) -> Callable[[Mapping[str, Any]], None]:
     """Says what a runner tells."""
     from distributary.declarative.lines import line

@@ -10,10 +10,10 @@ import typer
 
 from distributary.cli.options import GROUP, File, Json
 from distributary.cli.output import note, say, say_json, show
-from distributary.cli.pipeline import not_declarative
 from distributary.cli.spread import Conf, division_in, settings
 from distributary.cli.streams import showing
 from distributary.errors import BadInput, Exit
+from distributary.kinds import kind_of
 from distributary.tables.faults import reading
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def load(file: Path, *, secrets: bool = True, declarative: bool = False) -> Pipe
 
     config = load_config(file, secrets=secrets)
     if not declarative:
-        not_declarative(file, config)
+        kind_of(config, file).check_runs_here()
     return config
 
 

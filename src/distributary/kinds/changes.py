@@ -1,0 +1,85 @@
+"""Pipelines of change files: a log and a merged table per source table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from distributary.errors import Reason
+from distributary.kinds.base import Given, Kind, Rebuilt
+from distributary.names import shown
+
+if TYPE_CHECKING:
+    from distributary.audit.plan import Plan
+    from distributary.audit.status import Status
+    from distributary.audit.verify import Verification
+    from distributary.engine.changes.micro_batch import Behind
+    from distributary.engine.replay import ReplayReport
+
+
+class Changes(Kind):
+    """`source.type: datastream`."""
+
+    def check_runs_here(self) -> None:
+        return
+
+    def plan(self) -> Plan:
+        from distributary.audit.plan import plan_changes
+
+        return plan_changes(self.config)
+
+    def status(self) -> Status:
+        from distributary.audit.status import status
+
+        return status(self.config)
+
+    def verify(self, *, deep: bool) -> Verification:
+        """All files are read again by code of its own; every event and every row is judged anyhow."""
+        from distributary.audit.judge.changes import verify_changes
+
+        return verify_changes(self.config)
+
+    def replay(self, route: str | None, reasons: Collection[Reason] | None) -> ReplayReport | Given:
+        """The files of what is kept aside are given to the stream once more, and taken here unless a run is on that
+        does."""
+        from distributary.engine.changes.retries import Kept
+        from distributary.engine.replay import ReplayReport
+        from distributary.errors import AlreadyRunning
+        from distributary.running.pipeline import Run, run, session_of
+        from distributary.state.cleaning import at_work
+        from distributary.tables.quarantine import quarantine_uri
+        from distributary.tables.store import Store
+
+        config, store = self.config, Store.of(self.config.tables)
+        kept = Kept(quarantine_uri(config.state_root), store)
+
+        def waiting() -> Counter[str]:
+            rows = (row for row in kept.open_rows() if route in (None, row.route))
+            return Counter(row.route or "" for row in rows if reasons is None or row.reason in reasons)
+
+        before = waiting()
+        with at_work(config, store, "replay"):
+            failed = Run(config, session_of(config), lambda _: None).replay.run(route, reasons).failed
+        try:
+            run(config, once=True)
+        except AlreadyRunning:
+            return Given(before.total())
+        left = waiting()
+        return ReplayReport(dict(before - left), dict(left), failed=failed)
+
+    def resync(self, route: str) -> Rebuilt:
+        """The merged table, from its log."""
+        from distributary.repair.resync_changes import rebuild
+
+        known = self.known(route)
+        done = rebuild(self.config, route, known)
+        keys = ", ".join(map(shown, known.keys))
+        said = f"{done.table}: {done.rows:,} rows from {done.events:,} events of its log, by {keys}"
+        return Rebuilt(asdict(done), (said,))
+
+    def known(self, route: str) -> Behind:
+        from distributary.repair.resync_changes import known_route
+
+        return known_route(self.config, route)

@@ -1,0 +1,89 @@
+"""Pipelines of messages: each route a table of its own (`fanout`), by way of bronze (`two_hop`), or one table of all
+(`wide`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, NoReturn
+
+from distributary.errors import BadInput, Reason
+from distributary.kinds.base import Kind, Rebuilt
+
+if TYPE_CHECKING:
+    from distributary.audit.plan import Plan
+    from distributary.audit.status import Status
+    from distributary.audit.verify import Verification
+    from distributary.engine.replay import ReplayReport
+    from distributary.running.views import View
+
+
+class Messages(Kind):
+    """Layout `fanout`."""
+
+    def check_runs_here(self) -> None:
+        return
+
+    def plan(self) -> Plan:
+        from distributary.audit.plan import plan
+
+        return plan(self.config)
+
+    def status(self) -> Status:
+        from distributary.audit.status import status
+
+        return status(self.config)
+
+    def verify(self, *, deep: bool) -> Verification:
+        from distributary.audit.judge.payloads import judge_payloads
+        from distributary.audit.verify import verify
+
+        return judge_payloads(self.config, verify(self.config), deep=deep)
+
+    def replay(self, route: str | None, reasons: Collection[Reason] | None) -> ReplayReport:
+        from distributary.repair.replays import replay
+
+        return replay(self.config, route, reasons)
+
+    def resync(self, route: str) -> Rebuilt:
+        self._keeps_no_rows()
+
+    def known(self, route: str) -> NoReturn:
+        self._keeps_no_rows()
+
+    def _keeps_no_rows(self) -> NoReturn:
+        what = f"layout {self.config.layout} of source.type {self.config.source.type}"
+        raise BadInput(
+            detail=f"{what} keeps no rows to rebuild a table from; layout two_hop does (bronze), and change files do "
+            "(tables.log)"
+        )
+
+
+class TwoHop(Messages):
+    """Layout `two_hop`."""
+
+    def resync(self, route: str) -> Rebuilt:
+        from distributary.repair.resync_bronze import rebuild
+
+        done = rebuild(self.config, route)
+        lines = [f"{done.table}: {done.rows:,} rows from bronze, {done.quarantined:,} kept aside"]
+        if done.returned:
+            lines.append(f"{done.returned:,} rows came out of the quarantine")
+        if done.newly_bad:
+            bad = f"{done.newly_bad:,} rows that were in the table do not decode any more"
+            lines.append(f"{bad}: they are kept aside, see status")
+        return Rebuilt(asdict(done), tuple(lines))
+
+
+class Wide(Messages):
+    """Layout `wide`."""
+
+    def refresh_views(self) -> Sequence[View]:
+        from distributary.running.pipeline import session_of
+        from distributary.running.views import refresh
+        from distributary.state.ledger import Ledger
+        from distributary.tables.store import Store
+
+        config = self.config
+        ledger = Ledger(config.state_root, config.pipeline, Store.of(config.tables))
+        return refresh(session_of(config), config, ledger, anew=True)

@@ -15,6 +15,8 @@ import pytest
 from tests import services
 from tests.class_archive import java_options
 from tests.processes import SERIAL, SPARK_JAVA
+from tests.services.azure import AzureStorage, Azurite
+from tests.services.gcs_writes import GcsWrites
 from tests.services.kafka import Kafka
 from tests.services.mariadb import MariaDb
 from tests.services.postgres import Postgres
@@ -73,6 +75,27 @@ def google_storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleS
     with needed():
         server = GoogleStorage(tmp_path_factory.mktemp("gcs"))
     with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def google_writes(tmp_path_factory: pytest.TempPathFactory, google_storage: GoogleStorage) -> Iterator[GcsWrites]:
+    """A door to `google_storage` through which delta-rs and obstore can write, too."""
+    with GcsWrites(tmp_path_factory.mktemp("gcs-writes"), google_storage) as door:
+        yield door
+
+
+@pytest.fixture(scope="session")
+def azure_storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureStorage]:
+    """A store in memory, shared by all tests: use `bucket()` for one of your own."""
+    with AzureStorage(tmp_path_factory.mktemp("azure")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    """Microsoft's own, where there is one."""
+    with Azurite(tmp_path_factory.mktemp("azurite")) as server:
         yield server
 
 

@@ -3,23 +3,19 @@ there too, two runs with new files in between, and the recount. How to configure
 
 from __future__ import annotations
 
-import json
 import urllib.error
 from collections.abc import Mapping
 from pathlib import Path
 
-import obstore
 import pyarrow.compute as pc
 import pytest
 import yaml
 from deltalake import DeltaTable
-from obstore.exceptions import AlreadyExistsError
 
 from distributary.audit.status import status
 from distributary.changes.model import Kind
 from distributary.config import load
 from distributary.state.ledger import Ledger, totals
-from distributary.tables.object_stores import object_store
 from distributary.tables.store import Store, engine_uri
 from distributary_simulate.change_files.faults import Faults
 from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
@@ -50,27 +46,10 @@ def test_files_and_tables_on_s3a(s3: S3, lake: Path, monkeypatch: pytest.MonkeyP
     flow(lake, s3.bucket(), "s3a", options, conf)
 
 
-def through(door: GcsWrites, store: GoogleStorage) -> dict[str, str]:
-    """Storage options."""
-    key = {**json.loads(store.options["google_service_account_key"]), "gcs_base_url": door.url}
-    return {**store.options, "google_service_account_key": json.dumps(key)}
-
-
-def test_files_and_tables_on_gs(google_storage: GoogleStorage, lake: Path) -> None:
+def test_files_and_tables_on_gs(google_writes: GcsWrites, lake: Path) -> None:
     with needed():
-        conf = hadoop.google(google_storage)
-    with GcsWrites(lake / "gcs-writes", google_storage) as door:
-        flow(lake, google_storage.bucket(), "gs", through(door, google_storage), conf)
-
-
-def test_of_two_commits_of_one_version_on_gs_one_is_made(google_storage: GoogleStorage, tmp_path: Path) -> None:
-    bucket = google_storage.bucket()
-    with GcsWrites(tmp_path, google_storage) as door:
-        store, key = object_store(f"{bucket.url}/table/1.json", through(door, google_storage))
-        obstore.put(store, key, b"one", mode="create")
-        with pytest.raises(AlreadyExistsError):
-            obstore.put(store, key, b"two", mode="create")
-        assert obstore.get(store, key).bytes() == b"one"
+        conf = hadoop.google(google_writes.store)
+    flow(lake, google_writes.store.bucket(), "gs", google_writes.options, conf)
 
 
 def test_the_emulator_of_gs_takes_no_write_of_the_kind_that_delta_rs_makes(google_storage: GoogleStorage) -> None:

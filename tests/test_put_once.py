@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,18 +20,17 @@ from distributary.tables.snapshot import Mark, Owner, Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from tests.events import Event, deleted, table_of
+from tests.object_stores import STORES, bucket_of
 
 COLUMNS = {"id": pa.int64(), "value": pa.string()}
 
 
-@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.services)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Store]]:
-    """No Google storage: fake-gcs-server refuses the uploads of the object_store library (400, invalid uploadType)."""
+@pytest.fixture(params=["local", *(pytest.param(name, marks=pytest.mark.services) for name in STORES)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Store]:
     if request.param == "local":
-        yield str(tmp_path / "t"), Store()
-        return
-    bucket = request.getfixturevalue(request.param).bucket()
-    yield f"{bucket.url}/lake/t", Store(dict(bucket.options))
+        return str(tmp_path / "t"), Store()
+    bucket, server = bucket_of(request)
+    return f"{bucket.url}/lake/t", Store(dict(server.options))
 
 
 def test_the_second_writer_of_an_object_is_told_so(place: tuple[str, Store]) -> None:

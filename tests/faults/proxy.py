@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host"}
 
@@ -63,8 +63,8 @@ class Fault:
 
 @dataclass(frozen=True)
 class Rule:
-    """Requests whose `METHOD path?query` matches `pattern` have the fault: all, or the `first` so many, or, with
-    `once`, the first one of each path. `fault` None: all is well."""
+    """Requests whose `METHOD path?query`, unquoted, matches `pattern` have the fault: all, or the `first` so many, or,
+    with `once`, the first one of each path. `fault` None: all is well."""
 
     fault: Fault | None = None
     pattern: str = ""
@@ -136,7 +136,7 @@ class _Rules:
     def fault(self, method: str, path: str) -> Fault | None:
         with self._lock:
             rule = self._rule
-            if rule.fault is None or not re.search(rule.pattern, f"{method} {path}") or self._left == 0:
+            if rule.fault is None or not re.search(rule.pattern, f"{method} {unquote(path)}") or self._left == 0:
                 return None
             if rule.once and path in self._met:
                 return None

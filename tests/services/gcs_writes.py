@@ -33,6 +33,12 @@ _PART = b"Content-Type: application/octet-stream\r\n\r\n"
 _JSON = "/storage/v1/b/{bucket}/o"
 
 
+def options_through(endpoint: str, store: GoogleStorage) -> dict[str, str]:
+    """Storage options for the door at, or behind, `endpoint`."""
+    key = {**json.loads(store.options["google_service_account_key"]), "gcs_base_url": endpoint}
+    return {**store.options, "google_service_account_key": json.dumps(key)}
+
+
 class GcsWrites(Server):
     """`url` is what delta-rs is to take for Google. A process of its own: delta-rs waits for it with Python stopped."""
 
@@ -42,8 +48,10 @@ class GcsWrites(Server):
     def __init__(self, folder: Path, store: GoogleStorage) -> None:
         super().__init__(folder)
         (self._port,) = free_ports(1)
+        self.store = store
         self._backend = urllib.parse.urlsplit(store.endpoint).netloc
         self.url = f"http://127.0.0.1:{self._port}"
+        self.options = options_through(self.url, store)
 
     def command(self) -> list[str]:
         start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.services.gcs_writes import serve; serve()"

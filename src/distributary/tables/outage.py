@@ -24,9 +24,12 @@ _NUMBERS: Final = frozenset(
 _STATUSES: Final = frozenset({401, 408, 429, 500, 502, 503, 504})
 """Answers of a store that is away, busy, or does not know us."""
 _CODES: Final = frozenset(
-    {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "RequestTimeTooSkewed"}
+    {
+        *("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "RequestTimeTooSkewed"),
+        *("AuthenticationFailed", "AuthorizationFailure", "AccountIsDisabled"),
+    }
 )
-"""Of a 403: it is about who asks, not about what for."""
+"""Of a 403: it is about who asks, not about what for. S3's and Google's, then Azure's."""
 
 _TREE = re.compile(r"\n\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)? ?")
 """How delta-rs shows what caused an error: a line each."""
@@ -39,7 +42,7 @@ _ANSWER = re.compile(
     r"Error performing [A-Z]+ \S+ in \S+?(?:, after \d+ retries, max_retries: \d+, retry_timeout: \S+)? +- "
     r"(?:(?P<none>HTTP error)\b"
     r"|Server returned [a-z0-9-]+ status code: (?P<status>\d{3})\b"
-    r"(?:[A-Za-z ]*: (?:<\?xml[^>]*>\s*)?<Error>\s*<Code>(?P<code>\w+)</Code>)?)"
+    r"(?:[A-Za-z ]*: \ufeff?(?:<\?xml[^>]*>\s*)?<Error>\s*<Code>(?P<code>\w+)</Code>)?)"
 )
 _LOCAL = re.compile(
     r"(?:[A-Za-z][A-Za-z ]*(?: -> |: ))*Generic LocalFileSystem error: .*\(os error (?P<io>\d+)\)\s*"

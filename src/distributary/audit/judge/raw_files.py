@@ -1,6 +1,6 @@
 """Change files read plainly, an event at a time: fastavro, json, pyarrow. None of the product's readers.
 
-What cannot be read is left out and said (`RawFile.faults`); the numbers of the events count it all the same.
+What cannot be read is left out and said; the numbers of the events count it all the same.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeAlias
 
@@ -22,6 +22,7 @@ from distributary.errors.border import contained
 
 _LONGEST_NUMBER = 4_000
 """Digits up to which Python reads a whole number from a text."""
+_PIECE_ROWS = 1_024
 _Meaning: TypeAlias = Callable[[Any], Any]
 _MICROS = {"millis": 1_000, "micros": 1}
 
@@ -36,40 +37,33 @@ class RawEvent:
     payload: Mapping[str, Any]
 
 
-@dataclass
-class RawFile:
-    events: list[RawEvent] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
+def raw_events(body: pa.Buffer, faults: list[str]) -> Iterator[RawEvent]:
+    """All events of a file that can be read, one at a time; what cannot goes to `faults`, in words.
 
-
-def read_raw(body: pa.Buffer) -> RawFile:
-    """All events of a file that can be read; never raises for what is in it."""
-    found = RawFile()
+    Never raises for what is in it. A JSON file that is one list, or an avro block, is in memory as a whole.
+    """
     try:
-        data = _unzipped(body, found)
+        data = _unzipped(body, faults)
         if data.startswith(b"Obj\x01"):
-            events = _avro(data, found)
+            events = _avro(data, faults)
         elif data.startswith(b"PAR1"):
-            events = _parquet(data, found)
+            events = _parquet(data, faults)
         else:
-            events = _json(data, found)
+            events = _json(data, faults)
         for row, event in events:
-            _take(row, event, found)
+            whole = event if isinstance(event, Mapping) else {"payload": event}
+            source, payload = whole.get("source_metadata") or {}, whole.get("payload") or {}
+            if isinstance(source, Mapping) and isinstance(payload, Mapping):
+                yield RawEvent(row, whole, source, payload)
+            else:
+                faults.append(f"event {row} is none")
+    except GeneratorExit:
+        raise
     except BaseException as e:  # whatever a file does to its reader is that file's own fault
-        found.faults.append(contained(e))
-    return found
+        faults.append(contained(e))
 
 
-def _take(row: int, event: Any, found: RawFile) -> None:
-    whole = event if isinstance(event, Mapping) else {"payload": event}
-    source, payload = whole.get("source_metadata") or {}, whole.get("payload") or {}
-    if isinstance(source, Mapping) and isinstance(payload, Mapping):
-        found.events.append(RawEvent(row, whole, source, payload))
-    else:
-        found.faults.append(f"event {row} is none")
-
-
-def _unzipped(body: pa.Buffer, found: RawFile) -> bytes:
+def _unzipped(body: pa.Buffer, faults: list[str]) -> bytes:
     data = bytes(body.to_pybytes())
     parts = []
     while data.startswith(b"\x1f\x8b"):
@@ -78,13 +72,13 @@ def _unzipped(body: pa.Buffer, found: RawFile) -> bytes:
             try:
                 parts.append(member.decompress(data[at : at + (1 << 16)]))
             except zlib.error as e:
-                found.faults.append(str(e))
+                faults.append(str(e))
                 return b"".join(parts)
             if member.eof:
                 data = member.unused_data + data[at + (1 << 16) :]
                 break
         else:
-            found.faults.append("it is cut")
+            faults.append("it is cut")
             data = b""
     return b"".join(parts) if parts else data
 
@@ -92,21 +86,26 @@ def _unzipped(body: pa.Buffer, found: RawFile) -> bytes:
 # -- JSON --------------------------------------------------------------------------------------------------------
 
 
-def _json(data: bytes, found: RawFile) -> Iterator[tuple[int, Any]]:
+def _json(data: bytes, faults: list[str]) -> Iterator[tuple[int, Any]]:
     text = data.removeprefix(b"\xef\xbb\xbf")
-    lines = [line for line in text.split(b"\n") if line.strip()]
-    if lines and not _is_event(lines[0]):
+    first = next(_lines(text), None)
+    if first is not None and not _is_event(first):
         try:
             whole = _loads(text)  # one list, or one object over many lines
             yield from enumerate(whole if isinstance(whole, list) else [whole])
             return
         except (ValueError, RecursionError):
             pass
-    for row, line in enumerate(lines):
+    for row, line in enumerate(_lines(text)):
         try:
             yield row, _loads(line)
         except (ValueError, RecursionError) as e:
-            found.faults.append(f"line {row}: {e}")
+            faults.append(f"line {row}: {e}")
+
+
+def _lines(text: bytes) -> Iterator[bytes]:
+    """Those that are not blank."""
+    return (line for line in io.BytesIO(text) if line.strip())
 
 
 def _is_event(line: bytes) -> bool:
@@ -127,24 +126,25 @@ def _whole(digits: str) -> int | Decimal:
 # -- Parquet -----------------------------------------------------------------------------------------------------
 
 
-def _parquet(data: bytes, found: RawFile) -> Iterator[tuple[int, Any]]:
+def _parquet(data: bytes, faults: list[str]) -> Iterator[tuple[int, Any]]:
     file = pq.ParquetFile(pa.BufferReader(data), coerce_int96_timestamp_unit="us")
     row = 0
     for number in range(file.num_row_groups):
         count = file.metadata.row_group(number).num_rows
+        begin = row
         try:
-            rows = plain(file.read_row_group(number).to_struct_array())
+            for piece in file.iter_batches(_PIECE_ROWS, row_groups=[number]):
+                yield from enumerate(plain(piece.to_struct_array()), begin)
+                begin += piece.num_rows
         except (pa.ArrowException, OSError) as e:
-            found.faults.append(f"row group {number}: {e}")
-            rows = []
-        yield from enumerate(rows, row)
+            faults.append(f"row group {number}: {e}")
         row += count
 
 
 # -- avro --------------------------------------------------------------------------------------------------------
 
 
-def _avro(data: bytes, found: RawFile) -> Iterator[tuple[int, Any]]:
+def _avro(data: bytes, faults: list[str]) -> Iterator[tuple[int, Any]]:
     stream = io.BytesIO(data)
     blocks = fastavro.block_reader(stream)
     schema = json.loads(blocks.metadata["avro.schema"])
@@ -155,17 +155,17 @@ def _avro(data: bytes, found: RawFile) -> Iterator[tuple[int, Any]]:
         try:
             block = next(blocks, None)
         except Exception as e:  # fastavro lets the errors of struct, codecs and the stream through
-            found.faults.append(f"behind event {row}: {e}")
+            faults.append(f"behind event {row}: {e}")
             return
         if block is None:
             return
         body: bytes = block.bytes_.getvalue()  # type: ignore[attr-defined]
-        yield from _block(row, min(block.num_records, len(body)), body, reader, meaning, found)
+        yield from _block(row, min(block.num_records, len(body)), body, reader, meaning, faults)
         row += block.num_records
 
 
 def _block(
-    row: int, count: int, body: bytes, reader: Any, meaning: _Meaning, found: RawFile
+    row: int, count: int, body: bytes, reader: Any, meaning: _Meaning, faults: list[str]
 ) -> Iterator[tuple[int, Any]]:
     stream = io.BytesIO(body)
     for number in range(row, row + count):
@@ -174,7 +174,7 @@ def _block(
             yield number, meaning(fastavro.schemaless_reader(stream, reader, None))
             continue
         except Exception as e:
-            found.faults.append(f"event {number}: {e}")
+            faults.append(f"event {number}: {e}")
         try:
             stream.seek(begin)
             fastavro.schemaless_reader(stream, reader, None, handle_unicode_errors="backslashreplace")

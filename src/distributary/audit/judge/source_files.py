@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from distributary.audit.judge.change_events import Meta, of_file
-from distributary.audit.judge.raw_files import RawEvent, read_raw
+from distributary.audit.judge.raw_files import RawEvent, raw_events
+from distributary.audit.judge.spilled import SpilledEvents
 from distributary.errors.border import contained
 from distributary.sources.bodies import open_body
 
@@ -74,20 +76,21 @@ class SourceFiles:
         if body.size != self.known[path].size:
             self.gone[path] = "it has another size than when it was read"
             return None
-        raw = read_raw(body)
-        events: dict[int, tuple[Meta, RawEvent]] = {}
-        faults = list(raw.faults)
-        for event in raw.events:
+        events = SpilledEvents()
+        faults: list[str] = []
+        rows: dict[str, array[int]] = {}
+        for event in raw_events(body, faults):
             try:
-                events[event.row] = of_file(event), event
+                meta = of_file(event)
             except (ValueError, TypeError, AttributeError, OverflowError) as e:
                 faults.append(f"event {event.row}: {e}")
+                continue
+            events.add(meta, event)
+            if not says_nothing(meta, event):
+                rows.setdefault(meta.route, array("q")).append(event.row)
+        events.done()
         if faults:
             self.partly[path] = faults[0]
-        rows: dict[str, list[int]] = {}
-        for number, (meta, event) in events.items():
-            if not says_nothing(meta, event):
-                rows.setdefault(meta.route, []).append(number)
         self.rows[path] = {route: np.array(numbers, np.int64) for route, numbers in rows.items()}
         return SourceFile(events, not faults, self.known[path].again)
 

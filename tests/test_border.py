@@ -34,9 +34,10 @@ from distributary.engine.messages.attempt import Attempt, RouteFault
 from distributary.engine.messages.chunks import RECORD_SCHEMA
 from distributary.engine.messages.decode import decode, fit
 from distributary.engine.messages.deliver import deliver_route
-from distributary.engine.messages.orders import ORIGIN_TYPE, Orders, Outcome, Special
+from distributary.engine.messages.orders import ORIGIN_TYPE, Orders, Special
 from distributary.engine.messages.wide import commit_wide
 from distributary.engine.messages.wide_attempt import WideAttempt
+from distributary.engine.outcomes import Append, Outcome
 from distributary.errors import FileBroken, Outage, Reason, StoreDown
 from distributary.errors.border import by_halves, contained, in_words
 from distributary.schemas.formats import decoder_for
@@ -266,7 +267,6 @@ def test_an_expectation_that_breaks_on_a_row_sets_this_row_aside(
 # -- a table -----------------------------------------------------------------------------------------------
 
 STEPS: tuple[tuple[Any, str], ...] = (
-    (deliver_module, "open_own"),
     (deliver_module, "fit"),
     (deliver_module, "why_spark"),
     (Orders, "write"),
@@ -300,8 +300,9 @@ def test_a_table_that_fails_at_any_step_is_parked_alone(
         assert (outcome.state, outcome.rows_written) == ("failed", 0), error
         assert outcome.reasons == {Reason.TABLE_PARKED: 2}
         assert str(outcome.error).startswith(type(error).__name__)
-        assert outcome.store_fault == is_store_fault(error)
-        if outcome.store_fault:
+        assert outcome.fault is not None
+        assert outcome.fault.of_store == is_store_fault(error)
+        if outcome.fault.of_store:
             outages.add(type(error).__name__)
         assert not DeltaTable.is_deltatable(orders.table(route))
     away = [e for e in tried.values() if isinstance(e, (Outage, ConnectionError, TimeoutError))]
@@ -324,7 +325,7 @@ def test_a_shared_table_that_fails_is_the_driver_s_to_park(orders: Orders, monke
             made._prepare_shared([route])
         made.orders = replace(orders, special=special)
         file = DataFile("part-0.parquet", 1, 2, "{}", 0)
-        outcome = Outcome(route, orders.table(route), "files", rows_in=2, rows_written=2, files=[file])
+        outcome = Outcome(route, orders.table(route), rows_in=2, append=Append("files", 2, files=(file,)))
         done: Any = SimpleNamespace(outcomes={route: outcome})
         with pytest.raises(kind):
             made._commit_shared(done)
@@ -340,8 +341,7 @@ def test_all_tables_failing_below_is_the_store_s_fault_and_above_it_their_own() 
     for error in (PermissionError(13, "denied"), RecursionError("deep")):
         outcomes = {}
         for route in ("a", "b"):
-            outcome = outcomes[route] = Outcome(route, f"/lake/{route}", "empty", rows_in=2, reasons={"x": 2})
-            outcome.fail(error)
+            outcomes[route] = Outcome(route, f"/lake/{route}", rows_in=2, reasons={"x": 2}).failed(error)
         done: Any = SimpleNamespace(outcomes=outcomes)
         if isinstance(error, OSError):
             with pytest.raises(StoreDown):
@@ -366,7 +366,7 @@ def wide_attempt(orders: Orders, *routes: str) -> tuple[WideAttempt, Any]:
     for route in routes:
         origin = pa.nulls(1, ORIGIN_TYPE)
         file = attempt.orders.write(route, rows.append_column("_origin", origin))
-        done[route] = Outcome(route, orders.table(route), "files", rows_in=1, rows_written=1, files=[file])
+        done[route] = Outcome(route, orders.table(route), rows_in=1, append=Append("files", 1, files=(file,)))
     return attempt, SimpleNamespace(outcomes=done)
 
 
@@ -494,18 +494,20 @@ def test_a_table_of_change_files_that_fails_at_any_step_is_parked_alone(
         events = RouteEvents(source, [replace(part, events=replace(part.events, table=source))])
         monkeypatch.setattr(target, name, raising(lambda *_, route=route, **__: route, whole))
         outcome, bad = cdc_deliver.deliver_route(events, orders)
-        outcome.reasons = count_reasons(bad)
+        outcome = replace(outcome, reasons=count_reasons(bad))
+        assert outcome.merge is not None
         assert adds_up(outcome, bad)
         if state == "failed":
             assert (outcome.state, outcome.reasons) == ("failed", {Reason.TABLE_PARKED: 1})
             assert str(outcome.error).startswith(type(ERRORS[route]).__name__)
         else:
-            assert (outcome.state, outcome.merge_state, outcome.rows_written) == ("written", "parked", 1)
-            assert str(outcome.merge_error).startswith(type(ERRORS[route]).__name__)
-        assert outcome.store_fault == is_store_fault(ERRORS[route])
+            assert (outcome.state, outcome.merge.state, outcome.rows_written) == ("written", "parked", 1)
+            assert str(outcome.merge.error).startswith(type(ERRORS[route]).__name__)
+        assert [fault.of_store for fault in outcome.faults] == [is_store_fault(ERRORS[route])]
         if number % 50 == 0:
             monkeypatch.setattr(target, name, whole)
             source = replace(source, table=f"good{number}")
             good = RouteEvents(source, [replace(part, events=replace(part.events, table=source))])
             outcome, bad = cdc_deliver.deliver_route(good, orders)
-            assert (outcome.state, outcome.merge_state, outcome.upserts, bad) == ("written", "merged", 1, [])
+            assert outcome.merge is not None
+            assert (outcome.state, outcome.merge.state, outcome.merge.upserts, bad) == ("written", "merged", 1, [])

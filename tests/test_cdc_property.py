@@ -29,7 +29,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distributary.changes.model import METADATA, Kind, SourceTable
-from distributary.engine.changes import attempt, deliver, log, merges, merging
+from distributary.engine import appending
+from distributary.engine.changes import attempt, deliver, merges, merging
 from distributary.engine.changes import writer as cdc_writer
 from distributary.engine.changes.names import Named
 from distributary.engine.changes.retries import Kept
@@ -349,7 +350,7 @@ BORDERS: tuple[tuple[Any, str], ...] = (
     (StoredTable, "commit"),
     (deliver, "append_events"),
     (deliver, "merge_now"),
-    (log, "append_on_tip"),
+    (appending, "append_on_tip"),
     (merging, "merge_rows"),
     (merges, "run_merges"),
     (Ledger, "record"),

@@ -18,8 +18,9 @@ from distributary.engine.messages import pieces
 from distributary.engine.messages.chunks import RECORD_SCHEMA
 from distributary.engine.messages.decode import Decoded, decode, incoming_schemas
 from distributary.engine.messages.deliver import deliver, deliver_route
-from distributary.engine.messages.orders import Orders, Outcome, Special
+from distributary.engine.messages.orders import Orders, Special
 from distributary.engine.messages.pieces import cells_of, cut_pieces
+from distributary.engine.outcomes import Outcome
 from distributary.errors import Reason
 from distributary.schemas.registry.compile import CompiledSchema, compile_text
 from distributary.tables.column_names import leaves
@@ -97,7 +98,7 @@ def reasons(rejected: Sequence[pa.Table]) -> list[tuple[int, str]]:
 def test_a_new_table_takes_all_versions_of_a_batch_each_by_its_own_schema(orders: Orders) -> None:
     """Case E1: the order of arrival does not matter, absent columns are null."""
     outcome, bad = put(orders, event(2, user="x", boss="b"), event(1, user="y", score=1), event(2, user="z"))
-    assert (outcome.state, outcome.created, outcome.evolved) == ("written", True, False)
+    assert (outcome.state, outcome.append.created, outcome.append.evolved) == ("written", True, False)
     assert (outcome.rows_in, outcome.rows_written, outcome.schema_ids) == (3, 3, {2: 2, 1: 1})
     assert not bad
     assert [(r["user"], r["score"], r["boss"]) for r in rows_of(orders)] == [
@@ -244,7 +245,7 @@ def test_a_column_gets_the_wider_type_in_the_batch_s_own_commit_and_is_said(orde
     put(orders, event(1, user="x", score=1))
     orders = next_batch(orders)
     outcome, bad = put(orders, event(3, user="y", score=5_000_000_000), first=1)
-    assert (outcome.state, outcome.why_spark, bad) == ("written", None, [])
+    assert (outcome.state, outcome.append.why_spark, bad) == ("written", None, [])
     assert outcome.widened == {"score": "int -> bigint"}
     assert [r["score"] for r in rows_of(orders)] == [1, 5_000_000_000]
     table = DeltaTable(orders.table("a"))
@@ -269,7 +270,7 @@ def test_a_table_that_is_too_large_to_be_rewritten_gets_a_second_column_and_keep
     outcome, _ = put(small, event(3, user="y", score=5_000_000_000), first=1)
     assert (outcome.state, outcome.widened) == ("written", {})
     outcome, _ = put(next_batch(replace(small, tables=orders.tables)), event(3, user="z", score=7), first=2)
-    assert (outcome.state, outcome.evolved, outcome.widened) == ("written", False, {})
+    assert (outcome.state, outcome.append.evolved, outcome.widened) == ("written", False, {})
     assert [(r["score"], r["score__bigint"]) for r in rows_of(orders)] == [(1, None), (None, 5_000_000_000), (None, 7)]
 
 
@@ -283,7 +284,7 @@ def test_a_route_s_columns_in_a_wide_table_get_the_wider_type_and_no_other_route
     before = set(DeltaTable(orders.table("b")).file_uris())
     orders = next_batch(orders)
     outcome, bad = put(orders, event(3, user="y", score=5_000_000_000), first=2)
-    assert (outcome.state, outcome.evolved, bad) == ("written", True, [])
+    assert (outcome.state, outcome.append.evolved, bad) == ("written", True, [])
     assert outcome.widened == {"score": "int -> bigint"}
     found = rows_of(orders)
     assert [(r["a"] or r["b"])["score"] for r in found] == [1, 2, 5_000_000_000]
@@ -308,7 +309,7 @@ def test_a_schema_of_which_no_row_enters_adds_no_column(orders: Orders) -> None:
     events = [(9, message(text, "event", score="a")), (2, b"\xff"), event(1, user="z")]
     found = decoded(*events, orders=orders, schemas={**SCHEMAS, 9: compile_text(text, id=9)})
     outcome, bad = deliver_route("a", found, orders)
-    assert (outcome.state, outcome.rows_in, outcome.rows_written, outcome.evolved) == ("written", 3, 1, False)
+    assert (outcome.state, outcome.rows_in, outcome.rows_written, outcome.append.evolved) == ("written", 3, 1, False)
     assert sorted(reason for _, reason in reasons(bad)) == ["CORRUPT_PAYLOAD", "TYPE_CONFLICT"]
     assert not {"more", "boss"} & set(DeltaTable(orders.table("a")).to_pyarrow_table().column_names)
 
@@ -316,7 +317,7 @@ def test_a_schema_of_which_no_row_enters_adds_no_column(orders: Orders) -> None:
 def test_type_widening_where_it_is_asked_for_is_the_other_engine_s(orders: Orders) -> None:
     put(orders, event(1, user="x", score=1))
     outcome, bad = put(next_batch(orders, type_change="type_widening"), event(3, user="y", score=5_000_000_000))
-    assert (outcome.state, outcome.why_spark, bad) == ("spark", "widening score", [])
+    assert (outcome.state, outcome.append.why_spark, bad) == ("spark", "widening score", [])
     assert len(rows_of(orders)) == 1
 
 
@@ -324,7 +325,7 @@ def test_a_conflicting_type_gets_a_second_column(orders: Orders) -> None:
     """Case E3: number reuse, string after int."""
     put(orders, event(1, user="x", score=1))
     outcome, _ = put(next_batch(orders), event(4, user="y", score="high"), event(1, user="z", score=3), first=1)
-    assert (outcome.state, outcome.evolved) == ("written", True)
+    assert (outcome.state, outcome.append.evolved) == ("written", True)
     assert [(r["score"], r["score__string"]) for r in rows_of(orders)] == [(1, None), (None, "high"), (3, None)]
 
 
@@ -408,7 +409,7 @@ def test_a_table_of_another_owner_is_not_touched(orders: Orders) -> None:
     """Cases D2, L5."""
     put(replace(orders, pipeline="other"), event(1, user="theirs"))
     outcome, bad = put(orders, event(1, user="ours"))
-    assert (outcome.state, outcome.store_fault) == ("failed", False)
+    assert (outcome.state, [f.of_store for f in outcome.faults]) == ("failed", [False])
     assert "TableCollision" in str(outcome.error)
     assert reasons(bad) == [(0, "TABLE_PARKED")]
     assert [r["user"] for r in rows_of(orders)] == ["theirs"]
@@ -451,7 +452,7 @@ def test_table_properties_beyond_delta_rs_ask_for_the_other_engine(
 ) -> None:
     orders = replace(orders, tables=Tables(root=orders.tables.root, properties=properties))
     outcome, _ = put(orders, event(1, user="x"))
-    assert (outcome.state, outcome.why_spark) == ("spark", why)
+    assert (outcome.state, outcome.append.why_spark) == ("spark", why)
 
 
 def test_properties_that_delta_rs_knows_are_set_on_a_new_table(orders: Orders) -> None:
@@ -463,7 +464,7 @@ def test_properties_that_delta_rs_knows_are_set_on_a_new_table(orders: Orders) -
 def test_a_partitioned_table_asks_for_the_other_engine(orders: Orders) -> None:
     write_deltalake(orders.table("a"), pa.table({"user": ["x"], "day": [1]}), partition_by=["day"])
     outcome, _ = put(orders, event(1, user="x"))
-    assert (outcome.state, outcome.why_spark) == ("spark", "a partitioned table")
+    assert (outcome.state, outcome.append.why_spark) == ("spark", "a partitioned table")
 
 
 # -- a task ------------------------------------------------------------------------------------------------
@@ -567,7 +568,7 @@ def test_a_wide_route_is_decoded_and_written_in_pieces(orders: Orders, monkeypat
     parts = [one for one in outcomes if isinstance(one, Outcome)]
     assert len(parts) == len(found)
     assert sum(one.rows_written for one in parts) == 70
-    assert sum(f.rows for one in parts for f in one.files) == 70
+    assert sum(f.rows for one in parts for f in one.append.files) == 70
 
 
 # -- schemas and payloads that nest deep ---------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from distributary.engine import batch as batch_module
 from distributary.engine.batch import BatchWriter
-from distributary.engine.messages.attempt import Delivered
+from distributary.engine.outcomes import Delivered
 from distributary.state.ledger import Ledger
 from distributary.tables.durable import bring_to_disk
 from distributary.tables.store import Store

@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 
 from distributary.engine import packing
 from distributary.engine.batch import BatchWriter
-from distributary.engine.messages.attempt import Attempt, RouteFault, _merge
+from distributary.engine.messages.attempt import Attempt, RouteFault
 from distributary.engine.messages.micro_batch import Fanout
-from distributary.engine.messages.orders import Outcome, Special
+from distributary.engine.messages.orders import Special
 from distributary.engine.messages.spool import Spool
+from distributary.engine.outcomes import Append, Fault, Outcome, join_into
 from distributary.errors import Reason, StoreDown
 from distributary.names import route_of, table_name
 from distributary.state.ledger import Ledger
@@ -177,10 +178,6 @@ def test_a_hot_route_whose_table_is_in_the_way_parks_whole(lake: Path) -> None:
     scenario.check()
 
 
-def outcome(state: Any, **more: Any) -> Outcome:
-    return Outcome("a", "/lake/a", state, rows_in=2, **more)
-
-
 def attempt() -> Attempt:
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
     orders: Any = SimpleNamespace(special={"a": Special("files")}, table=lambda route: f"/lake/{route}")
@@ -194,12 +191,12 @@ def test_a_shared_route_is_committed_whole_or_not_at_all(good_first: bool, store
     """One of its tasks failed: committing the others' files would make the failed rows look like a replay's."""
     file = DataFile("part-0.parquet", 1, 2, "{}", 0)
     parts = [
-        outcome("files", rows_written=2, files=[file]),
-        outcome("failed", reasons={"TABLE_PARKED": 2}, error="OSError: broken", store_fault=store_fault),
+        Outcome("a", "/lake/a", 2, Append("files", 2, files=(file,))),
+        Outcome("a", "/lake/a", 2, fault=Fault("OSError: broken", of_store=store_fault), reasons={"TABLE_PARKED": 2}),
     ]
     found: dict[str, Outcome] = {}
     for part in parts if good_first else parts[::-1]:
-        _merge(found, part)
+        join_into(found, part)
     done: Any = SimpleNamespace(outcomes=found)
     with pytest.raises(StoreDown if store_fault else RouteFault):
         attempt()._commit_shared(done)

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from distributary.changes.model import SourceTable
 from distributary.changes.reduce import Reduced, reduce_rows
 from distributary.changes.sequence import OrderSettings
 from distributary.engine.changes import merging
 from distributary.engine.changes.feed import Feed
+from distributary.engine.outcomes import Merge
 from distributary.repair.resync_changes import known_route, rebuild
 from distributary.running.maintain import maintain
 from distributary.tables import checkpoints
@@ -254,9 +254,9 @@ def test_a_stream_opens_a_merged_table_only_after_its_creation_and_after_others(
     opens: list[str] = []
     after, really = Feed.between_batches, merging._opened
 
-    def counted(source: SourceTable, *args: Any) -> None:
-        opens.append(source.route)
-        really(source, *args)
+    def counted(into: merging.Into, *args: Any) -> Merge:
+        opens.append(into.route)
+        return really(into, *args)
 
     monkeypatch.setattr(merging, "_opened", counted)
 

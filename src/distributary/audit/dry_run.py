@@ -30,9 +30,10 @@ from distributary.engine.messages.chunks import read_records, read_rejected
 from distributary.engine.messages.decode import decode, incoming_schemas
 from distributary.engine.messages.deliver import deliver_route, open_own
 from distributary.engine.messages.micro_batch import Fanout
-from distributary.engine.messages.orders import Orders, Outcome, Special
+from distributary.engine.messages.orders import Orders, Special
 from distributary.engine.messages.pieces import cut_pieces
 from distributary.engine.messages.tasks import SAID_DDL, chunk_rows, heard, said
+from distributary.engine.outcomes import Outcome
 from distributary.engine.schemas import schemas_of
 from distributary.errors import Reason
 from distributary.errors.border import contained

@@ -18,8 +18,7 @@ from pyspark.sql import DataFrame
 
 from distributary.config import Pipeline
 from distributary.engine.first_batch import Example, is_unreadable, unreadable
-from distributary.engine.messages.attempt import Delivered
-from distributary.engine.messages.orders import Outcome
+from distributary.engine.outcomes import Delivered, Outcome
 from distributary.engine.replay import ReplayReport
 from distributary.errors import QuarantineLimit, Reason
 from distributary.state.ledger import Entry, Ledger, is_resting, quarantine_files, rests_until
@@ -253,9 +252,8 @@ class BatchWriter:
             warnings=outcome.warnings,
             widened=outcome.widened,
             newest=delivered.newest.get(outcome.route),
-            created=outcome.created,
-            evolved=outcome.evolved,
-            **outcome.more(),
+            created=outcome.append.created,
+            evolved=outcome.append.evolved,
             **state,
         )
 

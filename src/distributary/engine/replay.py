@@ -28,8 +28,9 @@ from distributary.engine.messages.demux import split_payloads, split_values
 from distributary.engine.messages.killers import Packed, find_envelope_killers, packed, unpacked
 from distributary.engine.messages.micro_batch import Fanout
 from distributary.engine.messages.opening import EnvelopeReader
-from distributary.engine.messages.orders import Orders, Outcome, killing
+from distributary.engine.messages.orders import Orders, killing
 from distributary.engine.messages.pieces import Chunks
+from distributary.engine.outcomes import Fault, Outcome
 from distributary.errors import EnvironmentFault, Reason
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.state.ledger import Entry, Ledger, replay_stream
@@ -287,7 +288,7 @@ class Replay:
         try:
             return self.fanout.write_decoded(route, decoded, orders)
         except BaseException as e:
-            return replace(outcome, state="failed", error=self._fault(route, e))
+            return replace(outcome, fault=Fault(self._fault(route, e)))
 
     def _record(self, number: int, route: str, rows: pa.Table, outcome: Outcome) -> None:
         count = rows.num_rows
@@ -306,8 +307,8 @@ class Replay:
             rows_quarantined=nameless.num_rows - count,
             schema_ids=dict(Counter(self._ids(rows))),
             reasons={reason: -n for reason, n in named.items()},
-            created=outcome.created,
-            evolved=outcome.evolved,
+            created=outcome.append.created,
+            evolved=outcome.append.evolved,
             widened=outcome.widened,
         )
         own = Entry(stream, number, None, rows_in=-nameless.num_rows, rows_quarantined=-nameless.num_rows)

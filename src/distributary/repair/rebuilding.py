@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from distributary.engine.messages.attempt import Attempt, Delivered, RouteFault
+from distributary.engine.messages.attempt import Attempt, RouteFault
 from distributary.engine.messages.decode import fit
 from distributary.engine.messages.micro_batch import Fanout
 from distributary.engine.messages.orders import Orders, Special
+from distributary.engine.outcomes import Delivered
 from distributary.engine.packing import Packing
 from distributary.engine.replay import Replay
 from distributary.errors import BadInput
@@ -33,7 +34,7 @@ class Built:
     tombstones: int = 0
     schema_ids: Counter[int] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
-    decoders: dict[int, str] = field(default_factory=dict)
+    decoders: Mapping[int, str] = field(default_factory=dict)
     files: list[DataFile] = field(default_factory=list)
     bad: list[DataFile] = field(default_factory=list)
     evolution: Evolution | None = None
@@ -97,7 +98,7 @@ def _built(route: str, done: Delivered, evolution: Evolution | None) -> Built:
     found.reasons = early
     if (outcome := done.outcomes.get(route)) is not None:
         found.reasons = early + Counter(outcome.reasons)
-        found.rows, found.files, found.decoders = outcome.rows_written, outcome.files, outcome.decoders
+        found.rows, found.files, found.decoders = outcome.rows_written, [*outcome.append.files], outcome.decoders
         found.schema_ids = Counter(outcome.schema_ids)
     found.kept = found.reasons.total()
     found.rows_in = found.rows + found.kept

@@ -19,10 +19,11 @@ from distributary.engine.changes.keys import NEWEST, key_columns, key_types, new
 from distributary.engine.changes.log import payload_schema
 from distributary.engine.changes.logs import bytes_of, log_rows
 from distributary.engine.changes.merging import absent, of_one_log
-from distributary.engine.changes.micro_batch import Behind, about
+from distributary.engine.changes.micro_batch import Behind, about, ledger_fields
 from distributary.engine.changes.names import Named
-from distributary.engine.changes.orders import ORIGIN, ChangeOutcome
+from distributary.engine.changes.orders import ORIGIN
 from distributary.engine.changes.orphans import resolve, split
+from distributary.engine.outcomes import Merge, Outcome, SourceEvents
 from distributary.errors import BadInput, StoreDown
 from distributary.state.cleaning import check_not_begun
 from distributary.state.ledger import RESYNC, Entry, Ledger, read_entries, totals
@@ -88,10 +89,8 @@ def rebuild(config: Pipeline, route: str, known: Behind) -> Rebuilt:
         # In the ledger it is one entry of its own: a table that was parked, for its keys, is not any more.
         stream = f"{RESYNC}{uuid.uuid4()}"
         log = named.log(known.source)
-        outcome = ChangeOutcome(route, log or "", "empty", source=known.source, keys=build.keys, merged=done.table)
-        outcome.keeps, outcome.brought = bool(known.brought), dict(known.brought)
-        more = outcome.more()
-        more["merge_state"] = "merged"
+        events = SourceEvents(known.source, build.keys, brought=dict(known.brought), keeps=bool(known.brought))
+        more = ledger_fields(Outcome(route, log or "", merge=Merge(done.table, "merged"), events=events))
         entries = [
             Entry(stream, 0, route, table=log, state="merged", batches=0, **more),
             Entry(stream, 0, None, batches=0),

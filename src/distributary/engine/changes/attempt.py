@@ -10,24 +10,25 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import pyarrow as pa
-
+from distributary.engine.appending import commit_files, replayed
 from distributary.engine.changes.by_spark import BySpark
 from distributary.engine.changes.deliver import Work
 from distributary.engine.changes.gather import shares_of
-from distributary.engine.changes.joining import agrees, columns_of_all, joined, schema_of, source_of, take_merge
+from distributary.engine.changes.joining import agrees, columns_of_all
 from distributary.engine.changes.keys import key_types
 from distributary.engine.changes.merging import MergeWork
-from distributary.engine.changes.orders import STRAY, ChangeOrders, ChangeOutcome, RouteOrder, Seen, WorkFile
+from distributary.engine.changes.orders import STRAY, ChangeOrders, RouteOrder, Seen, WorkFile
 from distributary.engine.changes.routing import groups
 from distributary.engine.changes.tasks import run_deliver, run_merges
+from distributary.engine.outcomes import Append, Fault, Merge, Outcome, join_into, raise_store_faults
 from distributary.engine.packing import ChunkRef, Packing, pack
 from distributary.errors import StoreDown
 from distributary.errors.border import contained
 from distributary.tables.datafile import DataFile
-from distributary.tables.evolve import Evolution, evolve
+from distributary.tables.evolve import evolve
 from distributary.tables.snapshot import columns_of
-from distributary.tables.widening import said_of, settled
+from distributary.tables.table import Table
+from distributary.tables.widening import said_of
 
 GZIP_GROWTH = 8
 """About how many bytes of events a compressed byte stands for."""
@@ -47,7 +48,7 @@ class Again(Exception):
 class Result:
     """What became of each route and file, and the quarantine's data files."""
 
-    outcomes: dict[str, ChangeOutcome] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
     quarantine: list[DataFile] = field(default_factory=list)
     seen: dict[str, Seen] = field(default_factory=dict)
 
@@ -77,8 +78,8 @@ class Attempt:
             owners = [min(alike[foreign[f.path][0]]) for f in strays]
             orders = replace(_bounded(self.orders, alike, together), part=STRAY)
             second = self._pass(strays, owners, alike, orders, "stray")
-            for route, outcome in second.outcomes.items():
-                done.outcomes[route] = joined(done.outcomes.get(route), outcome)
+            for outcome in second.outcomes.values():
+                join_into(done.outcomes, outcome)
             done.quarantine += second.quarantine
         self._check(done)
         return done
@@ -94,7 +95,7 @@ class Attempt:
         packing = _packed(files, of_file, self.slots)
         shared = {route for group in packing.shared for route in together[group]}
         orders = replace(orders, routes={**orders.routes, **{r: _shared(orders.order(r)) for r in shared}})
-        done, parts = Result(), dict[str, list[ChangeOutcome]]()
+        done, parts = Result(), dict[str, list[Outcome]]()
         for answer in run_deliver(self.by_spark.spark, _buckets(files, of_file, together, packing), orders, name):
             if isinstance(answer, DataFile):
                 done.quarantine.append(answer)
@@ -103,9 +104,9 @@ class Attempt:
             else:
                 parts.setdefault(answer.route, []).append(answer)
         self._settle(parts, orders)
-        for route, found in parts.items():
+        for found in parts.values():
             for one in found:
-                done.outcomes[route] = joined(done.outcomes.get(route), one)
+                join_into(done.outcomes, one)
         self._commit_files(done, orders)
         self._merge(done, orders)
         for outcome in done.outcomes.values():
@@ -114,104 +115,111 @@ class Attempt:
 
     # -- routes whose commit is the driver's ---------------------------------------------------------------
 
-    def _settle(self, parts: Mapping[str, Sequence[ChangeOutcome]], orders: ChangeOrders) -> None:
+    def _settle(self, parts: Mapping[str, Sequence[Outcome]], orders: ChangeOrders) -> None:
         """Raises Again where one part of a shared route failed, or gave a column another type than another part."""
         again: dict[str, RouteOrder] = {}
         for route, outcomes in parts.items():
             if len(outcomes) < 2 or orders.order(route).log == "parked":
                 continue
-            failed = next((o for o in outcomes if o.state == "failed"), None)
-            if failed is not None:
-                again[route] = self._parked(failed, failed.error or "")
+            fault = next((o.fault for o in outcomes if o.fault is not None), None)
+            if fault is not None:
+                again[route] = self._parked(outcomes[0], fault)
                 continue
+            appends = [o.append for o in outcomes]
             try:
-                columns = columns_of_all(outcomes, orders.named.policy(route))
+                columns = columns_of_all(appends, orders.named.policy(route))
             except BaseException as e:
-                again[route] = self._parked(outcomes[0], contained(e))
+                again[route] = self._parked(outcomes[0], Fault(contained(e)))
                 continue
-            if not all(agrees(columns, schema_of(o)) for o in outcomes):
+            if not all(agrees(columns, append.columns()) for append in appends):
                 again[route] = replace(orders.order(route), schema=columns)
         if again:
             raise Again(again)
 
-    def _parked(self, outcome: ChangeOutcome, why: str) -> RouteOrder:
-        if outcome.store_fault:
-            raise StoreDown(path=outcome.table, detail=why)
-        return replace(self.orders.order(outcome.route), log="parked", why=why)
+    def _parked(self, outcome: Outcome, fault: Fault) -> RouteOrder:
+        if fault.of_store:
+            raise StoreDown(path=outcome.table, detail=fault.words)
+        return replace(self.orders.order(outcome.route), log="parked", why=fault.words)
 
     def _commit_files(self, done: Result, orders: ChangeOrders) -> None:
-        for outcome in done.outcomes.values():
-            if outcome.state not in ("files", "spark") or not outcome.has_log:
+        for route, outcome in done.outcomes.items():
+            if outcome.state != "files" or (outcome.events is not None and not outcome.events.has_log):
                 continue
             try:
-                self._commit(outcome, orders)
+                done.outcomes[route] = replace(outcome, append=self._commit(outcome, orders))
             except BaseException as e:
-                why = contained(e)
-                outcome.blame(e)
-                raise Again({outcome.route: self._parked(outcome, why)}) from e
+                raise Again({route: self._parked(outcome, Fault.of(e))}) from e
 
-    def _commit(self, outcome: ChangeOutcome, orders: ChangeOrders) -> None:
+    def _commit(self, outcome: Outcome, orders: ChangeOrders) -> Append:
         """One commit for the files of many tasks, or of a table that only Spark may write."""
+        files = outcome.append
         target = orders.target(outcome.table, outcome.route)
-        table = target.open()
-        if table is not None and table.has(orders.mark):
-            outcome.state = "replayed"
-            committed = table.rows_of(orders.mark)
-            if committed is not None:
-                outcome.changed, outcome.rows_written = committed != outcome.rows_written, committed
-            return
-        if not outcome.files:
-            outcome.state = "empty"
-            return
-        found = columns_of(table)
-        if outcome.files_at != outcome.table:
-            evolution = self._evolution(found, [outcome], orders)
-            self.by_spark.append(outcome, evolution, orders)
+        if files.folder == outcome.table:
+            done = commit_files(target, files.files, files.rows, files.columns(), orders.mark, orders.replay)
         else:
-            evolution = settled(table, schema_of(outcome))
-            target.commit(table, evolution, outcome.files, orders.mark)
-        outcome.state, outcome.created, outcome.evolved = "written", table is None, evolution.changed
-        outcome.widened = said_of(table, evolution)
+            done = self._commit_by_spark(target, outcome, orders)
+        return replace(done, why_spark=files.why_spark, files=files.files, folder=files.folder, schema=files.schema)
 
-    def _evolution(self, found: pa.Schema | None, outcomes: Sequence[ChangeOutcome], orders: ChangeOrders) -> Evolution:
-        return evolve(found, [schema_of(o) for o in outcomes], orders.named.policy(outcomes[0].route))
+    def _commit_by_spark(self, target: Table, outcome: Outcome, orders: ChangeOrders) -> Append:
+        table, rows = target.open(), outcome.rows_written
+        if table is not None and table.has(orders.mark):
+            return replayed(table, orders.mark, orders.replay, rows)
+        if not outcome.append.files:
+            return Append()
+        evolution = evolve(columns_of(table), [outcome.append.columns()], orders.named.policy(outcome.route))
+        self.by_spark.append(outcome, evolution, orders)
+        widened = said_of(table, evolution)
+        return Append("written", rows, table is None, evolution.changed, widened, by_spark=True)
 
     # -- merges --------------------------------------------------------------------------------------------
 
     def _merge(self, done: Result, orders: ChangeOrders) -> None:
         """Merge the routes whose events lie in files."""
         work = []
-        for outcome in done.outcomes.values():
-            if outcome.merge_state == "rows" and outcome.changed:
-                outcome.merge_state = "waiting"
-            elif outcome.merge_state == "rows" and not outcome.merge_spark:
-                files = tuple(f.path for f in outcome.files)
-                brought = tuple(outcome.brought.items())
-                shares = shares_of(sum(f.size for f in outcome.files))
-                source, at, keys = source_of(outcome), outcome.files_at, outcome.keys
-                types = key_types(schema_of(outcome), keys)
-                work.append(MergeWork(source, keys, at, files, orders.batch, -1, brought, shares, types))
-        found = {o.route: o for o in done.outcomes.values() if o.merge_spark}
-        found |= {merged.route: merged for merged in run_merges(self.by_spark.spark, work, orders)}
-        for route, merged in found.items():
-            outcome = done.outcomes[route]
-            if merged is not outcome:
-                take_merge(outcome, merged)
-            if merged.merge_spark:
-                self.by_spark.merge(outcome, orders)
-            if outcome.has_log:
-                continue
-            if outcome.merge_state == "parked":
-                raise Again({outcome.route: self._parked(outcome, outcome.merge_error or "")})
-            outcome.state = "written"
+        by_spark = set()
+        for route, outcome in done.outcomes.items():
+            merge = outcome.merge or Merge()
+            if merge.why_spark:
+                by_spark.add(route)
+            elif merge.state == "rows" and outcome.append.other:
+                done.outcomes[route] = replace(outcome, merge=replace(merge, state="waiting"))
+            elif merge.state == "rows":
+                work.append(_merge_work(outcome, orders))
+        merged = {o.route: o.merge for o in run_merges(self.by_spark.spark, work, orders)}
+        for route in (*by_spark, *merged):
+            done.outcomes[route] = self._merged(done.outcomes[route], merged.get(route), orders)
+
+    def _merged(self, outcome: Outcome, merge: Merge | None, orders: ChangeOrders) -> Outcome:
+        """With what a task has merged (None: none has), and what it left to Spark."""
+        if merge is not None and outcome.merge is not None:
+            outcome = replace(outcome, merge=outcome.merge.joined(merge))
+        if outcome.merge is not None and outcome.merge.why_spark:
+            outcome = self.by_spark.merge(outcome, orders)
+        if outcome.events is None or outcome.events.has_log:
+            return outcome
+        if outcome.merge is not None and outcome.merge.state == "parked":
+            raise Again({outcome.route: self._parked(outcome, outcome.merge.fault or Fault(""))})
+        return replace(outcome, append=replace(outcome.append, state="written"))
 
     def _check(self, done: Result) -> None:
-        """Raises StoreDown when the store, not a table, is at fault. Asserts that no event is unaccounted for."""
-        tried = [o for o in done.outcomes.values() if self.orders.order(o.route).log != "parked"]
-        failed = [o for o in tried if o.state == "failed" or (o.merge_state == "parked" and o.merge_error)]
-        for outcome in failed:
-            if outcome.store_fault or (len(failed) == len(tried) > 1 and all(o.store_doubt for o in failed)):
-                raise StoreDown(path=outcome.table, detail=outcome.error or outcome.merge_error)
+        """Raises StoreDown when the store, not a table, is at fault."""
+        raise_store_faults({r: o for r, o in done.outcomes.items() if self.orders.order(r).log != "parked"})
+
+
+def _merge_work(outcome: Outcome, orders: ChangeOrders) -> MergeWork:
+    """The files of a route that the driver has merged."""
+    files, about = outcome.append, outcome.events
+    assert about is not None
+    return MergeWork(
+        about.source,
+        about.keys,
+        files.folder,
+        tuple(f.path for f in files.files),
+        orders.batch,
+        brought=tuple(about.brought.items()),
+        shares=shares_of(sum(f.size for f in files.files)),
+        key_types=key_types(files.columns(), about.keys),
+    )
 
 
 def _bounded(orders: ChangeOrders, routes: Collection[str], before: Collection[str] = ()) -> ChangeOrders:

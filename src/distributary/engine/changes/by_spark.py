@@ -6,12 +6,13 @@ The rows come as data files that the tasks have written below the state folder; 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from distributary.engine.changes.joining import source_of
-from distributary.engine.changes.merging import horizon, of_one_log, take_merged
-from distributary.engine.changes.orders import ORIGIN, ChangeOrders, ChangeOutcome
+from distributary.engine.changes.merging import Into, done_by, horizon, of_one_log
+from distributary.engine.changes.orders import ORIGIN, ChangeOrders
+from distributary.engine.outcomes import Outcome
 from distributary.names import quoted
 from distributary.tables.evolve import Evolution
 from distributary.tables.merge import Target
@@ -29,60 +30,70 @@ class BySpark:
         self.routes: set[str] = set()
         """Routes of which a table was written by Spark last, as far as known."""
 
-    def append(self, outcome: ChangeOutcome, evolution: Evolution, orders: ChangeOrders) -> None:
+    def append(self, outcome: Outcome, evolution: Evolution, orders: ChangeOrders) -> None:
         """Append an outcome's files to its log table. Raises SparkEngineError for what Spark refuses."""
-        outcome.by_spark = True
+        done = outcome.append
         policy = orders.named.policy(outcome.route)
         schema = self.engine.prepare(orders.target(outcome.table, outcome.route), [evolution.schema], policy)
-        rows = _read(self.spark, [join(outcome.files_at, f.path) for f in outcome.files])
+        rows = _read(self.spark, [join(done.folder, f.path) for f in done.files])
         names = set(rows.columns)
         known = spark_schema(schema)
         rows = rows.select(*(rows[quoted(f.name)].cast(f.dataType).alias(f.name) for f in known if f.name in names))
         self.engine.append(rows, outcome.table, orders.mark)
 
-    def merge(self, merged: ChangeOutcome, orders: ChangeOrders) -> ChangeOutcome:
-        """Merge the reduced rows in `merged.merge_files` by Spark. Never raises for a fault of the table."""
-        uri, named = merged.merged, orders.named
-        assert uri is not None
-        merged.by_spark = True
-        place = orders.target(uri, merged.route, merged.keys)
+    def merge(self, outcome: Outcome, orders: ChangeOrders) -> Outcome:
+        """Merge the reduced rows in the files of its merge by Spark. Never raises for a fault of the table."""
+        begun, about, named = outcome.merge, outcome.events, orders.named
+        assert begun is not None and begun.table is not None and about is not None
+        into = Into(about.source, begun.table, about.keys, about.brought)
+        done = replace(begun, by_spark=True, why_spark=None)
         try:
-            table = place.open()
-            target = Target(place, table, named.policy(merged.route))
+            table = into.table(orders).open()
+            target = Target(into.table(orders), table, named.policy(outcome.route))
             session = self._merge_session()
-            rows = _read(session, [join(orders.parts, f.path) for f in merged.merge_files])
-            rules = named.rules(source_of(merged), horizon(table))
-            if len(merged.merge_files) > 1:
+            rows = _read(session, [join(orders.parts, f.path) for f in begun.files])
+            rules = named.rules(about.source, horizon(table))
+            if len(begun.files) > 1:
                 # Shares of the keys; but a delete by ROWID has found its key only after they were made.
-                rows = newest_by_spark(rows, merged.keys, rules.order)
-            with of_one_log(merged.route, uri):
-                done = merge_by_spark(session, target, rows, merged.keys, rules, orders.mark, aside=(ORIGIN,))
-            take_merged(merged, done)
+                rows = newest_by_spark(rows, about.keys, rules.order)
+            with of_one_log(outcome.route, into.uri):
+                merged = merge_by_spark(session, target, rows, about.keys, rules, orders.mark, aside=(ORIGIN,))
+            by_spark = done_by(into, merged)
+            done = replace(
+                done,
+                state="merged",
+                created=by_spark.created,
+                tip=by_spark.tip,
+                widened={**done.widened, **by_spark.widened},
+                late=done.late + by_spark.late,
+                upserts=by_spark.upserts,
+                deletes=by_spark.deletes,
+                stale=by_spark.stale,
+            )
         except BaseException as e:
             if spark_ended(e):
                 raise
-            merged.park_merge(e)
-        for file in merged.merge_files:
+            done = done.parked(e)
+        for file in begun.files:
             self.store.delete(orders.parts, file.path)
-        merged.merge_spark = None
-        return merged
+        return replace(outcome, merge=done)
 
     def _merge_session(self) -> SparkSession:
         if self._merging is None:
             self._merging = merge_session(self.spark)
         return self._merging
 
-    def note(self, outcome: ChangeOutcome) -> None:
+    def note(self, outcome: Outcome) -> None:
         """Keep in mind who wrote a route's tables. A batch that only wrote the log says nothing of the merge."""
         if outcome.by_spark:
             self.routes.add(outcome.route)
-        elif outcome.merge_state == "merged":
+        elif outcome.merge is not None and outcome.merge.state == "merged":
             self.routes.discard(outcome.route)
 
-    def drop(self, outcome: ChangeOutcome, orders: ChangeOrders) -> None:
+    def drop(self, outcome: Outcome, orders: ChangeOrders) -> None:
         """Remove files that lay below the state folder only for this."""
-        if outcome.files_at == orders.parts:
-            for file in outcome.files:
+        if outcome.append.folder == orders.parts:
+            for file in outcome.append.files:
                 self.store.delete(orders.parts, file.path)
 
 

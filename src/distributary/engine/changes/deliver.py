@@ -1,14 +1,14 @@
 """The owner's side of a batch of change files: read, split by table, append to the log, reduce, merge.
 
-Runs inside Spark tasks. Everything a task needs to know is in `ChangeOrders`; what it says is a `ChangeOutcome` per
+Runs inside Spark tasks. Everything a task needs to know is in `ChangeOrders`; what it says is an `Outcome` per
 route and a `Seen` per file. A route's fault is its own, and so is a file's.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -16,9 +16,10 @@ from distributary.engine.changes.fitting import Fitted, RouteEvents, newest_ms, 
 from distributary.engine.changes.keys import key_columns
 from distributary.engine.changes.log import append_events, write_files
 from distributary.engine.changes.merging import merge_now
-from distributary.engine.changes.orders import ChangeOrders, ChangeOutcome, Seen, WorkFile
+from distributary.engine.changes.orders import ChangeOrders, Seen, WorkFile
 from distributary.engine.changes.read import read_files
 from distributary.engine.changes.rejected import rejected_events, without
+from distributary.engine.outcomes import Append, Merge, Outcome, Parked, SourceEvents
 from distributary.errors import Reason
 from distributary.tables.datafile import DataFile
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, count_reasons, write_rejected
@@ -34,11 +35,7 @@ class Work:
     files: tuple[WorkFile, ...]
 
 
-class _Parked(Exception):
-    """The driver decided not to try this table."""
-
-
-def deliver(work: Iterable[Work], orders: ChangeOrders, name: str) -> Iterator[ChangeOutcome | DataFile | Seen]:
+def deliver(work: Iterable[Work], orders: ChangeOrders, name: str) -> Iterator[Outcome | DataFile | Seen]:
     """Write the routes of one task; yields what became of each route and file, and the quarantine's file, if any.
 
     `name` names this task within the batch. Raises SourceDown.
@@ -51,76 +48,96 @@ def deliver(work: Iterable[Work], orders: ChangeOrders, name: str) -> Iterator[C
         for route in sorted(found.routes):
             outcome, bad = deliver_route(found.routes.pop(route), orders)
             new = [rows for rows in (without(rows, found.again) for rows in bad) if rows.num_rows]
-            outcome.reasons = count_reasons(new)
-            rejected += [*new, *outcome.late]
-            outcome.late_rows, outcome.late = sum(rows.num_rows for rows in outcome.late), []
-            yield outcome
+            merge = outcome.merge or Merge()
+            rejected += [*new, *merge.late]
+            merge = replace(merge, late=(), late_rows=sum(rows.num_rows for rows in merge.late))
+            yield replace(outcome, reasons=count_reasons(new), merge=merge)
     if rejected:
         yield write_rejected(
             orders.quarantine, rejected, orders.app, orders.batch, name, orders.store, EVENT_QUARANTINE_SCHEMA
         )
 
 
-def deliver_route(events: RouteEvents, orders: ChangeOrders) -> tuple[ChangeOutcome, list[pa.Table]]:
+def deliver_route(events: RouteEvents, orders: ChangeOrders) -> tuple[Outcome, list[pa.Table]]:
     """Write one route: what was done, and the events to keep aside. Never raises for a fault of this route's tables."""
     source = events.source
-    route = source.route
-    rows_in = events.rows - events.again  # those of `again` that are good now come to it below
-    outcome = ChangeOutcome(route, "", "empty", rows_in, source=source, keeps=orders.named.keeps)
+    about = SourceEvents(source, keeps=orders.named.keeps)
+    # Those of `again` that are good now come to it below.
+    outcome = Outcome(source.route, "", events.rows - events.again, merge=Merge(), events=about)
     try:
-        log, outcome.merged = orders.named.log(source), orders.named.merged(source)
-        outcome.table = log or outcome.merged or ""
+        log, merged = orders.named.log(source), orders.named.merged(source)
+        outcome = replace(outcome, table=log or merged or "", merge=Merge(merged))
         keys = [orders.named.keys(source, found) for found in events.key_lists()]
-        outcome.keys, outcome.has_log = keys[0], log is not None or not keys[0]
-        outcome.newest_ms = newest_ms(events)
-        order = orders.order(route)
+        about = replace(about, keys=keys[0], has_log=log is not None or not keys[0])
+        outcome = replace(outcome, events=about)
+        about = replace(about, newest_ms=newest_ms(events))
+        outcome = replace(outcome, events=about)
+        order = orders.order(source.route)
         if order.log == "parked":
-            raise _Parked(order.why)
+            raise Parked(order.why)
         if order.no_table and Table(outcome.table, orders.store).open() is None:
             return outcome, [
-                rejected_events(route, origins(events, orders.batch), Reason.TOO_MANY_ROUTES, order.no_table)
+                rejected_events(source.route, origins(events, orders.batch), Reason.TOO_MANY_ROUTES, order.no_table)
             ]
+        if not keys[0] and log is None:  # a table without keys is a log by itself
+            log, outcome = merged, replace(outcome, merge=Merge())
         started = time.monotonic()
-        fitted = _log(events, log, outcome.merged, orders, outcome)
-        outcome.seconds["log"] = time.monotonic() - started
+        fitted, append = _log(events, log, outcome.table, orders)
+        outcome = replace(outcome, append=append, seconds={"log": time.monotonic() - started})
     except BaseException as e:
-        return outcome, _failed(events, orders, outcome, e)
-    if events.again:
-        outcome.again = _brought_back(events, fitted)
-        outcome.rows_in += sum(map(len, outcome.again.values()))
-    outcome.brought, outcome.split = fitted.brought, fitted.split
-    outcome.keys = key_columns(fitted.table.column_names, keys[0])
+        return _failed(events, orders, outcome, e)
+    outcome = _entered(events, fitted, outcome)
     try:
-        merge_now(events, keys, fitted, orders, outcome)
+        outcome = _merge(events, keys, fitted, orders, outcome)
     except BaseException as e:
-        if not outcome.has_log:
-            return outcome, _failed(events, orders, outcome, e)
-        outcome.park_merge(e)
+        if not about.has_log:
+            return _failed(events, orders, outcome, e)
+        outcome = replace(outcome, merge=(outcome.merge or Merge()).parked(e))
     return outcome, fitted.rejected
 
 
-def _log(
-    events: RouteEvents, log: str | None, merged: str | None, orders: ChangeOrders, outcome: ChangeOutcome
-) -> Fitted:
-    """To the log table; a table without keys is a log by itself. Without either, only fit the rows."""
-    uri = log
-    if uri is None and not outcome.keys:
-        uri, outcome.merged = merged, None
-    if uri is None:
-        order = orders.order(events.source.route)
-        return write_files(events, orders.parts, orders, outcome, order, keep=order.log == "files")
-    return append_events(events, uri, orders, outcome)
+def _log(events: RouteEvents, log: str | None, table: str, orders: ChangeOrders) -> tuple[Fitted, Append]:
+    """To the log table. Without one, only fit the rows."""
+    if log is not None:
+        return append_events(events, log, orders)
+    order = orders.order(events.source.route)
+    return write_files(events, table, orders.parts, orders, order, keep=order.log == "files")
 
 
-def _failed(events: RouteEvents, orders: ChangeOrders, outcome: ChangeOutcome, error: BaseException) -> list[pa.Table]:
-    why = outcome.fail(error)
-    outcome.error = str(error) if isinstance(error, _Parked) else why
-    outcome.rows_in = events.rows - events.again
-    outcome.rows_written, outcome.files, outcome.again = 0, [], {}
-    return [rejected_events(events.source.route, origins(events, orders.batch), Reason.TABLE_PARKED, outcome.error)]
+def _entered(events: RouteEvents, fitted: Fitted, outcome: Outcome) -> Outcome:
+    """With what came in with the events, and what of them had come before."""
+    assert outcome.events is not None
+    again = _brought_back(events, fitted) if events.again else {}
+    rows_in = outcome.rows_in + sum(map(len, again.values()))
+    if outcome.append.state == "replayed":
+        rows_in -= max(0, fitted.table.num_rows - outcome.rows_written)
+    keys = key_columns(fitted.table.column_names, outcome.events.keys)
+    about = replace(outcome.events, keys=keys, brought=fitted.brought, split=fitted.split, again=again)
+    return replace(outcome, rows_in=rows_in, events=about)
 
 
-def _brought_back(events: RouteEvents, fitted: Fitted) -> dict[str, list[int]]:
+def _merge(
+    events: RouteEvents, keys: Sequence[tuple[str, ...]], fitted: Fitted, orders: ChangeOrders, outcome: Outcome
+) -> Outcome:
+    merge = merge_now(events, keys, fitted, orders, outcome)
+    append = outcome.append
+    if merge.state == "merged" and append.state == "empty":
+        # Without a log table, what is merged is what was written.
+        append = replace(append, state="written")
+    return replace(outcome, append=append, merge=merge)
+
+
+def _failed(
+    events: RouteEvents, orders: ChangeOrders, outcome: Outcome, error: BaseException
+) -> tuple[Outcome, list[pa.Table]]:
+    outcome = outcome.failed(error)
+    about = None if outcome.events is None else replace(outcome.events, again={})
+    outcome = replace(outcome, rows_in=events.rows - events.again, events=about)
+    why = str(outcome.error)
+    return outcome, [rejected_events(outcome.route, origins(events, orders.batch), Reason.TABLE_PARKED, why)]
+
+
+def _brought_back(events: RouteEvents, fitted: Fitted) -> dict[str, tuple[int, ...]]:
     """Events that were in the quarantine and are good now, by file."""
     refused = {(f, n) for rows in fitted.rejected for f, n in zip(*_places(rows), strict=True)}
     found: dict[str, list[int]] = {}
@@ -128,7 +145,7 @@ def _brought_back(events: RouteEvents, fitted: Fitted) -> dict[str, list[int]]:
         if part.again:
             numbers = part.events.numbers.to_pylist()
             found.setdefault(part.path, []).extend(n for n in numbers if (part.path, n) not in refused)
-    return found
+    return {path: tuple(numbers) for path, numbers in found.items()}
 
 
 def _places(rows: pa.Table) -> tuple[list[str], list[int]]:

@@ -4,118 +4,77 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from distributary import __version__
+from distributary.engine.appending import Appending, Replay
 from distributary.engine.changes.fitting import Fitted, RouteEvents, fit
-from distributary.engine.changes.orders import ChangeOrders, ChangeOutcome, RouteOrder
-from distributary.errors import ReplayMismatch
-from distributary.tables.datafile import write_data_file
+from distributary.engine.changes.orders import ChangeOrders, RouteOrder
+from distributary.engine.outcomes import Append
+from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.engines import why_spark
 from distributary.tables.merge_rows import DELETED, DELETED_AT
-from distributary.tables.rewrite import committed_widening
-from distributary.tables.snapshot import Snapshot, columns_of
+from distributary.tables.snapshot import Snapshot
 from distributary.tables.table import retried
-from distributary.tables.tip import Tip, append_on_tip
-from distributary.tables.widening import growing, said_of
+from distributary.tables.widening import growing
 
 FILE_ROWS = 500_000
 """Rows of one data file at most."""
 
 
-def append_events(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: ChangeOutcome) -> Fitted:
+def append_events(events: RouteEvents, uri: str, orders: ChangeOrders) -> tuple[Fitted, Append]:
     """Append the events to the table at `uri`, once per mark; the rows that are in it now and those that may not be.
 
     Raises CommitConflict (other writers were first each time), TableCollision, ReplayMismatch, TableFault, OSError.
     """
-    return retried(lambda: _append(events, uri, orders, outcome))
-
-
-def _append(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: ChangeOutcome) -> Fitted:
-    order = orders.order(events.source.route)
+    route = events.source.route
+    order = orders.order(route)
     if order.log == "files":
-        return write_files(events, uri, orders, outcome, order)
-    return _on_tip(events, uri, orders, outcome) or _opened(events, uri, orders, outcome)
+        return retried(lambda: write_files(events, uri, uri, orders, order))
+    fitted, append = Appending(
+        target=orders.target(uri, route),
+        mark=orders.mark,
+        tip=orders.tips.get(route),
+        # The commit may hold more than the files do now, when one of them is gone since; fewer only when one has grown
+        # since, which comes again for what is missing. Else an event would be in no table.
+        replay=Replay(orders.batch, fewer=any(part.changed for part in events.parts), more=True),
+        fit=lambda columns, table: _fit(events, columns, orders, table),
+        write=lambda rows: _data_files(uri, rows, orders),
+        why_spark=lambda table, evolution: why_spark(table, orders.named.tables, route, evolution),
+    ).run()
+    if append.state != "spark":
+        return fitted, append
+    # The rows wait in files of ours until Spark has appended them.
+    columns = fitted.evolution.schema
+    return retried(lambda: write_files(events, uri, orders.parts, orders, RouteOrder(schema=columns), append.why_spark))
 
 
 def write_files(
-    events: RouteEvents, uri: str, orders: ChangeOrders, outcome: ChangeOutcome, order: RouteOrder, keep: bool = True
-) -> Fitted:
-    """Only write the rows; the driver commits them with those of other tasks, or hands them to another engine.
-
-    `keep` False: not even that, the caller merges them from memory.
-    """
+    events: RouteEvents,
+    uri: str,
+    folder: str,
+    orders: ChangeOrders,
+    order: RouteOrder,
+    why_spark: str | None = None,
+    *,
+    keep: bool = True,
+) -> tuple[Fitted, Append]:
+    """Only write the rows, fitted for the table at `uri`, as files in `folder`; the driver commits them with those of
+    other tasks, or hands them to another engine. `keep` False: not even that, the caller merges them from memory."""
     schema, table = order.schema, None
-    if schema is None and (table := orders.target(outcome.table, events.source.route).open()) is not None:
+    if schema is None and (table := orders.target(uri, events.source.route).open()) is not None:
         schema = payload_schema(table.schema)
     fitted = _fit(events, schema, orders, table)
-    outcome.rows_written = fitted.table.num_rows
-    if not keep:
-        return fitted
-    outcome.state = "files"
-    outcome.schema = fitted.evolution.schema.serialize().to_pybytes()
-    outcome.incoming = [schema.serialize().to_pybytes() for schema in fitted.incoming]
-    outcome.known = fitted.known
-    outcome.files_at = uri
-    if fitted.table.num_rows:
-        outcome.files = [write_data_file(uri, rows, orders.store) for rows in _pieces(fitted.table)]
-    return fitted
-
-
-def _on_tip(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: ChangeOutcome) -> Fitted | None:
-    """Without opening the table, where its newest version is known; None where that does not do."""
-    tip = orders.tips.get(events.source.route)
-    if tip is None or not tip.leads(uri, orders.store):
-        return None
-    fitted = _fit(events, tip.arrow_schema(), orders)
-    if fitted.evolution.changed or not fitted.table.num_rows:
-        return None
-    files = [write_data_file(uri, rows, orders.store) for rows in _pieces(fitted.table)]
-    if not append_on_tip(uri, tip, files, orders.mark, orders.store):
-        return None
-    outcome.state, outcome.rows_written = "written", fitted.table.num_rows
-    outcome.tip = tip.after(orders.mark)
-    return fitted
-
-
-def _opened(events: RouteEvents, uri: str, orders: ChangeOrders, outcome: ChangeOutcome) -> Fitted:
-    route = events.source.route
-    target = orders.target(uri, route)
-    table = target.open()
-    fitted = _fit(events, columns_of(table), orders, table)
-    outcome.why_spark = why_spark(table, orders.named.tables, route, fitted.evolution)
-    if outcome.why_spark:
-        # The rows wait in files of ours until Spark has appended them.
-        return write_files(events, orders.parts, orders, outcome, RouteOrder(schema=fitted.evolution.schema))
     rows = fitted.table.num_rows
-    if table is not None and table.has(orders.mark):
-        grown = any(part.changed for part in events.parts)
-        outcome.state, outcome.rows_written = (
-            "replayed",
-            _replayed(table.rows_of(orders.mark), rows, uri, orders, grown),
-        )
-        outcome.changed, outcome.widened = outcome.rows_written != rows, committed_widening(table, orders.mark)
-        outcome.rows_in -= max(0, rows - outcome.rows_written)
-        return fitted
-    if not rows:
-        return fitted
-    files = [write_data_file(uri, piece, orders.store) for piece in _pieces(fitted.table)]
-    version = target.commit(table, fitted.evolution, files, orders.mark)
-    outcome.state, outcome.rows_written = "written", rows
-    outcome.created, outcome.evolved = table is None, fitted.evolution.changed
-    outcome.widened = said_of(table, fitted.evolution)
-    if version is not None:
-        outcome.tip = Tip.of(version, fitted.evolution.schema, orders.mark)
-    return fitted
-
-
-def _replayed(committed: int | None, rows: int, uri: str, orders: ChangeOrders, grown: bool) -> int:
-    """Rows that the batch's commit holds. It may hold more than the files do now, when one of them is gone since; fewer
-    only when one has `grown` since, which comes again for what is missing. Else a row would be in no table.
-
-    Raises ReplayMismatch.
-    """
-    if committed is not None and committed < rows and not grown:
-        raise ReplayMismatch(table=uri, batch=orders.batch, committed=committed, decoded=rows, version=__version__)
-    return rows if committed is None else committed
+    if not keep:
+        return fitted, Append(rows=rows)
+    return fitted, Append(
+        "files",
+        rows,
+        why_spark=why_spark,
+        files=tuple(_data_files(folder, fitted.table, orders)) if rows else (),
+        folder=folder,
+        schema=fitted.evolution.schema.serialize().to_pybytes(),
+        known=fitted.known,
+        incoming=tuple(schema.serialize().to_pybytes() for schema in fitted.incoming),
+    )
 
 
 def payload_schema(schema: pa.Schema) -> pa.Schema:
@@ -131,5 +90,6 @@ def _fit(events: RouteEvents, schema: pa.Schema | None, orders: ChangeOrders, ta
     return fit(events, schema, policy, orders.batch, flat=flat, keys=keys, grow=grow)
 
 
-def _pieces(rows: pa.Table) -> list[pa.Table]:
-    return [rows.slice(at, FILE_ROWS) for at in range(0, max(1, rows.num_rows), FILE_ROWS)]
+def _data_files(folder: str, rows: pa.Table, orders: ChangeOrders) -> list[DataFile]:
+    pieces = (rows.slice(at, FILE_ROWS) for at in range(0, max(1, rows.num_rows), FILE_ROWS))
+    return [write_data_file(folder, piece, orders.store) for piece in pieces]

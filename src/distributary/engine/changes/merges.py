@@ -17,9 +17,10 @@ from distributary.engine.changes.gather import shares_of
 from distributary.engine.changes.keys import key_columns, key_types
 from distributary.engine.changes.logs import files_of
 from distributary.engine.changes.merging import MergeWork, begun_merge
-from distributary.engine.changes.micro_batch import Behind, Changes, about
-from distributary.engine.changes.orders import ChangeOrders, ChangeOutcome
+from distributary.engine.changes.micro_batch import Behind, Changes, about, ledger_fields
+from distributary.engine.changes.orders import ChangeOrders
 from distributary.engine.changes.tasks import run_merges
+from distributary.engine.outcomes import Merge, Outcome
 from distributary.errors import StoreDown
 from distributary.state.ledger import MERGE, Entry, Ledger, rests_until
 from distributary.tables.faults import writing
@@ -84,34 +85,39 @@ class Merges:
 
     def _merge(self, routes: list[str], stream: str) -> dict[str, str | None]:
         orders = self.changes.orders(stream, self.ledger.finished[stream], {})
-        outcomes: dict[str, ChangeOutcome] = {}
+        outcomes: dict[str, Outcome] = {}
         work = []
         for route in routes:
             behind = self.changes.behind[route]
             try:
                 work.append(self._work(route, behind, stream))
             except BaseException as e:
-                outcomes[route] = begun_merge(behind.source, behind.keys, orders)
-                outcomes[route].park_merge(e)
+                begun = begun_merge(behind.source, behind.keys, orders)
+                outcomes[route] = replace(begun, merge=_merge_of(begun).parked(e))
         for outcome in run_merges(self.changes.by_spark.spark, work, orders):
-            by_spark = outcome.merge_spark is not None
+            by_spark = _merge_of(outcome).why_spark is not None
             outcomes[outcome.route] = self.changes.by_spark.merge(outcome, orders) if by_spark else outcome
-        for outcome in outcomes.values():
-            if outcome.merge_state == "merged":
-                self.changes.by_spark.note(outcome)
-                self.changes.behind.pop(outcome.route, None)
-                self.changes.resting.discard(outcome.route)
-                if outcome.merge_created:
-                    self._created.add(outcome.route)
-            elif outcome.store_fault:
-                raise StoreDown(path=str(outcome.merged), detail=outcome.merge_error)
-            elif outcome.merge_state == "parked":
-                behind = self.changes.behind[outcome.route]
-                outcome.anew = outcome.anew or behind.anew
-                self.changes.behind[outcome.route] = replace(behind, anew=outcome.anew)
-                self.changes.resting.add(outcome.route)
-        self._record([o for o in outcomes.values() if o.merge_state == "merged" or self._newly_parked(o)], orders)
-        return {route: outcome.merge_error for route, outcome in outcomes.items()}
+        outcomes = {route: self._heard(outcome) for route, outcome in outcomes.items()}
+        self._record([o for o in outcomes.values() if _is_merged(o) or self._newly_parked(o)], orders)
+        return {route: _merge_of(outcome).error for route, outcome in outcomes.items()}
+
+    def _heard(self, outcome: Outcome) -> Outcome:
+        """Take in what became of a route's merge. Raises StoreDown."""
+        route, merge = outcome.route, _merge_of(outcome)
+        if merge.state == "merged":
+            self.changes.by_spark.note(outcome)
+            self.changes.behind.pop(route, None)
+            self.changes.resting.discard(route)
+            if merge.created:
+                self._created.add(route)
+        elif merge.fault is not None and merge.fault.of_store:
+            raise StoreDown(path=str(merge.table), detail=merge.error)
+        elif merge.state == "parked":
+            behind = self.changes.behind[route]
+            merge = replace(merge, anew=merge.anew or behind.anew)
+            self.changes.behind[route] = replace(behind, anew=merge.anew)
+            self.changes.resting.add(route)
+        return replace(outcome, merge=merge)
 
     def _work(self, route: str, behind: Behind, stream: str) -> MergeWork:
         """The files of the route's log that hold batches which its merged table does not have."""
@@ -131,16 +137,16 @@ class Merges:
         types = key_types(columns, keys)
         return MergeWork(behind.source, keys, uri, tuple(files), upto, after, brought, shares, types)
 
-    def _newly_parked(self, outcome: ChangeOutcome) -> bool:
+    def _newly_parked(self, outcome: Outcome) -> bool:
         """Does the ledger still take this merged table for one that works?"""
         before = self.ledger.newest.get(outcome.route)
-        return outcome.merge_state == "parked" and (before is None or before.state != "parked")
+        return _merge_of(outcome).state == "parked" and (before is None or before.state != "parked")
 
-    def _record(self, outcomes: Collection[ChangeOutcome], orders: ChangeOrders) -> None:
+    def _record(self, outcomes: Collection[Outcome], orders: ChangeOrders) -> None:
         if not outcomes:
             return
         number = 1 + self.ledger.finished.get(MERGE, -1)
-        late = [rows for outcome in outcomes for rows in outcome.late]
+        late = [rows for outcome in outcomes for rows in _merge_of(outcome).late]
         files = []
         if late:
             files.append(
@@ -149,20 +155,38 @@ class Merges:
                 )
             )
         entries = [
-            Entry(MERGE, number, o.route, table=o.table, engine=_engine(o), batches=0, **o.more(), **self._state(o))
+            Entry(
+                MERGE,
+                number,
+                o.route,
+                table=o.table,
+                engine=_engine(o),
+                batches=0,
+                **ledger_fields(o),
+                **self._state(o),
+            )
             for o in outcomes
         ]
         details = {"quarantine": [f.to_json() for f in files]}
         self.ledger.record(MERGE, number, [*entries, Entry(MERGE, number, None, batches=0)], details)
 
-    def _state(self, outcome: ChangeOutcome) -> dict[str, Any]:
+    def _state(self, outcome: Outcome) -> dict[str, Any]:
         """A merged table that could not be written rests, as one that a batch cannot write to."""
-        if outcome.merge_state == "merged":
+        if _is_merged(outcome):
             return {"state": "merged"}
-        why = f"merged table: {outcome.merge_error or 'parked'}"
+        why = f"merged table: {_merge_of(outcome).error or 'parked'}"
         retry_at = rests_until(1, self.config.tables.retry_after, time.time())
         return {"state": "parked", "error": why, "failures": 1, "retry_at": retry_at}
 
 
-def _engine(outcome: ChangeOutcome) -> str:
+def _merge_of(outcome: Outcome) -> Merge:
+    assert outcome.merge is not None
+    return outcome.merge
+
+
+def _is_merged(outcome: Outcome) -> bool:
+    return _merge_of(outcome).state == "merged"
+
+
+def _engine(outcome: Outcome) -> str:
     return "spark" if outcome.by_spark else "task"

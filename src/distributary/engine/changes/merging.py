@@ -22,10 +22,11 @@ from distributary.engine.changes.fitting import RESERVED, Fitted, RouteEvents
 from distributary.engine.changes.gather import Gathered, by_share
 from distributary.engine.changes.keys import KeyTypes, key_columns, key_types, whole, with_types
 from distributary.engine.changes.logs import log_rows
-from distributary.engine.changes.orders import ORIGIN, ChangeOrders, ChangeOutcome
+from distributary.engine.changes.orders import ORIGIN, ChangeOrders
 from distributary.engine.changes.orphans import resolve, split
 from distributary.engine.changes.rejected import rejected_events
 from distributary.engine.changes.unjudged import unjudged
+from distributary.engine.outcomes import Merge, Outcome, SourceEvents
 from distributary.errors import KeysChanged, KeyTypeChanged, LogBegunAnew, Reason
 from distributary.tables.datafile import write_data_file
 from distributary.tables.engines import by_settings, spark_needed
@@ -53,48 +54,62 @@ class MergeWork:
     key_types: KeyTypes = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Into:
+    """The merged table at `uri`, and what is known of the rows for it. `brought`: columns by schema key."""
+
+    source: SourceTable
+    uri: str
+    keys: tuple[str, ...]
+    brought: Mapping[str, Sequence[str]]
+
+    @property
+    def route(self) -> str:
+        return self.source.route
+
+    def table(self, orders: ChangeOrders) -> Table:
+        return orders.target(self.uri, self.route, self.keys)
+
+    def begun(self) -> Merge:
+        return Merge(self.uri, "merged")
+
+
 def merge_now(
-    events: RouteEvents, keys: Sequence[tuple[str, ...]], fitted: Fitted, orders: ChangeOrders, outcome: ChangeOutcome
-) -> None:
+    events: RouteEvents, keys: Sequence[tuple[str, ...]], fitted: Fitted, orders: ChangeOrders, outcome: Outcome
+) -> Merge:
     """Merge what a task holds of a route, or say why not now.
 
     Raises KeysChanged, TableCollision, CommitConflict, TableFault, OSError.
     """
     order = orders.order(events.source.route)
-    if outcome.merged is None:
-        outcome.merge_state = "off" if outcome.keys else "append_only"
-        return
-    if not outcome.keys:
-        outcome.merge_state = "append_only"
-        return
+    about, uri = outcome.events, None if outcome.merge is None else outcome.merge.table
+    assert about is not None
+    if not about.keys:
+        return Merge(uri, "append_only")
+    if uri is None:
+        return Merge()
     if order.merge in ("later", "parked"):
-        outcome.merge_state = "waiting" if order.merge == "later" else "parked"
-        return
+        return Merge(uri, "waiting" if order.merge == "later" else "parked")
     keys = [key_columns(fitted.table.column_names, names) for names in keys]
     if len({frozenset(k) for k in keys}) > 1:
-        raise KeysChanged(
-            route=events.source.route, table=outcome.merged, known=", ".join(keys[0]), found=", ".join(keys[-1])
-        )
-    if order.merge == "rows" or outcome.state == "files":
-        outcome.merge_state = "rows"
-        return
-    if outcome.changed:
+        raise KeysChanged(route=events.source.route, table=uri, known=", ".join(keys[0]), found=", ".join(keys[-1]))
+    if order.merge == "rows" or outcome.append.state == "files":
+        return Merge(uri, "rows")
+    if outcome.append.other:
         # A replay that finds fewer rows than the log took: the log has them all.
-        outcome.merge_state = "waiting"
-        return
-    merge(events.source, fitted.table, orders, outcome, orders.mark)
-    if outcome.state == "empty":
-        # Without a log table, what is merged is what was written.
-        outcome.state = "written"
+        return Merge(uri, "waiting")
+    return merge(Into(events.source, uri, about.keys, about.brought), fitted.table, orders, orders.mark)
 
 
-def merge(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> None:
-    """Reduce `rows` (columns of a log table) and merge them; enters what was done into `outcome`.
+def merge(into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark) -> Merge:
+    """Reduce `rows` (columns of a log table) and merge them; returns what was done.
 
     Raises KeysChanged, LogBegunAnew, TableCollision, CommitConflict, TableFault, OSError.
     """
-    with of_one_log(source.route, outcome.merged or ""):
-        retried(lambda: _merge(source, rows, orders, outcome, mark))
+    with of_one_log(into.route, into.uri):
+        widened: dict[str, str] = {}
+        done = retried(lambda: _on_tip(into, rows, orders, mark) or _opened(into, rows, orders, mark, widened))
+    return replace(done, widened={**widened, **done.widened})
 
 
 @contextmanager
@@ -106,68 +121,57 @@ def of_one_log(route: str, table: str) -> Iterator[None]:
         raise LogBegunAnew(route=route, table=table, detail=e.detail, since=e.since) from e
 
 
-def _merge(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> None:
-    outcome.late, outcome.resolved = [], []
-    if not _on_tip(source, rows, orders, outcome, mark):
-        _opened(source, rows, orders, outcome, mark)
-
-
-def _on_tip(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> bool:
-    """Without opening the table, where its newest version is known; False where that does not do."""
-    route, named = source.route, orders.named
+def _on_tip(into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark) -> Merge | None:
+    """Without opening the table, where its newest version is known; None where that does not do."""
+    route, named = into.route, orders.named
     tip = orders.merge_tips.get(route)
     # Events that wait for another one look for it in the table.
     if tip is None or orders.waiting.get(route) or by_settings(named.tables, route) is not None:
-        return False
-    types = key_types(rows.schema, outcome.keys, tip.arrow_schema())
+        return None
+    types = key_types(rows.schema, into.keys, tip.arrow_schema())
     if not _hold(tip.arrow_schema(), types):
-        return False
+        return None
     rows = whole(rows, types)
-    if split(rows, outcome.keys)[1].num_rows:
-        return False
-    assert outcome.merged is not None
+    if split(rows, into.keys)[1].num_rows:
+        return None
     started = time.monotonic()
-    rules = named.rules(source, tip.horizon)
-    reduced = reduce_rows(rows, outcome.keys, rules.order, rules.gaps(absent(rows, outcome.brought)))
-    outcome.seconds["reduce"] = time.monotonic() - started
-    target = Target(orders.target(outcome.merged, route, outcome.keys), None, named.policy(route))
-    merged = merge_on_tip(target, tip, _plain(reduced), outcome.keys, rules, mark)
+    rules = named.rules(into.source, tip.horizon)
+    reduced = reduce_rows(rows, into.keys, rules.order, rules.gaps(absent(rows, into.brought)))
+    looked = time.monotonic()
+    target = Target(into.table(orders), None, named.policy(route))
+    merged = merge_on_tip(target, tip, _plain(reduced), into.keys, rules, mark)
     if merged is None or merged.why_spark is not None:
-        return False
-    outcome.seconds["merge"] = time.monotonic() - started - outcome.seconds["reduce"]
-    take_merged(outcome, merged, reduced.rows)
-    return True
+        return None
+    seconds = {"reduce": looked - started, "merge": time.monotonic() - looked}
+    return replace(done_by(into, merged, reduced.rows), seconds=seconds)
 
 
 def _plain(reduced: Reduced) -> Reduced:
     return replace(reduced, rows=reduced.rows.drop_columns([ORIGIN]))
 
 
-def _opened(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> None:
-    uri, route, named = outcome.merged, source.route, orders.named
-    assert uri is not None
-    place = orders.target(uri, route, outcome.keys)
-    table = place.open()
-    _check_keys(uri, route, table, outcome.keys)
-    table, types = _with_wider_keys(place, route, table, rows.schema, orders, outcome)
-    rules = named.rules(source, horizon(table))
+def _opened(into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark, widened: dict[str, str]) -> Merge:
+    """`widened`: the key columns that got a wider type for this, also where the merge is not done in the end."""
+    route, named = into.route, orders.named
+    table = into.table(orders).open()
+    _check_keys(into, table)
+    table, types = _with_wider_keys(into, table, rows.schema, orders, widened)
+    rules = named.rules(into.source, horizon(table))
     started = time.monotonic()
-    events = _identified(source, whole(rows, types), table, orders, outcome)
-    reduced = reduce_rows(events, outcome.keys, rules.order, rules.gaps(absent(events, outcome.brought)))
-    outcome.seconds["reduce"] = time.monotonic() - started
+    events, begun = _identified(into, whole(rows, types), table, orders)
+    reduced = reduce_rows(events, into.keys, rules.order, rules.gaps(absent(events, into.brought)))
+    looked = time.monotonic()
+    begun = replace(begun, seconds={"reduce": looked - started})
     if table is not None and table.has(mark):
-        outcome.merge_state = "merged"
-        _set_aside(outcome, unjudged(reduced.rows, outcome.keys, rules.horizon, table))
-        return
+        late = _late_events(route, unjudged(reduced.rows, into.keys, rules.horizon, table))
+        return begun.then(replace(into.begun(), late=late))
     if (why := by_settings(named.tables, route)) is None:
-        target = Target(place, table, named.policy(route))
-        merged = merge_rows(target, _plain(reduced), outcome.keys, rules, mark)
+        target = Target(into.table(orders), table, named.policy(route))
+        merged = merge_rows(target, _plain(reduced), into.keys, rules, mark)
         why = merged.why_spark
     if why is not None:
-        _leave_to_spark(reduced, orders, outcome, why)
-        return
-    outcome.seconds["merge"] = time.monotonic() - started - outcome.seconds["reduce"]
-    take_merged(outcome, merged, reduced.rows)
+        return begun.then(_left_to_spark(into, reduced, orders, why))
+    return begun.then(replace(done_by(into, merged, reduced.rows), seconds={"merge": time.monotonic() - looked}))
 
 
 def _hold(merged: pa.Schema, types: KeyTypes) -> bool:
@@ -176,25 +180,26 @@ def _hold(merged: pa.Schema, types: KeyTypes) -> bool:
 
 
 def _with_wider_keys(
-    place: Table, route: str, table: Snapshot | None, rows: pa.Schema, orders: ChangeOrders, outcome: ChangeOutcome
+    into: Into, table: Snapshot | None, rows: pa.Schema, orders: ChangeOrders, widened: dict[str, str]
 ) -> tuple[Snapshot | None, KeyTypes]:
     """The merged table with key columns that hold the keys of `rows` too, and the types of these.
 
     Raises KeyTypeChanged, CommitConflict, TableFault, OSError.
     """
+    route = into.route
     if table is None:
-        return None, key_types(rows, outcome.keys)
+        return None, key_types(rows, into.keys)
     before = table.schema
-    types = key_types(rows, outcome.keys, before)
+    types = key_types(rows, into.keys, before)
     if _hold(before, types):
         return table, types
     policy = orders.named.policy(route)
     why = by_settings(orders.named.tables, route) or spark_needed(table, removes=True)
     if why is None:
         after = with_types(before, types)
-        rewrite_wider(place.uri, before, after, orders.store)
-        outcome.widened = {**outcome.widened, **widened_in_words(before, after)}
-        return place.open(), types
+        rewrite_wider(into.uri, before, after, orders.store)
+        widened.update(widened_in_words(before, after))
+        return into.table(orders).open(), types
     for key, kind in types.items():
         known = before.field(key).type if key in before.names else kind
         if common_type(known, kind) is None or policy.type_change != "widen" or not policy.can_widen:
@@ -202,64 +207,70 @@ def _with_wider_keys(
             if spark_needed(table):
                 remedy = f"remove the table, then {remedy}"
             raise KeyTypeChanged(
-                route=route, table=place.uri, column=key, known=str(known), needed=str(kind), why=why, remedy=remedy
+                route=route, table=into.uri, column=key, known=str(known), needed=str(kind), why=why, remedy=remedy
             )
     return table, types
 
 
-def take_merged(outcome: ChangeOutcome, merged: Merged, rows: pa.Table | None = None) -> None:
-    """Enter what a merge of `rows` did. Engine `spark` gives the rows that it could not judge itself."""
-    outcome.merge_state, outcome.merge_created = "merged", merged.created
-    outcome.upserts, outcome.deletes = merged.counts.inserted + merged.counts.updated, merged.counts.deleted
-    outcome.stale, outcome.merge_tip = merged.counts.ignored, merged.tip
-    outcome.widened = {**outcome.widened, **merged.widened}
-    _set_aside(outcome, merged.late)
+def done_by(into: Into, merged: Merged, rows: pa.Table | None = None) -> Merge:
+    """What a merge of `rows` did. Engine `spark` gives the rows that it could not judge itself."""
+    late = _late_events(into.route, merged.late)
     if merged.unjudged and rows is not None:
-        _set_aside(outcome, rows.take(pa.array(merged.unjudged, pa.int64())))
+        late += _late_events(into.route, rows.take(pa.array(merged.unjudged, pa.int64())))
+    return replace(
+        into.begun(),
+        created=merged.created,
+        widened=merged.widened,
+        tip=merged.tip,
+        upserts=merged.counts.inserted + merged.counts.updated,
+        deletes=merged.counts.deleted,
+        stale=merged.counts.ignored,
+        late=late,
+    )
 
 
-def _set_aside(outcome: ChangeOutcome, late: pa.Table | None) -> None:
-    if late is not None and late.num_rows:
-        detail = "it is older than the tombstones that have been purged, so nobody can say whether its row was deleted"
-        outcome.late.append(_late(outcome.route, late, Reason.LATE_EVENT, detail))
+def _late_events(route: str, late: pa.Table | None) -> tuple[pa.Table, ...]:
+    if late is None or not late.num_rows:
+        return ()
+    detail = "it is older than the tombstones that have been purged, so nobody can say whether its row was deleted"
+    return (_late(route, late, Reason.LATE_EVENT, detail),)
 
 
-def _leave_to_spark(reduced: Reduced, orders: ChangeOrders, outcome: ChangeOutcome, why: str) -> None:
+def _left_to_spark(into: Into, reduced: Reduced, orders: ChangeOrders, why: str) -> Merge:
     """The reduced rows wait in a file of ours until Spark has merged them."""
     rows = reduced.rows
     for column, mask in reduced.unsaid.items():
         rows = rows.append_column(f"{UNSAID}{column}", mask)
-    outcome.merge_state, outcome.merge_spark = "rows", why
-    outcome.merge_files = [write_data_file(orders.parts, rows, orders.store)]
+    return Merge(into.uri, "rows", why_spark=why, files=(write_data_file(orders.parts, rows, orders.store),))
 
 
 UNSAID = "_unsaid_"
 """Begins the names of columns that say which rows do not speak of a column; in files on their way to Spark only."""
 
 
-def _identified(
-    source: SourceTable, rows: pa.Table, table: Snapshot | None, orders: ChangeOrders, outcome: ChangeOutcome
-) -> pa.Table:
+def _identified(into: Into, rows: pa.Table, table: Snapshot | None, orders: ChangeOrders) -> tuple[pa.Table, Merge]:
     """Rows that all have a key: deletes by ROWID get theirs, those of earlier batches too; who finds none waits."""
+    source = into.source
     waiting = orders.waiting.get(source.route, ())
     held = [read_event(body) for _, body in waiting]
-    rows, orphans = split(rows, outcome.keys)
+    rows, orphans = split(rows, into.keys)
     new = orphans.num_rows
     if held:
-        types = {key: rows.schema.field(key).type for key in outcome.keys}
+        types = {key: rows.schema.field(key).type for key in into.keys}
         held = [whole(one, types) for one in held]
         orphans = pa.concat_tables([orphans, *held], promote_options="permissive").select(rows.column_names)
     if not orphans.num_rows:
-        return rows
+        return rows, into.begun()
     places = [found for found in (table, _log_of(source, orders)) if found is not None]
     order = pa.array(range(orphans.num_rows), pa.int64())
-    found, left = resolve(orphans.append_column("_n", order), rows, outcome.keys, places)
+    found, left = resolve(orphans.append_column("_n", order), rows, into.keys, places)
     numbers = set(found.column("_n").to_pylist())
-    outcome.resolved = [waiting[n - new][0] for n in numbers if n >= new]
+    late: tuple[pa.Table, ...] = ()
     if left.num_rows and (unknown := left.filter(pc.less(left.column("_n"), new))).num_rows:
         detail = "no event with its row_id and transaction has come yet"
-        outcome.late.append(_late(source.route, unknown.drop_columns(["_n"]), Reason.ROW_NOT_FOUND, detail))
-    return pa.concat_tables([rows, found.drop_columns(["_n"])])
+        late = (_late(source.route, unknown.drop_columns(["_n"]), Reason.ROW_NOT_FOUND, detail),)
+    resolved = tuple(waiting[n - new][0] for n in numbers if n >= new)
+    return pa.concat_tables([rows, found.drop_columns(["_n"])]), replace(into.begun(), late=late, resolved=resolved)
 
 
 def _log_of(source: SourceTable, orders: ChangeOrders) -> Snapshot | None:
@@ -286,24 +297,26 @@ def read_event(body: bytes) -> pa.Table:
     return pa.ipc.open_stream(body).read_all()
 
 
-def merge_files(work: MergeWork, orders: ChangeOrders) -> ChangeOutcome:
+def merge_files(work: MergeWork, orders: ChangeOrders) -> Outcome:
     """Merge the rows of data files. Never raises for a fault of the table."""
-    source = work.source
-    outcome = begun_merge(source, work.keys, orders, work.brought)
+    outcome = begun_merge(work.source, work.keys, orders, work.brought)
+    assert outcome.merge is not None
+    done = outcome.merge
+    into = Into(work.source, done.table or "", work.keys, dict(work.brought))
     try:
         rows_of_files = log_rows(work.folder, work.files, orders.store, None, work.after, work.upto)
         pieces = (whole(piece, work.key_types) for piece in rows_of_files)
         for number, share in enumerate(by_share(pieces, work.keys, work.shares)):
-            with of_one_log(source.route, outcome.merged or ""):
+            with of_one_log(into.route, into.uri):
                 rows = _gathered(work, share, orders)
             if rows is not None:
                 # The last commit carries the batch's own mark: what comes before it is done again, or found.
-                last = number == work.shares - 1 and outcome.merge_spark is None
+                last = number == work.shares - 1 and done.why_spark is None
                 app = orders.app if last else f"{orders.app}+share {number} of {work.shares}"
-                _merge_share(source, rows, orders, outcome, Mark(app, work.upto))
+                done = done.then(merge(into, rows, orders, Mark(app, work.upto)))
     except BaseException as e:
-        outcome.park_merge(e)
-    return outcome
+        done = done.parked(e)
+    return replace(outcome, merge=done)
 
 
 def begun_merge(
@@ -311,36 +324,12 @@ def begun_merge(
     keys: tuple[str, ...],
     orders: ChangeOrders,
     brought: Iterable[tuple[str, tuple[str, ...]]] = (),
-) -> ChangeOutcome:
+) -> Outcome:
     """The outcome of a merge out of a log to which nothing has happened yet."""
     named = orders.named
     log, merged = named.log(source), named.merged(source)
-    return ChangeOutcome(
-        source.route,
-        log or merged or "",
-        "empty",
-        source=source,
-        keys=keys,
-        merged=merged,
-        merge_state="merged",
-        has_log=log is not None,
-        brought=dict(brought),
-        keeps=named.keeps,
-    )
-
-
-def _merge_share(source: SourceTable, rows: pa.Table, orders: ChangeOrders, outcome: ChangeOutcome, mark: Mark) -> None:
-    """As `merge`, on top of what the shares before did."""
-    done = replace(outcome, late=[], resolved=[], merge_files=[], seconds={}, upserts=0, deletes=0, stale=0)
-    merge(source, rows, orders, done, mark)
-    outcome.merge_state = "rows" if "rows" in (outcome.merge_state, done.merge_state) else done.merge_state
-    outcome.merge_spark = outcome.merge_spark or done.merge_spark
-    outcome.merge_created = outcome.merge_created or done.merge_created
-    outcome.merge_tip = done.merge_tip
-    for name in ("late", "resolved", "merge_files", "upserts", "deletes", "stale"):
-        setattr(outcome, name, getattr(outcome, name) + getattr(done, name))
-    for name, seconds in done.seconds.items():
-        outcome.seconds[name] = outcome.seconds.get(name, 0.0) + seconds
+    about = SourceEvents(source, keys, log is not None, brought=dict(brought), keeps=named.keeps)
+    return Outcome(source.route, log or merged or "", merge=Merge(merged, "merged"), events=about)
 
 
 def _gathered(work: MergeWork, pieces: Iterator[pa.Table], orders: ChangeOrders) -> pa.Table | None:
@@ -357,11 +346,11 @@ def _gathered(work: MergeWork, pieces: Iterator[pa.Table], orders: ChangeOrders)
     return pa.concat_tables(found, promote_options="permissive") if found else None
 
 
-def _check_keys(uri: str, route: str, table: Snapshot | None, keys: tuple[str, ...]) -> None:
+def _check_keys(into: Into, table: Snapshot | None) -> None:
     """Raises KeysChanged when the table's rows are told apart by other columns."""
     known = table.owner if table is not None else None
-    if known is not None and known.keys and set(known.keys) != set(keys):
-        raise KeysChanged(route=route, table=uri, known=", ".join(known.keys), found=", ".join(keys))
+    if known is not None and known.keys and set(known.keys) != set(into.keys):
+        raise KeysChanged(route=into.route, table=into.uri, known=", ".join(known.keys), found=", ".join(into.keys))
 
 
 HORIZON = "distributary.purgedUntil"

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -21,14 +22,13 @@ from distributary.changes.model import Kind, SourceTable
 from distributary.config import Pipeline
 from distributary.engine.changes.attempt import Again, Attempt, Result
 from distributary.engine.changes.by_spark import BySpark
-from distributary.engine.changes.joining import source_of
 from distributary.engine.changes.names import Named, reading_of, source_options
-from distributary.engine.changes.orders import ChangeOrders, ChangeOutcome, RouteOrder, WorkFile
+from distributary.engine.changes.orders import ChangeOrders, RouteOrder, WorkFile
 from distributary.engine.changes.retries import Aside, Kept, narrowed, previous
 from distributary.engine.changes.routing import FileRoutes
 from distributary.engine.changes.settled import Settled
 from distributary.engine.changes.tasks import run_killers
-from distributary.engine.messages.attempt import Delivered
+from distributary.engine.outcomes import Delivered, Fault, Outcome, SourceEvents
 from distributary.engine.workers import told_death
 from distributary.state.journal import Journal
 from distributary.state.ledger import Entry
@@ -73,6 +73,27 @@ def about(entry: Entry) -> Behind | None:
     return Behind(
         SourceTable(Kind(kind), database, schema, table), tuple(known["keys"]), brought, known.get("anew", False)
     )
+
+
+def ledger_fields(outcome: Outcome) -> dict[str, Any]:
+    """What the ledger keeps of a route of change events beside its counts; `about` reads it again."""
+    merge, events = outcome.merge, outcome.events
+    assert merge is not None
+    return {
+        "merged": merge.table if merge.state != "append_only" else None,
+        "merge_state": merge.state,
+        "about": None if events is None else _about(events, anew=merge.anew),
+        "upserts": merge.upserts,
+        "deletes": merge.deletes,
+        "stale": merge.stale,
+    }
+
+
+def _about(events: SourceEvents, *, anew: bool) -> str:
+    source = events.source
+    known = {"source": [source.kind, source.database, source.schema, source.table], "keys": events.keys}
+    more = ({"brought": events.brought} if events.keeps else {}) | ({"anew": True} if anew else {})
+    return json.dumps(known | more)
 
 
 class Changes:
@@ -247,65 +268,81 @@ class Changes:
             bad[None].update(seen.nameless)
         for row in released:
             bad.setdefault(row.route, Counter())[row.reason] -= 1
-        late = [rows for outcome in result.outcomes.values() for rows in outcome.late]
+        merges = [outcome.merge for outcome in result.outcomes.values() if outcome.merge is not None]
+        late = [rows for merge in merges for rows in merge.late]
         if late:
             result.quarantine.append(
                 write_rejected(
                     self.quarantine, late, orders.stream, orders.batch, "late", self.store, EVENT_QUARANTINE_SCHEMA
                 )
             )
-        if late or any(o.resolved or o.late_rows for o in result.outcomes.values()):
+        if late or any(merge.resolved or merge.late_rows for merge in merges):
             self._waiting = None
-        for outcome in result.outcomes.values():
-            self._remember(outcome)
+        outcomes = {route: self._remember(outcome) for route, outcome in result.outcomes.items()}
         fields = {name for seen in result.seen.values() for name in seen.unknown_fields}
         beyond: Counter[str] = Counter()
         for seen in result.seen.values():
             beyond.update(seen.beyond)
         return ChangesDelivered(
-            outcomes=dict(result.outcomes),
+            outcomes=outcomes,
             quarantine=result.quarantine,
             bad={route: +counts if route is None and not released else counts for route, counts in bad.items()},
-            newest={r: o.newest_ms * 1000 for r, o in result.outcomes.items() if o.newest_ms is not None},
-            released=[*(row.id for row in released), *(i for o in result.outcomes.values() for i in o.resolved)],
+            newest={route: ms * 1000 for route, ms in _newest_ms(outcomes).items()},
+            released=[*(row.id for row in released), *(i for merge in merges for i in merge.resolved)],
             broken={seen.path: seen.broken for seen in result.seen.values() if seen.broken},
             unknown_fields=tuple(sorted(fields)),
             beyond=beyond,
         )
 
-    def _remember(self, outcome: ChangeOutcome) -> None:
-        if outcome.tip is not None:
-            self.tips[outcome.route] = outcome.tip
-        else:
-            self.tips.pop(outcome.route, None)
-        if outcome.merge_tip is not None:
-            self.merge_tips[outcome.route] = outcome.merge_tip
-        else:
-            self.merge_tips.pop(outcome.route, None)
+    def _remember(self, outcome: Outcome) -> Outcome:
+        """Keep what later batches need of a route; returns the outcome as the ledger is to have it."""
+        route, merge, events = outcome.route, outcome.merge, outcome.events
+        assert merge is not None and events is not None
+        _keep(self.tips, route, outcome.append.tip)
+        _keep(self.merge_tips, route, merge.tip)
         self.by_spark.note(outcome)
-        if outcome.keeps:
+        if events.keeps:
             # By schema key: names only come in addition.
-            outcome.brought = {**self.brought.get(outcome.route, {}), **outcome.brought}
-            self.brought[outcome.route] = outcome.brought
-        if outcome.state == "failed" and outcome.merge_state == "off":
+            events = replace(events, brought={**self.brought.get(route, {}), **events.brought})
+            self.brought[route] = events.brought
+        if outcome.state == "failed" and merge.state == "off":
             # It is the log that cannot be written; what waits in it to be merged goes on waiting.
-            self.resting.discard(outcome.route)
-            outcome.merge_state = "waiting" if outcome.route in self.behind else None
-        elif outcome.merge_state in ("waiting", "parked") and outcome.has_log:
-            before = self.behind.get(outcome.route)
-            outcome.anew = outcome.anew or (before is not None and before.anew)
-            self.behind[outcome.route] = Behind(source_of(outcome), outcome.keys, anew=outcome.anew)
-        if outcome.merge_state == "parked" and outcome.state != "failed":
-            self.resting.add(outcome.route)
+            self.resting.discard(route)
+            merge = replace(merge, state="waiting" if route in self.behind else None)
+        elif merge.state in ("waiting", "parked") and events.has_log:
+            before = self.behind.get(route)
+            merge = replace(merge, anew=merge.anew or (before is not None and before.anew))
+            self.behind[route] = Behind(events.source, events.keys, anew=merge.anew)
+        fault = outcome.fault
+        if merge.state == "parked" and fault is None:
+            self.resting.add(route)
             # The log is fine. For the ledger the route is parked all the same, until its merged table works again.
-            outcome.state, outcome.error = "failed", f"merged table: {outcome.merge_error or 'parked'}"
+            fault = Fault(f"merged table: {merge.error or 'parked'}")
+        return replace(outcome, merge=merge, events=events, fault=fault)
+
+
+T = TypeVar("T")
+
+
+def _keep(known: dict[str, T], route: str, tip: T | None) -> None:
+    """What is known of a route's table now; what was known before is stale."""
+    if tip is not None:
+        known[route] = tip
+    else:
+        known.pop(route, None)
+
+
+def _newest_ms(outcomes: Mapping[str, Outcome]) -> dict[str, int]:
+    found = ((route, None if o.events is None else o.events.newest_ms) for route, o in outcomes.items())
+    return {route: ms for route, ms in found if ms is not None}
 
 
 def _spent(result: Result) -> dict[str, float]:
     """Seconds of all tasks together, by what they did."""
     spent = {"tasks read": sum(seen.seconds for seen in result.seen.values())}
     for outcome in result.outcomes.values():
-        for name, seconds in outcome.seconds.items():
+        merge = {} if outcome.merge is None else outcome.merge.seconds
+        for name, seconds in (*outcome.seconds.items(), *merge.items()):
             spent[f"tasks {name}"] = spent.get(f"tasks {name}", 0.0) + seconds
     return spent
 
@@ -313,7 +350,11 @@ def _spent(result: Result) -> dict[str, float]:
 def _released(result: Result, aside: Mapping[str, Sequence[Aside]], whole: Collection[str]) -> list[Aside]:
     """Rows of the quarantine that this batch has brought into a table. `whole`: files that were delivered as new."""
     good = {
-        (path, n) for outcome in result.outcomes.values() for path, numbers in outcome.again.items() for n in numbers
+        (path, n)
+        for outcome in result.outcomes.values()
+        if outcome.events is not None
+        for path, numbers in outcome.events.again.items()
+        for n in numbers
     }
     found = []
     for path, rows in aside.items():

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
-from distributary.changes.model import Reading, SourceTable
+from distributary.changes.model import Reading
+from distributary.engine.appending import Replay
 from distributary.engine.changes.names import Named
-from distributary.engine.messages.orders import Outcome
-from distributary.errors import LogBegunAnew
-from distributary.errors.border import contained
-from distributary.tables.datafile import DataFile
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.snapshot import Mark, Owner
 from distributary.tables.store import Store
@@ -37,10 +33,6 @@ names, in the same order. Null for an event without a key, and in logs of versio
 
 STRAY = "+2"
 """The part of a batch's mark under which events are written that were found in files of other tables."""
-
-MergeState = Literal["off", "merged", "waiting", "append_only", "parked", "rows"]
-"""`waiting`: in the log, to be merged later. `rows`: the events lie in files, the driver has them merged. None: nothing
-is said of it, so it is as it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,84 +115,13 @@ class ChangeOrders:
         """A table of the route, as it must be: its log, or with `keys` its merged one."""
         return Table(uri, self.store, Owner(self.pipeline, route, tuple(keys)), self.named.tables.properties)
 
+    @property
+    def replay(self) -> Replay:
+        """What this attempt expects where an earlier one has committed: files may have come or gone since."""
+        return Replay(self.batch, fewer=True, more=True)
+
     def order(self, route: str) -> RouteOrder:
         return self.routes.get(route, RouteOrder())
-
-
-@dataclass
-class ChangeOutcome(Outcome):
-    """What one task did with one route. `table` is its log table, or the merged one where there is no log (`has_log`).
-
-    - `upserts`, `deletes`: keys that were written to the merged table; `stale`: those for which it had a newer event.
-    - `newest_ms`: newest source time. `brought`: columns by schema key; with `keeps`, the ledger is to keep them.
-    - `split`: columns of which JSON files have numbers of two types (`Fitted`).
-    - `again`: events that were in the quarantine and are in the table now, by file.
-    - `late` (`late_rows`): events for the quarantine that are in the log, but could not be merged; `resolved`: ids of
-      such ones of earlier batches that could be now.
-    - `anew`: the merge found the source's log begun anew: once the settings say since when, all of the log table is
-      merged again, since changes that it ignored before may be newer than the rows.
-    - `merge_spark`: why Spark must merge, and `merge_files` in the folder `parts`, whose rows these are.
-    - `merge_tip`: what is known of the merged table now.
-    - `seconds`: what took how long in the task: log, reduce, merge.
-    - `files_at`: the folder of `files`; `schema`: their columns, as an Arrow IPC message, of which the first `known`
-      are the table's; `incoming`: the schemas of the events in them, likewise.
-    - `changed`: the log holds other rows of this batch than the files do now. `by_spark`: Spark has written one of its
-      tables.
-    """
-
-    source: SourceTable | None = None
-    has_log: bool = True
-    keys: tuple[str, ...] = ()
-    merged: str | None = None
-    merge_state: MergeState | None = "off"
-    merge_error: str | None = None
-    anew: bool = False
-    merge_created: bool = False
-    merge_spark: str | None = None
-    merge_files: list[DataFile] = field(default_factory=list)
-    merge_tip: MergeTip | None = None
-    upserts: int = 0
-    deletes: int = 0
-    stale: int = 0
-    newest_ms: int | None = None
-    schema: bytes | None = None
-    known: int = 0
-    incoming: list[bytes] = field(default_factory=list)
-    changed: bool = False
-    by_spark: bool = False
-    files_at: str = ""
-    again: dict[str, list[int]] = field(default_factory=dict)
-    brought: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    keeps: bool = False
-    split: tuple[str, ...] = ()
-    late: list[pa.Table] = field(default_factory=list)
-    late_rows: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    resolved: list[str] = field(default_factory=list)
-
-    def park_merge(self, error: BaseException) -> None:
-        """Note that the merged table cannot be written. Raises what is no table's fault (`border`)."""
-        self.merge_state, self.merge_error = "parked", contained(error)
-        self.anew = isinstance(error, LogBegunAnew)
-        self.blame(error)
-
-    def _about(self) -> str | None:
-        if self.source is None:
-            return None
-        source = self.source
-        about = {"source": [source.kind, source.database, source.schema, source.table], "keys": self.keys}
-        more = ({"brought": self.brought} if self.keeps else {}) | ({"anew": True} if self.anew else {})
-        return json.dumps(about | more)
-
-    def more(self) -> dict[str, Any]:
-        return {
-            "merged": self.merged if self.merge_state != "append_only" else None,
-            "merge_state": self.merge_state,
-            "about": self._about(),
-            "upserts": self.upserts,
-            "deletes": self.deletes,
-            "stale": self.stale,
-        }
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,8 @@ from typing import Any
 
 from distributary.config import Pipeline
 from distributary.engine.batch import BatchReport, BatchWriter
-from distributary.engine.changes.micro_batch import Changes, ChangesDelivered
-from distributary.engine.changes.orders import ChangeOutcome
-from distributary.engine.messages.attempt import Delivered
-from distributary.engine.messages.orders import Outcome
+from distributary.engine.changes.micro_batch import Changes, ChangesDelivered, ledger_fields
+from distributary.engine.outcomes import Delivered, Outcome
 from distributary.state.ledger import Entry, Ledger, quarantine_files
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, commit_quarantine
 
@@ -35,7 +33,7 @@ class ChangeWriter(BatchWriter):
 
     def _entry(self, stream: str, batch: int, outcome: Outcome, delivered: Delivered) -> Entry:
         """A parked merged table that this batch did not try stays parked, whatever became of the log."""
-        entry = super()._entry(stream, batch, outcome, delivered)
+        entry = replace(super()._entry(stream, batch, outcome, delivered), **ledger_fields(outcome))
         before = self.ledger.newest.get(outcome.route)
         was_parked = before is not None and before.state == before.merge_state == "parked"
         if outcome.state == "failed" or entry.merge_state != "waiting" or not was_parked:
@@ -54,14 +52,14 @@ class ChangeWriter(BatchWriter):
     def _say(self, delivered: ChangesDelivered) -> None:
         """What somebody should know, once."""
         for route, outcome in delivered.outcomes.items():
-            more = outcome.more()
-            if more.get("merge_state") == "append_only":
+            if outcome.merge is not None and outcome.merge.state == "append_only":
                 self._once(
                     f"{route} has no key: its events are only appended, to {outcome.table}; there is no merged table"
                 )
-            if isinstance(outcome, ChangeOutcome) and outcome.split:
+            split = () if outcome.events is None else outcome.events.split
+            if split:
                 self._once(
-                    f"{route}: numbers of {', '.join(outcome.split)} are in two columns, for JSON files without a "
+                    f"{route}: numbers of {', '.join(split)} are in two columns, for JSON files without a "
                     ".schema beside them have types of their own: give source.columns or source.json_numbers "
                     "(docs/datastream-types.md)"
                 )

@@ -6,50 +6,35 @@ Everything here is idempotent under the batch's mark. A table that turns out to 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from distributary.engine.appending import Replay, commit_files
 from distributary.engine.messages.batch_chunks import BatchChunks
 from distributary.engine.messages.chunks import Groups, Writer
 from distributary.engine.messages.decode import incoming_schemas
-from distributary.engine.messages.deliver import check_replay, open_own
-from distributary.engine.messages.orders import Orders, Outcome, Special, State
+from distributary.engine.messages.deliver import open_own
+from distributary.engine.messages.orders import Orders, Special
 from distributary.engine.messages.pieces import cells_of
 from distributary.engine.messages.tasks import SAID_DDL, deliver_task, entering_task, heard, spark_rows_task
+from distributary.engine.outcomes import Append, Delivered, Outcome, State, check_counts, join_into, raise_store_faults
 from distributary.engine.packing import Packing
 from distributary.errors import StoreDown
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.tables.datafile import DataFile
 from distributary.tables.engines import why_spark
 from distributary.tables.outage import own_fault
-from distributary.tables.rewrite import committed_widening
 from distributary.tables.snapshot import columns_of
 from distributary.tables.spark_engine import SparkEngine, spark_ended, spark_schema
 from distributary.tables.store import Store
-from distributary.tables.table import Table
-from distributary.tables.widening import said_of, settled
 
 SPARK_WRITERS = 8
 """Tables that engine `spark` writes at a time."""
-
-
-@dataclass
-class Delivered:
-    """What a batch did: an outcome per route, the quarantine's files, rows set aside before they
-    had an owner (route -> reason -> rows)."""
-
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    quarantine: list[DataFile] = field(default_factory=list)
-    bad: Mapping[str | None, Mapping[str, int]] = field(default_factory=dict)
-    tombstones: Mapping[str | None, int] = field(default_factory=dict)
-    newest: Mapping[str, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
 
 
 class RouteFault(Exception):
@@ -106,7 +91,8 @@ class Attempt:
             self._pass(chunks.records_of(late), done, "late")
         for route, (state, created, evolved) in self.spark_did.items():
             if (outcome := done.outcomes.get(route)) is not None and outcome.state == "counted":
-                outcome.state, outcome.created, outcome.evolved = state, created, evolved
+                append = replace(outcome.append, state=state, created=created, evolved=evolved)
+                done.outcomes[route] = replace(outcome, append=append)
         self._commit_shared(done)
         self._check(done)
         return done
@@ -121,7 +107,7 @@ class Attempt:
                 if isinstance(answer, DataFile):
                     done.quarantine.append(answer)
                 else:
-                    _merge(done.outcomes, answer)
+                    join_into(done.outcomes, answer)
 
     def _cells(self, groups: Groups) -> int:
         return cells_of(groups, self.compiled, raw_nested_indexes=self.orders.raw_nested_indexes)
@@ -186,34 +172,23 @@ class Attempt:
                 continue
             self._none_failed(outcome)
             try:
-                self._commit(route, outcome, special)
+                done.outcomes[route] = replace(outcome, append=self._commit(route, outcome, special))
             except BaseException as e:
                 raise self._fault(route, e) from e
 
     def _none_failed(self, outcome: Outcome) -> None:
         """Raises when one of a route's tasks failed: a commit of the others' files would let its rows pass for
         written."""
-        if outcome.error is not None:
-            if outcome.store_fault:
+        if outcome.fault is not None:
+            if outcome.fault.of_store:
                 raise StoreDown(path=outcome.table, detail=outcome.error)
-            raise RouteFault(outcome.route, outcome.error)
+            raise RouteFault(outcome.route, outcome.fault.words)
 
-    def _commit(self, route: str, outcome: Outcome, special: Special) -> None:
+    def _commit(self, route: str, outcome: Outcome, special: Special) -> Append:
         """One commit for the files of many tasks."""
-        table = Table(outcome.table, self.store).open()
-        if special.mode == "counted":
-            if table is not None:
-                check_replay(table.rows_of(self.orders.mark), outcome.rows_written, outcome.table, self.orders)
-                outcome.widened = committed_widening(table, self.orders.mark)
-            outcome.state = "replayed"
-            return
-        if not outcome.files:
-            outcome.state = "empty"
-            return
-        evolution = settled(table, special.schema)
-        self.orders.target(route).commit(table, evolution, outcome.files, self.orders.mark)
-        outcome.state, outcome.created, outcome.evolved = "written", table is None, evolution.changed
-        outcome.widened = said_of(table, evolution)
+        orders = self.orders
+        files, rows, replay = outcome.append.files, outcome.rows_written, Replay(orders.batch)
+        return commit_files(orders.target(route), files, rows, special.schema, orders.mark, replay)
 
     # -- routes that engine `spark` writes -----------------------------------------------------------------
 
@@ -257,34 +232,5 @@ class Attempt:
 
     def _check(self, done: Delivered) -> None:
         """Raises StoreDown when the store, not a table, is at fault. Asserts that no row is unaccounted for."""
-        failed = [o for o in done.outcomes.values() if o.state == "failed" and o.route not in self.orders.special]
-        tried = [o for o in done.outcomes.values() if o.route not in self.orders.special]
-        for outcome in failed:
-            if outcome.store_fault or (len(failed) == len(tried) > 1 and all(o.store_doubt for o in failed)):
-                raise StoreDown(path=outcome.table, detail=outcome.error)
-        for outcome in done.outcomes.values():
-            kept = sum(outcome.reasons.values())
-            if outcome.rows_in != outcome.rows_written + kept:
-                raise AssertionError(
-                    f"{outcome.route}: {outcome.rows_in} in, {outcome.rows_written} written, {kept} kept"
-                )
-
-
-def _merge(into: dict[str, Outcome], outcome: Outcome) -> None:
-    """Join the outcomes of the tasks that shared a route."""
-    known = into.get(outcome.route)
-    if known is None:
-        into[outcome.route] = outcome
-        return
-    known.rows_in += outcome.rows_in
-    known.rows_written += outcome.rows_written
-    known.files += outcome.files
-    known.decoders.update(outcome.decoders)
-    known.widened |= outcome.widened
-    known.warnings = dict(Counter(known.warnings) + Counter(outcome.warnings))
-    known.schema_ids = dict(Counter(known.schema_ids) + Counter(outcome.schema_ids))
-    known.reasons = dict(Counter(known.reasons) + Counter(outcome.reasons))
-    if outcome.error:
-        known.state, known.error = outcome.state, outcome.error
-    known.store_fault = known.store_fault or outcome.store_fault
-    known.store_doubt = known.store_doubt or outcome.store_doubt
+        raise_store_faults({r: o for r, o in done.outcomes.items() if r not in self.orders.special})
+        check_counts(done.outcomes.values())

@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from distributary import __version__
 from distributary.engine.apart import limited
+from distributary.engine.appending import Appending, Replay
 from distributary.engine.messages.chunks import read_records, read_rejected
 from distributary.engine.messages.decode import Decoded, Fitted, decode, fit, fit_decided, rejected_rows
-from distributary.engine.messages.orders import Orders, Outcome
+from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.pieces import Chunks, cut_pieces
 from distributary.engine.messages.wide import commit_wide
-from distributary.errors import Reason, ReplayMismatch, WideUnfit
+from distributary.engine.outcomes import Append, Outcome, Parked
+from distributary.errors import Reason, WideUnfit
 from distributary.schemas.registry.compile import CompiledSchema
-from distributary.tables.datafile import DataFile, write_data_file
+from distributary.tables.datafile import DataFile
 from distributary.tables.engines import spark_needed, why_spark
 from distributary.tables.evolve import widened_in_words
 from distributary.tables.quarantine import count_reasons, write_rejected
-from distributary.tables.rewrite import committed_widening
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.table import retried
-from distributary.tables.tip import Tip, append_on_tip
 from distributary.tables.wide import KEY, committed_routes
-from distributary.tables.widening import said_of
 
 
 def deliver(
@@ -68,116 +67,75 @@ def _pieces(route: str, chunks: Chunks, orders: Orders, schemas: Mapping[int, Co
     yield from cut_pieces(chunks, schemas, raw_nested_indexes=orders.raw_nested_indexes)
 
 
-class _Parked(Exception):
-    """The driver decided not to try this table."""
-
-
 # -- write -------------------------------------------------------------------------------------------------
 
 
 def deliver_route(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcome, list[pa.Table]]:
     """Write one route; returns what was done and the rows to keep aside. Never raises for a fault of this table."""
-    uri = orders.table(route)
-    outcome = Outcome(route, uri, "empty", decoded.rows_in, decoders=decoded.decoders, warnings=dict(decoded.warnings))
+    outcome = Outcome(route, orders.table(route), decoded.rows_in, decoders=decoded.decoders)
     try:
-        bad = retried(lambda: _write(route, decoded, orders, outcome))
+        append, fitted = _write(route, decoded, orders)
     except BaseException as e:
-        why = outcome.fail(e)
-        outcome.error = str(e) if isinstance(e, _Parked) else why
-        outcome.rows_written, outcome.files, outcome.schema_ids, outcome.warnings = 0, [], {}, {}
+        outcome = outcome.failed(e)
         bad = list(decoded.rejected)
         for writer, origin in zip(decoded.writers, decoded.origins, strict=True):
             every = np.arange(origin.num_rows)
-            bad.append(rejected_rows(route, writer, origin, every, Reason.TABLE_PARKED, outcome.error, orders))
-    if outcome.state == "spark":
+            why = str(outcome.error)
+            bad.append(rejected_rows(route, writer, origin, every, Reason.TABLE_PARKED, why, orders))
+        return replace(outcome, reasons=count_reasons(bad)), bad
+    outcome = replace(outcome, append=append, warnings=dict(decoded.warnings))
+    if append.state == "spark":
         return outcome, []
-    outcome.reasons = count_reasons(bad)
-    return outcome, bad
+    bad = decoded.rejected if fitted is None else [*decoded.rejected, *fitted.rejected]
+    schema_ids = {} if fitted is None else fitted.schema_ids
+    return replace(outcome, schema_ids=schema_ids, reasons=count_reasons(bad)), bad
 
 
-def _write(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> list[pa.Table]:
+def _write(route: str, decoded: Decoded, orders: Orders) -> tuple[Append, Fitted | None]:
+    """What was done with a route's rows, and how they fitted into the table's columns (None: nobody tried)."""
     special = orders.special.get(route)
     if special is not None and special.mode == "parked":
-        raise _Parked(special.why)
+        raise Parked(special.why)
     if special is not None and special.mode == "refused":
-        return decoded.rejected
+        return Append(), None
     if decoded.broken is not None:
         raise decoded.broken
     if special is not None:
         fitted = fit_decided(route, decoded, special.schema, orders)
-        outcome.state = "files" if special.mode == "files" else "counted"
-        outcome.schema_ids = fitted.schema_ids
-        outcome.rows_written = fitted.rows
-        if special.mode == "files" and fitted.rows:
-            outcome.files = [orders.write(route, fitted.table)]
-        return [*decoded.rejected, *fitted.rejected]
-    if (bad := _write_on_tip(route, decoded, orders, outcome)) is not None:
-        return bad
-    return _write_opened(route, decoded, orders, outcome)
-
-
-def _write_on_tip(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> list[pa.Table] | None:
-    """Append without opening the table, where its newest version is known; None where that does not do."""
-    tip = orders.tips.get(route)
-    if tip is None or not tip.leads(outcome.table, orders.store):
-        return None
-    fitted = fit(route, decoded, tip.arrow_schema(), orders)
-    if fitted.evolution.changed or not fitted.rows:
-        return None
-    file = write_data_file(outcome.table, fitted.table, orders.store)
-    if not append_on_tip(outcome.table, tip, [file], orders.mark, orders.store):
-        return None
-    outcome.state, outcome.schema_ids, outcome.rows_written = "written", fitted.schema_ids, fitted.rows
-    outcome.tip = tip.after(orders.mark)
-    return [*decoded.rejected, *fitted.rejected]
-
-
-def _write_opened(route: str, decoded: Decoded, orders: Orders, outcome: Outcome) -> list[pa.Table]:
-    """Open the table, decide with what is there, and commit."""
-    uri = outcome.table
-    table = open_own(route, orders)
-    fitted = fit(route, decoded, orders.columns(route, table), orders, table)
+        if special.mode == "counted":
+            return Append("counted", fitted.rows), fitted
+        files = [orders.write(route, fitted.table)] if fitted.rows else []
+        return Append("files", fitted.rows, files=tuple(files)), fitted
     if orders.wide is not None:
-        return _write_wide(route, decoded, fitted, table, orders, outcome)
-    outcome.why_spark = why_spark(table, orders.tables, route, fitted.evolution)
-    if outcome.why_spark:
-        outcome.state = "spark"
-        return []
-    outcome.schema_ids, outcome.rows_written = fitted.schema_ids, fitted.rows
-    bad = [*decoded.rejected, *fitted.rejected]
-    if table is not None and table.has(orders.mark):
-        check_replay(table.rows_of(orders.mark), fitted.rows, uri, orders)
-        outcome.state, outcome.widened = "replayed", committed_widening(table, orders.mark)
-        return bad
-    if not fitted.rows:
-        return bad
-    files = [orders.write(route, fitted.table)]
-    version = orders.target(route).commit(table, fitted.evolution, files, orders.mark)
-    outcome.state, outcome.created, outcome.evolved = "written", table is None, fitted.evolution.changed
-    outcome.widened = said_of(table, fitted.evolution)
-    if version is not None:
-        outcome.tip = Tip.of(version, fitted.evolution.schema, orders.mark)
-    return bad
+        return retried(lambda: _write_wide(route, decoded, orders))
+    fitted, append = Appending(
+        target=orders.target(route),
+        mark=orders.mark,
+        tip=orders.tips.get(route),
+        replay=Replay(orders.batch),
+        fit=lambda columns, table: fit(route, decoded, columns, orders, table),
+        write=lambda rows: [orders.write(route, rows)],
+        why_spark=lambda table, evolution: why_spark(table, orders.tables, route, evolution),
+    ).run()
+    return append, fitted
 
 
-def _write_wide(
-    route: str, decoded: Decoded, fitted: Fitted, table: Snapshot | None, orders: Orders, outcome: Outcome
-) -> list[pa.Table]:
+def _write_wide(route: str, decoded: Decoded, orders: Orders) -> tuple[Append, Fitted]:
     """Commit one route's rows to the table of all routes, outside of a batch (a replay)."""
-    outcome.schema_ids, outcome.rows_written = fitted.schema_ids, fitted.rows
-    bad = [*decoded.rejected, *fitted.rejected]
+    table = open_own(route, orders)
+    before = orders.columns(route, table)
+    fitted = fit(route, decoded, before, orders, table)
     if table is not None and table.has(orders.mark):
         found = committed_routes(table, orders.mark)
-        check_replay(None if found is None else found.get(route, 0), fitted.rows, outcome.table, orders)
-        outcome.state = "replayed"
-    elif fitted.rows:
-        files = [orders.write(route, fitted.table)]
-        outcome.created, outcome.evolved = orders.columns(route, table) is None, fitted.evolution.changed
-        if (before := orders.columns(route, table)) is not None:
-            outcome.widened = widened_in_words(before, fitted.evolution.schema)
-        commit_wide(table, orders, {route: fitted.evolution.schema}, files, {route: fitted.rows})
-        outcome.state = "written"
-    return bad
+        rows = Replay(orders.batch).rows(None if found is None else found.get(route, 0), fitted.rows, table.uri)
+        return Append("replayed", rows), fitted
+    if not fitted.rows:
+        return Append(), fitted
+    files = [orders.write(route, fitted.table)]
+    after, evolved = fitted.evolution.schema, fitted.evolution.changed
+    widened = {} if before is None else widened_in_words(before, after)
+    commit_wide(table, orders, {route: after}, files, {route: fitted.rows})
+    return Append("written", fitted.rows, before is None, evolved, widened), fitted
 
 
 def open_own(route: str, orders: Orders) -> Snapshot | None:
@@ -189,9 +147,3 @@ def open_own(route: str, orders: Orders) -> Snapshot | None:
     if table is not None and orders.wide is not None and (why := spark_needed(table, [KEY])):
         raise WideUnfit(table=table.uri, detail=why)
     return table
-
-
-def check_replay(committed: int | None, decoded: int, uri: str, orders: Orders) -> None:
-    """Raises ReplayMismatch when a replayed batch no longer decodes to the rows that its commit holds."""
-    if committed is not None and committed != decoded:
-        raise ReplayMismatch(table=uri, batch=orders.batch, committed=committed, decoded=decoded, version=__version__)

@@ -20,13 +20,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import Pipeline
 from distributary.engine.messages.admission import refused_routes
-from distributary.engine.messages.attempt import Attempt, Delivered, RouteFault
+from distributary.engine.messages.attempt import Attempt, RouteFault
 from distributary.engine.messages.batch_chunks import BatchChunks, CarriedChunks, SpooledChunks
 from distributary.engine.messages.chunks import CHUNK_DDL, Writer
 from distributary.engine.messages.decode import Decoded, fit, incoming_schema
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader
-from distributary.engine.messages.orders import Orders, Outcome, Special
+from distributary.engine.messages.orders import Orders, Special
 from distributary.engine.messages.spool import Spool
 from distributary.engine.messages.tasks import (
     SAID_DDL,
@@ -37,6 +37,7 @@ from distributary.engine.messages.tasks import (
     killers_task,
 )
 from distributary.engine.messages.wide_attempt import WideAttempt
+from distributary.engine.outcomes import Append, Delivered, Outcome
 from distributary.engine.schemas import Schemas
 from distributary.engine.workers import told_death
 from distributary.schemas.registry.compile import CompiledSchema
@@ -204,7 +205,7 @@ class Fanout:
         fitted = fit(route, decoded, schema, orders)
         frame = self.spark.createDataFrame(fitted.table, spark_schema(schema))
         self.by_spark.append(frame, uri, orders.mark)
-        return Outcome(route, uri, "written", decoded.rows_in, fitted.rows, schema_ids=fitted.schema_ids)
+        return Outcome(route, uri, decoded.rows_in, Append("written", fitted.rows), schema_ids=fitted.schema_ids)
 
     # -- deliver -------------------------------------------------------------------------------------------
 
@@ -251,8 +252,8 @@ class Fanout:
     def _remember(self, delivered: Delivered) -> None:
         """Keep the tips of the tables just written; any other knowledge of a table that was touched is stale."""
         for route, outcome in delivered.outcomes.items():
-            if outcome.tip is not None:
-                self.tips[route] = outcome.tip
+            if outcome.append.tip is not None:
+                self.tips[route] = outcome.append.tip
             elif outcome.state != "empty":
                 self.tips.pop(route, None)
 

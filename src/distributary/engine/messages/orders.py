@@ -11,13 +11,11 @@ import pyarrow as pa
 
 from distributary.config import Tables
 from distributary.errors import Reason
-from distributary.errors.border import contained
 from distributary.names import table_name
 from distributary.schemas.shape import Shape
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.engines import policy_of
 from distributary.tables.evolve import Evolution, Policy, evolve
-from distributary.tables.outage import is_store_fault, may_be_store
 from distributary.tables.quarantine import ORIGIN_FIELDS
 from distributary.tables.snapshot import Mark, Owner, Snapshot, columns_of
 from distributary.tables.store import Store, join
@@ -37,8 +35,6 @@ ORIGIN_TYPE = pa.struct(
         pa.field("batch", pa.int64()),
     ]
 )
-
-State = Literal["written", "replayed", "empty", "files", "counted", "spark", "failed"]
 
 
 def payload_columns(columns: pa.Schema) -> pa.Schema:
@@ -149,43 +145,3 @@ class Orders:
             return evolve(schema, new, replace(policy, can_widen=False))
         places: dict[str, Any] = {} if self.wide is None else {"partitioned_by": [KEY], "within": within(route)}
         return evolve_table(table, schema, new, policy, **places)
-
-
-@dataclass
-class Outcome:
-    """What one task did with one route. Times in microseconds since 1970."""
-
-    route: str
-    table: str
-    state: State
-    rows_in: int = 0
-    rows_written: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)
-    schema_ids: dict[int, int] = field(default_factory=dict)
-    decoders: dict[int, str] = field(default_factory=dict)
-    warnings: dict[str, int] = field(default_factory=dict)
-    files: list[DataFile] = field(default_factory=list)
-    created: bool = False
-    evolved: bool = False
-    widened: dict[str, str] = field(default_factory=dict)
-    """Columns that got a wider type: `score` -> `int -> bigint`."""
-    error: str | None = None
-    store_fault: bool = False
-    store_doubt: bool = False
-    """The error came from below the tables: the store's fault where all tables have one."""
-    why_spark: str | None = None
-    tip: Tip | None = None
-
-    def fail(self, error: BaseException) -> str:
-        """Note that the table cannot be written; returns why, in words. Raises what is no table's fault (`border`)."""
-        self.state, self.error = "failed", contained(error)
-        self.blame(error)
-        return self.error
-
-    def blame(self, error: BaseException) -> None:
-        """Note whose fault it may be."""
-        self.store_fault, self.store_doubt = is_store_fault(error), may_be_store(error)
-
-    def more(self) -> dict[str, Any]:
-        """Fields of the ledger's entry that only some kinds of pipelines have."""
-        return {}

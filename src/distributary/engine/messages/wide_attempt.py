@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
 
 import pyarrow as pa
 
 from distributary import __version__
-from distributary.engine.messages.attempt import Attempt, Delivered, RouteFault
-from distributary.engine.messages.deliver import check_replay, open_own
-from distributary.engine.messages.orders import Outcome, Special
+from distributary.engine.appending import Replay
+from distributary.engine.messages.attempt import Attempt, RouteFault
+from distributary.engine.messages.deliver import open_own
+from distributary.engine.messages.orders import Special
 from distributary.engine.messages.wide import commit_wide
+from distributary.engine.outcomes import Append, Delivered
 from distributary.engine.packing import Packing
 from distributary.errors import BadInput, ReplayMismatch, StoreDown
 from distributary.errors.border import contained
 from distributary.names import table_name
 from distributary.scratch import Scratch
+from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution, widened_in_words
 from distributary.tables.faults import CommitConflict
 from distributary.tables.outage import own_fault
@@ -90,34 +93,41 @@ class WideAttempt(Attempt):
         return Special("files" if self._taken is None else "counted", evolution.schema)
 
     def _commit_shared(self, done: Delivered) -> None:
-        mine = [done.outcomes[route] for route in self._evolutions if route in done.outcomes]
-        for outcome in mine:
+        mine = {route: done.outcomes[route] for route in self._evolutions if route in done.outcomes}
+        for outcome in mine.values():
             self._none_failed(outcome)
+        rows = {route: outcome.rows_written for route, outcome in mine.items()}
         if self._taken is not None:
-            self._count(mine, self._taken)
-            return
-        written = [outcome for outcome in mine if outcome.files]
-        for outcome in mine:
-            outcome.state = "empty"
-        if not written:
-            return
-        columns: dict[str, pa.Schema] = {o.route: self._evolutions[o.route].schema for o in written}
-        files = [file for outcome in written for file in outcome.files]
-        new = {o.route for o in written if self.orders.seen(o.route, self._before) is None}
+            appends = {route: self._count(route, self._taken[route], rows[route]) for route in mine}
+        else:
+            appends = self._commit_all({r: o.append.files for r, o in mine.items() if o.append.files}, rows)
+        for route, outcome in mine.items():
+            done.outcomes[route] = replace(outcome, append=appends.get(route, Append()))
+
+    def _commit_all(self, files: Mapping[str, Sequence[DataFile]], rows: Mapping[str, int]) -> dict[str, Append]:
+        """One commit of the files of all routes; what it did, for those that have any."""
+        if not files:
+            return {}
+        columns = {route: self._evolutions[route].schema for route in files}
+        before = {route: self.orders.seen(route, self._before) for route in files}
+        every = [file for found in files.values() for file in found]
         try:
             # Also those of which no row was good: an attempt that finds them left out would take them for parked.
-            commit_wide(self._table, self.orders, columns, files, {o.route: o.rows_written for o in mine})
+            commit_wide(self._table, self.orders, columns, every, rows)
         except CommitConflict:
             raise
         except BaseException as e:
-            raise self._blamed(e, [o.route for o in written]) from e
-        for outcome in written:
-            outcome.state = "written"
-            outcome.created = outcome.route in new
-            outcome.evolved = self._evolutions[outcome.route].changed
-            before = self.orders.seen(outcome.route, self._before)
-            if before is not None:
-                outcome.widened = widened_in_words(before, self._evolutions[outcome.route].schema)
+            raise self._blamed(e, list(files)) from e
+        return {
+            route: Append(
+                "written",
+                rows[route],
+                known is None,
+                self._evolutions[route].changed,
+                {} if known is None else widened_in_words(known, columns[route]),
+            )
+            for route, known in before.items()
+        }
 
     def _blamed(self, error: BaseException, routes: Collection[str]) -> Exception:
         """Whose fault it is that the commit of all routes failed. A route's, if its columns were to change: the batch
@@ -143,13 +153,13 @@ class WideAttempt(Attempt):
                 return True
         return False
 
-    def _count(self, outcomes: Collection[Outcome], taken: Mapping[str, int]) -> None:
-        for outcome in outcomes:
-            try:
-                check_replay(taken[outcome.route], outcome.rows_written, outcome.table, self.orders)
-            except BaseException as e:
-                raise self._fault(outcome.route, e) from e
-            outcome.state, outcome.widened = "replayed", self._widened(outcome.route)
+    def _count(self, route: str, committed: int, found: int) -> Append:
+        """What an earlier attempt has committed of a route."""
+        try:
+            rows = Replay(self.orders.batch).rows(committed, found, self.orders.table(route))
+            return Append("replayed", rows, widened=self._widened(route))
+        except BaseException as e:
+            raise self._fault(route, e) from e
 
     def _widened(self, route: str) -> dict[str, str]:
         """Columns of the route that an earlier attempt at this batch has widened."""

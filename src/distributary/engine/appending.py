@@ -1,0 +1,134 @@
+"""Rows to the table that they are appended to, once per mark: the rules of both engines.
+
+in the task    known tip -> fit -> commit on it; else open -> fit -> there already? Spark's? -> file -> commit
+the driver     files of several tasks -> there already? -> one commit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from distributary import __version__
+from distributary.engine.outcomes import Append
+from distributary.errors import ReplayMismatch
+from distributary.tables.datafile import DataFile
+from distributary.tables.evolve import Evolution
+from distributary.tables.rewrite import committed_widening
+from distributary.tables.snapshot import Mark, Snapshot, columns_of
+from distributary.tables.table import Table, retried
+from distributary.tables.tip import Tip, append_on_tip
+from distributary.tables.widening import said_of, settled
+
+
+class FittedRows(Protocol):
+    """Rows in the columns of a table. `evolution`: what they make of these."""
+
+    @property
+    def table(self) -> pa.Table: ...
+
+    @property
+    def evolution(self) -> Evolution: ...
+
+
+F = TypeVar("F", bound=FittedRows)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What an attempt expects where the batch is in a table already: as many rows as it has itself (`fewer` False,
+    `more` False), or what else may be right."""
+
+    batch: int
+    fewer: bool = False
+    more: bool = False
+
+    def rows(self, committed: int | None, found: int, uri: str) -> int:
+        """How many rows the commit holds; None (`committed`): it does not say.
+
+        Raises ReplayMismatch: a row would be in no table, or twice.
+        """
+        if committed is None:
+            return found
+        if (committed < found and not self.fewer) or (committed > found and not self.more):
+            raise ReplayMismatch(table=uri, batch=self.batch, committed=committed, decoded=found, version=__version__)
+        return committed
+
+
+@dataclass(frozen=True)
+class Appending(Generic[F]):
+    """One route's rows on their way into `target`. `tip`: what is known of it, if anything. `fit`: the rows in columns
+    of a table that has these, as it is open (None: none is); `write`: rows as files; `why_spark`: as in
+    `tables.engines`."""
+
+    target: Table
+    mark: Mark
+    tip: Tip | None
+    replay: Replay
+    fit: Callable[[pa.Schema | None, Snapshot | None], F]
+    write: Callable[[pa.Table], Sequence[DataFile]]
+    why_spark: Callable[[Snapshot | None, Evolution], str | None]
+
+    def run(self) -> tuple[F, Append]:
+        """The rows as they were fitted, and what was done with them. State `spark`: nothing, that engine must.
+
+        Raises CommitConflict (other writers were first each time), TableCollision, ReplayMismatch, TableFault, OSError.
+        """
+        return retried(lambda: self._on_tip() or self._opened())
+
+    def _on_tip(self) -> tuple[F, Append] | None:
+        """Without opening the table, where its newest version is known; None where that does not do."""
+        tip, uri, store = self.tip, self.target.uri, self.target.store
+        if tip is None or not tip.leads(uri, store):
+            return None
+        fitted = self.fit(tip.arrow_schema(), None)
+        if fitted.evolution.changed or not fitted.table.num_rows:
+            return None
+        if not append_on_tip(uri, tip, list(self.write(fitted.table)), self.mark, store):
+            return None
+        return fitted, Append("written", fitted.table.num_rows, tip=tip.after(self.mark))
+
+    def _opened(self) -> tuple[F, Append]:
+        """Open the table, decide with what is there, and commit."""
+        table = self.target.open()
+        fitted = self.fit(columns_of(table), table)
+        rows, evolution = fitted.table.num_rows, fitted.evolution
+        if why := self.why_spark(table, evolution):
+            return fitted, Append("spark", why_spark=why)
+        if table is not None and table.has(self.mark):
+            return fitted, replayed(table, self.mark, self.replay, rows)
+        if not rows:
+            return fitted, Append()
+        version = self.target.commit(table, evolution, self.write(fitted.table), self.mark)
+        tip = None if version is None else Tip.of(version, evolution.schema, self.mark)
+        return fitted, _written(table, evolution, rows, tip)
+
+
+def commit_files(
+    target: Table, files: Sequence[DataFile], rows: int, columns: pa.Schema | None, mark: Mark, replay: Replay
+) -> Append:
+    """One commit for the files of many tasks, whose `rows` have `columns`.
+
+    Raises CommitConflict (also where the table has got other columns since), ReplayMismatch, TableFault, OSError.
+    """
+    table = target.open()
+    if table is not None and table.has(mark):
+        return replayed(table, mark, replay, rows)
+    if not files:
+        return Append()
+    evolution = settled(table, columns)
+    target.commit(table, evolution, files, mark)
+    return _written(table, evolution, rows)
+
+
+def replayed(table: Snapshot, mark: Mark, replay: Replay, rows: int) -> Append:
+    """An earlier attempt has committed the batch: what it did, where `rows` are found now. Raises ReplayMismatch."""
+    committed = replay.rows(table.rows_of(mark), rows, table.uri)
+    return Append("replayed", committed, widened=committed_widening(table, mark), other=committed != rows)
+
+
+def _written(table: Snapshot | None, evolution: Evolution, rows: int, tip: Tip | None = None) -> Append:
+    return Append("written", rows, table is None, evolution.changed, said_of(table, evolution), tip)

@@ -34,7 +34,14 @@ def run(place: Place) -> Result:
 def _routes(work: Workload, many: int) -> Case:
     config = work.config("ours", work.delta_source())
     orders = Orders(
-        config.pipeline, "bench", 0, config.tables, Store(), "", payload_framed=True, raw_nested_indexes=False
+        pipeline=config.pipeline,
+        stream="bench",
+        batch=0,
+        tables=config.tables,
+        store=Store(),
+        quarantine="",
+        payload_framed=True,
+        raw_nested_indexes=False,
     )
     rows = {f"made up {number}": 1 for number in range(many)}
     seconds, refused = _cpu(lambda: refused_routes(rows, set(), orders))

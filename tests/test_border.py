@@ -20,21 +20,23 @@ from deltalake import DeltaTable
 
 from distributary.changes.events import peek, read_events
 from distributary.config import Tables
+from distributary.engine.attempts import RouteFault
 from distributary.engine.changes import deliver as cdc_deliver
 from distributary.engine.changes import log as cdc_log
 from distributary.engine.changes import merging, read, routing
 from distributary.engine.changes.fitting import Part, RouteEvents
 from distributary.engine.changes.micro_batch import Changes
 from distributary.engine.changes.orders import ChangeOrders, WorkFile
+from distributary.engine.decisions import Decision
 from distributary.engine.messages import attempt as attempt_module
 from distributary.engine.messages import decode as decode_module
 from distributary.engine.messages import deliver as deliver_module
 from distributary.engine.messages import wide_attempt as wide_module
-from distributary.engine.messages.attempt import Attempt, RouteFault
+from distributary.engine.messages.attempt import Attempt
 from distributary.engine.messages.chunks import RECORD_SCHEMA
 from distributary.engine.messages.decode import decode, fit
 from distributary.engine.messages.deliver import deliver_route
-from distributary.engine.messages.orders import ORIGIN_TYPE, Orders, Special
+from distributary.engine.messages.orders import ORIGIN_TYPE, Orders
 from distributary.engine.messages.wide import commit_wide
 from distributary.engine.messages.wide_attempt import WideAttempt
 from distributary.engine.outcomes import Append, Outcome
@@ -315,7 +317,6 @@ def test_a_shared_table_that_fails_is_the_driver_s_to_park(orders: Orders, monke
     monkeypatch.setattr(attempt_module, "open_own", raising(route_in, deliver_module.open_own))
     monkeypatch.setattr(Attempt, "_commit", raising(lambda _, route, *__: route_in(route), Attempt._commit))
     for route, error in ERRORS.items():
-        special = {route: Special("files")}
         writers = {route: {(1, "0")}}
         made = Attempt(spark, Store(), unused, set(), unused, writers, orders, SCHEMAS)
         kind: type[BaseException] = StoreDown if is_store_fault(error) else RouteFault
@@ -323,7 +324,7 @@ def test_a_shared_table_that_fails_is_the_driver_s_to_park(orders: Orders, monke
             kind = type(error)  # no table can be blamed for that
         with pytest.raises(kind):
             made._prepare_shared([route])
-        made.orders = replace(orders, special=special)
+        made.orders = orders.deciding({route: Decision("files")})
         file = DataFile("part-0.parquet", 1, 2, "{}", 0)
         outcome = Outcome(route, orders.table(route), rows_in=2, append=Append("files", 2, files=(file,)))
         done: Any = SimpleNamespace(outcomes={route: outcome})
@@ -336,7 +337,7 @@ def test_a_shared_table_that_fails_is_the_driver_s_to_park(orders: Orders, monke
 def test_all_tables_failing_below_is_the_store_s_fault_and_above_it_their_own() -> None:
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
     unused: Any = None
-    orders: Any = SimpleNamespace(special={})
+    orders: Any = SimpleNamespace(decisions={})
     made = Attempt(spark, Store(), unused, set(), unused, {}, orders, {})
     for error in (PermissionError(13, "denied"), RecursionError("deep")):
         outcomes = {}

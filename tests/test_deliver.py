@@ -14,11 +14,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.config import Tables
+from distributary.engine.decisions import Decision
 from distributary.engine.messages import pieces
 from distributary.engine.messages.chunks import RECORD_SCHEMA
 from distributary.engine.messages.decode import Decoded, decode, incoming_schemas
 from distributary.engine.messages.deliver import deliver, deliver_route
-from distributary.engine.messages.orders import Orders, Special
+from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.pieces import cells_of, cut_pieces
 from distributary.engine.outcomes import Outcome
 from distributary.errors import Reason
@@ -433,7 +434,7 @@ def test_a_file_where_the_folder_should_be_fails_this_table_only(orders: Orders)
 
 
 def test_a_parked_table_is_not_tried(orders: Orders) -> None:
-    orders = replace(orders, special={"a": Special("parked", why="it was broken a minute ago")})
+    orders = orders.deciding({"a": Decision("parked", why="it was broken a minute ago")})
     outcome, bad = put(orders, event(1, user="x"), (1, b"\xff"))
     assert (outcome.state, outcome.error) == ("failed", "it was broken a minute ago")
     assert reasons(bad) == [(0, "TABLE_PARKED"), (1, "CORRUPT_PAYLOAD")]
@@ -560,10 +561,10 @@ def test_a_wide_route_is_decoded_and_written_in_pieces(orders: Orders, monkeypat
     assert max(cells) <= 100 and len(found) < 6
     assert pa.concat_tables([pa.Table.from_batches([r]) for piece in found for _, r in piece]).num_rows == 71
     incoming = incoming_schemas("a", {(1, "0"), (2, "0")}, schemas, orders)
-    special = {"a": Special("files", evolve(None, incoming, Policy()).schema)}
+    decisions = {"a": Decision("files", schema=evolve(None, incoming, Policy()).schema)}
     refused = {9: (Reason.UNKNOWN_SCHEMA_ID, "gone")}
     chunk = {"kind": "rows", "route": "a", "groups": json.dumps(groups), "blob": records.serialize()}
-    *outcomes, file = deliver([chunk], replace(orders, special=special, refused=refused), schemas, "0")
+    *outcomes, file = deliver([chunk], replace(orders, decisions=decisions, refused=refused), schemas, "0")
     assert isinstance(file, DataFile) and file.rows == 1
     parts = [one for one in outcomes if isinstance(one, Outcome)]
     assert len(parts) == len(found)

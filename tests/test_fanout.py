@@ -13,10 +13,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from distributary.engine import packing
+from distributary.engine.attempts import RouteFault
 from distributary.engine.batch import BatchWriter
-from distributary.engine.messages.attempt import Attempt, RouteFault
+from distributary.engine.decisions import Decision
+from distributary.engine.messages.attempt import Attempt
 from distributary.engine.messages.micro_batch import Fanout
-from distributary.engine.messages.orders import Special
 from distributary.engine.messages.spool import Spool
 from distributary.engine.outcomes import Append, Fault, Outcome, join_into
 from distributary.errors import Reason, StoreDown
@@ -180,7 +181,7 @@ def test_a_hot_route_whose_table_is_in_the_way_parks_whole(lake: Path) -> None:
 
 def attempt() -> Attempt:
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
-    orders: Any = SimpleNamespace(special={"a": Special("files")}, table=lambda route: f"/lake/{route}")
+    orders: Any = SimpleNamespace(decision=lambda _: Decision("files"), table=lambda route: f"/lake/{route}")
     unused: Any = None
     return Attempt(spark, Store(), unused, set(), unused, {}, orders, {})
 

@@ -107,7 +107,16 @@ SENT: list[tuple[str, bytes, str]] = [
 
 def test_each_hostile_record_is_in_its_table_or_in_the_quarantine_with_its_reason(tmp_path: Path) -> None:
     tables, quarantine = tmp_path / "tables", tmp_path / "quarantine"
-    orders = Orders("g", "s", 0, Tables(root=str(tables)), Store(), str(quarantine), True, False)
+    orders = Orders(
+        pipeline="g",
+        stream="s",
+        batch=0,
+        tables=Tables(root=str(tables)),
+        store=Store(),
+        quarantine=str(quarantine),
+        payload_framed=True,
+        raw_nested_indexes=False,
+    )
     rows = range(len(SENT))
     batch = pa.record_batch(
         {

@@ -24,26 +24,28 @@ from pyspark.sql import DataFrame, SparkSession
 from distributary.audit.plan_report import Plan, TablePlan, add_counts
 from distributary.config import Pipeline
 from distributary.engine.apart import limited
+from distributary.engine.decisions import Decision
 from distributary.engine.first_batch import Example, is_unreadable, unreadable
 from distributary.engine.messages.batch_chunks import BatchChunks
 from distributary.engine.messages.chunks import read_records, read_rejected
 from distributary.engine.messages.decode import decode, incoming_schemas
 from distributary.engine.messages.deliver import deliver_route, open_own
 from distributary.engine.messages.micro_batch import Fanout
-from distributary.engine.messages.orders import Orders, Special
+from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.pieces import cut_pieces
 from distributary.engine.messages.tasks import SAID_DDL, chunk_rows, heard, said
 from distributary.engine.outcomes import Outcome
 from distributary.engine.schemas import schemas_of
 from distributary.errors import Reason
 from distributary.errors.border import contained
-from distributary.running.failures import SPARK_ERRORS, translated
+from distributary.running.failures import translated
 from distributary.running.pipeline import build, source_stream
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.scratch import Scratch
 from distributary.state.checkpoint import stream_id
 from distributary.state.ledger import Ledger
 from distributary.tables.engines import why_spark
+from distributary.tables.spark_engine import SPARK_ERRORS
 from distributary.tables.store import Store, local_path
 from distributary.tables.table import Table
 
@@ -148,8 +150,8 @@ class DryRun:
             )
             orders = self.fanout.admit(chunks, self.fanout.orders(stream, batch, refused, {}))
             self._fits = {}
-            special = {route: self._special(route, found, compiled, orders) for route, found in writers.items()}
-            taken, bad = self._count(chunks, replace(orders, special=special), compiled)
+            decisions = {route: self._decision(route, found, compiled, orders) for route, found in writers.items()}
+            taken, bad = self._count(chunks, replace(orders, decisions=decisions), compiled)
         self._check_first(taken)
         self._bad_batches = self._bad_batches + 1 if bad else 0
         self.plan.stops = self.config.quarantine.passed(taken, bad, self._bad_batches)
@@ -164,23 +166,23 @@ class DryRun:
 
     # -- one table -----------------------------------------------------------------------------------------
 
-    def _special(
+    def _decision(
         self, route: str, writers: set[tuple[int, str]], compiled: Mapping[int, CompiledSchema], orders: Orders
-    ) -> Special:
+    ) -> Decision:
         """The columns that a run would give the table of `route`, or why it would not be written."""
         uri = orders.table(route)
         found = self._tables.setdefault(route, TablePlan(route, uri, new=False))
-        if route in orders.special:
-            return orders.special[route]
+        if route in orders.decisions:
+            return orders.decisions[route]
         found.parked = self.ledger.resting(time.time()).get(route)
         try:
             if found.parked is None:
                 return self._fit(found, incoming_schemas(route, writers, compiled, orders), orders)
         except BaseException as e:
             found.parked = contained(e)
-        return Special("parked", why=found.parked)
+        return Decision("parked", why=found.parked)
 
-    def _fit(self, found: TablePlan, incoming: Sequence[pa.Schema], orders: Orders) -> Special:
+    def _fit(self, found: TablePlan, incoming: Sequence[pa.Schema], orders: Orders) -> Decision:
         table = open_own(found.route, orders)
         before = orders.columns(found.route, table)
         evolution = orders.evolve(found.route, table, self._columns.get(found.route, before), incoming)
@@ -188,7 +190,7 @@ class DryRun:
         grown = evolution if table is not None else replace(evolution, widened=())
         why = why_spark(table, orders.tables, found.route, grown) if orders.wide is None else None
         self._fits[found.route] = _Fit(before, evolution.schema, why)
-        return Special("counted", evolution.schema)
+        return Decision("counted", schema=evolution.schema)
 
     def _change(self, found: TablePlan, fit: _Fit) -> None:
         """What a batch that writes rows to a table does to it."""

@@ -47,6 +47,12 @@ class Fault:
         why = contained(error)
         return cls(str(error) if isinstance(error, Parked) else why, is_store_fault(error), may_be_store(error))
 
+    def own(self, path: str) -> str:
+        """Why, of the table at `path` alone. Raises StoreDown where it is the whole store's."""
+        if self.of_store:
+            raise StoreDown(path=path, detail=self.words)
+        return self.words
+
 
 @dataclass(frozen=True)
 class Append:
@@ -307,8 +313,7 @@ def raise_store_faults(tried: Mapping[str, Outcome]) -> None:
     all_below = len(failed) == len(tried) > 1 and all(any(f.below for f in found) for found in failed.values())
     for route, found in failed.items():
         for fault in found:
-            if all_below or fault.of_store:
-                raise StoreDown(path=tried[route].table, detail=fault.words)
+            replace(fault, of_store=all_below or fault.of_store).own(tried[route].table)
 
 
 def check_counts(outcomes: Iterable[Outcome]) -> None:

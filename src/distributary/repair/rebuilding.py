@@ -9,18 +9,20 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from distributary.engine.messages.attempt import Attempt, RouteFault
+from distributary.engine.attempts import RouteFault
+from distributary.engine.decisions import Decision
+from distributary.engine.messages.attempt import Attempt
 from distributary.engine.messages.decode import fit
 from distributary.engine.messages.micro_batch import Fanout
-from distributary.engine.messages.orders import Orders, Special
+from distributary.engine.messages.orders import Orders
 from distributary.engine.outcomes import Delivered
 from distributary.engine.packing import Packing
 from distributary.engine.replay import Replay
 from distributary.errors import BadInput
-from distributary.running.failures import SPARK_ERRORS
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution
 from distributary.tables.snapshot import Snapshot
+from distributary.tables.spark_engine import SPARK_ERRORS
 
 
 @dataclass
@@ -58,7 +60,7 @@ class _Rebuilding(Attempt):
                 self.evolution = self.orders.evolve(route, None, self._columns(route), self._incoming(route))
             except BaseException as e:
                 raise self._fault(route, e) from e
-            self._special(route, Special("files", self.evolution.schema))
+            self._decide(route, Decision("files", schema=self.evolution.schema))
         return set()
 
     def _commit_shared(self, done: Delivered) -> None:

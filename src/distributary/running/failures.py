@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
-
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from typing import Any
 
 from distributary.engine.workers import told_death, told_fault
 from distributary.errors import (
@@ -25,9 +22,8 @@ from distributary.errors import (
     WorkersDied,
 )
 from distributary.state.checkpoint_damage import wrong_sum
+from distributary.tables.spark_engine import SPARK_ERRORS
 
-SPARK_ERRORS: Final = (PySparkException, Py4JError)
-"""A job that is collected raises the second kind (pyspark 4.2.0)."""
 RESTARTS = 10
 """Outages in a row after which a run gives up; a finished batch starts the count anew."""
 DEATHS = 3

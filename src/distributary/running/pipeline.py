@@ -36,7 +36,7 @@ from distributary.errors import (
 )
 from distributary.errors.border import in_words
 from distributary.running.catalog import register_tables
-from distributary.running.failures import SPARK_ERRORS, translated, tries
+from distributary.running.failures import translated, tries
 from distributary.running.maintain import maintain
 from distributary.running.views import refresh
 from distributary.schemas.shape import check_shapes
@@ -55,6 +55,7 @@ from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
 from distributary.state.provenance import Provenance
 from distributary.tables.faults import reading
+from distributary.tables.spark_engine import SPARK_ERRORS
 from distributary.tables.store import Store, join, local_path
 
 FIRST_REST_SEC = 1.0

@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 from delta.tables import DeltaTable as SparkDeltaTable
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
@@ -28,6 +29,8 @@ from distributary.tables.table import Table
 from distributary.tables.widening import for_spark
 
 WIDENING = "delta.enableTypeWidening"
+SPARK_ERRORS: Final = (PySparkException, Py4JError)
+"""Of a job. One that is collected raises the second kind (pyspark 4.2.0)."""
 
 
 class SparkEngineError(Exception):

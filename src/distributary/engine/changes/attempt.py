@@ -1,8 +1,8 @@
 """One attempt at a batch of change files: who reads what, the deliver job, shared logs, merges, a pass for strays.
 
 Everything here is idempotent under the batch's marks. What turns out only when several tasks have done their part (a
-shared table that cannot be written, parts that disagree on a column) ends the attempt with `Again`: the next one knows,
-and finds what this one wrote.
+shared table that cannot be written, parts that disagree on a column) ends the attempt (`engine.attempts`): the next one
+knows, and finds what this one wrote.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
+
 from distributary.engine.appending import commit_files, replayed
+from distributary.engine.attempts import Again, RouteFault, ended_by
 from distributary.engine.changes.by_spark import BySpark
 from distributary.engine.changes.deliver import Work
 from distributary.engine.changes.gather import shares_of
 from distributary.engine.changes.joining import agrees, columns_of_all
 from distributary.engine.changes.keys import key_types
 from distributary.engine.changes.merging import MergeWork
-from distributary.engine.changes.orders import STRAY, ChangeOrders, RouteOrder, Seen, WorkFile
+from distributary.engine.changes.orders import STRAY, ChangeOrders, Seen, WorkFile
 from distributary.engine.changes.routing import groups
 from distributary.engine.changes.tasks import run_deliver, run_merges
+from distributary.engine.decisions import Decision, too_many
 from distributary.engine.outcomes import Append, Fault, Merge, Outcome, join_into, raise_store_faults
 from distributary.engine.packing import ChunkRef, Packing, pack
-from distributary.errors import StoreDown
 from distributary.errors.border import contained
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import evolve
@@ -34,14 +37,6 @@ GZIP_GROWTH = 8
 """About how many bytes of events a compressed byte stands for."""
 ROW_BYTES = 150
 """About what an event takes in an uncompressed file."""
-
-
-class Again(Exception):
-    """The attempt cannot end well; another one, with these orders, can."""
-
-    def __init__(self, routes: Mapping[str, RouteOrder]) -> None:
-        super().__init__(", ".join(sorted(routes)))
-        self.routes = routes
 
 
 @dataclass
@@ -94,7 +89,7 @@ class Attempt:
     ) -> Result:
         packing = _packed(files, of_file, self.slots)
         shared = {route for group in packing.shared for route in together[group]}
-        orders = replace(orders, routes={**orders.routes, **{r: _shared(orders.order(r)) for r in shared}})
+        orders = orders.deciding({route: _shared(orders.decision(route)) for route in shared})
         done, parts = Result(), dict[str, list[Outcome]]()
         for answer in run_deliver(self.by_spark.spark, _buckets(files, of_file, together, packing), orders, name):
             if isinstance(answer, DataFile):
@@ -117,29 +112,25 @@ class Attempt:
 
     def _settle(self, parts: Mapping[str, Sequence[Outcome]], orders: ChangeOrders) -> None:
         """Raises Again where one part of a shared route failed, or gave a column another type than another part."""
-        again: dict[str, RouteOrder] = {}
+        faults: dict[str, str] = {}
+        settled: dict[str, pa.Schema] = {}
         for route, outcomes in parts.items():
-            if len(outcomes) < 2 or orders.order(route).log == "parked":
+            if len(outcomes) < 2 or orders.decision(route).append == "parked":
                 continue
             fault = next((o.fault for o in outcomes if o.fault is not None), None)
             if fault is not None:
-                again[route] = self._parked(outcomes[0], fault)
+                faults[route] = fault.own(outcomes[0].table)
                 continue
             appends = [o.append for o in outcomes]
             try:
                 columns = columns_of_all(appends, orders.named.policy(route))
             except BaseException as e:
-                again[route] = self._parked(outcomes[0], Fault(contained(e)))
+                faults[route] = contained(e)
                 continue
             if not all(agrees(columns, append.columns()) for append in appends):
-                again[route] = replace(orders.order(route), schema=columns)
-        if again:
-            raise Again(again)
-
-    def _parked(self, outcome: Outcome, fault: Fault) -> RouteOrder:
-        if fault.of_store:
-            raise StoreDown(path=outcome.table, detail=fault.words)
-        return replace(self.orders.order(outcome.route), log="parked", why=fault.words)
+                settled[route] = columns
+        if faults or settled:
+            raise Again(faults, settled)
 
     def _commit_files(self, done: Result, orders: ChangeOrders) -> None:
         for route, outcome in done.outcomes.items():
@@ -148,7 +139,7 @@ class Attempt:
             try:
                 done.outcomes[route] = replace(outcome, append=self._commit(outcome, orders))
             except BaseException as e:
-                raise Again({route: self._parked(outcome, Fault.of(e))}) from e
+                raise ended_by(e, route, outcome.table) from e
 
     def _commit(self, outcome: Outcome, orders: ChangeOrders) -> Append:
         """One commit for the files of many tasks, or of a table that only Spark may write."""
@@ -198,12 +189,13 @@ class Attempt:
         if outcome.events is None or outcome.events.has_log:
             return outcome
         if outcome.merge is not None and outcome.merge.state == "parked":
-            raise Again({outcome.route: self._parked(outcome, outcome.merge.fault or Fault(""))})
+            fault = outcome.merge.fault or Fault("")
+            raise RouteFault(outcome.route, fault.own(outcome.table))
         return replace(outcome, append=replace(outcome.append, state="written"))
 
     def _check(self, done: Result) -> None:
         """Raises StoreDown when the store, not a table, is at fault."""
-        raise_store_faults({r: o for r, o in done.outcomes.items() if self.orders.order(r).log != "parked"})
+        raise_store_faults({r: o for r, o in done.outcomes.items() if not self.orders.decision(r).is_closed})
 
 
 def _merge_work(outcome: Outcome, orders: ChangeOrders) -> MergeWork:
@@ -228,19 +220,18 @@ def _bounded(orders: ChangeOrders, routes: Collection[str], before: Collection[s
     most = orders.named.tables.max_new_tables
     known = {*orders.tips, *orders.merge_tips}
     new, taken = sorted({*routes} - known), len({*before} - known)
-    why = f"the batch has {taken + len(new):,} tables that may be new; tables.max_new_tables allows {most:,}"
-    refused = {route: replace(orders.order(route), no_table=why) for route in new[max(0, most - taken) :]}
-    return replace(orders, routes={**orders.routes, **refused})
+    refused = too_many(new, most, "tables that may be new", taken)
+    return orders.deciding({route: replace(orders.decision(route), no_table=why) for route, why in refused.items()})
 
 
 def _foreign(done: Result, path: str) -> Mapping[str, int]:
     return done.seen[path].foreign if path in done.seen else {}
 
 
-def _shared(order: RouteOrder) -> RouteOrder:
-    if order.log != "own":
-        return order
-    return replace(order, log="files", merge="rows" if order.merge == "now" else order.merge)
+def _shared(decision: Decision) -> Decision:
+    if decision.append != "own":
+        return decision
+    return replace(decision, append="files", merge="rows" if decision.merge == "now" else decision.merge)
 
 
 def _packed(files: Sequence[WorkFile], of_file: Sequence[str | None], slots: int) -> Packing:

@@ -72,12 +72,12 @@ def deliver_route(events: RouteEvents, orders: ChangeOrders) -> tuple[Outcome, l
         outcome = replace(outcome, events=about)
         about = replace(about, newest_ms=newest_ms(events))
         outcome = replace(outcome, events=about)
-        order = orders.order(source.route)
-        if order.log == "parked":
-            raise Parked(order.why)
-        if order.no_table and Table(outcome.table, orders.store).open() is None:
+        decision = orders.decision(source.route)
+        if decision.append == "parked":
+            raise Parked(decision.why)
+        if decision.no_table and Table(outcome.table, orders.store).open() is None:
             return outcome, [
-                rejected_events(source.route, origins(events, orders.batch), Reason.TOO_MANY_ROUTES, order.no_table)
+                rejected_events(source.route, origins(events, orders.batch), Reason.TOO_MANY_ROUTES, decision.no_table)
             ]
         if not keys[0] and log is None:  # a table without keys is a log by itself
             log, outcome = merged, replace(outcome, merge=Merge())
@@ -100,8 +100,8 @@ def _log(events: RouteEvents, log: str | None, table: str, orders: ChangeOrders)
     """To the log table. Without one, only fit the rows."""
     if log is not None:
         return append_events(events, log, orders)
-    order = orders.order(events.source.route)
-    return write_files(events, table, orders.parts, orders, order, keep=order.log == "files")
+    decision = orders.decision(events.source.route)
+    return write_files(events, table, orders.parts, orders, decision.schema, keep=decision.append == "files")
 
 
 def _entered(events: RouteEvents, fitted: Fitted, outcome: Outcome) -> Outcome:

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from distributary.engine.appending import Appending, Replay
 from distributary.engine.changes.fitting import Fitted, RouteEvents, fit
-from distributary.engine.changes.orders import ChangeOrders, RouteOrder
+from distributary.engine.changes.orders import ChangeOrders
 from distributary.engine.outcomes import Append
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.engines import why_spark
@@ -25,9 +25,9 @@ def append_events(events: RouteEvents, uri: str, orders: ChangeOrders) -> tuple[
     Raises CommitConflict (other writers were first each time), TableCollision, ReplayMismatch, TableFault, OSError.
     """
     route = events.source.route
-    order = orders.order(route)
-    if order.log == "files":
-        return retried(lambda: write_files(events, uri, uri, orders, order))
+    decision = orders.decision(route)
+    if decision.append == "files":
+        return retried(lambda: write_files(events, uri, uri, orders, decision.schema))
     fitted, append = Appending(
         target=orders.target(uri, route),
         mark=orders.mark,
@@ -43,7 +43,7 @@ def append_events(events: RouteEvents, uri: str, orders: ChangeOrders) -> tuple[
         return fitted, append
     # The rows wait in files of ours until Spark has appended them.
     columns = fitted.evolution.schema
-    return retried(lambda: write_files(events, uri, orders.parts, orders, RouteOrder(schema=columns), append.why_spark))
+    return retried(lambda: write_files(events, uri, orders.parts, orders, columns, append.why_spark))
 
 
 def write_files(
@@ -51,14 +51,15 @@ def write_files(
     uri: str,
     folder: str,
     orders: ChangeOrders,
-    order: RouteOrder,
+    schema: pa.Schema | None,
     why_spark: str | None = None,
     *,
     keep: bool = True,
 ) -> tuple[Fitted, Append]:
     """Only write the rows, fitted for the table at `uri`, as files in `folder`; the driver commits them with those of
-    other tasks, or hands them to another engine. `keep` False: not even that, the caller merges them from memory."""
-    schema, table = order.schema, None
+    other tasks, or hands them to another engine. `schema`: the columns that were settled for all of them. `keep` False:
+    not even that, the caller merges them from memory."""
+    table = None
     if schema is None and (table := orders.target(uri, events.source.route).open()) is not None:
         schema = payload_schema(table.schema)
     fitted = _fit(events, schema, orders, table)

@@ -21,7 +21,6 @@ from distributary.engine.changes.micro_batch import Behind, Changes, about, ledg
 from distributary.engine.changes.orders import ChangeOrders
 from distributary.engine.changes.tasks import run_merges
 from distributary.engine.outcomes import Merge, Outcome
-from distributary.errors import StoreDown
 from distributary.state.ledger import MERGE, Entry, Ledger, rests_until
 from distributary.tables.faults import writing
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, write_rejected
@@ -110,9 +109,9 @@ class Merges:
             self.changes.resting.discard(route)
             if merge.created:
                 self._created.add(route)
-        elif merge.fault is not None and merge.fault.of_store:
-            raise StoreDown(path=str(merge.table), detail=merge.error)
         elif merge.state == "parked":
+            if merge.fault is not None:
+                merge.fault.own(str(merge.table))
             behind = self.changes.behind[route]
             merge = replace(merge, anew=merge.anew or behind.anew)
             self.changes.behind[route] = replace(behind, anew=merge.anew)

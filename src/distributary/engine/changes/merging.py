@@ -81,19 +81,19 @@ def merge_now(
 
     Raises KeysChanged, TableCollision, CommitConflict, TableFault, OSError.
     """
-    order = orders.order(events.source.route)
+    when = orders.decision(events.source.route).merge
     about, uri = outcome.events, None if outcome.merge is None else outcome.merge.table
     assert about is not None
     if not about.keys:
         return Merge(uri, "append_only")
     if uri is None:
         return Merge()
-    if order.merge in ("later", "parked"):
-        return Merge(uri, "waiting" if order.merge == "later" else "parked")
+    if when in ("later", "parked"):
+        return Merge(uri, "waiting" if when == "later" else "parked")
     keys = [key_columns(fitted.table.column_names, names) for names in keys]
     if len({frozenset(k) for k in keys}) > 1:
         raise KeysChanged(route=events.source.route, table=uri, known=", ".join(keys[0]), found=", ".join(keys[-1]))
-    if order.merge == "rows" or outcome.append.state == "files":
+    if when == "rows" or outcome.append.state == "files":
         return Merge(uri, "rows")
     if outcome.append.other:
         # A replay that finds fewer rows than the log took: the log has them all.

@@ -14,27 +14,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.changes.model import Kind, SourceTable
 from distributary.config import Pipeline
-from distributary.engine.changes.attempt import Again, Attempt, Result
+from distributary.engine.attempts import attempted, killers_after
+from distributary.engine.changes.attempt import Attempt, Result
 from distributary.engine.changes.by_spark import BySpark
 from distributary.engine.changes.names import Named, reading_of, source_options
-from distributary.engine.changes.orders import ChangeOrders, RouteOrder, WorkFile
+from distributary.engine.changes.orders import ChangeOrders, WorkFile
 from distributary.engine.changes.retries import Aside, Kept, narrowed, previous
 from distributary.engine.changes.routing import FileRoutes
 from distributary.engine.changes.settled import Settled
 from distributary.engine.changes.tasks import run_killers
+from distributary.engine.decisions import Decision
 from distributary.engine.outcomes import Delivered, Fault, Outcome, SourceEvents
-from distributary.engine.workers import told_death
 from distributary.state.journal import Journal
 from distributary.state.ledger import Entry
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, quarantine_uri, write_rejected
-from distributary.tables.spark_engine import spark_ended
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.tip import Tip
@@ -154,7 +152,7 @@ class Changes:
         # Only this batch's tips: orders travel with every task.
         here = {route for found in routes.values() for route in found}
         orders = replace(
-            self.orders(stream, batch, self._routes(routes, parked)),
+            self.orders(stream, batch, self._decisions(routes, parked)),
             killed=self.journal.killed(stream, batch),
             tips={route: tip for route, tip in self.tips.items() if route in here},
             merge_tips={route: tip for route, tip in self.merge_tips.items() if route in here},
@@ -183,7 +181,7 @@ class Changes:
         self.settled.write(stream, batch, routes)
         return routes
 
-    def orders(self, stream: str, batch: int, routes: Mapping[str, RouteOrder]) -> ChangeOrders:
+    def orders(self, stream: str, batch: int, decisions: Mapping[str, Decision]) -> ChangeOrders:
         if self._waiting is None:
             self._waiting = self.kept.waiting()
         return ChangeOrders(
@@ -196,7 +194,7 @@ class Changes:
             source_options=self.options,
             quarantine=self.quarantine,
             parts=self.config.state_folder.parts,
-            routes=routes,
+            decisions=decisions,
             waiting=self._waiting,
             read_sec=self.config.quarantine.read_sec,
         )
@@ -220,45 +218,37 @@ class Changes:
         aside = self.kept.of_files({f.path for f in again})
         return [narrowed(f, before[f.path], aside.get(f.path, ())) if f.path in before else f for f in files], aside
 
-    def _routes(self, routes: Mapping[str, tuple[str, ...]], parked: Mapping[str, str]) -> dict[str, RouteOrder]:
-        orders: dict[str, RouteOrder] = {}
+    def _decisions(self, routes: Mapping[str, tuple[str, ...]], parked: Mapping[str, str]) -> dict[str, Decision]:
+        found: dict[str, Decision] = {}
         waits = self.named.tables.merge_every > 0
         for route in {*(r for found in routes.values() for r in found), *parked, *self.behind}:
             if route in parked and route not in self.resting:
-                orders[route] = RouteOrder(log="parked", merge="parked", why=parked[route])
+                found[route] = Decision("parked", "parked", why=parked[route])
             elif route in parked:
-                orders[route] = RouteOrder(merge="parked", why=parked[route])
+                found[route] = Decision(merge="parked", why=parked[route])
             elif waits or route in self.behind:
-                orders[route] = RouteOrder(merge="later")
-        return orders
+                found[route] = Decision(merge="later")
+        return found
 
     # -- the batch -----------------------------------------------------------------------------------------
 
     def _attempt(
         self, files: Sequence[WorkFile], routes: Mapping[str, tuple[str, ...]], orders: ChangeOrders
     ) -> Result:
-        """Attempt the batch until every table is either written or parked. Each attempt finds what is done already."""
-        while True:
-            try:
-                return Attempt(self.by_spark, orders, self._slots).run(files, routes)
-            except Again as again:
-                orders = replace(orders, routes={**orders.routes, **again.routes}, tips={}, merge_tips={})
-            except (PySparkException, Py4JError) as e:
-                killed = self._found_killers(files, orders, e)
-                orders = replace(orders, killed=killed, tips={}, merge_tips={})
+        """Attempt the batch until every table is either written or parked."""
 
-    def _found_killers(self, files: Sequence[WorkFile], orders: ChangeOrders, error: Exception) -> dict[str, str]:
-        """After a job has failed: the files that end their reader. Written down before a table is touched without them.
-        Raises `error` where there are no new ones."""
-        left = [file for file in files if file.path not in orders.killed]
-        if spark_ended(error) or not left or not told_death(str(error)):
-            raise error
-        found = run_killers(self.by_spark.spark, left, orders, self._slots)
-        if not found:
-            raise error
-        killed = {**orders.killed, **found}
-        self.journal.write_killed(orders.stream, orders.batch, killed)
-        return killed
+        def attempt(orders: ChangeOrders) -> Result:
+            return Attempt(self.by_spark, orders, self._slots).run(files, routes)
+
+        def killed(orders: ChangeOrders, error: Exception) -> dict[str, str]:
+            left = [file for file in files if file.path not in orders.killed]
+            spark, slots = self.by_spark.spark, self._slots
+            found = killers_after(error, orders.killed, lambda: run_killers(spark, left, orders, slots))
+            # Written down before a table is touched without them.
+            self.journal.write_killed(orders.stream, orders.batch, found)
+            return found
+
+        return attempted(orders, attempt, killed)
 
     # -- after ---------------------------------------------------------------------------------------------
 

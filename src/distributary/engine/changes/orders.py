@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import pyarrow as pa
 
 from distributary.changes.model import Reading
 from distributary.engine.appending import Replay
 from distributary.engine.changes.names import Named
+from distributary.engine.decisions import BatchOrders
 from distributary.tables.merge_tip import MergeTip
-from distributary.tables.snapshot import Mark, Owner
-from distributary.tables.store import Store
+from distributary.tables.snapshot import Owner
 from distributary.tables.table import Table
-from distributary.tables.tip import Tip
 
 ORIGIN = "_origin"
 ORIGIN_TYPE = pa.struct(
@@ -57,59 +56,27 @@ class WorkFile:
     aside: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True)
-class RouteOrder:
-    """What the driver decided for one route before the tasks run.
+@dataclass(frozen=True, kw_only=True)
+class ChangeOrders(BatchOrders):
+    """One batch's orders to its tasks. `part` tells two passes over one batch apart; it is a part of the mark. `tips`:
+    of the log tables, `merge_tips` of the merged ones. `killed`: files, by path.
 
-    `log`: `own`: the task that owns the route commits its table; `files`: several tasks write files, or another engine
-    needs them, the driver commits; `parked`: not tried, `why` says so.
-    `merge`: `now`, in the same task; `rows`: by the driver, out of the files; `later`: out of the log; `parked`.
-    `schema`: the columns that all tasks of a shared route must agree on, where they did not by themselves.
-    `no_table`: why no table is made of the route where it has none yet.
+    `parts`: folder for rows that Spark is to write. `waiting`: by route, events of earlier batches that could not be
+    merged: (id in the quarantine, the row).
     """
 
-    log: Literal["own", "files", "parked"] = "own"
-    merge: Literal["now", "rows", "later", "parked"] = "now"
-    schema: pa.Schema | None = None
-    why: str = ""
-    no_table: str = ""
-
-
-@dataclass(frozen=True)
-class ChangeOrders:
-    """One batch's orders to its tasks. `part` tells two passes over one batch apart; it is a part of the mark.
-
-    `tips`, `merge_tips`: by route, what is known of its log table and its merged table, as the batch before left them.
-    `waiting`: by route, events of earlier batches that could not be merged: (id in the quarantine, the row).
-    """
-
-    pipeline: str
-    stream: str
-    batch: int
     named: Named
     reading: Reading
-    store: Store
     source_options: Mapping[str, str]
-    quarantine: str
     parts: str
-    routes: Mapping[str, RouteOrder] = field(default_factory=dict)
-    tips: Mapping[str, Tip] = field(default_factory=dict)
     merge_tips: Mapping[str, MergeTip] = field(default_factory=dict)
     waiting: Mapping[str, Sequence[tuple[str, bytes]]] = field(default_factory=dict)
     part: str = ""
-    killed: Mapping[str, str] = field(default_factory=dict)
-    """Files that end the process which reads them, and how."""
-    read_sec: float = 300
-    """CPU time that reading a file may take."""
 
     @property
     def app(self) -> str:
         """The stream as it marks its commits. A second pass over one batch has commits of its own."""
         return f"{self.stream}{self.part}"
-
-    @property
-    def mark(self) -> Mark:
-        return Mark(self.app, self.batch)
 
     def target(self, uri: str, route: str, keys: Sequence[str] = ()) -> Table:
         """A table of the route, as it must be: its log, or with `keys` its merged one."""
@@ -120,8 +87,8 @@ class ChangeOrders:
         """What this attempt expects where an earlier one has committed: files may have come or gone since."""
         return Replay(self.batch, fewer=True, more=True)
 
-    def order(self, route: str) -> RouteOrder:
-        return self.routes.get(route, RouteOrder())
+    def anew(self) -> Self:
+        return replace(super().anew(), merge_tips={})
 
 
 @dataclass(frozen=True)

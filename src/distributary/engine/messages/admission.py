@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from distributary.engine.messages.orders import Orders, Special
+from distributary.engine.decisions import too_many
+from distributary.engine.messages.orders import Orders
 from distributary.names import table_name
 from distributary.tables.files import names_in
 from distributary.tables.snapshot import columns_of
 from distributary.tables.table import Table
 
 
-def refused_routes(rows: Mapping[str, int], known: Collection[str], orders: Orders) -> dict[str, Special]:
-    """The routes of a batch of which no table is made. `rows`: of each route. `known`: routes that have a table.
+def refused_routes(rows: Mapping[str, int], known: Collection[str], orders: Orders) -> dict[str, str]:
+    """The routes of a batch of which no table is made, and why. `rows`: of each. `known`: routes that have a table.
 
     Those with the most rows come first. Nothing is looked up where there are few. Raises TableFault, OSError.
     """
@@ -27,8 +28,7 @@ def refused_routes(rows: Mapping[str, int], known: Collection[str], orders: Orde
     if len(new) > most:
         new = _without_table(new, orders)
     new.sort(key=lambda route: (-rows[route], route))
-    why = f"the batch has {len(new):,} routes without a table; tables.max_new_tables allows {most:,}"
-    return {route: Special("refused", why=why) for route in new[most:]}
+    return too_many(new, most, "routes without a table")
 
 
 def _without_table(routes: Collection[str], orders: Orders) -> list[str]:

@@ -15,35 +15,26 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from distributary.engine.appending import Replay, commit_files
+from distributary.engine.attempts import RouteFault, ended_by
+from distributary.engine.decisions import Decision
 from distributary.engine.messages.batch_chunks import BatchChunks
 from distributary.engine.messages.chunks import Groups, Writer
 from distributary.engine.messages.decode import incoming_schemas
 from distributary.engine.messages.deliver import open_own
-from distributary.engine.messages.orders import Orders, Special
+from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.pieces import cells_of
 from distributary.engine.messages.tasks import SAID_DDL, deliver_task, entering_task, heard, spark_rows_task
 from distributary.engine.outcomes import Append, Delivered, Outcome, State, check_counts, join_into, raise_store_faults
 from distributary.engine.packing import Packing
-from distributary.errors import StoreDown
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.tables.datafile import DataFile
 from distributary.tables.engines import why_spark
-from distributary.tables.outage import own_fault
 from distributary.tables.snapshot import columns_of
-from distributary.tables.spark_engine import SparkEngine, spark_ended, spark_schema
+from distributary.tables.spark_engine import SparkEngine, spark_schema
 from distributary.tables.store import Store
 
 SPARK_WRITERS = 8
 """Tables that engine `spark` writes at a time."""
-
-
-class RouteFault(Exception):
-    """One table cannot be written; the batch goes on without it."""
-
-    def __init__(self, route: str, why: str) -> None:
-        super().__init__(why)
-        self.route = route
-        self.why = why
 
 
 class Attempt:
@@ -75,7 +66,7 @@ class Attempt:
         chunks = self.chunks
         done = Delivered(bad=chunks.bad(), tombstones=chunks.tombstones(), newest=chunks.newest())
         packing = chunks.packed(self._cells)
-        open_routes = self.writers.keys() - self.orders.special.keys()
+        open_routes = self.writers.keys() - self.orders.decisions.keys()
         on_spark = {r for r in open_routes if r in self.on_spark}
         shared = self._of_the_driver(packing) & open_routes - on_spark
         self._ask(shared | on_spark)
@@ -159,20 +150,20 @@ class Attempt:
                 needs_spark.add(route)
                 continue
             taken = table is not None and table.has(self.orders.mark)
-            self._special(route, Special("counted" if taken else "files", evolution.schema))
+            self._decide(route, Decision("counted" if taken else "files", schema=evolution.schema))
         return needs_spark
 
-    def _special(self, route: str, special: Special) -> None:
-        self.orders = replace(self.orders, special={**self.orders.special, route: special})
+    def _decide(self, route: str, decision: Decision) -> None:
+        self.orders = self.orders.deciding({route: decision})
 
     def _commit_shared(self, done: Delivered) -> None:
         for route, outcome in done.outcomes.items():
-            special = self.orders.special.get(route)
-            if special is None or special.is_closed or route in self.on_spark:
+            decision = self.orders.decision(route)
+            if decision.append not in ("files", "counted") or route in self.on_spark:
                 continue
             self._none_failed(outcome)
             try:
-                done.outcomes[route] = replace(outcome, append=self._commit(route, outcome, special))
+                done.outcomes[route] = replace(outcome, append=self._commit(route, outcome, decision))
             except BaseException as e:
                 raise self._fault(route, e) from e
 
@@ -180,15 +171,13 @@ class Attempt:
         """Raises when one of a route's tasks failed: a commit of the others' files would let its rows pass for
         written."""
         if outcome.fault is not None:
-            if outcome.fault.of_store:
-                raise StoreDown(path=outcome.table, detail=outcome.error)
-            raise RouteFault(outcome.route, outcome.fault.words)
+            raise RouteFault(outcome.route, outcome.fault.own(outcome.table))
 
-    def _commit(self, route: str, outcome: Outcome, special: Special) -> Append:
+    def _commit(self, route: str, outcome: Outcome, decision: Decision) -> Append:
         """One commit for the files of many tasks."""
         orders = self.orders
         files, rows, replay = outcome.append.files, outcome.rows_written, Replay(orders.batch)
-        return commit_files(orders.target(route), files, rows, special.schema, orders.mark, replay)
+        return commit_files(orders.target(route), files, rows, decision.schema, orders.mark, replay)
 
     # -- routes that engine `spark` writes -----------------------------------------------------------------
 
@@ -196,10 +185,10 @@ class Attempt:
         self.on_spark |= set(routes)
         with ThreadPoolExecutor(SPARK_WRITERS) as pool:
             for future in [pool.submit(self._spark_write, route) for route in sorted(routes)]:
-                route, special, self.spark_did[route] = future.result()
-                self._special(route, special)
+                route, decision, self.spark_did[route] = future.result()
+                self._decide(route, decision)
 
-    def _spark_write(self, route: str) -> tuple[str, Special, tuple[State, bool, bool]]:
+    def _spark_write(self, route: str) -> tuple[str, Decision, tuple[State, bool, bool]]:
         """Write a route by Spark; returns what the tasks are to count, and (state, created, evolved)."""
         orders, uri = self.orders, self.orders.table(route)
         try:
@@ -208,29 +197,25 @@ class Attempt:
             incoming = self._incoming(route)
             if not incoming:
                 # Nothing here can be decoded, and a table without columns could not be read.
-                return route, Special("counted", before or pa.schema([])), ("empty", False, False)
+                return route, Decision("counted", schema=before or pa.schema([])), ("empty", False, False)
             engine = self.by_spark
             schema = engine.prepare(orders.target(route), incoming, orders.policy(route))
-            special = Special("counted", schema)
-            task = partial(
-                spark_rows_task, orders=replace(orders, special={route: special}), schemas=self.compiled, route=route
-            )
+            decision = Decision("counted", schema=schema)
+            alone = replace(orders, decisions={route: decision})
+            task = partial(spark_rows_task, orders=alone, schemas=self.compiled, route=route)
             rows = self.chunks.hand_out(self.chunks.records_of({route}), task, spark_schema(schema))
             wrote = engine.append(rows, uri, orders.mark)
         except BaseException as e:
             raise self._fault(route, e) from e
         evolved = before is not None and before != schema
-        return route, special, ("written" if wrote else "replayed", wrote and table is None, wrote and evolved)
+        return route, decision, ("written" if wrote else "replayed", wrote and table is None, wrote and evolved)
 
     # -- faults and counts ---------------------------------------------------------------------------------
 
     def _fault(self, route: str, error: BaseException) -> Exception:
-        """What ends the attempt for an error of one route's table. Raises StoreDown where it is the store's."""
-        if isinstance(error, Exception) and spark_ended(error):
-            return error
-        return RouteFault(route, own_fault(error, self.orders.table(route)))
+        return ended_by(error, route, self.orders.table(route))
 
     def _check(self, done: Delivered) -> None:
         """Raises StoreDown when the store, not a table, is at fault. Asserts that no row is unaccounted for."""
-        raise_store_faults({r: o for r, o in done.outcomes.items() if r not in self.orders.special})
+        raise_store_faults({r: o for r, o in done.outcomes.items() if r not in self.orders.decisions})
         check_counts(done.outcomes.values())

@@ -105,13 +105,13 @@ def _decode_writer(
     schema_id, message = writer
     decoded = Decoded(records.num_rows)
     every = np.arange(records.num_rows)
-    special = orders.special.get(route)
+    decision = orders.decision(route)
 
     def reject(positions: Any, reason: Reason, detail: str) -> None:
         decoded.rejected.append(rejected_rows(route, writer, records, positions, reason, detail, orders))
 
-    if special is not None and special.mode == "refused":
-        reject(every, Reason.TOO_MANY_ROUTES, special.why)
+    if decision.append == "refused":
+        reject(every, Reason.TOO_MANY_ROUTES, decision.why)
         return decoded
     if schema_id in orders.refused:
         reject(every, *orders.refused[schema_id])

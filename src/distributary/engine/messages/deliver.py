@@ -61,7 +61,7 @@ def deliver(
 
 def _pieces(route: str, chunks: Chunks, orders: Orders, schemas: Mapping[int, CompiledSchema]) -> Iterator[Chunks]:
     """What is delivered at a time: all that the task has of a route, unless the driver makes its commit."""
-    if route not in orders.special:
+    if orders.decision(route).append == "own":
         yield chunks
         return
     yield from cut_pieces(chunks, schemas, raw_nested_indexes=orders.raw_nested_indexes)
@@ -93,16 +93,16 @@ def deliver_route(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcome
 
 def _write(route: str, decoded: Decoded, orders: Orders) -> tuple[Append, Fitted | None]:
     """What was done with a route's rows, and how they fitted into the table's columns (None: nobody tried)."""
-    special = orders.special.get(route)
-    if special is not None and special.mode == "parked":
-        raise Parked(special.why)
-    if special is not None and special.mode == "refused":
+    decision = orders.decision(route)
+    if decision.append == "parked":
+        raise Parked(decision.why)
+    if decision.append == "refused":
         return Append(), None
     if decoded.broken is not None:
         raise decoded.broken
-    if special is not None:
-        fitted = fit_decided(route, decoded, special.schema, orders)
-        if special.mode == "counted":
+    if decision.append != "own":
+        fitted = fit_decided(route, decoded, decision.schema, orders)
+        if decision.append == "counted":
             return Append("counted", fitted.rows), fitted
         files = [orders.write(route, fitted.table)] if fitted.rows else []
         return Append("files", fitted.rows, files=tuple(files)), fitted

@@ -14,19 +14,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import Pipeline
+from distributary.engine.attempts import attempted, killers_after
+from distributary.engine.decisions import Decision
 from distributary.engine.messages.admission import refused_routes
-from distributary.engine.messages.attempt import Attempt, RouteFault
+from distributary.engine.messages.attempt import Attempt
 from distributary.engine.messages.batch_chunks import BatchChunks, CarriedChunks, SpooledChunks
 from distributary.engine.messages.chunks import CHUNK_DDL, Writer
 from distributary.engine.messages.decode import Decoded, fit, incoming_schema
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader
-from distributary.engine.messages.orders import Orders, Special
+from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.spool import Spool
 from distributary.engine.messages.tasks import (
     SAID_DDL,
@@ -39,15 +39,12 @@ from distributary.engine.messages.tasks import (
 from distributary.engine.messages.wide_attempt import WideAttempt
 from distributary.engine.outcomes import Append, Delivered, Outcome
 from distributary.engine.schemas import Schemas
-from distributary.engine.workers import told_death
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.sources.data_files import BatchFiles
 from distributary.state.journal import Journal, Refusals
-from distributary.tables.faults import CommitConflict
 from distributary.tables.quarantine import quarantine_uri
-from distributary.tables.spark_engine import SparkEngine, spark_ended, spark_schema
+from distributary.tables.spark_engine import SPARK_ERRORS, SparkEngine, spark_schema
 from distributary.tables.store import Store
-from distributary.tables.table import COMMIT_ATTEMPTS
 from distributary.tables.tip import Tip
 
 log = logging.getLogger("distributary")
@@ -118,8 +115,9 @@ class Fanout:
 
     def admit(self, chunks: BatchChunks, orders: Orders) -> Orders:
         """Orders without the new routes that are too many for one batch. Raises TableFault, OSError."""
-        known = {*self.tips, *self.on_spark, *orders.special}
-        return replace(orders, special={**refused_routes(chunks.rows(), known, orders), **orders.special})
+        known = {*self.tips, *self.on_spark, *orders.decisions}
+        refused = refused_routes(chunks.rows(), known, orders)
+        return orders.deciding({route: Decision("refused", why=why) for route, why in refused.items()})
 
     def cut(self, rows: DataFrame | BatchFiles, refused: Refusals) -> BatchChunks:
         """Demultiplex the source rows; looks up the envelope schemas that a batch brings for the first time."""
@@ -127,7 +125,7 @@ class Fanout:
         while True:
             try:
                 chunks = self._cut(rows, reader)
-            except (PySparkException, Py4JError) as e:
+            except SPARK_ERRORS as e:
                 self._find_envelope_killers(rows, reader, e)
                 reader = replace(reader, killed=dict(self.killed))
                 continue
@@ -154,13 +152,14 @@ class Fanout:
 
     def _note_killers(self, search: DataFrame, error: Exception) -> None:
         """What a search after `error` has found. Raises it where that is nothing new, or no worker has died."""
-        if spark_ended(error) or not told_death(str(error)):
-            raise error
-        found = {one: how for said in heard(search.toArrow()) for one, how in said}
-        if not found.keys() - self.killed.keys():
-            raise error
-        log.warning("a worker died of %d records, which are set aside (KILLED_READER); the batch goes on", len(found))
-        self.killed |= found
+
+        def found() -> dict[str, str]:
+            return {one: how for said in heard(search.toArrow()) for one, how in said}
+
+        known = killers_after(error, self.killed, found)
+        new = len(known) - len(self.killed)
+        log.warning("a worker died of %d records, which are set aside (KILLED_READER); the batch goes on", new)
+        self.killed = known
 
     def _numbers(self, files: BatchFiles) -> DataFrame:
         return self.spark.range(0, len(files.tasks), 1, len(files.tasks))
@@ -189,7 +188,7 @@ class Fanout:
             refused=refused,
             killed=dict(self.killed),
             read_sec=self.config.quarantine.read_sec,
-            special={route: Special("parked", why=why) for route, why in parked.items()},
+            decisions={route: Decision("parked", why=why) for route, why in parked.items()},
             wide=self.config.wide_path if self.config.layout == "wide" else None,
         )
 
@@ -216,27 +215,21 @@ class Fanout:
         orders: Orders,
         compiled: Mapping[int, CompiledSchema],
     ) -> Delivered:
-        """Attempt the batch until every table is either written or parked. Each attempt finds what is done already."""
+        """Attempt the batch until every table is either written or parked."""
         kind = Attempt if orders.wide is None else WideAttempt
-        conflicts = 0
-        while True:
-            attempt = kind(self.spark, self.store, self.by_spark, self.on_spark, chunks, writers, orders, compiled)
-            try:
-                delivered = attempt.run()
-                self._remember(delivered)
-                return delivered
-            except RouteFault as fault:
-                special = {**orders.special, fault.route: Special("parked", why=fault.why)}
-                orders = replace(orders, special=special)
-            except CommitConflict:
-                conflicts += 1
-                if conflicts >= COMMIT_ATTEMPTS:
-                    raise
-            except (PySparkException, Py4JError) as e:
-                self.find_killers(chunks, orders, compiled, e)
-                # Written down before a table is touched without them.
-                self.journal.write_killed(orders.stream, orders.batch, self.killed)
-                orders = replace(orders, killed=dict(self.killed))
+
+        def attempt(orders: Orders) -> Delivered:
+            return kind(self.spark, self.store, self.by_spark, self.on_spark, chunks, writers, orders, compiled).run()
+
+        def killed(orders: Orders, error: Exception) -> dict[str, str]:
+            self.find_killers(chunks, orders, compiled, error)
+            # Written down before a table is touched without them.
+            self.journal.write_killed(orders.stream, orders.batch, self.killed)
+            return dict(self.killed)
+
+        delivered = attempted(orders, attempt, killed)
+        self._remember(delivered)
+        return delivered
 
     def find_killers(
         self, chunks: BatchChunks, orders: Orders, compiled: Mapping[int, CompiledSchema], error: Exception
@@ -260,4 +253,4 @@ class Fanout:
 
 def _tables(routes: Iterable[str], orders: Orders) -> dict[str, list[str]]:
     """Addresses of the tables that a batch writes, by the route of their owner."""
-    return {("" if orders.wide else r): [orders.table(r)] for r in routes if r not in orders.special}
+    return {("" if orders.wide else r): [orders.table(r)] for r in routes if r not in orders.decisions}

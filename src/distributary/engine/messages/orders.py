@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
 from distributary.config import Tables
+from distributary.engine.decisions import BatchOrders
 from distributary.errors import Reason
 from distributary.names import table_name
 from distributary.schemas.shape import Shape
@@ -17,10 +18,9 @@ from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.engines import policy_of
 from distributary.tables.evolve import Evolution, Policy, evolve
 from distributary.tables.quarantine import ORIGIN_FIELDS
-from distributary.tables.snapshot import Mark, Owner, Snapshot, columns_of
-from distributary.tables.store import Store, join
+from distributary.tables.snapshot import Owner, Snapshot, columns_of
+from distributary.tables.store import join
 from distributary.tables.table import Table
-from distributary.tables.tip import Tip
 from distributary.tables.wide import KEY, packed, partition, seen_by, within
 from distributary.tables.widening import evolve_table
 
@@ -53,49 +53,18 @@ def killing(records: pa.Array, killed: Mapping[str, str]) -> dict[int, str]:
     return {n: killed[one] for n, one in enumerate(prints) if one in killed}
 
 
-@dataclass(frozen=True)
-class Special:
-    """What the driver decided for a route before the tasks run.
+@dataclass(frozen=True, kw_only=True)
+class Orders(BatchOrders):
+    """One batch's orders to its tasks. `killed`: records by `fingerprint`. `refused`: schema ids, and why their rows
+    are kept aside. `wide`: address of the one table of all routes (`tables.wide`), where there is one."""
 
-    `files`: several tasks write its files, the driver commits them. `counted`: the rows are in the table already (by
-    engine `spark`, or by an earlier attempt), the task only counts and keeps bad rows aside. Both fit rows into
-    `schema`, which the driver has evolved. `parked`: the table is not tried; `why` says so, all rows are kept aside.
-    `refused`: likewise, of a route that is to have no table.
-    """
-
-    mode: Literal["files", "counted", "parked", "refused"]
-    schema: pa.Schema | None = None
-    why: str = ""
-
-    @property
-    def is_closed(self) -> bool:
-        """Does the route's table get no row of this batch?"""
-        return self.mode in ("parked", "refused")
-
-
-@dataclass(frozen=True)
-class Orders:
-    """One batch's orders to its tasks: plain values that ship to any task."""
-
-    pipeline: str
-    stream: str
-    batch: int
     tables: Tables
-    store: Store
-    quarantine: str
     payload_framed: bool
     raw_nested_indexes: bool
     null_out_of_range: bool = False
-    special: Mapping[str, Special] = field(default_factory=dict)
-    tips: Mapping[str, Tip] = field(default_factory=dict)
     refused: Mapping[int, tuple[Reason, str]] = field(default_factory=dict)
     payload_format: str = "protobuf"
-    killed: Mapping[str, str] = field(default_factory=dict)
-    """Records, by `fingerprint`, that end the process which reads them, and how."""
-    read_sec: float = 300
-    """CPU time that a piece of a route's records may take."""
     wide: str | None = None
-    """Address of the one table of all routes (`tables.wide`), where there is one."""
 
     def table(self, route: str) -> str:
         if self.wide is not None:
@@ -123,10 +92,6 @@ class Orders:
             return write_data_file(self.table(route), rows, self.store)
         file = write_data_file(self.wide, packed(route, rows, ORIGIN), self.store)
         return replace(file, partition=partition(route))
-
-    @property
-    def mark(self) -> Mark:
-        return Mark(self.stream, self.batch)
 
     def shape(self, route: str) -> Shape:
         """What the route's rows should be, and which columns are written."""

@@ -124,7 +124,7 @@ def spark_rows_task(
                 decoded = decode(route, piece, orders, schemas)
             if decoded.broken is not None:
                 raise decoded.broken
-            fitted = fit_decided(route, decoded, orders.special[route].schema, orders)
+            fitted = fit_decided(route, decoded, orders.decision(route).schema, orders)
             yield from fitted.table.to_batches()
 
 

@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from distributary import __version__
 from distributary.engine.appending import Replay
-from distributary.engine.messages.attempt import Attempt, RouteFault
+from distributary.engine.attempts import RouteFault
+from distributary.engine.decisions import Decision
+from distributary.engine.messages.attempt import Attempt
 from distributary.engine.messages.deliver import open_own
-from distributary.engine.messages.orders import Special
 from distributary.engine.messages.wide import commit_wide
 from distributary.engine.outcomes import Append, Delivered
 from distributary.engine.packing import Packing
@@ -69,8 +70,7 @@ class WideAttempt(Attempt):
 
     def _prepare_shared(self, routes: Collection[str]) -> set[str]:
         self._evolutions = {}
-        special = {route: self._prepare(route) for route in sorted(routes)}
-        self.orders = replace(self.orders, special={**self.orders.special, **special})
+        self.orders = self.orders.deciding({route: self._prepare(route) for route in sorted(routes)})
         return set()
 
     def _committed(self, table: Snapshot) -> Mapping[str, int]:
@@ -80,17 +80,17 @@ class WideAttempt(Attempt):
             raise ReplayMismatch(table=uri, batch=batch, committed="no longer known", decoded="?", version=__version__)
         return found
 
-    def _prepare(self, route: str) -> Special:
+    def _prepare(self, route: str) -> Decision:
         if self._taken is not None and route not in self._taken:
             # Its rows are not in the table: to count them as written would lose them. A replay brings them.
-            return Special("parked", why=LEFT_OUT)
+            return Decision("parked", why=LEFT_OUT)
         try:
             before = self.orders.seen(route, self._before)
             evolution = self.orders.evolve(route, self._table, before, self._incoming(route))
         except BaseException as e:
             raise self._fault(route, e) from e
         self._evolutions[route] = evolution
-        return Special("files" if self._taken is None else "counted", evolution.schema)
+        return Decision("files" if self._taken is None else "counted", schema=evolution.schema)
 
     def _commit_shared(self, done: Delivered) -> None:
         mine = {route: done.outcomes[route] for route in self._evolutions if route in done.outcomes}

@@ -27,7 +27,7 @@ from distributary.engine.workers import told_death
 from distributary.errors import DistributaryError
 from distributary.running.bronze.table import Start, check_hop_1, hop_1_checkpoint, hop_1_state, make_bronze, schema_of
 from distributary.running.bronze.unwrap import Asked, unwrap_task
-from distributary.running.failures import SPARK_ERRORS, translated, tries
+from distributary.running.failures import translated, tries
 from distributary.running.pipeline import build, rest_sec, source_stream, triggered
 from distributary.sources.bronze_rows import KEY
 from distributary.sources.kafka import describe_topics
@@ -37,6 +37,7 @@ from distributary.state.journal import Refusals
 from distributary.state.ledger import Ledger
 from distributary.tables.faults import writing
 from distributary.tables.snapshot import Snapshot
+from distributary.tables.spark_engine import SPARK_ERRORS
 from distributary.tables.store import Store
 
 STREAM = "bronze"

@@ -17,10 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from py4j.protocol import Py4JNetworkError
 
 from distributary.changes.events import peek, read_events
 from distributary.config import Tables
-from distributary.engine.attempts import RouteFault
+from distributary.engine.attempts import RouteFault, end_attempt
 from distributary.engine.changes import deliver as cdc_deliver
 from distributary.engine.changes import log as cdc_log
 from distributary.engine.changes import merging, read, routing
@@ -49,7 +50,7 @@ from distributary.tables.datafile import DataFile
 from distributary.tables.faults import CommitConflict
 from distributary.tables.outage import is_store_fault
 from distributary.tables.quarantine import count_reasons
-from distributary.tables.spark_engine import spark_ended
+from distributary.tables.spark_engine import SparkEngineError, spark_ended
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from tests.deadly import AtHome
@@ -332,6 +333,22 @@ def test_a_shared_table_that_fails_is_the_driver_s_to_park(orders: Orders, monke
             made._commit_shared(done)
         with pytest.raises(kind):
             made._spark_write(route)
+
+
+def test_an_error_of_a_spark_that_is_gone_leaves_an_attempt_with_its_cause() -> None:
+    gone = Py4JNetworkError("no answer")
+    try:
+        raise SparkEngineError("refused") from gone
+    except SparkEngineError as e:
+        error = e
+    with pytest.raises(SparkEngineError) as caught:
+        try:
+            raise error
+        except SparkEngineError as e:
+            end_attempt(e, "a", "/lake/a")
+    assert caught.value.__cause__ is gone
+    with pytest.raises(RouteFault):
+        end_attempt(SparkEngineError("refused"), "a", "/lake/a")
 
 
 def test_all_tables_failing_below_is_the_store_s_fault_and_above_it_their_own() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import pyarrow as pa
 
@@ -47,11 +47,12 @@ class RouteFault(Again):
         self.why = why
 
 
-def ended_by(error: BaseException, route: str, table: str) -> Exception:
-    """What ends an attempt for an error of one route's table. Raises StoreDown where it is the store's."""
+def end_attempt(error: BaseException, route: str, table: str) -> NoReturn:
+    """Raises what ends the attempt for an error of one route's table: RouteFault; StoreDown where it is the store's;
+    the error as it is where Spark is gone."""
     if isinstance(error, Exception) and spark_ended(error):
-        return error
-    return RouteFault(route, own_fault(error, table))
+        raise error
+    raise RouteFault(route, own_fault(error, table)) from error
 
 
 def attempted(

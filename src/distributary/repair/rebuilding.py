@@ -59,7 +59,7 @@ class _Rebuilding(Attempt):
             try:
                 self.evolution = self.orders.evolve(route, None, self._columns(route), self._incoming(route))
             except BaseException as e:
-                raise self._fault(route, e) from e
+                self._end(e, route)
             self._decide(route, Decision("files", schema=self.evolution.schema))
         return set()
 

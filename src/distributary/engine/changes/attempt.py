@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from distributary.engine.appending import commit_files, replayed
-from distributary.engine.attempts import Again, RouteFault, ended_by
+from distributary.engine.attempts import Again, RouteFault, end_attempt
 from distributary.engine.changes.by_spark import BySpark
 from distributary.engine.changes.deliver import Work
 from distributary.engine.changes.gather import shares_of
@@ -139,7 +139,7 @@ class Attempt:
             try:
                 done.outcomes[route] = replace(outcome, append=self._commit(outcome, orders))
             except BaseException as e:
-                raise ended_by(e, route, outcome.table) from e
+                end_attempt(e, route, outcome.table)
 
     def _commit(self, outcome: Outcome, orders: ChangeOrders) -> Append:
         """One commit for the files of many tasks, or of a table that only Spark may write."""
@@ -167,11 +167,11 @@ class Attempt:
     def _merge(self, done: Result, orders: ChangeOrders) -> None:
         """Merge the routes whose events lie in files."""
         work = []
-        by_spark = set()
+        by_spark = []
         for route, outcome in done.outcomes.items():
             merge = outcome.merge or Merge()
             if merge.why_spark:
-                by_spark.add(route)
+                by_spark.append(route)
             elif merge.state == "rows" and outcome.append.other:
                 done.outcomes[route] = replace(outcome, merge=replace(merge, state="waiting"))
             elif merge.state == "rows":

@@ -10,12 +10,13 @@ from collections.abc import Collection, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from distributary.engine.appending import Replay, commit_files
-from distributary.engine.attempts import RouteFault, ended_by
+from distributary.engine.attempts import RouteFault, end_attempt
 from distributary.engine.decisions import Decision
 from distributary.engine.messages.batch_chunks import BatchChunks
 from distributary.engine.messages.chunks import Groups, Writer
@@ -117,7 +118,7 @@ class Attempt:
                 if columns is None or self.orders.evolve(route, None, columns, self._incoming(route)).changed:
                     asked[route] = columns
             except BaseException as e:
-                raise self._fault(route, e) from e
+                self._end(e, route)
         if not asked:
             return
         task = partial(entering_task, orders=self.orders, schemas=self.compiled, columns=asked)
@@ -145,7 +146,7 @@ class Attempt:
                 schema = columns_of(table)
                 evolution = self.orders.evolve(route, table, schema, self._incoming(route))
             except BaseException as e:
-                raise self._fault(route, e) from e
+                self._end(e, route)
             if why_spark(table, self.orders.tables, route, evolution):
                 needs_spark.add(route)
                 continue
@@ -165,7 +166,7 @@ class Attempt:
             try:
                 done.outcomes[route] = replace(outcome, append=self._commit(route, outcome, decision))
             except BaseException as e:
-                raise self._fault(route, e) from e
+                self._end(e, route)
 
     def _none_failed(self, outcome: Outcome) -> None:
         """Raises when one of a route's tasks failed: a commit of the others' files would let its rows pass for
@@ -206,14 +207,14 @@ class Attempt:
             rows = self.chunks.hand_out(self.chunks.records_of({route}), task, spark_schema(schema))
             wrote = engine.append(rows, uri, orders.mark)
         except BaseException as e:
-            raise self._fault(route, e) from e
+            self._end(e, route)
         evolved = before is not None and before != schema
         return route, decision, ("written" if wrote else "replayed", wrote and table is None, wrote and evolved)
 
     # -- faults and counts ---------------------------------------------------------------------------------
 
-    def _fault(self, route: str, error: BaseException) -> Exception:
-        return ended_by(error, route, self.orders.table(route))
+    def _end(self, error: BaseException, route: str) -> NoReturn:
+        end_attempt(error, route, self.orders.table(route))
 
     def _check(self, done: Delivered) -> None:
         """Raises StoreDown when the store, not a table, is at fault. Asserts that no row is unaccounted for."""

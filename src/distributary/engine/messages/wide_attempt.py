@@ -88,7 +88,7 @@ class WideAttempt(Attempt):
             before = self.orders.seen(route, self._before)
             evolution = self.orders.evolve(route, self._table, before, self._incoming(route))
         except BaseException as e:
-            raise self._fault(route, e) from e
+            self._end(e, route)
         self._evolutions[route] = evolution
         return Decision("files" if self._taken is None else "counted", schema=evolution.schema)
 
@@ -159,7 +159,7 @@ class WideAttempt(Attempt):
             rows = Replay(self.orders.batch).rows(committed, found, self.orders.table(route))
             return Append("replayed", rows, widened=self._widened(route))
         except BaseException as e:
-            raise self._fault(route, e) from e
+            self._end(e, route)
 
     def _widened(self, route: str) -> dict[str, str]:
         """Columns of the route that an earlier attempt at this batch has widened."""

@@ -11,7 +11,7 @@ import pytest
 
 from distributary.engine.batch import BatchWriter
 from distributary.engine.first_batch import Example, unreadable
-from distributary.engine.messages.attempt import Delivered
+from distributary.engine.outcomes import Delivered
 from distributary.errors import FirstBatchUnreadable, Reason
 from distributary.tables.quarantine import REJECTED_SCHEMA
 from tests.lake import KAFKA, Lake

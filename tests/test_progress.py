@@ -35,8 +35,12 @@ def test_many_names_are_cut() -> None:
 
 
 def test_a_run_with_quarantined_rows_and_parked_tables_says_what_to_do() -> None:
-    text = summary(RunReport("games", 2, 100, 90, 10, 1, ("a",)), "p.yaml")
-    assert "2 batches: 100 rows in, 90 written, 10 quarantined, 1 tombstone\n" in text
+    reasons = {"BAD_MAGIC": 7, "NO_ROUTE": 3}
+    report = RunReport("games", 2, 100, 90, 10, 1, ("a",), reasons=reasons, waiting={"BAD_MAGIC": 9})
+    text = summary(report, "p.yaml")
+    assert "2 batches: 100 rows in, 90 written, 10 quarantined (BAD_MAGIC 7, NO_ROUTE 3), 1 tombstone\n" in text
+    assert "in the quarantine: 9 rows (BAD_MAGIC 9)" in text
+    assert "distributary quarantine p.yaml" in text
     assert "distributary replay p.yaml" in text
     assert "parked: a." in text
 

@@ -31,6 +31,7 @@ from distributary.errors import (
     AlreadyRunning,
     BadInput,
     DistributaryError,
+    Reason,
     StoreDown,
     StoreUnreadable,
 )
@@ -51,7 +52,7 @@ from distributary.state.checkpoint import check_checkpoint, check_topics, last_b
 from distributary.state.cleaning import at_work
 from distributary.state.identity import SourceIdentity
 from distributary.state.layout import claim_layout
-from distributary.state.ledger import Ledger
+from distributary.state.ledger import Ledger, totals
 from distributary.state.lock import only_run
 from distributary.state.provenance import Provenance
 from distributary.tables.faults import reading
@@ -109,7 +110,8 @@ def build(config: Pipeline) -> PipelinePlan:
 @dataclass(frozen=True)
 class RunReport:
     """The sum of a run's batches. `parked`: tables that need attention when the run ended. `already`: batches that an
-    earlier run had written and not told of; they are not in the sums. `reasons`: of the quarantined rows."""
+    earlier run had written and not told of; they are not in the sums. `reasons`: of the quarantined rows. `waiting`:
+    reason -> rows that are in the quarantine now, those of earlier runs too, and come in by a replay only."""
 
     pipeline: str
     batches: int
@@ -120,6 +122,7 @@ class RunReport:
     parked: tuple[str, ...]
     already: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
+    waiting: Mapping[str, int] = field(default_factory=dict)
 
 
 def _with(total: RunReport, batch: BatchReport) -> RunReport:
@@ -265,7 +268,19 @@ class Run:
                 if self._stopping.wait(rest_sec(self._outages)):
                     break
         parked = tuple(sorted(e.route for e in self.ledger.newest.values() if e.state == "parked" and e.route))
-        return replace(self.report, parked=parked)
+        return replace(self.report, parked=parked, waiting=self._waiting())
+
+    def _waiting(self) -> dict[str, int]:
+        """What the ledger says of the quarantine; rows of parked tables come in by themselves."""
+        try:
+            sums = totals(self.ledger.entries())
+        except OSError:
+            return {}  # the run is done, whatever becomes of the store now
+        found: Counter[str] = Counter()
+        for entry in sums.values():
+            found.update(entry.reasons)
+        del found[Reason.TABLE_PARKED.value]
+        return dict((+found).most_common())
 
     def stop(self) -> None:
         """End the run after the batch that is being written; returns when it has. From any thread but the batch's.

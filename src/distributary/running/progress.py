@@ -82,9 +82,12 @@ def summary(report: RunReport, file: str) -> str:
     if report.already:
         what = _count(report.already, "batch", "batches")
         lines.append(f"not in these sums: {what} that an earlier run had finished")
-    if report.rows_quarantined:
-        lines.append(f"what was quarantined, and what to do: distributary quarantine {file}")
-        lines.append(f"once the cause is fixed, bring them in: distributary replay {file}")
+    if report.waiting:
+        rows = sum(report.waiting.values())
+        lines.append(
+            f"in the quarantine: {_count(rows, 'row')}{_reasons(report.waiting)}. What to do: distributary quarantine "
+            f"{file}; once the cause is mended: distributary replay {file}"
+        )
     if report.parked:
         lines.append(
             f"parked: {names(report.parked, at_most=10)}. Their rows are kept; the next runs try again by themselves. "

@@ -29,7 +29,8 @@ from distributary.engine.replay import Replay, ReplayReport
 from distributary.engine.schemas import Schemas
 from distributary.errors import Reason
 from distributary.running import hops
-from distributary.running.pipeline import RunReport, run, session_of
+from distributary.running.pipeline import run, session_of
+from distributary.running.report import RunReport
 from distributary.schemas.protobuf.framing import frame
 from distributary.schemas.registry import Reference, Registry, open_registry
 from distributary.state.ledger import Entry, Ledger, totals

@@ -20,7 +20,7 @@ from distributary.engine.batch import BatchReport
 from distributary.engine.changes.feed import Feed
 from distributary.engine.changes.micro_batch import Changes
 from distributary.engine.changes.writer import ChangeWriter
-from distributary.running.pipeline import RunReport
+from distributary.running.report import RunReport
 from distributary.state.ledger import Ledger
 from distributary.state.provenance import Provenance
 from distributary.tables.store import Store

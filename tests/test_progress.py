@@ -7,8 +7,8 @@ from dataclasses import replace
 from rich.console import Console
 
 from distributary.engine.batch import BatchReport
-from distributary.running.pipeline import PipelinePlan, RunReport
 from distributary.running.progress import Tally, batch_line, header, live_view, names, summary
+from distributary.running.report import PipelinePlan, RunReport
 from distributary.state.ledger import Entry
 
 REPORT = BatchReport(

@@ -33,8 +33,8 @@ from distributary.repair.clean import CleanPlan
 from distributary.repair.clean.plan import Kept, Target
 from distributary.running import progress
 from distributary.running.catalog import CatalogEntry
-from distributary.running.pipeline import RunReport
 from distributary.running.progress import Tally
+from distributary.running.report import RunReport
 from distributary.state.ledger import Entry
 from distributary.state.streams import StreamRecord, StreamState
 from distributary.supervisor.views import change_line, ending_text, streams_table

@@ -20,10 +20,9 @@ from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.schemas import Schemas, schemas_of
 from distributary.errors import BadInput, SchemaNotFound
 from distributary.errors.border import contained
+from distributary.schemas.decoding import CompiledSchema
+from distributary.schemas.formats import FORMATS, decoder_for
 from distributary.schemas.looks import looks
-from distributary.schemas.protobuf.framing import split_frames
-from distributary.schemas.protobuf.protobuf import decoder_for
-from distributary.schemas.registry.compile import CompiledSchema
 from distributary.sources.newest import ORIGIN, newest_records
 
 READ_SEC = 10.0
@@ -123,7 +122,7 @@ def _message(value: bytes | None, schemas: Schemas, apart: Apart) -> Message:
         schema = schemas.registry.get(found.schema_id)
     except SchemaNotFound as e:
         return Message(found.words, found.schema_id, problem=str(e))
-    if schema.kind != "PROTOBUF":
+    if schema.kind not in (known.KIND for known in FORMATS.values()):
         return Message(found.words, found.schema_id, schema.kind)
     compiled, refused = schemas.resolve([found.schema_id])
     if found.schema_id in refused:
@@ -140,11 +139,11 @@ def _message(value: bytes | None, schemas: Schemas, apart: Apart) -> Message:
 
 def _decoded(item: tuple[bytes, CompiledSchema]) -> tuple[str | None, dict[str, tuple[str, Any]], str | None]:
     value, compiled = item
-    frames = split_frames(pa.array([value], pa.binary()))
+    frames = FORMATS[compiled.format].split_frames(pa.array([value], pa.binary()))
     if (reason := frames.reason[0].as_py()) is not None:
         return None, {}, str(reason)
     try:
-        decoder = decoder_for(compiled, frames.index[0].as_py())
+        decoder = decoder_for(compiled, frames.index[0].as_py(), format=compiled.format)
         split = decoder.decode(frames.body)
     except Exception as e:
         return None, {}, contained(e)

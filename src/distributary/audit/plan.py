@@ -16,7 +16,8 @@ from distributary.engine.changes.planned import plan_files, strays_left
 from distributary.errors import Reason
 from distributary.names import shown
 from distributary.running.bronze.table import check_hop_1, first_hop, open_bronze
-from distributary.running.pipeline import build, session_of
+from distributary.running.pipeline import session_of
+from distributary.running.report import build
 from distributary.sources.kafka import describe_topics
 from distributary.state.checkpoint import check_checkpoint
 from distributary.tables.store import Store

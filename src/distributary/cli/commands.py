@@ -164,8 +164,8 @@ def run(
     from distributary.config import Notices
     from distributary.fleet.notices import told
     from distributary.running.hops import run as run_pipeline
-    from distributary.running.pipeline import build
     from distributary.running.progress import batch_line, header, summary
+    from distributary.running.report import build
 
     if not as_json:
         say(header(build(config), once or config.trigger.mode == "once"))

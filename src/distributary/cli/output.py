@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from distributary.engine.batch import BatchReport
-    from distributary.running.pipeline import RunReport
+    from distributary.running.report import RunReport
 
 PIPE_WIDTH = 160
 """Columns of text that goes into a file or a pipe."""

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from distributary.cli.options import File, Json
 from distributary.cli.output import say, say_json, show
 from distributary.errors import BadInput, Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
-
-    from distributary.config import Pipeline
+from distributary.kinds import kind_of
 
 
 def quarantine(
@@ -50,7 +44,7 @@ def quarantine(
 
     if export is not None and as_json:
         raise BadInput(detail="quarantine: --export and --json exclude each other; give one of them")
-    found = rejected.chosen(_set_aside(config), route, [one.value for one in reason or ()])
+    found = rejected.chosen(kind_of(config, file).set_aside(), route, [one.value for one in reason or ()])
     if export is not None:
         rows = rejected.export(found, export)
         say(f"wrote {rows:,} row{'' if rows == 1 else 's'} to {export}")
@@ -62,13 +56,3 @@ def quarantine(
     from distributary.cli.render import quarantine_text
 
     show(quarantine_text(summary, str(file)))
-
-
-def _set_aside(config: Pipeline) -> Iterator[pa.Table]:
-    from distributary.audit.rejected import set_aside
-
-    if config.layout != "declarative":
-        return set_aside(config)
-    from distributary.declarative.status import set_aside as of_bronze
-
-    return iter([of_bronze(config)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from distributary.errors import BadInput, Reason
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from distributary.audit.plan import Plan
     from distributary.audit.status import Status
     from distributary.audit.verify import Verification
@@ -73,6 +75,12 @@ class Kind(ABC):
     @abstractmethod
     def known(self, route: str) -> Behind:
         """Source table and keys of a route of change events."""
+
+    def set_aside(self) -> Iterator[pa.Table]:
+        """The rows that are in the quarantine and not replayed, piece by piece. Raises StoreUnreadable."""
+        from distributary.audit.rejected import set_aside
+
+        return set_aside(self.config)
 
     def refresh_views(self) -> Sequence[View]:
         """Make the views of the routes anew."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, NoReturn
 
 from distributary.errors import BadInput, Reason
 from distributary.kinds.base import Kind
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from distributary.audit.status import Status
     from distributary.audit.verify import Verification
     from distributary.engine.replay import ReplayReport
@@ -46,6 +48,11 @@ class Declarative(Kind):
 
         with at_work(self.config, Store.of(self.config.tables), "replay"):
             return replay(self.config, registry_of(self.config), route, reasons)
+
+    def set_aside(self) -> Iterator[pa.Table]:
+        from distributary.declarative.status import set_aside
+
+        return iter([set_aside(self.config)])
 
     def resync(self, route: str) -> NoReturn:
         self.known(route)

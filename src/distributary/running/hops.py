@@ -21,8 +21,9 @@ from distributary.engine.batch import BatchReport
 from distributary.errors import BadInput
 from distributary.running.bronze.ingest import Ingest
 from distributary.running.bronze.table import HOP_1
-from distributary.running.pipeline import Progress, Run, RunReport, session_of
+from distributary.running.pipeline import Progress, Run, session_of
 from distributary.running.pipeline import run as run_stream
+from distributary.running.report import RunReport
 from distributary.state.cleaning import at_work
 from distributary.state.ledger import Ledger
 from distributary.tables.store import Store

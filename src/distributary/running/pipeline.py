@@ -11,8 +11,8 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -39,6 +39,7 @@ from distributary.errors.border import in_words
 from distributary.running.catalog import register_tables
 from distributary.running.failures import translated, tries
 from distributary.running.maintain import maintain
+from distributary.running.report import RunReport, added, build
 from distributary.running.views import refresh
 from distributary.schemas.shape import check_shapes
 from distributary.sources.bronze import bronze_stream
@@ -57,7 +58,7 @@ from distributary.state.lock import only_run
 from distributary.state.provenance import Provenance
 from distributary.tables.faults import reading
 from distributary.tables.spark_engine import SPARK_ERRORS
-from distributary.tables.store import Store, join, local_path
+from distributary.tables.store import Store, local_path
 
 FIRST_REST_SEC = 1.0
 LONGEST_REST_SEC = 60.0
@@ -70,73 +71,6 @@ log = logging.getLogger("distributary")
 
 
 Progress = Callable[[BatchReport], None]
-
-
-@dataclass(frozen=True)
-class PipelinePlan:
-    """What a pipeline file stands for, before anything is started."""
-
-    pipeline: str
-    source: str
-    tables: str
-    state: str
-    checkpoint: str
-    trigger: str
-
-
-def build(config: Pipeline) -> PipelinePlan:
-    """Describe the pipeline; touches nothing."""
-    source = config.source
-    if isinstance(source, KafkaSource):
-        what, tables = f"Kafka {source.bootstrap_servers}", config.tables.name
-    elif isinstance(source, DatastreamSource):
-        what = f"change files below {source.path}"
-        tables = " and ".join(p for p in (config.tables.log, config.tables.merged) if p is not None)
-    else:
-        what, tables = f"Delta {source.path}", config.tables.name
-    trigger = f"every {config.trigger.every:g} s" if config.trigger.mode == "every" else config.trigger.mode
-    tables = join(config.tables.root, tables)
-    places = {"wide": config.wide_path, "two_hop": f"{tables}, by way of {config.bronze_path}"}
-    return PipelinePlan(
-        pipeline=config.pipeline,
-        source=what,
-        tables=places.get(config.layout, tables),
-        state=config.state_root,
-        checkpoint=config.checkpoint_path,
-        trigger=trigger,
-    )
-
-
-@dataclass(frozen=True)
-class RunReport:
-    """The sum of a run's batches. `parked`: tables that need attention when the run ended. `already`: batches that an
-    earlier run had written and not told of; they are not in the sums. `reasons`: of the quarantined rows. `waiting`:
-    reason -> rows that are in the quarantine now, those of earlier runs too, and come in by a replay only."""
-
-    pipeline: str
-    batches: int
-    rows_in: int
-    rows_written: int
-    rows_quarantined: int
-    tombstones: int
-    parked: tuple[str, ...]
-    already: int = 0
-    reasons: Mapping[str, int] = field(default_factory=dict)
-    waiting: Mapping[str, int] = field(default_factory=dict)
-
-
-def _with(total: RunReport, batch: BatchReport) -> RunReport:
-    if batch.already:
-        return replace(total, already=total.already + 1)
-    return replace(
-        total,
-        batches=total.batches + 1,
-        rows_in=total.rows_in + batch.rows_in,
-        rows_written=total.rows_written + batch.rows_written,
-        rows_quarantined=total.rows_quarantined + batch.rows_quarantined,
-        tombstones=total.tombstones + batch.tombstones,
-        reasons=dict(Counter(total.reasons) + Counter(batch.reasons)),
-    )
 
 
 def session_of(config: Pipeline) -> SparkSession:
@@ -351,7 +285,7 @@ class Run:
     def _take(self, rows: DataFrame, batch: int) -> None:
         report = self.writer.take(rows, self._stream_id, batch)
         self._outages = 0
-        self.report = _with(self.report, report)
+        self.report = added(self.report, report)
         self._bring_back(report)
         if self.feed is not None:
             self.feed.between_batches()

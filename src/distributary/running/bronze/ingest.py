@@ -28,7 +28,8 @@ from distributary.errors import DistributaryError
 from distributary.running.bronze.table import Start, check_hop_1, hop_1_checkpoint, hop_1_state, make_bronze, schema_of
 from distributary.running.bronze.unwrap import Asked, unwrap_task
 from distributary.running.failures import translated, tries
-from distributary.running.pipeline import build, rest_sec, source_stream, triggered
+from distributary.running.pipeline import rest_sec, source_stream, triggered
+from distributary.running.report import build
 from distributary.sources.bronze_rows import KEY
 from distributary.sources.kafka import describe_topics
 from distributary.state.checkpoint import lost_offsets, read_offsets, stream_id

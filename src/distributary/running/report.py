@@ -1,0 +1,79 @@
+"""What a run is about to do, and the sum of what it did."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from distributary.config import DatastreamSource, KafkaSource, Pipeline
+from distributary.engine.batch import BatchReport
+from distributary.tables.store import join
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """What a pipeline file stands for, before anything is started."""
+
+    pipeline: str
+    source: str
+    tables: str
+    state: str
+    checkpoint: str
+    trigger: str
+
+
+def build(config: Pipeline) -> PipelinePlan:
+    """Describe the pipeline; touches nothing."""
+    source = config.source
+    if isinstance(source, KafkaSource):
+        what, tables = f"Kafka {source.bootstrap_servers}", config.tables.name
+    elif isinstance(source, DatastreamSource):
+        what = f"change files below {source.path}"
+        tables = " and ".join(p for p in (config.tables.log, config.tables.merged) if p is not None)
+    else:
+        what, tables = f"Delta {source.path}", config.tables.name
+    trigger = f"every {config.trigger.every:g} s" if config.trigger.mode == "every" else config.trigger.mode
+    tables = join(config.tables.root, tables)
+    places = {"wide": config.wide_path, "two_hop": f"{tables}, by way of {config.bronze_path}"}
+    return PipelinePlan(
+        pipeline=config.pipeline,
+        source=what,
+        tables=places.get(config.layout, tables),
+        state=config.state_root,
+        checkpoint=config.checkpoint_path,
+        trigger=trigger,
+    )
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """The sum of a run's batches. `parked`: tables that need attention when the run ended. `already`: batches that an
+    earlier run had written and not told of; they are not in the sums. `reasons`: of the quarantined rows. `waiting`:
+    reason -> rows that are in the quarantine now, those of earlier runs too, and come in by a replay only."""
+
+    pipeline: str
+    batches: int
+    rows_in: int
+    rows_written: int
+    rows_quarantined: int
+    tombstones: int
+    parked: tuple[str, ...]
+    already: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    waiting: Mapping[str, int] = field(default_factory=dict)
+
+
+def added(total: RunReport, batch: BatchReport) -> RunReport:
+    """The sum with one more batch."""
+    if batch.already:
+        return replace(total, already=total.already + 1)
+    return replace(
+        total,
+        batches=total.batches + 1,
+        rows_in=total.rows_in + batch.rows_in,
+        rows_written=total.rows_written + batch.rows_written,
+        rows_quarantined=total.rows_quarantined + batch.rows_quarantined,
+        tombstones=total.tombstones + batch.tombstones,
+        reasons=dict(Counter(total.reasons) + Counter(batch.reasons)),
+    )

@@ -118,6 +118,17 @@ print(loaded, resource.getrusage(resource.RUSAGE_SELF).ru_utime, file=sys.stderr
     assert float(cpu_sec) < 1
 
 
+def test_a_command_ends_with_its_code_and_its_words_before_the_interpreter_takes_itself_apart(file: Path) -> None:
+    """Threads of native libraries end it with code 134 while it does."""
+    code = (
+        "import atexit, os\natexit.register(os.abort)\n"
+        f"from distributary.cli.entry import main\nmain(['check', {str(file)!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == Exit.OK
+    assert "valid: pipeline games" in done.stdout
+
+
 def test_a_good_file_is_called_valid(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["check", str(file)]) == Exit.OK
     assert "valid: pipeline games" in capsys.readouterr().out

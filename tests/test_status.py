@@ -21,6 +21,7 @@ from distributary.errors import Exit, StoreUnreadable
 from distributary.sources.kafka import Topic
 from distributary.sources.newest import newest_records
 from distributary.state.checkpoint import last_committed
+from distributary.state.ledger import Entry
 from distributary.state.lock import only_run
 from tests.lake import Lake
 from tests.services.kafka import Kafka
@@ -294,6 +295,14 @@ def test_the_json_is_plain(made: Lake) -> None:
     assert {"pipeline", "running", "last_batch", "lag_rows", "tables", "attention"} <= said.keys()
     keys = {"route", "table", "engine", "state", "rows", "last_batch", "lag_rows", "lag_sec", "quarantined", "error"}
     assert keys <= said["tables"][0].keys()
+
+
+def test_it_says_which_library_reads_the_rows_of_each_schema_id(made: Lake) -> None:
+    made.batch(0, {"a": {1: 3, 2: 4}})
+    said_by_tasks = Entry("other", 0, "a", decoders={1: "ptars", 2: "protobuf"})
+    made.ledger.record("other", 0, [said_by_tasks, Entry("other", 0, None)], {})
+    [said] = json.loads(json.dumps(status(made.config).to_json()))["tables"]
+    assert said["decoders"] == {"1": "ptars", "2": "protobuf"}
 
 
 def test_a_terminal_shows_names_as_they_are(made: Lake) -> None:

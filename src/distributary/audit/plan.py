@@ -49,11 +49,11 @@ def plan(config: Pipeline) -> Plan:
 def _legs(config: Pipeline) -> list[tuple[Pipeline, str | None]]:
     """The streams whose batches a run would take. Of two hops: what waits in bronze, then what hop 1 would bring, with
     the path of the bronze table, which shows what it has brought."""
-    if config.layout != "two_hop":
+    if config.bronze_table is None:
         return [(config, None)]
     store = Store.of(config.tables)
     bronze = open_bronze(config, store)
-    first = (first_hop(config), config.bronze_path)
+    first = (first_hop(config), config.bronze_table)
     if bronze is None:
         return [first]
     check_hop_1(config, bronze, store)  # bronze itself has the books of hop 1

@@ -100,7 +100,7 @@ def verify(config: Pipeline) -> Verification:
     routes = sorted({route for route in [*sums, *kept.rows] if route is not None})
     said = [sums.get(route, Entry("", 0, route)) for route in routes]
     opened: _Open = partial(_open, store, done)
-    if config.layout == "wide":
+    if config.shared_table is not None:
         opened = cache(opened)  # all routes are in one
     with ThreadPoolExecutor(TABLES_AT_A_TIME) as pool:
         tables = list(pool.map(partial(_check, config, store, opened, kept), said))
@@ -257,13 +257,13 @@ def _count(config: Pipeline, opened: _Open, said: Entry) -> tuple[Count, list[st
         table = opened(said.table)
         if table is None:
             return Count(), ["the table is not there"] if said.rows_written else []
-        wide, route = config.layout == "wide", str(said.route)
-        if wide:
+        shared, route = config.shared_table is not None, str(said.route)
+        if shared:
             table = table.within(KEY, table_name(route))
         count = count_rows(
             table.newest,
             table.settled,
-            plain_is_ours=table.owner == Owner(config.pipeline, "" if wide else route),
+            plain_is_ours=table.owner == Owner(config.pipeline, "" if shared else route),
             by_offset=isinstance(config.source, KafkaSource),
         )
         return count, list(count.problems)

@@ -48,7 +48,7 @@ HopOption = Annotated[
 
 def hops_of(config: Pipeline, hop: int | None) -> tuple[int, ...]:
     """Which hops this process runs. Raises BadInput for a pipeline of one hop."""
-    if hop is not None and config.layout != "two_hop":
+    if hop is not None and config.bronze_table is None:
         raise BadInput(detail=f"--hop {hop}: layout {config.layout} has one hop; only two_hop has two")
     if hop is not None:
         return (hop,)

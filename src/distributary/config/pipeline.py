@@ -249,6 +249,16 @@ class Pipeline(Model):
                     raise fault(key, "a wide table is written by engine task only")
 
     @property
+    def bronze_table(self) -> str | None:
+        """The table by way of which messages come, where the layout has one: hop 1 fills it, the stream reads it."""
+        return self.bronze_path if self.layout == "two_hop" else None
+
+    @property
+    def shared_table(self) -> str | None:
+        """The one table of all routes, where the layout has one."""
+        return self.wide_path if self.layout == "wide" else None
+
+    @property
     def bronze_path(self) -> str:
         """Folder of the bronze table of `layout: two_hop`: the same for all of the pipeline's streams."""
         return (self.bronze.path or f"{self.tables.root}/_bronze/{self.pipeline}").rstrip("/")

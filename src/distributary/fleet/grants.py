@@ -101,11 +101,11 @@ def tables_of(config: Pipeline) -> list[Securable]:
             continue
         if isinstance(config.source, DatastreamSource):
             found += _of_changes(config, route, entry)
-        elif entry.table and config.layout == "wide":
+        elif entry.table and config.shared_table is not None:
             found.append(Securable("VIEW", table_name(route, config.tables.name), route, "view"))
         elif entry.table:
             found.append(Securable("TABLE", last_part(entry.table), route))
-    if config.layout == "wide" and found:
+    if config.shared_table is not None and found:
         found.append(Securable("TABLE", config.wide.name, None))
     if config.layout == "declarative" and found:
         found += _of_declarative(config, [str(one.route) for one in found])

@@ -90,7 +90,7 @@ def rebuild(config: Pipeline, route: str) -> Rebuilt:
     Outage.
     """
     check_shapes(config.tables)
-    if config.layout != "two_hop":
+    if config.bronze_table is None:
         raise BadInput(detail=f"layout {config.layout} keeps no bronze table to rebuild from; only two_hop does")
     store = Store.of(config.tables)
     with writing(config.tables.root):

@@ -131,7 +131,7 @@ def run(
     if config.layout == "declarative":
         # Never by itself as another layout: that would write every row again.
         raise BadInput(detail=f"pipeline {config.pipeline} has layout declarative: distributary pipeline run FILE")
-    if config.layout != "two_hop":
+    if config.bronze_table is None:
         return run_stream(config, once=once, progress=progress, handle=handle, force=force)
     store = Store.of(config.tables)
     with ExitStack() as held:

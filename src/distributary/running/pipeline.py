@@ -86,7 +86,7 @@ def session_of(config: Pipeline) -> SparkSession:
 def source_stream(spark: SparkSession, config: Pipeline, hop: int = 2) -> DataFrame:
     """What the stream reads: the source, or bronze, where this is the second of two hops."""
     source = config.source
-    if config.layout == "two_hop" and hop == 2:
+    if config.bronze_table is not None and hop == 2:
         return bronze_stream(spark, config)
     if isinstance(source, KafkaSource):
         return kafka_stream(spark, source, key=config.envelope.route.place == "key")
@@ -156,7 +156,7 @@ class Run:
     def _files(self, batch: int) -> BatchFiles | None:
         """The files of the running batch, where it is files of a Delta table that tasks can read."""
         source = self.config.source
-        if not isinstance(source, DeltaSource) or self.config.layout == "two_hop" or self.config.share is not None:
+        if not isinstance(source, DeltaSource) or self.config.bronze_table or self.config.share is not None:
             return None
         store = store_of_source(source, self.config.tables)
         if store is None or self.query is None:
@@ -186,9 +186,9 @@ class Run:
             claim_layout(self.config, self.store)
             check_checkpoint(self.config, self.ledger)
             self.provenance.begun = last_begun(self.config.checkpoint_path, self.store)
-            if self.config.layout != "two_hop":
+            if self.config.bronze_table is None:
                 check_topics(self.config, self.store, self.ledger)
-        if self.config.layout == "wide":
+        if self.config.shared_table is not None:
             # A run that died after its last batch may have left some out of date.
             refresh(self.spark, self.config, self.ledger)
         while True:
@@ -292,13 +292,13 @@ class Run:
         created = {*report.created, *(self.feed.merges.drained() if self.feed is not None else ())}
         if self.config.tables.view is not None:
             created |= set(report.evolved)
-        self._name(created | set(report.evolved) if self.config.layout == "wide" else created)
+        self._name(created | set(report.evolved) if self.config.shared_table is not None else created)
         self.progress(report)
         self._look_after()
 
     def _name(self, routes: set[str]) -> None:
         """Make the tables of `routes` known by name: in the catalog, or as views."""
-        if self.config.layout != "wide":
+        if self.config.shared_table is None:
             register_tables(self.spark, self.config, self.ledger, sorted(routes))
         elif routes:
             refresh(self.spark, self.config, self.ledger, sorted(routes))

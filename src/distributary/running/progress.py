@@ -137,7 +137,7 @@ class Tally:
 
     def _look(self, run: Run | TwoHop, route: str | None, entry: Entry | None) -> None:
         if route is not None and entry is not None and entry.table is not None:
-            columns = count_columns(run.ledger, entry.table, route if run.config.layout == "wide" else None)
+            columns = count_columns(run.ledger, entry.table, route if run.config.shared_table is not None else None)
             if columns is not None:
                 self.columns[route] = columns
 

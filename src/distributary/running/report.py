@@ -35,11 +35,12 @@ def build(config: Pipeline) -> PipelinePlan:
         what, tables = f"Delta {source.path}", config.tables.name
     trigger = f"every {config.trigger.every:g} s" if config.trigger.mode == "every" else config.trigger.mode
     tables = join(config.tables.root, tables)
-    places = {"wide": config.wide_path, "two_hop": f"{tables}, by way of {config.bronze_path}"}
+    if config.bronze_table is not None:
+        tables = f"{tables}, by way of {config.bronze_table}"
     return PipelinePlan(
         pipeline=config.pipeline,
         source=what,
-        tables=places.get(config.layout, tables),
+        tables=config.shared_table or tables,
         state=config.state_root,
         checkpoint=config.checkpoint_path,
         trigger=trigger,

@@ -33,8 +33,7 @@ class Place:
 
     @classmethod
     def of(cls, config: Pipeline) -> Place:
-        bronze = config.bronze_path if config.layout == "two_hop" else None
-        return cls(config.state_root, config.checkpoint_path, bronze)
+        return cls(config.state_root, config.checkpoint_path, config.bronze_table)
 
 
 class SourceIdentity:

@@ -92,7 +92,7 @@ class DeltaValues:
         if opened is None:
             return
         files, own = TableFiles(opened), None
-        if self.config.layout == "wide":
+        if self.config.shared_table is not None:
             own = table_name(table.route)
             files = files.within(KEY, own)
         for name in files.names:

@@ -70,7 +70,7 @@ def judge_payloads(config: Pipeline, found: Verification, *, deep: bool) -> Veri
 
 
 def _judge_of(config: Pipeline, store: Store, deep: bool) -> _Judge | DeltaValues:
-    if config.layout == "two_hop":
+    if config.bronze_table is not None:
         return _Judge(config, store, BronzeRecords(config, store), deep)
     if isinstance(config.source, KafkaSource):
         return _Judge(config, store, KafkaRecords(config.source), deep)
@@ -136,7 +136,7 @@ class _Judge:
             return f"have a record of {shown(named)}"
         if schema_id != origin["schema_id"]:
             return "have a record of another schema id"
-        if self.config.layout == "wide":
+        if self.config.shared_table is not None:
             own = table_name(route)
             if row.pop(ROUTE, None) != route or any(not nothing(v) for c, v in row.items() if c != own):
                 return "have a route or values of another route"
@@ -156,16 +156,17 @@ class _Judge:
         opened = Table(str(table.table), self.store).open()
         if opened is None:
             return
-        files, wide = TableFiles(opened), self.config.layout == "wide"
-        if wide:
+        files, shared = TableFiles(opened), self.config.shared_table
+        if shared is not None:
             files = files.within(KEY, table_name(table.route))
+        ours = {"_origin"} if shared is None else {"_origin", KEY}
         for name in files.names:
             left = Counter[int]()
             for piece in files.read_whole(name):
                 piece = _ours(piece, left, self.deep)
                 for at in range(0, piece.num_rows, AT_ONCE):
                     some = piece.slice(at, AT_ONCE)
-                    columns = [c for c in some.column_names if c not in ("_origin", *((KEY,) if wide else ()))]
+                    columns = [c for c in some.column_names if c not in ours]
                     values = zip(*(plain(some.column(c)) for c in columns), strict=True)
                     rows = [dict(zip(columns, one, strict=True)) for one in values]
                     yield list(zip(rows, plain(some.column("_origin")), strict=True))

@@ -74,10 +74,10 @@ class Asked:
 def pipeline_lag(config: Pipeline, store: Store) -> SourceLag:
     """Rows that are in no table yet: of two hops, those that wait for either. Raises OSError."""
     streams, asked = current_parts(config, store), Asked(store)
-    if config.layout != "two_hop":
+    if config.bronze_table is None:
         return slowest(source_lag(stream, store, asked) for stream in streams)
     first = source_lag(first_hop(config), store, asked)
-    if Table(config.bronze_path, store).open() is None:
+    if Table(config.bronze_table, store).open() is None:
         return first
     second = slowest(source_lag(stream, store, asked) for stream in streams)
     return _together([first, second], sum)
@@ -97,7 +97,7 @@ def source_lag(config: Pipeline, store: Store, asked: Asked | None = None) -> So
         return SourceLag(note=f"the checkpoint does not say what batch {batch} has read")
     read, asked = offsets[0] if offsets else None, asked or Asked(store)
     try:
-        if config.layout == "two_hop":
+        if config.bronze_table is not None:
             return _delta_lag(bronze_source(config), read, asked)
         if isinstance(config.source, KafkaSource):
             return kafka_lag(config.source, asked.topics(config.source), read)

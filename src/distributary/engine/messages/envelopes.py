@@ -66,7 +66,7 @@ class Envelopes:
     def batch(self) -> EnvelopeReader:
         """The reader of what the stream reads: the source's envelopes, or bronze, where hop 1 has opened them."""
         reader = self.begin()
-        if self.config.layout != "two_hop":
+        if self.config.bronze_table is None:
             return reader
         route, *_ = self.config.envelope.columns
         return replace(reader, format="columns", route=route, bronze=True, needs_key=False, by_record=None)

@@ -189,7 +189,7 @@ class Fanout:
             killed=dict(self.killed),
             read_sec=self.config.quarantine.read_sec,
             decisions={route: Decision("parked", why=why) for route, why in parked.items()},
-            wide=self.config.wide_path if self.config.layout == "wide" else None,
+            wide=self.config.shared_table,
         )
 
     def write_decoded(self, route: str, decoded: Decoded, orders: Orders) -> Outcome:

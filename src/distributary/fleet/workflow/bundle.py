@@ -150,7 +150,7 @@ def job_settings(
 ) -> dict[str, Any]:
     """Settings of the job, as the Jobs API takes them. `file`, `plan_file`: where the tasks find them."""
     clusters = list(dict.fromkeys(unit.job_cluster for unit in spread.units))
-    two_hop = config.layout == "two_hop"
+    two_hop = config.bronze_table is not None
     job: dict[str, Any] = {
         "name": title(config),
         "description": f"Pipeline {config.pipeline}: {_count(spread.units, 'share')} on {_count(clusters, 'cluster')}",
@@ -189,14 +189,14 @@ def _tasks(
         return found | retries(config)
 
     tasks, first = [], []
-    if config.layout == "two_hop":
+    if config.bronze_table is not None:
         if not keys.continuous:
             # Makes the bronze table, so that no share starts before there is one.
             tasks.append(task("bronze", "bronze", [*HOP_1, "--once"], []))
             first = ["bronze"]
         if keys.schedule is None:
             tasks.append(task("bronze-on", "bronze", HOP_1, first))
-    hop = HOP_2 if config.layout == "two_hop" else ()
+    hop = HOP_2 if config.bronze_table is not None else ()
     for unit in spread.units:
         share = () if spread.division is None else ("--plan-file", plan_file, "--cluster", unit.name)
         arguments = [*hop, *share, *once]

@@ -62,7 +62,7 @@ class LocalRun:
         """What is going to run, in words."""
         count = len(self.names)
         what = f"{count} process{'' if count == 1 else 'es'}"
-        more = " and one for hop 1" if self.config.layout == "two_hop" else ""
+        more = " and one for hop 1" if self.config.bronze_table is not None else ""
         where = f" on {self.via}" if self.via is not None else ""
         return f"pipeline {self.config.pipeline}: {what}{more}{where}; logs in {self.logs}"
 
@@ -144,7 +144,7 @@ def supervise(
 
 def _phases(run: LocalRun, shares: list[Stream], store: Store) -> list[list[Stream]]:
     """Streams that run together, in this order. Shares of two hops begin when there is a bronze table to read."""
-    if run.config.layout != "two_hop":
+    if run.config.bronze_table is None:
         return [shares]
     if run.once:
         return [[run.first_hop(once=True)], shares]

@@ -83,10 +83,10 @@ def _any(config: Pipeline, store: Store, known: Iterable[str]) -> tuple[list[str
 
 def bronze_routes(config: Pipeline, store: Store) -> list[str]:
     """The partitions of bronze, or of a Delta source, by its log alone. Raises SourceMissing, BadInput."""
-    if config.layout == "two_hop":
+    if config.bronze_table is not None:
         bronze = open_bronze(config, store)
         if bronze is None:
-            raise SourceMissing(source=config.bronze_path, what="Delta table. Hop 1 makes it: run FILE --hop 1")
+            raise SourceMissing(source=config.bronze_table, what="Delta table. Hop 1 makes it: run FILE --hop 1")
         # A key that was cut for its length says no route; the ledger knows it once a batch was written.
         keys = (key for key in route_keys(bronze) if key and key != UNROUTED)
         return sorted({route for key in keys if (route := route_of(key)) is not None})

@@ -57,7 +57,7 @@ def clean(config: Pipeline, *, hop_2: bool = False) -> CleanPlan:
     hop 2 begins anew from bronze. Raises AlreadyRunning, StoreUnreadable, BadInput."""
     with _at_rest(config, hop_2, make=False):
         books = Books(config)
-        if hop_2 and books.config.layout != "two_hop":
+        if hop_2 and books.config.bronze_table is None:
             raise BadInput(detail=f"clean --hop 2: layout {books.config.layout} has one hop; only two_hop has two")
         found = planned(books, hop_2)
     return CleanPlan(config.pipeline, tuple(found.remove), tuple(found.kept), tuple(found.catalog), config, hop_2)

@@ -47,8 +47,8 @@ def _place(uri: str) -> str:
 
 
 def _apart(books: Books) -> Iterator[str]:
-    if books.config.layout == "two_hop":
-        yield books.config.bronze_path.rsplit("/", 1)[0]
+    if books.config.bronze_table is not None:
+        yield books.config.bronze_table.rsplit("/", 1)[0]
 
 
 def _not_proven(books: Books, path: str, table: Snapshot) -> str | None:

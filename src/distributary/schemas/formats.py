@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from distributary.errors import SchemaBroken
+from distributary.schemas.avro import payload as avro
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Decoder, PayloadFormat
 from distributary.schemas.protobuf import payload as protobuf
 from distributary.schemas.registry import Registry, Schema
@@ -17,6 +18,7 @@ __all__ = ["FORMATS", "BadIndex", "compile_payload", "decoder_for"]
 
 FORMATS: Final[dict[str, PayloadFormat]] = {
     "protobuf": protobuf,
+    "avro": avro,
 }
 
 

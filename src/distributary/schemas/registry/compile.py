@@ -13,7 +13,7 @@ from distributary.schemas.registry.compiler import Compiler
 if TYPE_CHECKING:
     from distributary.schemas.registry import Registry, Schema
 
-__all__ = ["CompiledSchema", "ProtobufSchema", "compile_schema", "compile_text"]
+__all__ = ["CompiledSchema", "ProtobufSchema", "compile_schema", "compile_text", "referenced"]
 
 _ALONE: Final = Compiler()
 MAX_IMPORTS: Final = 2_000
@@ -49,8 +49,7 @@ def compile_schema(schema: Schema, registry: Registry, compiler: Compiler = _ALO
     what = f"id {schema.id}"
     if schema.kind != "PROTOBUF":
         raise SchemaBroken(what=what, detail=f"it is of kind {schema.kind}, not PROTOBUF")
-    imports: dict[str, str] = {}
-    lost = _resolve(schema, registry, what, imports, set(), 0)
+    imports, lost = referenced(schema, registry, what)
     file = f"schema_{schema.id}.proto"
     while file in imports:
         file = f"_{file}"
@@ -80,6 +79,12 @@ def compile_text(
     """
     what = f"id {id}" if id else file
     return ProtobufSchema(id, file, compiler.compile(file, {**(imports or {}), file: text}, what, strict=strict))
+
+
+def referenced(schema: Schema, registry: Registry, what: str) -> tuple[dict[str, str], list[str]]:
+    """Texts of all references by name, those that others need first; and what is said of those that lead nowhere."""
+    texts: dict[str, str] = {}
+    return texts, _resolve(schema, registry, what, texts, set(), 0)
 
 
 def _resolve(

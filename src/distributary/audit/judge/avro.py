@@ -1,0 +1,249 @@
+"""Does a table's row say what its Avro record says, by fastavro and the table of docs/payloads.md?
+
+fastavro reads what is stored, without logical types; what a value means is said here once more.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+import fastavro
+
+from distributary.audit.judge.likeness import may_be_null, names_of, same
+from distributary.audit.judge.said import Simple
+from distributary.audit.judge.values import Clock, Day, Moment, nothing
+
+_VALUE: Final = "value"
+_NAMED: Final = ("record", "error", "enum", "fixed")
+_MICROS: Final = {"millis": 1_000, "micros": 1, "nanos": 0}
+
+
+def unframed(value: bytes, *, zigzag: bool = True) -> tuple[int, list[int], bytes]:
+    """(schema id, [0], body) of a record with Confluent's header. Raises ValueError, IndexError."""
+    if value[0] != 0 or len(value) < 5:
+        raise ValueError("no header")
+    return int.from_bytes(value[1:5], "big"), [0], value[5:]
+
+
+def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[[bytes], RecordSaid]:
+    """What reads the records of a schema (`texts`: what it refers to, and itself). Raises ValueError, KeyError."""
+    named: dict[str, Any] = {}
+    parsed: Any = None
+    for text in schema.texts:
+        parsed = fastavro.parse_schema(json.loads(text) if text.lstrip()[:1] in '{["' else text.strip(), named)
+    types = _Types(named)
+    stored = fastavro.parse_schema(types.stored(parsed))
+
+    def read(body: bytes) -> RecordSaid:
+        stream = io.BytesIO(body)
+        try:
+            value = fastavro.schemaless_reader(stream, stored, None)
+        except Exception as error:  # fastavro lets the errors of struct, its unions and the stream through
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+        if stream.read(1):
+            raise ValueError("more stands behind the record's end")
+        return RecordSaid(types, parsed, value)
+
+    return read
+
+
+@dataclass(frozen=True)
+class RecordSaid:
+    """What a record says; what is no record at the top is a record with one field, `value`."""
+
+    types: _Types
+    schema: Any
+    value: Any
+
+    def _fields(self) -> list[tuple[str, Any, Any]]:
+        """(name, type, value)."""
+        kind = self.types.of(self.schema)
+        if not _is_record(kind):
+            return [(_VALUE, self.schema, self.value)]
+        return [(f["name"], f["type"], self.value[f["name"]]) for f in kind["fields"]]
+
+    def differs(self, row: Mapping[str, Any]) -> str | None:
+        fields = self._fields()
+        return self.types.unlike(fields, row) if fields else None
+
+    def simple(self) -> dict[str, Simple]:
+        found = {}
+        for name, kind, value in self._fields():
+            plain = [branch for branch in kind if branch != "null"] if isinstance(kind, list) else [kind]
+            if len(plain) == 1 and plain[0] in ("int", "long", "string"):
+                found[name] = Simple(value, None, plain[0] == "string")
+        return found
+
+    def text_at(self, path: str) -> str | None:
+        value = {name: value for name, _, value in self._fields()}
+        found: Any = value
+        for step in path.split("."):
+            if found is None:
+                return None
+            found = found[step]
+        if found is None or isinstance(found, str):
+            return found
+        return str(found).lower() if isinstance(found, bool) else str(found)
+
+    @property
+    def type_name(self) -> str:
+        kind = self.types.of(self.schema)
+        return str(kind["name"]) if _is_record(kind) else _VALUE
+
+
+class _Types:
+    """The types of a schema, by name too."""
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        self._named = named
+
+    def of(self, schema: Any) -> Any:
+        """A type as its JSON object, or the name of a primitive one; a list for a union."""
+        while True:
+            if isinstance(schema, str) and schema in self._named:
+                schema = self._named[schema]
+            elif isinstance(schema, dict) and (
+                isinstance(schema["type"], dict | list) or schema["type"] in self._named
+            ):
+                schema = schema["type"]
+            else:
+                return schema
+
+    def _is_around(self, kind: Any) -> bool:
+        return isinstance(kind, dict | list) or kind in self._named
+
+    def stored(self, schema: Any, seen: set[str] | None = None) -> Any:
+        """The schema without logical types, each name defined where it is met first."""
+        seen = set() if seen is None else seen
+        kind = self.of(schema)
+        if isinstance(kind, list):
+            return [self.stored(branch, seen) for branch in kind]
+        if isinstance(kind, str):
+            return kind
+        if kind["type"] in _NAMED:
+            if kind["name"] in seen:
+                return kind["name"]
+            seen.add(kind["name"])
+        found = {key: kind[key] for key in ("type", "name", "symbols", "size") if key in kind}
+        if _is_record(kind):
+            found["fields"] = [{"name": f["name"], "type": self.stored(f["type"], seen)} for f in kind["fields"]]
+        for key in ("items", "values"):
+            if key in kind:
+                found[key] = self.stored(kind[key], seen)
+        return found
+
+    def unlike(self, fields: list[tuple[str, Any, Any]], row: Mapping[str, Any]) -> str | None:
+        """The first column that does not say what the fields (name, type, value) do."""
+        names = names_of(tuple(row))
+        explained: set[str] = set()
+        for name, kind, value in fields:
+            right = [c for c in names.of(name) if self.same(kind, value, row[c])]
+            if not right and (names.of(name) or value is not None):
+                return name
+            explained.update(right)
+        return next((c for c in names.columns if c not in explained and not nothing(row[c])), None)
+
+    def same(self, schema: Any, value: Any, kept: Any) -> bool:
+        """Does a column's value say what a record's does?"""
+        kind = self.of(schema)
+        if isinstance(kind, list):
+            return self._same_union([branch for branch in kind if branch != "null"], value, kept)
+        if value is None:
+            return kept is None
+        name = kind if isinstance(kind, str) else kind["type"]
+        if name in ("record", "error"):
+            return self._same_record(kind, value, kept)
+        if name == "array":
+            one = isinstance(kept, list) and isinstance(value, list) and len(value) == len(kept)
+            return one and all(self.same(kind["items"], v, k) for v, k in zip(value, kept, strict=True))
+        if name == "map":
+            one = isinstance(kept, dict) and isinstance(value, dict) and value.keys() == kept.keys()
+            return one and all(self.same(kind["values"], v, kept[key]) for key, v in value.items())
+        said = _said(kind, value) if isinstance(kind, dict) else value
+        return may_be_null(said) if kept is None else same(said, kept)
+
+    def _same_union(self, branches: list[Any], value: Any, kept: Any) -> bool:
+        if value is None or not branches:
+            return kept is None
+        if len(branches) == 1:
+            return self.same(branches[0], value, kept)
+        if isinstance(kept, str):  # inside a record that is in itself
+            return any(self.same(branch, value, kept) for branch in branches)
+        if not isinstance(kept, dict):
+            return False
+        return any(self._is_branch(branch, value, kept) for branch in branches)
+
+    def _is_branch(self, branch: Any, value: Any, kept: Mapping[str, Any]) -> bool:
+        kind = self.of(branch)
+        full = kind if isinstance(kind, str) else kind["name"] if kind["type"] in _NAMED else kind["type"]
+        own = [c for name in (full.rpartition(".")[2], full.replace(".", "_")) for c in names_of(tuple(kept)).of(name)]
+        try:
+            return any(
+                self.same(branch, value, kept[c]) and all(nothing(v) for o, v in kept.items() if o != c) for c in own
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return False  # the value is of another branch
+
+    def _same_record(self, kind: Any, value: Any, kept: Any) -> bool:
+        if isinstance(kept, str):
+            return self.is_spelled(kind, value, json.loads(kept))
+        if not isinstance(kept, dict) or not isinstance(value, dict):
+            return False
+        fields = [(f["name"], f["type"], value[f["name"]]) for f in kind["fields"]]
+        return self.unlike(fields, kept) is None if fields else True
+
+    def is_spelled(self, schema: Any, value: Any, found: Any) -> bool:
+        """Does JSON say it, of a record inside itself? Bytes are hex, a union's value is under the name of its type."""
+        kind = self.of(schema)
+        if isinstance(kind, list) and value is not None:
+            branches = [branch for branch in kind if branch != "null"]
+            if len(branches) > 1:
+                found = next(iter(found.values())) if isinstance(found, dict) and len(found) == 1 else None
+            return any(self._is_branch_spelled(branch, value, found) for branch in branches)
+        if value is None or found is None:
+            return value is None and found is None
+        if _is_record(kind):
+            names = {f["name"]: f["type"] for f in kind["fields"]}
+            return found.keys() == names.keys() and all(self.is_spelled(names[n], value[n], found[n]) for n in names)
+        if isinstance(kind, dict) and "items" in kind:
+            pairs = zip(value, found, strict=False)
+            return len(value) == len(found) and all(self.is_spelled(kind["items"], v, f) for v, f in pairs)
+        if isinstance(kind, dict) and "values" in kind:
+            return value.keys() == found.keys() and all(
+                self.is_spelled(kind["values"], value[n], found[n]) for n in value
+            )
+        return bool(found == value.hex()) if isinstance(value, bytes) else same(value, found)
+
+    def _is_branch_spelled(self, branch: Any, value: Any, found: Any) -> bool:
+        try:
+            return self.is_spelled(branch, value, found)
+        except (KeyError, TypeError, AttributeError):
+            return False  # the value is of another branch
+
+
+def _is_record(kind: Any) -> bool:
+    return isinstance(kind, dict) and kind["type"] in ("record", "error")
+
+
+def _said(kind: Mapping[str, Any], value: Any) -> Any:
+    """What a stored value means by its logical type."""
+    logical, base = str(kind.get("logicalType", "")), kind["type"]
+    if logical == "decimal" and base in ("bytes", "fixed") and kind.get("precision"):
+        number = int.from_bytes(value, "big", signed=True)
+        return Decimal(f"{number}e-{kind.get('scale', 0)}")
+    if logical == "date" and base == "int":
+        return Day(value)
+    unit = _MICROS.get(logical.rpartition("-")[2])
+    if logical.startswith(("timestamp-", "local-timestamp-")) and base == "long" and unit is not None:
+        return Moment(value * unit if unit else value // 1_000)
+    if logical.startswith("time-") and base in ("int", "long") and unit:
+        return Clock(value * unit)
+    if logical == "uuid" and base == "fixed":
+        text = value.hex()
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return value

@@ -29,6 +29,7 @@ NAMES = (
     "new_schema_latency",
     "poisoned_route",
     "recursive_decode",
+    "decode_avro",
     "log_length",
     "listing_growth",
     "books",

@@ -390,13 +390,48 @@ def test_a_config_error_with_many_problems_survives_pickling(tmp_path: Path) -> 
     "changes",
     [
         {"source": {"type": "files", "path": "gs://b"}},
-        *({"payload__format": form} for form in ("avro", "json")),
+        {"payload__format": "json"},
     ],
 )
 def test_what_is_planned_answers_not_yet(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(NotYet) as caught:
         load_document(tmp_path, **changes)
     assert caught.value.exit_code == Exit.BAD_INPUT
+
+
+@pytest.mark.parametrize("form", ["avro", "bytes", "text"])
+def test_payload_formats_have_keys_of_their_own(tmp_path: Path, form: str) -> None:
+    assert load_document(tmp_path, payload__format=form).payload.format == form
+    with pytest.raises(ConfigError) as caught:
+        load_document(tmp_path, payload__format=form, payload__message="acme.Event")
+    assert "payload.message" in str(caught.value.parameters["key"])
+
+
+def test_a_registry_is_needed_where_a_schema_is(tmp_path: Path) -> None:
+    envelope = {"format": "none", "route": {"constant": "all"}}
+    found = load_document(tmp_path, payload__format="bytes", envelope=envelope, registry=None)
+    assert (found.registry, found.payload.is_framed) == (None, True)
+    for changes in ({"payload__format": "avro", "envelope": envelope}, {"payload__format": "text"}):
+        with pytest.raises(ConfigError) as caught:
+            load_document(tmp_path, registry=None, **changes)
+        assert caught.value.parameters["key"] == "registry"
+
+
+@pytest.mark.parametrize(
+    ("form", "route"),
+    [
+        ("bytes", {"field": "user"}),
+        ("text", {"from": "message_type"}),
+        ("avro", {"oneof": "event"}),
+        ("avro", {"any": "a"}),
+    ],
+)
+def test_a_route_is_only_looked_for_where_a_format_can_have_it(
+    tmp_path: Path, form: str, route: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_document(tmp_path, payload__format=form, envelope={"format": "none", "route": route})
+    assert caught.value.parameters["key"] == "envelope.route"
 
 
 # -- the file itself ---------------------------------------------------------------------------------------

@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from distributary.audit.judge.formats import JUDGES
 from distributary.engine.schemas import Schemas
 from distributary.errors import Reason, SchemaBroken
 from distributary.schemas.formats import FORMATS, decoder_for
 from distributary.schemas.registry import Schema
+from distributary.schemas.registry.absent import NoRegistry
 from distributary.schemas.registry.compile import compile_text
 from tests import toy_format
 from tests.decoder_contract import Given, Lane, Sample, check_all
@@ -40,6 +42,25 @@ def test_a_format_made_for_this_test_keeps_the_contract(toy: str) -> None:
     schema = toy_format.ToySchema(7, ("user", "score"))
     rows: list[dict[str, Any]] = [{"user": "x", "score": "1"}, {"user": None, "score": None}]
     check_all(Sample(toy, schema, columns, [b"user=x\nscore=1", b""], rows, [b"\xff", b"no sign"]))
+
+
+@pytest.mark.parametrize(("form", "kind"), [("bytes", pa.binary()), ("text", pa.string())])
+def test_payloads_that_are_taken_as_they_are_keep_the_contract(form: str, kind: pa.DataType) -> None:
+    schema = FORMATS[form].without_schema()
+    assert schema is not None
+    good = [b"x", b"", "grün".encode(), b"y" * 300]
+    rows = [{"value": one.decode() if form == "text" else one} for one in good]
+    bad = [b"\xff\xfe", b"a\xc3"] if form == "text" else []
+    check_all(Sample(form, schema, pa.schema([("value", kind)]), good, rows, bad))
+    said = JUDGES[form].reader(schema, (0,))(b"x")
+    assert (said.differs({"value": rows[0]["value"]}), said.differs({"value": "z"})) == (None, "value")
+
+
+def test_text_comes_into_a_table_without_a_registry(lake: Path) -> None:
+    lane = Lane("text", Schemas(NoRegistry(), plain=FORMATS["text"].without_schema()), lake)
+    lane.batch([(0, b"x"), (0, b"\xff"), (0, b"")])
+    assert lane.rows() == [{"value": "x"}, {"value": ""}]
+    assert lane.aside() == [Reason.CORRUPT_PAYLOAD]
 
 
 def test_a_pipeline_reads_a_format_made_for_this_test(toy: str, lake: Path) -> None:

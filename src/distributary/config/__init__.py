@@ -4,6 +4,7 @@ from distributary.config.databricks import Databricks
 from distributary.config.layouts import Bronze, Wide
 from distributary.config.loading import load
 from distributary.config.operating import Email, Grant, Notices
+from distributary.config.payload import Payload
 from distributary.config.pipeline import Pipeline, Spark, Trigger
 from distributary.config.reading import (
     DatastreamSource,
@@ -11,7 +12,6 @@ from distributary.config.reading import (
     Envelope,
     KafkaSecurity,
     KafkaSource,
-    Payload,
     RegistryConfig,
     Source,
 )

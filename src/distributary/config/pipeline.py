@@ -16,13 +16,13 @@ from distributary.config.declarative import Declarative
 from distributary.config.environment import environment
 from distributary.config.layouts import Bronze, Wide
 from distributary.config.operating import Grant, Notices
+from distributary.config.payload import Payload
 from distributary.config.quantities import Duration, Option, Text
 from distributary.config.reading import (
     DatastreamSource,
     DeltaSource,
     Envelope,
     KafkaSource,
-    Payload,
     RegistryConfig,
     Source,
 )
@@ -63,7 +63,7 @@ class Pipeline(Model):
     """
 
     PLANNED_SOURCES: ClassVar = ("files",)
-    PLANNED_PAYLOADS: ClassVar = ("avro", "json")
+    PLANNED_PAYLOADS: ClassVar = ("json",)
 
     pipeline: str = Field(
         pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=64, description="Name: a-z, 0-9, _ and -, at most 64 characters."
@@ -129,7 +129,7 @@ class Pipeline(Model):
         if kind in cls.PLANNED_SOURCES:
             raise NotYet(what=f"source.type {kind}", available="kafka, delta, datastream")
         if encoding in cls.PLANNED_PAYLOADS:
-            raise NotYet(what=f"payload.format {encoding}", available="protobuf")
+            raise NotYet(what=f"payload.format {encoding}", available="protobuf, avro, bytes, text")
         return data
 
     @field_validator("envelope", mode="before")
@@ -158,8 +158,9 @@ class Pipeline(Model):
         self._check_layout()
         if isinstance(self.source, DatastreamSource):
             return self
-        if self.registry is None:
-            raise fault("registry", "protobuf payloads need a registry: give url (a server) or path (embedded)")
+        if self.registry is None and (self.payload.has_schema or self.envelope.format == "protobuf"):
+            what = f"{self.payload.format} payloads" if self.payload.has_schema else "protobuf envelopes"
+            raise fault("registry", f"{what} need a registry: give url (a server) or path (embedded)")
         self._check_route()
         bare = self.envelope.format == "protobuf" and self.envelope.framing == "none"
         if bare and self.envelope.proto is None and self.envelope_subject is None:
@@ -172,9 +173,15 @@ class Pipeline(Model):
         is_kafka = isinstance(source, KafkaSource)
         if is_kafka and envelope.format == "columns":
             raise fault("envelope.format", "a record of Kafka has no columns: allowed are protobuf and none")
-        if envelope.format == "none" and self.payload.framing == "none":
+        if envelope.format == "none" and not self.payload.is_framed:
             detail = "without an envelope, only the header in front of a message tells its schema: framing confluent"
             raise fault("payload.framing", detail)
+        if envelope.format == "none" and not route.of_record:
+            kind = self.payload.format
+            if not self.payload.has_schema:
+                raise fault("envelope.route", f"{kind} payloads are not read: allowed are from, header and constant")
+            if kind != "protobuf" and (route.oneof is not None or route.any is not None):
+                raise fault("envelope.route", f"{kind} has no oneof and no Any: give a field, or where else it is")
         if not is_kafka and (route.place == "key" or route.header is not None):
             raise fault("envelope.route", "allowed with source.type kafka only, whose records have keys and headers")
         if isinstance(source, KafkaSource) and route.header is not None and not source.headers:

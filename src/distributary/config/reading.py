@@ -242,8 +242,9 @@ class RegistryConfig(Model):
     )
     texts: dict[SchemaId, Text] = Field(
         default={},
-        description="Schema ids whose text is a .proto file of this machine in place of the registry's: "
-        "`{7: fixed.proto}`. Its imports are looked for in the file's folder. The registry is not asked about them.",
+        description="Schema ids whose text is a file of this machine in place of the registry's: `{7: fixed.proto}`, "
+        "of Avro a .avsc file. Imports of a .proto file are looked for in its folder. The registry is not asked about "
+        "them.",
     )
     compile_sec: float = Field(
         default=10.0, ge=1, description="The most seconds of CPU time that one schema may take to compile."
@@ -359,27 +360,3 @@ class Envelope(Model):
         path = self.route.field
         route = "route" if path is None else path if self.format == "columns" else path.rpartition(".")[2]
         return route, self.schema_id, self.payload
-
-
-class Payload(Model):
-    format: Literal["protobuf", "avro", "json"] = Field(
-        default="protobuf", description="What a payload is. Only `protobuf` is available yet."
-    )
-    framing: Literal["confluent", "none"] = Field(
-        default="confluent",
-        description="`confluent`: the payload's own header gives its schema id. `none`: the envelope's schema_id does.",
-    )
-    message: Text | None = Field(
-        default=None, description="The message by full name, where framing is none; else the first."
-    )
-    legacy_varints: bool = Field(
-        default=False, description="Message indexes are plain varints, as confluent-kafka-python before 1.8 wrote them."
-    )
-    raw_nested_indexes: bool = Field(
-        default=False, description="Message indexes count map entry types too, as confluent-kafka-python does."
-    )
-    out_of_range: Literal["null", "reject"] = Field(
-        default="reject",
-        description="Timestamps and Durations that no reader can hold (years before 1 or after 9999, nanos out of 0 to "
-        "999,999,999 or of the other sign): the row is quarantined, or the column is null and the row is counted.",
-    )

@@ -22,6 +22,7 @@ from distributary.engine.messages.chunks import Writer, one_array
 from distributary.engine.replay import ReplayReport
 from distributary.engine.schemas import Schemas, schemas_of
 from distributary.errors import Reason, SchemaNotFound
+from distributary.schemas.formats import FORMATS
 from distributary.schemas.registry import Registry
 from distributary.tables.faults import writing
 from distributary.tables.store import Store
@@ -66,7 +67,7 @@ def _judge_again(
     """A verdict for each row, with all the writers that the registry knows by now, and those that no subject names."""
     more: dict[str, set[Writer]] = {}
     asked: set[tuple[str, Writer]] = set()
-    schemas = Schemas(registry, schemas_of(config).compiler)
+    schemas = Schemas(registry, schemas_of(config).compiler, plain=FORMATS[config.payload.format].without_schema())
     for _ in range(PASSES):
         verdicts = _judge(rows, discover(config, schemas, more))
         missing = _missing(verdicts) - asked

@@ -16,8 +16,9 @@ from pathlib import Path
 from distributary.config import Pipeline, StateFolder
 from distributary.errors import Reason, SchemaBroken, SchemaNotFound
 from distributary.schemas.decoding import CompiledSchema
-from distributary.schemas.formats import compile_payload
+from distributary.schemas.formats import FORMATS, compile_payload
 from distributary.schemas.registry import Registry, open_registry
+from distributary.schemas.registry.absent import NoRegistry
 from distributary.schemas.registry.compiler import Compiler, Limits
 from distributary.state.journal import Refusals
 from distributary.tables.store import local_path
@@ -39,7 +40,8 @@ Refusal = tuple[Reason, str]
 class Schemas:
     """Ids are immutable, so what was compiled once stays. What was refused is asked for again; many ids after a rest.
 
-    `max_unknown`: of the ids that are asked for at a time (None: any number). `clock`: seconds.
+    `max_unknown`: of the ids that are asked for at a time (None: any number). `clock`: seconds. `plain`: of payloads
+    that need no schema of the registry.
     """
 
     def __init__(
@@ -48,11 +50,12 @@ class Schemas:
         compiler: Compiler | None = None,
         max_unknown: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        plain: CompiledSchema | None = None,
     ) -> None:
         self.registry = registry
         self.compiler = compiler or Compiler()
         self._max_unknown = max_unknown
-        self._compiled: dict[int, CompiledSchema] = {}
+        self._compiled: dict[int, CompiledSchema] = {} if plain is None else {plain.id: plain}
         self._resting = _Resting(clock)
 
     def resolve(
@@ -133,7 +136,8 @@ def registry_of(config: Pipeline) -> Registry:
     """The pipeline's registry; a served one with a disk cache, below the state folder unless the file names another:
     one for all streams of the pipeline, for a cache may be shared by processes."""
     registry = config.registry
-    assert registry is not None  # the config's own rule
+    if registry is None:  # by the config's own rule nothing is asked of it
+        return NoRegistry()
     folder = _schema_cache(config)
     if registry.url is not None and folder is not None:
         registry = registry.model_copy(update={"cache": str(folder)})
@@ -142,10 +146,12 @@ def registry_of(config: Pipeline) -> Registry:
 
 def schemas_of(config: Pipeline, keep: bool = True) -> Schemas:
     """The pipeline's schemas; what was compiled once is kept (`keep`) in the same folder as the registry's answers."""
-    assert config.registry is not None  # the config's own rule
-    folder = _schema_cache(config) if keep else None
-    compiler = Compiler(Limits.of(config.registry), None if folder is None else folder / "compiled")
-    return Schemas(registry_of(config), compiler, config.registry.max_unknown_ids)
+    folder, registry = _schema_cache(config) if keep else None, config.registry
+    limits = None if registry is None else Limits.of(registry)
+    compiler = Compiler(limits, None if folder is None else folder / "compiled")
+    plain = FORMATS[config.payload.format].without_schema()
+    most = None if registry is None else registry.max_unknown_ids
+    return Schemas(registry_of(config), compiler, most, plain=plain)
 
 
 def _schema_cache(config: Pipeline) -> Path | None:

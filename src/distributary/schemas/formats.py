@@ -11,6 +11,7 @@ from distributary.errors import SchemaBroken
 from distributary.schemas.avro import payload as avro
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Decoder, PayloadFormat
 from distributary.schemas.protobuf import payload as protobuf
+from distributary.schemas.raw import BYTES, TEXT
 from distributary.schemas.registry import Registry, Schema
 from distributary.schemas.registry.compiler import Compiler
 
@@ -19,6 +20,8 @@ __all__ = ["FORMATS", "BadIndex", "compile_payload", "decoder_for"]
 FORMATS: Final[dict[str, PayloadFormat]] = {
     "protobuf": protobuf,
     "avro": avro,
+    "bytes": BYTES,
+    "text": TEXT,
 }
 
 

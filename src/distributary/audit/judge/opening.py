@@ -92,7 +92,7 @@ class Opener:
 
     def payload(self, schema_id: int | None, payload: bytes) -> tuple[Writer, bytes]:
         """(who wrote it, its body). `schema_id`: as the envelope says."""
-        if self._config.payload.framing == "confluent":
+        if self._config.payload.is_framed:
             return self._part(*self._header(payload))
         return Writer(schema_id, self._config.payload.message or (0,)), payload
 

@@ -52,7 +52,7 @@ class Envelopes:
             max_route_length=envelope.max_route_length,
             schemas=dict(self._known),
             payload_format=payload.format,
-            payload_framed=payload.framing == "confluent",
+            payload_framed=payload.is_framed,
             payload_message=payload.message or "0",
             legacy_varints=payload.legacy_varints,
             topic=topics[0] if len(topics) == 1 else None,

@@ -182,7 +182,7 @@ class Fanout:
             store=self.store,
             quarantine=self.quarantine,
             payload_format=self.config.payload.format,
-            payload_framed=self.config.payload.framing == "confluent",
+            payload_framed=self.config.payload.is_framed,
             raw_nested_indexes=self.config.payload.raw_nested_indexes,
             null_out_of_range=self.config.payload.out_of_range == "null",
             refused=refused,

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from distributary.errors import ConfigError, SchemaBroken
+from distributary.schemas.formats import compile_payload
 from distributary.schemas.registry import Reference, Registry, Schema, SchemaVersion, open_registry
-from distributary.schemas.registry.compile import compile_schema
 from distributary.schemas.registry.compiler import Compiler, Limits
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def check_texts(config: RegistryConfig) -> None:
     registry = open_registry(config)  # asked about ids that have a file, and about nothing else
     for id, file in sorted(config.texts.items()):
         try:
-            compile_schema(registry.get(id), registry, Compiler(Limits.of(config)))
+            compile_payload(registry.get(id), registry, Compiler(Limits.of(config)))
         except SchemaBroken as error:
             raise ConfigError(file=file, key=f"registry.texts.{id}", detail=error.parameters["detail"]) from error
 
@@ -87,6 +87,8 @@ def _schema(id: int, file: Path, folder: Path) -> Schema:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(file=str(file), key=f"registry.texts.{id}", detail=str(error)) from error
+    if file.suffix == ".avsc":
+        return Schema(id, "AVRO", text)
     names = [name for name in _IMPORT.findall(text) if _is_there(folder, name)]
     return Schema(id, "PROTOBUF", text, tuple(Reference(name, f"{_SUBJECT}{folder}\0{name}", 1) for name in names))
 

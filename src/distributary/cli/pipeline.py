@@ -12,6 +12,8 @@ from distributary.cli.options import GROUP, File, Json
 from distributary.cli.output import note, say, say_json
 from distributary.cli.signals import Stopper
 from distributary.errors import BadInput, Exit
+from distributary.kinds import kind_of
+from distributary.kinds.declarative import Declarative
 
 if TYPE_CHECKING:
     from distributary.config import Pipeline
@@ -113,7 +115,7 @@ def declarative(file: Path) -> Pipeline:
     from distributary.config import load
 
     config = load(file)
-    if config.layout != "declarative":
+    if not isinstance(kind_of(config, file), Declarative):
         raise BadInput(detail=f"{file}: layout is {config.layout}; `pipeline` needs layout: declarative")
     return config
 

@@ -13,7 +13,8 @@ from distributary.cli.output import note, say, say_json, show
 from distributary.cli.spread import Conf, division_in, settings
 from distributary.cli.streams import showing
 from distributary.errors import BadInput, Exit
-from distributary.kinds import kind_of
+from distributary.kinds import Kind, kind_of
+from distributary.kinds.declarative import Declarative
 from distributary.tables.faults import reading
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def plan(
     from distributary.fleet.workflow.handover import hand_over
     from distributary.fleet.workflow.views import plan_text
 
-    is_one_stream(config, True)
+    is_one_stream(kind_of(config, file), True)
     found, where = make(config, clusters, per_cluster, routes_from, routes, followed(config))
     if out is not None:
         import json
@@ -123,7 +124,7 @@ def local(
     config = load(file)
     from distributary.fleet.workflow.local import LocalRun, supervise
 
-    whole = is_one_stream(config, (clusters or 1) > 1 or plan_file is not None)
+    whole = is_one_stream(kind_of(config, file), (clusters or 1) > 1 or plan_file is not None)
     division = None if whole else chosen(config, clusters, plan_file)
     folder = logs or Path("logs") / config.pipeline
     run = LocalRun(file, config, division, folder, once, via, cores, settings(conf))
@@ -179,8 +180,9 @@ def databricks(
         config.check_portable(str(file))
     workspace = Workspace(connect(profile), config, note) if create or run or repair else None
     target = workspace if create and workspace is not None else out
-    whole = is_one_stream(config, (clusters or 1) > 1 or per_cluster or per_route or plan_file)
-    if config.layout == "declarative" and (create or not (run or repair)):
+    kind = kind_of(config, file)
+    whole = is_one_stream(kind, (clusters or 1) > 1 or per_cluster or per_route or plan_file)
+    if isinstance(kind, Declarative) and (create or not (run or repair)):
         deploy_declarative(config, file, wheel, target)
     elif create or not (run or repair):
         now = followed(config)
@@ -307,21 +309,11 @@ def followed(config: Pipeline) -> Division | None:
     return None if found is None else found.division
 
 
-def is_one_stream(config: Pipeline, asked_to_spread: object) -> bool:
+def is_one_stream(kind: Kind, asked_to_spread: object) -> bool:
     """Is it a pipeline whose routes cannot be shared out? Raises BadInput where that was asked for."""
-    if config.source.type != "datastream" and config.layout != "declarative":
-        return False
-    if asked_to_spread and config.layout == "declarative":
-        raise BadInput(
-            detail="a declarative pipeline is one graph of datasets: it is not shared out. Give it more machines "
-            "(databricks.workers) in place of more clusters"
-        )
-    if asked_to_spread:
-        raise BadInput(
-            detail="a pipeline of change files is one stream: it gives each file to the stream once, and the tasks of "
-            "one Spark share them out. Give it more cores or workers in place of more clusters"
-        )
-    return True
+    if kind.one_stream is not None and asked_to_spread:
+        raise BadInput(detail=kind.one_stream)
+    return kind.one_stream is not None
 
 
 def listen(supervisor: Supervisor, received: list[int]) -> None:

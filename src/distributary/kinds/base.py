@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from distributary.errors import BadInput, Reason
 
@@ -43,6 +43,8 @@ class Kind(ABC):
 
     config: Pipeline
     file: Path
+    one_stream: ClassVar[str | None] = None
+    """Why its routes cannot be shared out, and what to do instead; None where they can."""
 
     def check(self) -> None:  # noqa: B027 - most kinds have nothing more to check
         """Check what the pipeline file names and the configuration cannot see. Raises BadInput."""

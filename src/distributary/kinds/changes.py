@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 class Changes(Kind):
     """`source.type: datastream`."""
 
+    one_stream = (
+        "a pipeline of change files is one stream: it gives each file to the stream once, and the tasks of one Spark "
+        "share them out. Give it more cores or workers in place of more clusters"
+    )
+
     def check_runs_here(self) -> None:
         return
 

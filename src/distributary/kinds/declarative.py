@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 
 class Declarative(Kind):
+    one_stream = (
+        "a declarative pipeline is one graph of datasets: it is not shared out. Give it more machines "
+        "(databricks.workers) in place of more clusters"
+    )
+
     def check(self) -> None:
         from distributary.declarative.lint import own_files
 

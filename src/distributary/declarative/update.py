@@ -143,18 +143,7 @@ def run_update(
     began = time.monotonic()
     datasets, store = Datasets.of(config), Store.of(config.tables)
     update = Update()
-    graph = create_dataflow_graph(
-        spark, default_catalog=datasets.catalog, default_database=datasets.database, sql_conf={}
-    )
-    registry = _Registry(spark, graph)
-    with (
-        graph_element_registration_context(registry),
-        add_pipeline_analysis_context(spark=spark, dataflow_graph_id=graph, flow_name=None),
-        block_session_mutations(),
-    ):
-        update.defined = register(config, base, spark, schemas=schemas, dry=selection.dry_run)
-        for library in libraries:
-            load_library(library, spark, registry)
+    graph, registry, update.defined = _define(spark, config, libraries, base, schemas, dry=selection.dry_run)
     update.leave_out({datasets.silver(route): why for route, why in update.defined.known.failed.items()})
     tables = registry.tables()
     _check_names(selection, tables, update.defined.views)
@@ -164,19 +153,9 @@ def run_update(
     before = {name: version_of(datasets.uri(name), store) for name in tables}
     if not selection.dry_run:
         _adopt(spark, config, [n for n, at in before.items() if at >= 0 and n.lower() not in update.defined.there])
-    if chosen is None:
-        update.completed = True
-    else:
-        events = start_run(
-            spark,
-            graph,
-            full_refresh=sorted(full),
-            full_refresh_all=selection.full_refresh_all,
-            refresh=chosen,
-            dry=selection.dry_run,
-            storage=_url(storage(config)),
-        )
-        _listen(events, update, listen)
+    update.completed = chosen is None
+    if chosen is not None:
+        _listen(_started(spark, graph, config, selection, full, chosen), update, listen)
     if update.error is not None and not update.failed:
         _blame(update, tables)
     if not selection.dry_run:
@@ -185,6 +164,52 @@ def run_update(
         _count(update, datasets, store, before)
     update.seconds = time.monotonic() - began
     return update
+
+
+def _define(
+    spark: SparkSession,
+    config: Pipeline,
+    libraries: Sequence[Library],
+    base: Path,
+    schemas: Schemas,
+    *,
+    dry: bool,
+) -> tuple[str, _Registry, Defined]:
+    """A new graph of our datasets and those of the user's files: its id, what was registered, what we know of ours."""
+    datasets = Datasets.of(config)
+    graph = create_dataflow_graph(
+        spark, default_catalog=datasets.catalog, default_database=datasets.database, sql_conf={}
+    )
+    registry = _Registry(spark, graph)
+    with (
+        graph_element_registration_context(registry),
+        add_pipeline_analysis_context(spark=spark, dataflow_graph_id=graph, flow_name=None),
+        block_session_mutations(),
+    ):
+        defined = register(config, base, spark, schemas=schemas, dry=dry)
+        for library in libraries:
+            load_library(library, spark, registry)
+    return graph, registry, defined
+
+
+def _started(
+    spark: SparkSession,
+    graph: str,
+    config: Pipeline,
+    selection: Selection,
+    full: Collection[str],
+    chosen: Sequence[str],
+) -> Any:
+    """The events of a run of the graph. `full`: what is refilled; `chosen`: what is brought up to date."""
+    return start_run(
+        spark,
+        graph,
+        full_refresh=sorted(full),
+        full_refresh_all=selection.full_refresh_all,
+        refresh=chosen,
+        dry=selection.dry_run,
+        storage=_url(storage(config)),
+    )
 
 
 class _Registry(SparkConnectGraphElementRegistry):

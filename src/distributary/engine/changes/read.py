@@ -61,38 +61,17 @@ def _read(file: WorkFile, owned: frozenset[str] | None, orders: ChangeOrders, fo
     except FileBroken as e:
         found.rejected += _whole(file, Reason.FILE_BROKEN, str(e.parameters["detail"]), found)
         return
-    again = file.only is not None
     if file.only is not None:
         found.again[file.path] = frozenset(file.only)
-    foreign: Counter[str] = Counter()
-    routes = []
-    bad = [] if again or file.routes is not None else [e for e in events.bad if e.row not in file.aside]
-    for one in events.events:
-        route = one.table.route
-        if file.routes is not None and route not in file.routes:
-            continue
-        try:
-            part = _wanted(one, file, orders)
-        except BaseException as e:
-            bad += _undecided(one, own_fault(e, file.path))
-            continue
-        if part is None:
-            continue
-        routes.append(route)
-        if owned is not None and route not in owned:
-            foreign[route] += part.rows.num_rows
-            continue
-        held = found.routes.setdefault(route, RouteEvents(one.table))
-        held.source = known_one(held.source, one.table)
-        held.parts.append(Part(part, file.path, again, changed))
-    rejected = [rejected_bad(file.path, bad)] if bad else []
+    taken = _take(events, file, owned, orders, found, changed=changed)
+    rejected = [rejected_bad(file.path, taken.bad)] if taken.bad else []
     found.rejected += rejected
     found.seen.append(
         Seen(
             file.path,
             file.attempt,
-            foreign=dict(foreign),
-            routes=tuple(dict.fromkeys(routes)),
+            foreign=dict(taken.foreign),
+            routes=tuple(dict.fromkeys(taken.routes)),
             unknown_fields=tuple(events.unknown_fields),
             beyond=events.beyond,
             nameless=count_reasons(rejected),
@@ -100,6 +79,49 @@ def _read(file: WorkFile, owned: frozenset[str] | None, orders: ChangeOrders, fo
             seconds=time.monotonic() - started,
         )
     )
+
+
+@dataclass
+class _Taken:
+    """What became of one file's events beside those that the task holds now. `routes`: of all that are wanted;
+    `foreign`: how many of these belong to other tasks; `bad`: those for the quarantine."""
+
+    bad: list[BadEvent]
+    routes: list[str] = field(default_factory=list)
+    foreign: Counter[str] = field(default_factory=Counter)
+
+
+def _take(
+    events: FileEvents,
+    file: WorkFile,
+    owned: frozenset[str] | None,
+    orders: ChangeOrders,
+    found: ReadFiles,
+    *,
+    changed: bool,
+) -> _Taken:
+    """Put the wanted events of one file beside those of the files before it."""
+    again = file.only is not None
+    taken = _Taken([] if again or file.routes is not None else [e for e in events.bad if e.row not in file.aside])
+    for one in events.events:
+        route = one.table.route
+        if file.routes is not None and route not in file.routes:
+            continue
+        try:
+            wanted = _wanted(one, file, orders)
+        except BaseException as e:
+            taken.bad += _undecided(one, own_fault(e, file.path))
+            continue
+        if wanted is None:
+            continue
+        taken.routes.append(route)
+        if owned is not None and route not in owned:
+            taken.foreign[route] += wanted.rows.num_rows
+            continue
+        held = found.routes.setdefault(route, RouteEvents(one.table))
+        held.source = known_one(held.source, one.table)
+        held.parts.append(Part(wanted, file.path, again, changed))
+    return taken
 
 
 def _undecided(events: Events, why: str) -> list[BadEvent]:

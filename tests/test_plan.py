@@ -14,12 +14,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+import distributary as dy
 from distributary.audit.plan import Plan, TablePlan, plan
 from distributary.audit.verify import verify
 from distributary.cli.render import plan_text
 from distributary.cli.terminal import PlainConsole
 from distributary.config import Pipeline, RegistryConfig, load
-from distributary.errors import CheckpointLost, QuarantineLimit
+from distributary.errors import CheckpointLost, FirstBatchUnreadable, QuarantineLimit
 from distributary.names import table_name
 from distributary.running.pipeline import run
 from distributary.schemas.protobuf.framing import frame
@@ -274,3 +275,33 @@ def test_a_plan_refuses_what_a_run_would_refuse(stage: Stage) -> None:
     shutil.rmtree(config.checkpoint_path)
     with pytest.raises(CheckpointLost):
         plan(config)
+
+
+def test_a_first_batch_of_which_nothing_can_be_read_ends_plan_and_run_and_force_sets_it_aside(stage: Stage) -> None:
+    stage.send_values([b'{"game": "chess"}'] * 3)
+    config = stage.config(quarantine="{max_ratio: 1.0}")
+    before = stage.tree()
+    for act in (plan, lambda one: run(one, once=True)):
+        with pytest.raises(FirstBatchUnreadable) as raised:
+            act(config)
+        assert (raised.value.parameters["rows"], raised.value.parameters["reason"]) == (3, "BAD_MAGIC")
+        assert "JSON" in raised.value.parameters["looks"]
+        assert not [name for name in stage.tree().keys() - before.keys() if name.endswith(".parquet")]
+    report = run(config, once=True, force=True)
+    assert (report.rows_quarantined, dict(report.waiting)) == (3, {"BAD_MAGIC": 3})
+    stage.send(1)
+    assert run(config, once=True).rows_written > 0
+    assert verify(config).ok
+
+
+def test_the_python_interface_plans_runs_and_verifies(stage: Stage) -> None:
+    stage.send(1)
+    stage.config()
+    pipeline = dy.load(stage.root / "pipeline.yaml")
+    planned, seen = pipeline.plan(), []
+    report = pipeline.run(once=True, progress=lambda batch: seen.append(batch.batch))
+    assert (planned.rows_written, planned.rows_quarantined) == (report.rows_written, report.rows_quarantined)
+    assert seen == [0] and report.waiting
+    assert pipeline.quarantine().rows == report.rows_quarantined
+    assert pipeline.verify(deep=True).ok
+    assert pipeline.inspect(2).records

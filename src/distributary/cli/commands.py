@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from distributary import __version__
 from distributary.cli.grants import grants
 from distributary.cli.inspect import inspect
 from distributary.cli.options import GROUP, File, Json, Yes
@@ -37,6 +36,7 @@ from distributary.cli.upkeep import maintain, reconcile, resync, views
 from distributary.cli.workflow import workflow
 from distributary.errors import BadInput, Exit, Reason
 from distributary.kinds import Given, kind_of
+from distributary.version import __version__
 
 if TYPE_CHECKING:
     from distributary.config import Pipeline

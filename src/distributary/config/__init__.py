@@ -2,7 +2,7 @@
 
 from distributary.config.databricks import Databricks
 from distributary.config.layouts import Bronze, Wide
-from distributary.config.loading import load
+from distributary.config.loading import load, load_document
 from distributary.config.operating import Email, Grant, Notices
 from distributary.config.payload import Payload
 from distributary.config.pipeline import Pipeline, Spark, Trigger
@@ -47,4 +47,5 @@ __all__ = [
     "Trigger",
     "Wide",
     "load",
+    "load_document",
 ]

@@ -13,7 +13,7 @@ from distributary.config.addresses import is_relative
 from distributary.config.document import read_document
 from distributary.config.pipeline import Pipeline
 from distributary.config.problems import problems_of
-from distributary.config.secrets import leaves, looks_secret, resolve
+from distributary.config.secrets import KeyPath, leaves, looks_secret, resolve
 from distributary.errors import ConfigError
 from distributary.redaction import hide
 
@@ -33,12 +33,24 @@ def load(path: str | Path, *, secrets: bool = True) -> Pipeline:
         NotYet: a source or payload format that is planned but not there.
     """
     document, lines = read_document(Path(path))
-    resolved, references = resolve(document, file=str(path)) if secrets else (document, {})
+    return _checked(document, lines, str(path), secrets=secrets)
+
+
+def load_document(document: Mapping[str, Any], *, name: str = "the pipeline") -> Pipeline:
+    """As `load`, of what a pipeline file would hold. `name`: what errors call it.
+
+    Raises ConfigError, SecretMissing, NotYet.
+    """
+    return _checked(dict(document), {}, name, secrets=True)
+
+
+def _checked(document: dict[str, Any], lines: dict[KeyPath, int], name: str, *, secrets: bool) -> Pipeline:
+    resolved, references = resolve(document, file=name) if secrets else (document, {})
     try:
         pipeline = Pipeline.model_validate(resolved)
     except ValidationError as error:
         problems = problems_of(error, document, lines)
-        raise ConfigError(file=str(path), **problems[0], problems=problems) from None
+        raise ConfigError(file=name, **problems[0], problems=problems) from None
     pipeline._references.update(references)
     if secrets:
         for value in _secrets(pipeline):

@@ -12,7 +12,6 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from distributary import __version__
 from distributary.engine.outcomes import Append
 from distributary.errors import ReplayMismatch
 from distributary.tables.datafile import DataFile
@@ -22,6 +21,7 @@ from distributary.tables.snapshot import Mark, Snapshot, columns_of
 from distributary.tables.table import Table, retried
 from distributary.tables.tip import Tip, append_on_tip
 from distributary.tables.widening import said_of, settled
+from distributary.version import __version__
 
 
 class FittedRows(Protocol):

@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from distributary import __version__
 from distributary.tables.datafile import DataFile
 from distributary.tables.put_once import exists, put_once, read
 from distributary.tables.snapshot import ROWS_KEY, Mark
 from distributary.tables.store import Store
+from distributary.version import __version__
 
 Place = tuple[str, int] | tuple[str, int, Mapping[str, str]]
 """A file as a commit removes it: its path as the log has it, its size in bytes, the values of its partition if any."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from distributary import __version__
 from distributary.engine.appending import Replay
 from distributary.engine.attempts import RouteFault
 from distributary.engine.decisions import Decision
@@ -28,6 +27,7 @@ from distributary.tables.rewrite import committed_widening
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 from distributary.tables.wide import committed_routes
+from distributary.version import __version__
 
 LEFT_OUT = "this batch was committed without it"
 

@@ -1,0 +1,114 @@
+"""The Python interface: a pipeline, and the verbs of the command line as its methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distributary.errors import Reason
+
+if TYPE_CHECKING:
+    from distributary.audit.inspection import Inspection
+    from distributary.audit.plan import Plan
+    from distributary.audit.rejected import Rejections
+    from distributary.audit.status import Status
+    from distributary.audit.verify import Verification
+    from distributary.config import Pipeline as Config
+    from distributary.engine.batch import BatchReport
+    from distributary.engine.replay import ReplayReport
+    from distributary.kinds import Given, Kind, Rebuilt
+    from distributary.running.maintain import Maintained
+    from distributary.running.report import RunReport
+
+
+def load(pipeline: str | Path | Mapping[str, Any]) -> Pipeline:
+    """A pipeline by its file, or by what the file would hold, checked. Starts no JVM and no network.
+
+    Raises:
+        ConfigFileMissing, ConfigError: `parameters["problems"]` lists all faults of the file.
+        SecretMissing: a reference has no value.
+    """
+    from distributary.config import load as read
+    from distributary.config import load_document
+
+    if isinstance(pipeline, Mapping):
+        return Pipeline(load_document(pipeline), Path("pipeline.yaml"))
+    return Pipeline(read(pipeline), Path(pipeline))
+
+
+class Pipeline:
+    """One pipeline. Every method raises DistributaryError with `condition`, `parameters` and an exit code.
+
+    `config`: the checked file, read-only.
+    """
+
+    def __init__(self, config: Config, file: Path) -> None:
+        self.config = config
+        self._file = file
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.config.pipeline!r}, layout {self.config.layout}, source {self.config.source.type})"
+
+    @property
+    def _kind(self) -> Kind:
+        from distributary.kinds import kind_of
+
+        return kind_of(self.config, self._file)
+
+    def check(self) -> None:
+        """Check what the file names and `load` cannot see. Raises BadInput."""
+        self._kind.check()
+
+    def plan(self) -> Plan:
+        """What a run would do now. Writes nothing, and takes about as long as a run does."""
+        return self._kind.plan()
+
+    def run(
+        self, *, once: bool = False, force: bool = False, progress: Callable[[BatchReport], None] = lambda _: None
+    ) -> RunReport:
+        """Run it in this process: to the end of what is there (`once`), or until an error or KeyboardInterrupt.
+
+        Args:
+            force: quarantine a first batch of which no record can be read, and go on.
+            progress: called after each batch.
+        """
+        self._kind.check_runs_here()
+        from distributary.running.hops import run
+
+        return run(self.config, once=once, force=force, progress=progress)
+
+    def status(self) -> Status:
+        """Rows, lag, bad rows and state of each table. Works beside a run, without Spark."""
+        return self._kind.status()
+
+    def verify(self, *, deep: bool = False) -> Verification:
+        """Recount the tables: `ok` only if nothing is lost or doubled. `deep`: compare every row of messages."""
+        return self._kind.verify(deep=deep)
+
+    def quarantine(self, *, route: str | None = None, reasons: Collection[Reason] = (), samples: int = 1) -> Rejections:
+        """What was set aside, by route and reason."""
+        from distributary.audit.rejected import chosen, summarize
+
+        rows = chosen(self._kind.set_aside(), route, [reason.value for reason in reasons])
+        return summarize(self.config.pipeline, rows, samples)
+
+    def replay(self, *, route: str | None = None, reasons: Collection[Reason] | None = None) -> ReplayReport | Given:
+        """Bring rows of the quarantine into their tables, exactly once, where their cause is gone."""
+        return self._kind.replay(route, reasons)
+
+    def inspect(self, records: int = 5) -> Inspection:
+        """The newest records of the source, taken apart. Starts no JVM."""
+        from distributary.audit.inspection import inspect
+
+        return inspect(self.config, records)
+
+    def resync(self, route: str) -> Rebuilt:
+        """Make one table anew from rows that are kept."""
+        return self._kind.resync(route)
+
+    def maintain(self) -> list[Maintained]:
+        """Compact and vacuum tables, purge tombstones."""
+        from distributary.running.maintain import maintain
+
+        return list(maintain(self.config))

@@ -1,0 +1,3 @@
+"""The version of this software."""
+
+__version__ = "0.1.0"

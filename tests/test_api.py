@@ -1,0 +1,69 @@
+"""The Python interface."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import distributary as dy
+from distributary.api import Pipeline
+from tests.lake import Lake
+
+PAGE = Path(__file__).parent.parent / "docs" / "python.md"
+
+
+def _document(lake: Lake) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(lake.config.model_dump(mode="json", exclude_defaults=True)))
+    return found
+
+
+def test_what_is_public_is_there_and_nothing_else_is_exported() -> None:
+    assert set(dy.__all__) == {"DistributaryError", "Exit", "Pipeline", "Reason", "__version__", "load"}
+    assert all(getattr(dy, name) is not None for name in dy.__all__)
+
+
+def test_importing_it_starts_nothing_heavy() -> None:
+    heavy = "{'pyspark', 'pyarrow', 'deltalake', 'numpy', 'pandas'}"
+    program = (
+        f"import sys, distributary; sys.exit(str({heavy} & sys.modules.keys()) if {heavy} & sys.modules.keys() else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_pipeline_comes_from_a_file_or_from_a_mapping(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    file = tmp_path / "games.yaml"
+    file.write_text(json.dumps(_document(lake)))
+    for pipeline in (dy.load(file), dy.load(str(file)), dy.load(_document(lake))):
+        assert pipeline.config.tables.root == lake.config.tables.root
+        pipeline.check()
+
+
+@pytest.mark.parametrize("document", [{}, {"pipeline": "games", "surce": {}}])
+def test_a_mapping_with_mistakes_lists_them_all(document: Mapping[str, Any]) -> None:
+    with pytest.raises(dy.DistributaryError) as raised:
+        dy.load(document)
+    assert raised.value.condition == "CONFIG_INVALID"
+    assert len(raised.value.parameters["problems"]) >= 2
+
+
+def test_status_and_quarantine_need_no_spark(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.batch(0, {"chess": {7: 2}}, bad={"chess": 3, None: 1})
+    pipeline = dy.load(_document(lake))
+    assert [(t.route, t.rows) for t in pipeline.status().tables] == [("chess", 2)]
+    assert pipeline.quarantine().rows == 4
+    assert pipeline.quarantine(route="chess", reasons=[dy.Reason.CORRUPT_PAYLOAD]).rows == 3
+
+
+def test_every_method_stands_in_the_page() -> None:
+    methods = {name for name in vars(Pipeline) if not name.startswith("_")}
+    assert methods == set(re.findall(r"^\| `(\w+)\(", PAGE.read_text(), re.M))

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from distributary.config import DeclarativeFolder, HopFolder, Pipeline, SharesFolder, StateFolder
+from distributary.config import DeclarativeFolder, HopFolder, SharesFolder, StateFolder
+from distributary.config.json_schema import pipeline_schema
 from distributary.errors import Reason
 
 HERE = Path(__file__).resolve().parent
@@ -70,18 +71,6 @@ def configuration_page() -> str:
     examples = {path.stem: path.read_text(encoding="utf-8") for path in (HERE / "examples").glob("*.yaml")}
     schema = pipeline_schema()
     return _INTRO.format(**examples) + "".join(_sections(schema, schema, ""))
-
-
-def pipeline_schema() -> Schema:
-    """JSON schema of what may be written in a pipeline file."""
-    schema = Pipeline.model_json_schema()
-    trigger = schema["properties"]["trigger"]
-    trigger["anyOf"] = [{"$ref": trigger.pop("$ref")}, {"enum": ["once", "continuous"]}]
-    envelope = schema["properties"]["envelope"]
-    envelope["anyOf"] = [{"$ref": envelope.pop("$ref")}, {"enum": ["none"]}]
-    route = schema["$defs"]["Envelope"]["properties"]["route"]
-    route["anyOf"] = [{"type": "string", "minLength": 1}, {"$ref": route.pop("$ref")}]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def schema_file() -> str:

@@ -79,6 +79,7 @@ def test_all_verbs_of_the_product_are_there() -> None:
     wanted = "check plan run status verify replay resync maintain demo simulate workflow pipeline grants views clean"
     below = (
         "quarantine",
+        "schema",
         "inspect",
         "simulate games",
         "simulate database",
@@ -397,3 +398,13 @@ def test_a_source_that_is_not_there_is_one_line(file: Path) -> None:
     assert done.stderr == (
         f"error: {file.parent}/source has no Delta table. Check source.path, or write to it first.\n"
     )
+
+
+def test_the_schema_of_pipeline_files_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["schema"]) == Exit.OK
+    assert json.loads(capsys.readouterr().out)["properties"]["pipeline"]
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "distributary", "--version"], capture_output=True, check=False)
+    assert (done.returncode, done.stdout.startswith(b"distributary ")) == (0, True)

@@ -36,6 +36,7 @@ LAYERS = [
     "repair fleet",
     "kinds",
     "api cli",
+    "__main__",
     "__init__",
 ]
 LEVEL = {name: level for level, line in enumerate(LAYERS) for name in line.split()}

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from distributary.config import Pipeline
     from distributary.engine.batch import BatchReport
 
-app = typer.Typer(name="distributary", add_completion=False, pretty_exceptions_enable=False, **GROUP)
+app = typer.Typer(name="distributary", pretty_exceptions_enable=False, **GROUP)
 
 
 def _version(asked: bool) -> None:
@@ -112,6 +112,19 @@ def check(
         check_texts(config.registry)
     kind_of(config, file).check()
     say(f"{file} is valid: pipeline {config.pipeline}, source {config.source.type}, tables below {config.tables.root}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of pipeline files.
+
+    For editors, which then check a file while it is typed: `distributary schema > pipeline.schema.json`.
+    """
+    import json
+
+    from distributary.config.json_schema import pipeline_schema
+
+    say(json.dumps(pipeline_schema(), indent=2, ensure_ascii=False))
 
 
 @app.command()

@@ -13,17 +13,22 @@ import pytest
 
 from distributary.audit.judge import avro as judge
 from distributary.audit.judge.values import plain
+from distributary.engine.messages.demux import demux
+from distributary.engine.messages.opening import EnvelopeReader
+from distributary.engine.messages.routing import AnyType, FieldOf, MessageRouter, MessageType, OneofMember
 from distributary.engine.schemas import Schemas
 from distributary.errors import Reason, SchemaBroken
 from distributary.schemas.avro.decoder import NULLED
 from distributary.schemas.avro.payload import AvroSchema, compile_payload
 from distributary.schemas.avro.walk import PayloadWalker, Unfit
-from distributary.schemas.decoding import Decoder, Split
+from distributary.schemas.decoding import BadIndex, Decoder, Split
 from distributary.schemas.formats import decoder_for
+from distributary.schemas.header import frame
 from distributary.schemas.registry import Reference, Schema
 from distributary.schemas.registry.compiler import Compiler, Limits
 from tests.avro_records import Records, long, text
 from tests.decoder_contract import Given, Lane, Sample, binary, check_all, places
+from tests.test_demux import as_chunks, records, rejected, source
 
 EVENT = '{"type": "record", "name": "event", "fields": [{"name": "user", "type": "string"}%s]}'
 V1 = EVENT % ""
@@ -273,3 +278,53 @@ def test_records_of_several_schemas_come_into_one_table_and_bad_ones_are_set_asi
         {"user": "z", "score": 2, "boss": "b"},
     ]
     assert lane.aside() == [Reason.CORRUPT_PAYLOAD, Reason.BROKEN_SCHEMA, Reason.UNKNOWN_SCHEMA_ID]
+
+
+# -- where the route is ------------------------------------------------------------------------------------------
+
+ROUTED = schema_of(
+    {"type": "record", "name": "event", "namespace": "acme", "fields": [
+        {"name": "kind", "type": {"type": "enum", "name": "kind", "symbols": ["ORDER", "PAYMENT"]}},
+        {"name": "meta", "type": ["null", {
+            "type": "record", "name": "meta", "fields": [{"name": "shop", "type": "long"}],
+        }]},
+        {"name": "raw", "type": "bytes"},
+    ]}
+)  # fmt: skip
+ORDER, PAYMENT = long(0) + long(1) + long(7) + text(b"x"), long(1) + long(0) + text(b"")
+
+
+@pytest.mark.parametrize(
+    ("path", "routes"), [("kind", ["ORDER", "PAYMENT"]), ("meta.shop", ["7", None])], ids=["an enum", "at a path"]
+)
+def test_a_field_of_a_record_is_its_route(path: str, routes: list[str | None]) -> None:
+    found = FieldOf(tuple(path.split("."))).of(ROUTED, "0")(binary([ORDER, b"\x7f", PAYMENT]))
+    assert found.positions is not None
+    assert (found.route.to_pylist(), found.positions.to_pylist()) == (routes, [0, 2])
+    assert [one.position for one in found.rejected] == [1]
+    read = judge.reader(ROUTED, (0,))
+    assert [read(body).text_at(path) for body in (ORDER, PAYMENT)] == routes
+
+
+def test_the_name_of_a_record_is_its_route() -> None:
+    found = MessageType().of(ROUTED, "0")(binary([ORDER, PAYMENT]))
+    assert found.route.to_pylist() == ["acme.event"] * 2
+    assert judge.reader(ROUTED, (0,))(ORDER).type_name == "acme.event"
+
+
+@pytest.mark.parametrize("router", [FieldOf(("raw",)), FieldOf(("gone",)), OneofMember(("kind",)), AnyType(("raw",))])
+def test_what_a_record_does_not_have_is_no_route(router: MessageRouter) -> None:
+    with pytest.raises(BadIndex):
+        router.of(ROUTED, "0")
+
+
+def test_a_record_of_many_routes_is_cut_by_them() -> None:
+    reader = EnvelopeReader(
+        format="none", framed=True, route="kind", schema_id="", payload="", payload_format="avro",
+        by_message=FieldOf(("kind",)), schemas={7: ROUTED},
+    )  # fmt: skip
+    found = as_chunks(list(demux([source([frame(7, ORDER), frame(7, PAYMENT), frame(7, b"\x7f")])], reader, 0)))
+    assert [(route, schema_id, body) for route, schema_id, _, body, _, _ in records(found)] == [
+        ("ORDER", 7, ORDER), ("PAYMENT", 7, PAYMENT),
+    ]  # fmt: skip
+    assert [reason for _, reason, _, _ in rejected(found)] == [Reason.CORRUPT_ENVELOPE]

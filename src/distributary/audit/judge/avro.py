@@ -233,9 +233,9 @@ def _is_record(kind: Any) -> bool:
 def _said(kind: Mapping[str, Any], value: Any) -> Any:
     """What a stored value means by its logical type."""
     logical, base = str(kind.get("logicalType", "")), kind["type"]
-    if logical == "decimal" and base in ("bytes", "fixed") and kind.get("precision"):
-        number = int.from_bytes(value, "big", signed=True)
-        return Decimal(f"{number}e-{kind.get('scale', 0)}")
+    scale = kind.get("scale", 0)
+    if logical == "decimal" and base in ("bytes", "fixed") and 0 <= scale <= kind.get("precision", -1) > 0:
+        return Decimal(f"{int.from_bytes(value, 'big', signed=True)}e-{scale}")
     if logical == "date" and base == "int":
         return Day(value)
     unit = _MICROS.get(logical.rpartition("-")[2])
@@ -243,7 +243,7 @@ def _said(kind: Mapping[str, Any], value: Any) -> Any:
         return Moment(value * unit if unit else value // 1_000)
     if logical.startswith("time-") and base in ("int", "long") and unit:
         return Clock(value * unit)
-    if logical == "uuid" and base == "fixed":
+    if logical == "uuid" and base == "fixed" and len(value) == 16:
         text = value.hex()
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
     return value

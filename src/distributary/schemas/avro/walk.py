@@ -68,9 +68,8 @@ class PayloadWalker(Walker):
     def _union(self, node: Union, at: Longs, present: Mask | None) -> tuple[Column, Longs]:
         if sum(isinstance(branch, Record) and not branch.name for branch in node.branches) < 2:
             return super()._union(node, at, present)
-        chosen, _ = self._long(at, present)
+        chosen, at = self._long(at, present)
         self._flag((chosen < 0) | (chosen >= len(node.branches)), present)
-        at = at + 1 if present is None else at + present
         columns: list[Column] = []
         fields: list[Field] = []
         there: Mask | None = present

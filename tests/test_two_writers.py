@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.audit.verify import verify
+from distributary.engine.messages.orders import ORIGIN
 from distributary.running.hops import run
 from distributary.shares import Division
 from distributary.state.shares import claim, current_parts
@@ -26,6 +28,7 @@ from distributary.tables.faults import CommitConflict
 from distributary.tables.snapshot import Mark, Owner
 from distributary.tables.store import Store
 from distributary.tables.table import Table
+from distributary.tables.wide import KEY, about, grown, packed, partition, seen_by, within
 from distributary_simulate.games.records import Faults, Plan
 from tests.scenarios import Scenario
 
@@ -105,6 +108,73 @@ def wait_for(condition: Any, timeout_sec: float = 60) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+# -- one wide table ---------------------------------------------------------------------------------------------------
+
+WIDE_BATCHES = 12
+WIDENS_AT = {3: pa.int32(), 7: pa.int64()}
+"""From these batches on a writer's value has this type; for the other one three batches later."""
+
+
+def wide_rows_of(writer: str, batch: int) -> pa.Table:
+    late = 3 if writer == "two" else 0
+    kind = next((kind for since, kind in reversed(WIDENS_AT.items()) if batch >= since + late), pa.int16())
+    names = [f"c{n}" for n in range(batch // GROWS_EVERY + 1)]
+    columns = {"value": pa.array(range(ROWS), kind), **{name: pa.array([batch] * ROWS, pa.int32()) for name in names}}
+    return pa.table({**columns, ORIGIN: pa.array([{"batch": batch}] * ROWS)})
+
+
+def write_wide(folder: str, writer: str) -> None:
+    """One share, which has a route of its own: each batch until it is in the one table."""
+    for batch in range(WIDE_BATCHES):
+        while not taken_in(folder, writer, batch):
+            time.sleep(random.uniform(0, 0.01))
+
+
+def taken_in(folder: str, writer: str, batch: int) -> bool:
+    table = Table(folder, STORE).open()
+    if table is not None and table.newest(writer) >= batch:
+        return True
+    rows = wide_rows_of(writer, batch)
+    before = None if table is None else table.schema
+    seen = evolve(seen_by(writer, before, ORIGIN), [rows.schema], Policy()).schema
+    whole = {f.name: rows[f.name].cast(f.type) if f.name in rows.column_names else pa.nulls(ROWS, f.type) for f in seen}
+    file = write_data_file(folder, packed(writer, pa.table(whole, schema=seen), ORIGIN), STORE)
+    files = [replace(file, partition=partition(writer))]
+    place = Table(folder, STORE, Owner("games", ""), partitioned_by=(KEY,))
+    evolution = grown(before, {writer: seen}, ORIGIN)
+    try:
+        place.commit(table, evolution, files, Mark(writer, batch), about=about({writer: ROWS}), within=within(writer))
+    except CommitConflict:
+        return False
+    return True
+
+
+def test_two_processes_widen_the_one_wide_table_at_the_same_time_and_lose_nothing(tmp_path: Path) -> None:
+    """New columns, and columns whose type grows, of routes that lie in one table; one process is killed and goes on."""
+    folder, context = str(tmp_path / "wide"), multiprocessing.get_context("spawn")
+    one, two = (context.Process(target=write_wide, args=(folder, name)) for name in ("one", "two"))
+    one.start()
+    two.start()
+    wait_for(lambda: committed(folder, "one") >= WIDE_BATCHES // 3, timeout_sec=180)
+    assert one.pid is not None
+    os.kill(one.pid, signal.SIGKILL)
+    one.join(30)
+    again = context.Process(target=write_wide, args=(folder, "one"))
+    again.start()
+    for process in (two, again):
+        process.join(240)
+        assert process.exitcode == 0
+    table = DeltaTable(folder)
+    found = table.to_pyarrow_table()
+    rows = found.to_pylist()
+    for writer in ("one", "two"):
+        own = [(row[ORIGIN]["batch"], row[writer]["value"]) for row in rows if row["_route"] == writer]
+        assert sorted(own) == [(batch, n) for batch in range(WIDE_BATCHES) for n in range(ROWS)]
+        assert found.schema.field(writer).type.field("value").type == pa.int64()
+        assert all(row[writer][f"c{row[ORIGIN]['batch'] // GROWS_EVERY}"] == row[ORIGIN]["batch"] for row in rows
+                   if row["_route"] == writer)  # fmt: skip
 
 
 @pytest.mark.spark

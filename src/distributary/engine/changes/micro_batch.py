@@ -219,16 +219,16 @@ class Changes:
         return [narrowed(f, before[f.path], aside.get(f.path, ())) if f.path in before else f for f in files], aside
 
     def _decisions(self, routes: Mapping[str, tuple[str, ...]], parked: Mapping[str, str]) -> dict[str, Decision]:
-        found: dict[str, Decision] = {}
+        decisions: dict[str, Decision] = {}
         waits = self.named.tables.merge_every > 0
         for route in {*(r for found in routes.values() for r in found), *parked, *self.behind}:
             if route in parked and route not in self.resting:
-                found[route] = Decision("parked", "parked", why=parked[route])
+                decisions[route] = Decision("parked", "parked", why=parked[route])
             elif route in parked:
-                found[route] = Decision(merge="parked", why=parked[route])
+                decisions[route] = Decision(merge="parked", why=parked[route])
             elif waits or route in self.behind:
-                found[route] = Decision(merge="later")
-        return found
+                decisions[route] = Decision(merge="later")
+        return decisions
 
     # -- the batch -----------------------------------------------------------------------------------------
 

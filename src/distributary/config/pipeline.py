@@ -70,7 +70,7 @@ class Pipeline(Model):
     )
     source: Source = Field(description="Where the stream comes from; `type` decides the other keys.")
     registry: RegistryConfig | None = Field(
-        default=None, description="The schema registry; required for protobuf payloads."
+        default=None, description="The schema registry; required where payloads or envelopes have schemas."
     )
     envelope: Envelope = Field(default=Envelope(), description="The outer message.")
     payload: Payload = Field(default=Payload(), description="The inner message, one row of a table.")

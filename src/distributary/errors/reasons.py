@@ -69,7 +69,8 @@ class Reason(StrEnum):
     BROKEN_SCHEMA = (
         "BROKEN_SCHEMA",
         "The schema does not compile, is of another format, or needs more memory or time than is allowed.",
-        "Put a text that compiles in its place with `registry.texts`, or raise the limit that the detail names.",
+        "Put a text that compiles in its place with `registry.texts`, raise the limit that the detail names, or set "
+        "`payload.format`.",
     )
     CORRUPT_PAYLOAD = (
         "CORRUPT_PAYLOAD",

@@ -39,7 +39,7 @@ class TableStatus:
     `lag_rows`: rows that wait in the quarantine because the table could not be written; `quarantined`: all rows of this
     route that are there. `failures`, `retry_at`, `error`: of a parked table. `warnings`: rows that were written and
     break an expectation, by its name, or that hold an extension, which has no column. `decoders`: which library reads
-    the rows of each schema id: ptars, or protobuf (exact and slow). `widened`: columns
+    the rows of each schema id: ptars, or protobuf (exact and slow); avro, or fastavro. `widened`: columns
     that got a wider type: `score` -> `int -> bigint`. `reasons`: of the rows that are in the quarantine.
     """
 

@@ -12,11 +12,16 @@ import pyarrow.compute as pc
 import pytest
 
 from distributary.declarative.judge import VERDICT_SCHEMA, decode_rows, judge_columns, judge_values
-from distributary.declarative.known import Route
+from distributary.declarative.known import Route, discover
+from distributary.engine.schemas import Schemas
 from distributary.errors import ExpectationBroken, Reason
+from distributary.schemas import header
+from distributary.schemas.protobuf.framing import frame
 from distributary_simulate.games.records import REASONS
+from distributary_simulate.games.schemas import WRAPPER_TEXT
 from tests.declarative_at_rest import Rest
 from tests.exceptions import panic
+from tests.scenarios import message
 
 
 def decoded(verdicts: pa.StructArray, route: Route) -> pa.StructArray:
@@ -158,3 +163,21 @@ def test_expectations_drop_in_bronze_warn_with_the_row_and_fail_in_silver(tmp_pa
     with pytest.raises(ExpectationBroken) as caught:
         decoded(verdicts, known.routes[game])
     assert caught.value.parameters["name"] == "never"
+
+
+def test_avro_payloads_are_judged_and_decoded_as_protobuf_ones_are(tmp_path: Path) -> None:
+    schema = tmp_path / "event.avsc"
+    schema.write_text('{"type": "record", "name": "event", "fields": [{"name": "user", "type": "string"}]}')
+    registry = {"path": str(tmp_path / "registry"), "texts": {101: str(schema)}}
+    rest = Rest(tmp_path, registry=registry, payload={"format": "avro"})
+    wrapper = rest.registry.register("wrapper", WRAPPER_TEXT).schema.id
+    payloads = [header.frame(101, body) for body in (b"\x02x", b"\x02", b"\x04yz")]
+    values = [frame(wrapper, message(WRAPPER_TEXT, "wrapper", game_name="a", payload=one)) for one in payloads]
+    known = discover(rest.config, Schemas(rest.registry), {"a": {(101, "0")}})
+    verdicts = judge_values(pa.array(values, pa.binary()), known).to_pylist()
+    assert [v["reason"] for v in verdicts] == [None, Reason.CORRUPT_PAYLOAD, None]
+    assert verdicts[1]["payload"] == payloads[1]
+    good = [v for v in verdicts if v["reason"] is None]
+    columns = (("schema_id", pa.int32()), ("message", pa.string()), ("payload", pa.binary()))
+    ids, messages, bodies = (pa.array([v[name] for v in good], kind) for name, kind in columns)
+    assert decode_rows(ids, messages, bodies, known.routes["a"]).to_pylist() == [{"user": "x"}, {"user": "yz"}]

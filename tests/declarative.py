@@ -212,7 +212,17 @@ _WRAPPER = message_class(WRAPPER_TEXT, "wrapper")
 def _under(record: Record, schema_id: int) -> Record:
     """The record as if its payload had been written with this schema id."""
     body = record.envelope.payload[len(frame(record.schema_id, b"")) :] if record.envelope.payload else b""
-    envelope = record.envelope._replace(schema_id=schema_id, payload=frame(schema_id, body))
+    return _enclosed(record, record.game, schema_id, body)
+
+
+def with_user(record: Record, user: str, route: str | None = None) -> Record:
+    """The record as if this user had sent it, under another route where one is given."""
+    body = message_class(event_text(record.game, record.version), "event")(user_name=user).SerializeToString()
+    return _enclosed(record, route or record.game, record.schema_id, body)
+
+
+def _enclosed(record: Record, route: str, schema_id: int, body: bytes) -> Record:
+    envelope = record.envelope._replace(game_name=route, schema_id=schema_id, payload=frame(schema_id, body))
     assert record.value is not None
     header = record.value[: len(frame(0, b""))]
     value = header + _WRAPPER(**envelope._asdict()).SerializeToString(deterministic=True)

@@ -17,20 +17,28 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from distributary.declarative.bronze import Bronze
 from distributary.declarative.verify import verify
-from distributary.errors import Exit
+from distributary.errors import Exit, Reason
 from distributary.spark.java import find_java
+from distributary.tables.store import Store
 from distributary_simulate.games.records import Faults, Plan
-from tests.declarative import World
+from distributary_simulate.games.sinks import write_delta
+from tests.declarative import World, with_user
 from tests.processes import SMALL_SPARK, command
+from tests.test_killed import PLANTS
 
 LONG = 2000
 """Examples of the hypothesis profile `long`: more kills then."""
 
 
-def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+def started(*arguments: str, cwd: Path, planted: bool = False) -> subprocess.Popen[str]:
+    """`planted`: some bytes end what reads them (tests/plants)."""
+    environment = {**os.environ, **({"PYTHONPATH": str(PLANTS)} if planted else {})}
     with (cwd / "errors.log").open("a") as errors:
-        return subprocess.Popen(command(*arguments), cwd=cwd, stdout=subprocess.PIPE, stderr=errors, text=True)
+        return subprocess.Popen(
+            command(*arguments), cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
 
 
 def jvms(of: int) -> list[psutil.Process]:
@@ -59,14 +67,18 @@ def test_the_stock_command_and_the_runner_run_the_same_project_and_no_kill_loses
             world.send(1, start=1000 * kill)
         kill_at(started("pipeline", "run", str(world.file), "--every", "1s", "--json", cwd=tmp_path), moments)
 
-    # A JVM that dies in the middle of an update is one update's loss: another one is started.
+    # A JVM that dies in the middle of an update is one update's loss: another one is started. Records that end the
+    # workers that read them fail an update; the next one finds them, and takes the rest.
     world.send(2, start=100)
-    run = started("pipeline", "run", str(world.file), "--every", "1s", "--json", cwd=tmp_path)
+    good = next(r for r in world.sent if r.fault is None)
+    deadly = [with_user(good, "sigkill"), with_user(good, "segfault"), with_user(good, "x", "opening sigkill")]
+    write_delta(world.source, deadly)
+    run = started("pipeline", "run", str(world.file), "--every", "1s", "--json", cwd=tmp_path, planted=True)
     wait_for(run, lambda said: said["kind"] == "event" and said["state"] == "RUNNING")
     for child in jvms(run.pid):
         child.kill()
     wait_for(run, lambda said: said.get("condition") == "SERVER_GONE")
-    wait_for(run, lambda said: said["kind"] == "update" and said["ok"])
+    wait_for(run, lambda said: said["kind"] == "update" and said["ok"] and said["set_aside"] >= len(deadly))
 
     # A clean stop: SIGTERM ends it after an update, with its JVM, and the exit code says that all is well.
     children = jvms(run.pid)
@@ -77,6 +89,9 @@ def test_the_stock_command_and_the_runner_run_the_same_project_and_no_kill_loses
     assert json.loads(rest.splitlines()[-1])["kind"] == "run"
     assert_gone(children)
     assert_rows(world)
+    killed = Bronze.of(world.datasets, Store()).set_aside([Reason.KILLED_READER]).column("payload").to_pylist()
+    assert len(killed) == len(deadly)
+    assert set(killed) == {*(record.envelope.payload for record in deadly[:2]), deadly[2].value}
 
     # Spark's own command goes on from there.
     world.send(2, start=200)

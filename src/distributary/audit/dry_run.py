@@ -208,6 +208,7 @@ class DryRun:
         rows = bad = 0
         self.plan.batches += 1
         self.plan.tombstones += sum(chunks.tombstones().values())
+        self.plan.excluded += chunks.excluded()
         # An id that the registry does not have is told by the text of its refusal, the same for both levels.
         ids = {detail: schema_id for schema_id, (_, detail) in {**chunks.refused, **orders.refused}.items()}
         for found in self._counted(chunks, orders, compiled):

@@ -44,7 +44,8 @@ class TablePlan:
 
 @dataclass
 class Plan:
-    """What a run would do now. Rows of `rows_in` would be either written or quarantined; tombstones are neither.
+    """What a run would do now. Rows of `rows_in` would be either written or quarantined; tombstones are neither, and
+    so are `excluded` ones, of routes that the pipeline file leaves out.
 
     `after_batch`: the newest finished batch, None where nothing was read yet. `unknown_schema_ids`: id -> rows.
     `reasons`: of all rows that would be quarantined, also of those without a route. `files`: change files that wait;
@@ -68,6 +69,7 @@ class Plan:
     files_again: int = 0
     stops: str | None = None
     notes: list[str] = field(default_factory=list)
+    excluded: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

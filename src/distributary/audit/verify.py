@@ -64,7 +64,7 @@ class TableCheck:
 @dataclass(frozen=True)
 class Verification:
     """The sums over all tables and rows without one. `quarantine`: its rows by state. `problems`: in words.
-    `notes`: what could not be judged."""
+    `notes`: what could not be judged. `excluded`: records of routes that the pipeline file leaves out."""
 
     pipeline: str
     ok: bool
@@ -79,6 +79,7 @@ class Verification:
     source_losses: tuple[str, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    excluded: int = 0
 
     @property
     def exit_code(self) -> Exit:
@@ -323,4 +324,5 @@ def _sum_up(
         quarantine=dict(kept.states),
         source_losses=tuple(e.error for e in done.entries if e.stream == LOSS and e.error),
         problems=tuple(problems),
+        excluded=own.excluded,
     )

@@ -60,6 +60,8 @@ def plan_text(plan: Plan) -> RenderableType:
         return Text(f"{head}\nnothing is waiting: a run would write nothing{notes}", no_wrap=False)
     written = [t for t in plan.tables if t.rows_written]
     waiting = f"{number_of(plan.rows_in, 'row')} and {number_of(plan.tombstones, 'tombstone')}"
+    if plan.excluded:
+        waiting += f" (and {number_of(plan.excluded, 'row')} of excluded routes)"
     if plan.files is not None:
         waiting = f"{number_of(plan.files, 'file')} with {number_of(plan.rows_in, 'event')}"
     said = (
@@ -120,6 +122,8 @@ def verification_text(found: Verification) -> RenderableType:
     )
     if found.tombstones:
         counted += f" (and {number_of(found.tombstones, 'tombstone')})"
+    if found.excluded:
+        counted += f" (and {number_of(found.excluded, 'row')} of excluded routes)"
     if found.ok:
         lines = [f"verified: {counted}; nothing is lost, nothing is doubled"]
     else:

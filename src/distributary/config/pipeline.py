@@ -195,7 +195,7 @@ class Pipeline(Model):
     def _check_changes(self) -> None:
         """Keys that mean nothing for this kind of source are faults, not silence."""
         if isinstance(self.source, DatastreamSource):
-            for key in ("expectations", "select"):
+            for key in ("expectations", "select", "include", "exclude"):
                 if _is_given(self.tables, key):
                     raise fault(f"tables.{key}", "not allowed with change files")
             for key in ("registry", "envelope", "payload"):
@@ -236,6 +236,11 @@ class Pipeline(Model):
                     raise fault(key, "allowed with layout: declarative only; use select")
         elif isinstance(self.source, DatastreamSource):
             raise fault("layout", "change files have one layout; leave it out")
+        else:
+            for key in ("include", "exclude"):
+                if _is_given(self.tables, key):
+                    detail = "with layout declarative, declarative.subject says which routes there are"
+                    raise fault(f"tables.{key}", detail)
 
     def _check_layout(self) -> None:
         for layout, key in (("two_hop", "bronze"), ("wide", "wide")):

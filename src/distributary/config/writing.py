@@ -129,6 +129,14 @@ class Tables(Model):
         "`auto`: task, and spark for tables whose protocol needs it.",
     )
     evolution: Evolution = Field(default=Evolution(), description="What a change of schema does to a table.")
+    include: list[Text] = Field(
+        default=[],
+        description="Routes that are written, by patterns with `*`, `?` and `[ab]`; the rows of others are counted as "
+        "excluded and left out. Without it all routes.",
+    )
+    exclude: list[Text] = Field(
+        default=[], description="Routes that are left out and counted, by the same patterns; stronger than include."
+    )
     routes: dict[str, RouteOverride] = Field(
         default={}, description="Settings of single routes, by the route as it is sent."
     )

@@ -33,7 +33,8 @@ from distributary.tables.store import Store
 class BatchReport:
     """What a finished batch did, for progress displays. `parked`: routes whose table could not be
     written; `recovered`: those that could be again. `already`: an earlier run finished it, and did not live to tell;
-    only the stream's offsets were missing. `reasons`: of the quarantined rows."""
+    only the stream's offsets were missing. `reasons`: of the quarantined rows. `excluded`: records of routes that the
+    pipeline file leaves out; they are in no other count."""
 
     stream: str
     batch: int
@@ -50,6 +51,7 @@ class BatchReport:
     widened: tuple[str, ...] = ()
     already: bool = False
     reasons: Mapping[str, int] = field(default_factory=dict)
+    excluded: int = 0
 
 
 class Delivery(Protocol):
@@ -222,6 +224,7 @@ class BatchWriter:
                     rows_quarantined=bad,
                     tombstones=delivered.tombstones.get(route, 0),
                     reasons=reasons,
+                    excluded=0 if route is not None else delivered.excluded,
                     **({"state": "ok"} if route is None else self._untried(route)),
                 )
             )
@@ -321,6 +324,7 @@ def _counted(
         seconds=seconds,
         already=already,
         reasons=dict(+reasons),
+        excluded=sum(e.excluded for e in entries),
     )
 
 

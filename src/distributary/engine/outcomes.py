@@ -281,12 +281,13 @@ class Outcome:
 @dataclass
 class Delivered:
     """What a batch did: an outcome per route, the quarantine's files, rows set aside before they
-    had an owner (route -> reason -> rows)."""
+    had an owner (route -> reason -> rows). `excluded`: records of routes that are left out."""
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     quarantine: list[DataFile] = field(default_factory=list)
     bad: Mapping[str | None, Mapping[str, int]] = field(default_factory=dict)
     tombstones: Mapping[str | None, int] = field(default_factory=dict)
+    excluded: int = 0
     newest: Mapping[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 

@@ -60,6 +60,8 @@ def batch_line(report: BatchReport) -> str:
         parts.append(f"quarantined: {report.rows_quarantined:,}{_reasons(report.reasons)}")
     if report.tombstones:
         parts.append(f"tombstones: {report.tombstones:,}")
+    if report.excluded:
+        parts.append(f"excluded: {report.excluded:,}")
     return "; ".join(parts)
 
 
@@ -76,7 +78,7 @@ def summary(report: RunReport, file: str) -> str:
     lines = [
         f"{_count(report.batches, 'batch', 'batches')}: {report.rows_in:,} rows in, {report.rows_written:,} written, "
         f"{report.rows_quarantined:,} quarantined{_reasons(report.reasons)}, "
-        f"{_count(report.tombstones, 'tombstone')}"
+        f"{_count(report.tombstones, 'tombstone')}{f', {report.excluded:,} excluded' if report.excluded else ''}"
         if report.batches
         else "nothing new in the source"
     ]

@@ -63,6 +63,7 @@ class RunReport:
     already: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
     waiting: Mapping[str, int] = field(default_factory=dict)
+    excluded: int = 0
 
 
 def added(total: RunReport, batch: BatchReport) -> RunReport:
@@ -76,5 +77,6 @@ def added(total: RunReport, batch: BatchReport) -> RunReport:
         rows_written=total.rows_written + batch.rows_written,
         rows_quarantined=total.rows_quarantined + batch.rows_quarantined,
         tombstones=total.tombstones + batch.tombstones,
+        excluded=total.excluded + batch.excluded,
         reasons=dict(Counter(total.reasons) + Counter(batch.reasons)),
     )

@@ -65,6 +65,7 @@ LEDGER_SCHEMA = pa.schema(
         ("warnings", pa.map_(pa.string(), pa.int64())),
         ("widened", pa.map_(pa.string(), pa.string())),
         ("sequence", pa.int64()),
+        ("excluded", pa.int64()),
     ]
 )
 
@@ -101,7 +102,8 @@ class Entry:
     append_only (no keys) or off. `upserts`, `deletes`: keys written to it; `stale`: events older than what it has.
     `about`: source table and key columns, as JSON. `warnings`: rows written that break an expectation, by its name.
     `widened`: columns that got a wider type: `score` -> `int -> bigint`. `sequence`: greater for who saw the other's
-    entries when it was decided; 0 where an earlier version wrote it.
+    entries when it was decided; 0 where an earlier version wrote it. `excluded`: of the batch itself, records of routes
+    that the pipeline file leaves out; they are in no other count.
     """
 
     stream: str
@@ -135,9 +137,11 @@ class Entry:
     warnings: Mapping[str, int] = field(default_factory=dict)
     widened: Mapping[str, str] = field(default_factory=dict)
     sequence: int = field(default=0, compare=False)
+    excluded: int = 0
 
 
-_SUMS = ("rows_in", "rows_written", "rows_quarantined", "tombstones", "batches", "upserts", "deletes", "stale")
+_ROWS = ("rows_in", "rows_written", "rows_quarantined", "tombstones", "excluded")
+_SUMS = (*_ROWS, "batches", "upserts", "deletes", "stale")
 _MAPS = ("schema_ids", "reasons", "decoders", "warnings", "widened")
 
 

@@ -65,7 +65,9 @@ class Attempt:
 
     def run(self) -> Delivered:
         chunks = self.chunks
-        done = Delivered(bad=chunks.bad(), tombstones=chunks.tombstones(), newest=chunks.newest())
+        done = Delivered(
+            bad=chunks.bad(), tombstones=chunks.tombstones(), excluded=chunks.excluded(), newest=chunks.newest()
+        )
         packing = chunks.packed(self._cells)
         open_routes = self.writers.keys() - self.orders.decisions.keys()
         on_spark = {r for r in open_routes if r in self.on_spark}

@@ -115,6 +115,10 @@ class BatchChunks(ABC):
                 found[chunk["route"]] += chunk["rows"]
         return dict(found)
 
+    def excluded(self) -> int:
+        """Records of routes that are left out."""
+        return sum(chunk["rows"] for chunk in self.meta if chunk["kind"] == "excluded")
+
     def bad(self) -> dict[str | None, dict[str, int]]:
         """Route (None where it is not known) -> reason -> rows that cannot even be handed to an owner."""
         found: dict[str | None, Counter[str]] = {}

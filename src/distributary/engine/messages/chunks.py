@@ -23,7 +23,7 @@ CHUNK_ROWS = 65_536
 YIELD_BYTES = 32 * 2**20
 """Chunks go to the JVM in record batches of about this size."""
 
-Kind = Literal["rows", "bad", "tombstones", "unknown"]
+Kind = Literal["rows", "bad", "tombstones", "excluded", "unknown"]
 
 CHUNK_SCHEMA = pa.schema(
     [
@@ -76,6 +76,10 @@ class Cut:
 
     def tombstones(self, route: str | None, rows: int) -> None:
         self._add("tombstones", route, rows, None, None)
+
+    def excluded(self, route: pa.Array) -> None:
+        """Records of these routes (string) are left out. One count for all: whoever sends them makes up the names."""
+        self._add("excluded", None, len(route), None, None)
 
     def unknown(self, schema_id: int) -> None:
         """An envelope schema that this reader was not given: the driver looks it up and cuts again."""

@@ -231,6 +231,10 @@ def split_payloads(
         cut.bad(rejected_envelopes(about, value, Reason.NO_ROUTE, reader.no_route, "payload"))
         named = pc.invert(nameless)
         route, payload, origin = route.filter(named), payload.filter(named), origin.filter(named)
+    if (unwanted := reader.wanted.unwanted(route)) is not None:
+        cut.excluded(route.filter(unwanted))
+        kept = pc.invert(unwanted)
+        route, payload, origin = route.filter(kept), payload.filter(kept), origin.filter(kept)
     if payload.null_count:
         for gone in pc.value_counts(route.filter(pc.is_null(payload))).to_pylist():
             cut.tombstones(gone["values"], gone["counts"])

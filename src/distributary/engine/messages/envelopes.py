@@ -20,6 +20,7 @@ from distributary.engine.messages.routing import (
     OneofMember,
     RecordRouter,
     Topic,
+    Wanted,
 )
 from distributary.engine.schemas import Schemas
 from distributary.errors import ConfigError, SchemaBroken
@@ -37,7 +38,8 @@ class Envelopes:
 
     def begin(self) -> EnvelopeReader:
         """The reader to begin a batch with: all that is known, nothing refused."""
-        envelope, payload, source = self.config.envelope, self.config.payload, self.config.source
+        envelope, payload = self.config.envelope, self.config.payload
+        source, tables = self.config.source, self.config.tables
         bare = envelope.format == "protobuf" and envelope.framing == "none"
         if bare and not self._known:
             self._known[0] = self._bare_schema()
@@ -59,6 +61,7 @@ class Envelopes:
             share=self.config.share,
             read_sec=self.config.quarantine.read_sec,
             needs_key=envelope.route.place == "key",
+            wanted=Wanted(tuple(tables.include), tuple(tables.exclude)),
             by_record=record_router(envelope),
             by_message=message_router(envelope, payload),
         )

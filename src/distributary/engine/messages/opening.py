@@ -8,7 +8,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from distributary.engine.messages.routing import MessageRouter, RecordRouter, Routed, wrong_route
+from distributary.engine.messages.routing import ALL, MessageRouter, RecordRouter, Routed, Wanted, wrong_route
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Rejected, Split
 from distributary.schemas.formats import decoder_for
 from distributary.schemas.protobuf.parts import column_at
@@ -47,6 +47,7 @@ class EnvelopeReader:
     read_sec: float = 300
     """CPU time that a window may take."""
     needs_key: bool = False
+    wanted: Wanted = ALL
     by_record: RecordRouter | None = None
     by_message: MessageRouter | None = None
 

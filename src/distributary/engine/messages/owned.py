@@ -25,6 +25,11 @@ class OwnedCut(Cut):
         if self._share.owns(route):
             super().tombstones(route, rows)
 
+    def excluded(self, route: pa.Array) -> None:
+        mine = self._owned(route)
+        if len(kept := route if mine is None else route.filter(mine)):
+            super().excluded(kept)
+
     def bad(self, rows: pa.Table) -> None:
         mine = self._owned(one_array(rows.column("route")))
         if mine is None:

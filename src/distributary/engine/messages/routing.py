@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Protocol
 
 import numpy as np
@@ -43,6 +44,30 @@ class MessageRouter(Protocol):
     def part(self, message: pa.StringArray, route: pa.StringArray) -> pa.StringArray:
         """What the row is: the message (by its header), or a part of it (`schemas.protobuf.parts`)."""
         ...
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which routes are written: those that a pattern of `include` matches (without any: all), and none of `exclude`."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def unwanted(self, route: pa.StringArray) -> pa.BooleanArray | None:
+        """Which of the routes are left out; None where none is. One look-up per distinct route."""
+        if not self.include and not self.exclude:
+            return None
+        encoded = route.dictionary_encode("encode")
+        left_out = pa.array([not self._wants(name) for name in encoded.dictionary.to_pylist()], pa.bool_())
+        return left_out.take(encoded.indices) if left_out.true_count else None
+
+    def _wants(self, route: str | None) -> bool:
+        name = route or ""
+        included = not self.include or any(fnmatchcase(name, pattern) for pattern in self.include)
+        return included and not any(fnmatchcase(name, pattern) for pattern in self.exclude)
+
+
+ALL = Wanted()
 
 
 @dataclass(frozen=True)

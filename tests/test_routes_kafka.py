@@ -19,7 +19,6 @@ from distributary.config import Pipeline, RegistryConfig
 from distributary.engine.messages.micro_batch import Fanout
 from distributary.engine.replay import Replay
 from distributary.engine.schemas import schemas_of
-from distributary.names import table_name
 from distributary.running import hops
 from distributary.running.pipeline import session_of
 from distributary.schemas.protobuf.framing import frame
@@ -44,6 +43,7 @@ message Packed { string id = 1; google.protobuf.Any details = 2; }
 """
 INDEX = {"Order": 0, "Payment": 1, "Event": 2, "Wrapped": 4, "Either": 5, "Packed": 6}
 Sent = Mapping[str, Any]
+NAMES = {"name": "{route|last|snake}"}
 
 
 @dataclass
@@ -202,7 +202,7 @@ def test_each_natural_topic_has_its_tables(lake: Path, kafka: Kafka) -> None:
         replay(config)
         late = {"user": "late", "at": None}
         assert sorted(rows(config)["order"], key=str) == [ann, late]
-        check(config)
+        assert verify(config).ok
 
     with kafka.topic(1) as packed:
 
@@ -219,9 +219,9 @@ def test_each_natural_topic_has_its_tables(lake: Path, kafka: Kafka) -> None:
                 {"value": shop.message("Packed", id="2")},
             ],
         )
-        config = shop.pipeline("by_any", packed, envelope={"route": {"any": "details"}})
+        config = shop.pipeline("by_any", packed, envelope={"route": {"any": "details"}}, tables=NAMES)
         ran(config)
-        assert rows(config) == {"acme_x2e__x4f_rder": [ann], "acme_x2e__x50_ayment": [bob]}
+        assert rows(config) == {"order": [ann], "payment": [bob]}
         assert reasons(config) == {
             ("acme.Payment", "CORRUPT_PAYLOAD"): 1, ("acme.Unknown", "BAD_INDEX"): 1, (None, "NO_ROUTE"): 1,
         }  # fmt: skip
@@ -236,8 +236,7 @@ def test_each_natural_topic_has_its_tables(lake: Path, kafka: Kafka) -> None:
                 {"value": shop.message("Wrapped", payload=payment)},
             ],
         )
-        config = shop.pipeline("nested", nested, envelope={"route": "meta.event_type"}, layout="two_hop")
+        config = shop.pipeline("nested", nested, envelope={"route": "meta.event_type"}, tables=NAMES, layout="two_hop")
         ran(config)
-        placed, made = (table_name(kind) for kind in ("ORDER_PLACED", "PAYMENT_MADE"))
-        assert rows(config) == {placed: [ann], made: [bob], "9": [bob]}
+        assert rows(config) == {"order_placed": [ann], "payment_made": [bob], "9": [bob]}
         assert reasons(config) == {(None, "NO_ROUTE"): 1}

@@ -12,12 +12,16 @@ cannot mix two tables up), and it never begins with `_` (Hadoop and Spark treat 
   stands before an escape is escaped itself, so `xAnn` is `x_x78__x41_nn`.
 - A name over 200 characters is cut to a readable prefix + `_xh` + 32 hex digits of the route's SHA-256. `h` is no hex
   digit, so it meets no escaped name; two such routes meet only if 128 bits of SHA-256 do. It cannot be reversed.
+
+A template may make names more readable by rules, as `{route|last|snake}`: such a name is not reversible, and two routes
+can meet in one; `engine.messages.table_names` gives the second its name without rules then.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 
 from distributary.redaction import redacted
 
@@ -28,7 +32,9 @@ PLACEHOLDER = "{route}"
 _HASH_MARK = "_xh"
 _HASH_HEX_CHARS = 32
 _SIMPLE = re.compile(r"[a-z0-9][a-z0-9_]*")
-_TEMPLATE = re.compile(r"([a-z0-9][a-z0-9_]*)?\{route\}([a-z0-9_]*)")
+RULES = ("lower", "snake", "last")
+"""`lower`: small letters. `snake`: `OrderPlaced` as `order_placed`. `last`: what follows the last dot."""
+_TEMPLATE = re.compile(rf"([a-z0-9][a-z0-9_]*)?\{{route((?:\|(?:{'|'.join(RULES)}))*)\}}([a-z0-9_]*)")
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 _TOKEN = re.compile(r"_x(?P<code>[0-9a-f]{1,6})_|_xh(?P<hash>[0-9a-f]{32})$|(?P<plain>[a-z0-9]|_(?!x))")
 _MAX_CODE_POINT = 0x10FFFF
@@ -36,7 +42,7 @@ _MAX_TEMPLATE_CHARS = 100
 
 
 def check_template(template: str) -> tuple[str, str]:
-    """The parts of `template` before and after `{route}`.
+    """The parts of `template` before and after `{route}`, which may have rules.
 
     Raises:
         ValueError: `{route}` is not there exactly once, or the rest is not a-z, 0-9, _ (and does not begin with _).
@@ -45,13 +51,26 @@ def check_template(template: str) -> tuple[str, str]:
     if match is None or len(template) > _MAX_TEMPLATE_CHARS:
         raise ValueError(
             f"allowed: {PLACEHOLDER} exactly once, around it only a-z, 0-9 and _ (not _ first), "
-            f"at most {_MAX_TEMPLATE_CHARS} characters, as in 'silver_{PLACEHOLDER}'"
+            f"at most {_MAX_TEMPLATE_CHARS} characters, as in 'silver_{PLACEHOLDER}' or '{{route|snake}}' (rules: "
+            f"{', '.join(RULES)})"
         )
-    return match[1] or "", match[2]
+    return match[1] or "", match[3]
+
+
+def rules_of(template: str) -> tuple[str, ...]:
+    """The rules of a template, in order; those of one that is not allowed are none."""
+    match = _TEMPLATE.fullmatch(template)
+    return tuple(match[2].split("|")[1:]) if match is not None else ()
+
+
+def without_rules(template: str) -> str:
+    """The template whose names no two routes share. Raises ValueError."""
+    before, after = check_template(template)
+    return f"{before}{PLACEHOLDER}{after}"
 
 
 def table_name(route: str, template: str = PLACEHOLDER) -> str:
-    """The table of `route`: `[a-z0-9_]`, at most `MAX_NAME_CHARS` long; see the module for the rule.
+    """The table of `route`: `[a-z0-9_]`, at most `MAX_NAME_CHARS` long; see the module for the rules.
 
     Raises:
         ValueError: `route` is empty (such rows have no table), or `template` is not allowed.
@@ -59,19 +78,29 @@ def table_name(route: str, template: str = PLACEHOLDER) -> str:
     if not route:
         raise ValueError("an empty route has no table")
     before, after = check_template(template)
-    tokens = _escape(route)
+    readable = _readable(route, rules_of(template))
+    tokens = list(readable) if readable is not None else _escape(route)
     body = "".join(tokens)
     room = MAX_NAME_CHARS - len(before) - len(after)
     return before + (body if len(body) <= room else _hashed(route, tokens, room)) + after
 
 
+def digest_name(route: str, template: str) -> str:
+    """A name of the route's own under `template`, whatever names other routes have: with a digest of it."""
+    before, after = check_template(template)
+    body = table_name(route, template)[len(before) :].removesuffix(after)
+    return before + _hashed(route, list(body), MAX_NAME_CHARS - len(before) - len(after)) + after
+
+
 def route_of(name: str, template: str = PLACEHOLDER) -> str | None:
-    """The route whose table is `name`; None where the name was hashed because it was too long.
+    """The route whose table is `name`; None where the name does not say it: it was too long, or made by rules.
 
     Raises:
         ValueError: no route has this name under `template`.
     """
     before, after = check_template(template)
+    if rules_of(template):
+        return None
     body = name[len(before) : len(name) - len(after)]
     if name != before + body + after:
         raise ValueError(f"{name!r} does not have the form {template!r}")
@@ -179,6 +208,28 @@ def pattern_name(pattern: str, database: str, schema: str, table: str) -> str:
     digest = hashlib.sha256(f"{pattern}\0{database}\0{schema}\0{table}".encode("utf-8", "surrogatepass")).hexdigest()
     room = MAX_NAME_CHARS - len(_HASH_MARK) - _HASH_HEX_CHARS
     return name[:room] + _HASH_MARK + digest[:_HASH_HEX_CHARS]
+
+
+def _readable(route: str, rules: Sequence[str]) -> str | None:
+    """The route by rules; None where that says nothing else, or nothing at all."""
+    if not rules:
+        return None
+    text = route
+    for rule in rules:
+        if rule == "last":
+            text = text.rpartition(".")[2]
+        elif rule == "lower":
+            text = text.lower()
+        else:
+            text = _snake(text)
+    if _SIMPLE.fullmatch(text):
+        return text
+    return "".join(_escape(text)) if text and text != route else None
+
+
+def _snake(text: str) -> str:
+    words = re.sub(r"([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])", r"\1\3_\2\4", text)
+    return re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
 
 
 def _escape(route: str) -> list[str]:

@@ -149,7 +149,7 @@ class DryRun:
             compiled, refused = self.fanout.schemas.resolve(
                 {i for found in writers.values() for i, _ in found}, earlier
             )
-            orders = self.fanout.admit(chunks, self.fanout.orders(stream, batch, refused, {}))
+            orders = self.fanout.admit(chunks, self.fanout.orders(stream, batch, refused, {}, writers))
             self._fits = {}
             decisions = {route: self._decision(route, found, compiled, orders) for route, found in writers.items()}
             taken, bad = self._count(chunks, replace(orders, decisions=decisions), compiled)

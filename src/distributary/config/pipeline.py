@@ -30,6 +30,7 @@ from distributary.config.secrets import KeyPath, literal_secrets, looks_secret
 from distributary.config.state_folder import StateFolder
 from distributary.config.writing import Maintenance, Quarantine, RouteOverride, Tables
 from distributary.errors import ConfigError, NotYet
+from distributary.names import rules_of
 from distributary.redaction import MASK
 from distributary.shares import Share
 
@@ -156,6 +157,7 @@ class Pipeline(Model):
         self._check_stores()
         self._check_declarative()
         self._check_layout()
+        self._check_names()
         if isinstance(self.source, DatastreamSource):
             return self
         if self.registry is None and (self.payload.has_schema or self.envelope.format == "protobuf"):
@@ -198,6 +200,9 @@ class Pipeline(Model):
             for key in ("expectations", "select", "include", "exclude"):
                 if _is_given(self.tables, key):
                     raise fault(f"tables.{key}", "not allowed with change files")
+            for route, own in self.tables.routes.items():
+                if own.name is not None:
+                    raise fault(f"tables.routes.{route}.name", "change files make two tables each: give log and merged")
             for key in ("registry", "envelope", "payload"):
                 if _is_given(self, key):
                     raise fault(key, "change files carry their schemas themselves: leave it out")
@@ -241,6 +246,16 @@ class Pipeline(Model):
                 if _is_given(self.tables, key):
                     detail = "with layout declarative, declarative.subject says which routes there are"
                     raise fault(f"tables.{key}", detail)
+
+    def _check_names(self) -> None:
+        """Names that two routes could share, where nobody could tell whose a view or a dataset is."""
+        if self.layout not in ("wide", "declarative"):
+            return
+        if rules_of(self.tables.name):
+            raise fault("tables.name", f"rules are not allowed with layout {self.layout}; give {{route}} without them")
+        for route, own in self.tables.routes.items():
+            if own.name is not None:
+                raise fault(f"tables.routes.{route}.name", f"not allowed with layout {self.layout}")
 
     def _check_layout(self) -> None:
         for layout, key in (("two_hop", "bronze"), ("wide", "wide")):

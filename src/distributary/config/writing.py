@@ -10,7 +10,7 @@ from distributary.config.addresses import Folder
 from distributary.config.base import Model, fault
 from distributary.config.quantities import Duration, Option, Size, Text, Time
 from distributary.config.shaping import Expectation, SelectList
-from distributary.names import check_pattern, check_template
+from distributary.names import check_pattern, check_template, table_name
 
 Engine: TypeAlias = Literal["auto", "task", "spark"]
 NewColumn: TypeAlias = Literal["add", "quarantine", "freeze"]
@@ -79,6 +79,9 @@ class RouteOverride(Model):
     """Keys that mean something for change files only."""
 
     engine: Engine | None = Field(default=None, description="The engine of this route's table.")
+    name: TableName | None = Field(
+        default=None, description="The name of this route's table, in place of what tables.name makes of it."
+    )
     evolution: EvolutionOverride | None = Field(
         default=None, description="What a change of schema does to this route's table."
     )
@@ -122,7 +125,12 @@ class Tables(Model):
     """Keys that mean something for change files only."""
 
     root: Folder = Field(description="Folder of the tables; each table is a folder below it.")
-    name: Text = Field(default="{route}", description="Table name; must hold {route} once. The rest: a-z, 0-9, _.")
+    name: Text = Field(
+        default="{route}",
+        description="Table name; must hold {route} once. The rest: a-z, 0-9, _. With rules names are more readable: "
+        "`{route|snake}` (`OrderPlaced` as `order_placed`), `{route|lower}`, `{route|last}` (what follows the last "
+        "dot), or several, `{route|last|snake}`. See docs/routes.md.",
+    )
     engine: Engine = Field(
         default="auto",
         description="`task`: written inside Spark's tasks by delta-rs. `spark`: by Spark's Delta writer, a job each. "
@@ -242,6 +250,9 @@ class Tables(Model):
             raise fault(
                 "merge_every", "events wait in the log table for their merge: it needs tables.log; now it is null"
             )
+        named = [own.name for own in self.routes.values() if own.name is not None]
+        if len(set(named)) < len(named):
+            raise fault("routes", f"two routes cannot have one table: {max(named, key=named.count)!r}")
         if len(set(patterns)) < len(patterns):
             raise fault("log", "log, merged and view need different names")
         if self.view is not None and (self.database is None or self.merged is None):
@@ -261,6 +272,11 @@ class Tables(Model):
     @classmethod
     def _strip_root(cls, root: str) -> str:
         return root.rstrip("/") or "/"
+
+    def table_name(self, route: str) -> str:
+        """What the table of `route` is to be called. Raises ValueError: it is empty."""
+        own = self.routes.get(route)
+        return own.name if own is not None and own.name is not None else table_name(route, self.name)
 
     def for_route(self, route: str) -> tuple[Engine, Evolution]:
         """The engine and the evolution rules of `route` (as it is sent): its own, where given, over the common ones."""

@@ -10,7 +10,7 @@ next one, not repeated.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -75,7 +75,7 @@ class Replay:
             if route is None and (nameless := total - sum(rows.num_rows for rows in opened.values())):
                 report.left[""] = nameless
             counts = {found: rows.num_rows for found, rows in opened.items()}
-            refused = refused_routes(counts, self.fanout.tips, self._orders(0, {}))
+            refused = refused_routes(counts, self.fanout.tips, self._orders(0, {}, counts))
             report.left |= {found: counts[found] for found in refused}
             for found, rows in sorted(opened.items()):
                 if found in refused:
@@ -125,7 +125,7 @@ class Replay:
         replay finishes it: by that commit or, where it never came, by one of its own."""
         there = self._already_there(route, rows)
         number = self._claim(rows)
-        orders = self._orders(number, {})
+        orders = self._orders(number, {}, [route])
         return orders.mark, rows.num_rows - pc.sum(there).as_py()
 
     def settle(self, mark: Mark, rows: pa.Table) -> ReplayReport:
@@ -208,7 +208,7 @@ class Replay:
         """What is wrong with one route, in words. Raises what is wrong with all of them: EnvironmentFault."""
         if isinstance(error, EnvironmentFault):
             raise error
-        return own_fault(error, self._orders(0, {}).table(route))
+        return own_fault(error, self._orders(0, {}, [route]).table(route))
 
     def _good(self, route: str, rows: pa.Table, report: ReplayReport) -> pa.Table:
         """The rows that would be written now. Whole groups first, halves where a group holds a bad row."""
@@ -268,7 +268,7 @@ class Replay:
 
     def _already_there(self, route: str, rows: pa.Table) -> pa.Array:
         """Rows that were kept aside because their table failed, though its commit had come through."""
-        uri = self._orders(0, {}).table(route)
+        uri = self._orders(0, {}, [route]).table(route)
         table = Table(uri, self.fanout.store).open()
         marks = set() if table is None else table.marks(route)
         return pa.array(
@@ -337,13 +337,13 @@ class Replay:
         ids = {schema_id for groups, _ in chunks for schema_id, _, _ in groups}
         compiled, refused = self.fanout.schemas.resolve(ids, every=True)
         # A person may ask for rows that have ended a reader: whether they still do is tried apart.
-        return chunks, compiled, replace(self._orders(number, refused), killed={})
+        return chunks, compiled, replace(self._orders(number, refused, [route]), killed={})
 
-    def _orders(self, number: int, refused: Any) -> Orders:
+    def _orders(self, number: int, refused: Any, routes: Iterable[str]) -> Orders:
         table = self._table()
         stream = "replay" if table is None else replay_app(table)
         # They come without tips: a replay that died may have committed already, which only an opened table shows.
-        return self.fanout.orders(stream, number, refused, {})
+        return self.fanout.orders(stream, number, refused, {}, routes)
 
     def _chunks(self, route: str | None, rows: pa.Table) -> dict[str, list[tuple[Groups, pa.RecordBatch]]]:
         """The rows as chunks by route, read anew from their bytes; those that cannot be read are left out."""

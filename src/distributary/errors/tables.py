@@ -21,7 +21,8 @@ class StoreUnreadable(EnvironmentFault):
 class TableCollision(BadInput):
     condition = "TABLE_COLLISION"
     template = (
-        "route {route!r} maps to table {table}, which belongs to {owner}. Change tables.name or tables.root; of change "
+        "route {route!r} maps to table {table}, which belongs to {owner}. Change tables.name or tables.root, or "
+        "give this route a name of its own: name below tables.routes.{route!r}; of change "
         "files, give this one's tables names of their own: log and merged below tables.routes.{route!r}."
     )
 

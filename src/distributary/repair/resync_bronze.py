@@ -48,7 +48,7 @@ from distributary.tables.faults import CommitConflict, writing
 from distributary.tables.files import read_file
 from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, quarantine_uri, write_rejected
 from distributary.tables.snapshot import ROWS_KEY, Mark, Owner, Snapshot
-from distributary.tables.store import Store, engine_uri, join
+from distributary.tables.store import Store, engine_uri
 from distributary.tables.table import Table
 
 """In the state folder: what a rebuild that has begun its commit still has to do, by route key."""
@@ -115,11 +115,11 @@ class _Resync:
     def __init__(self, config: Pipeline, mine: Pipeline, others: Sequence[Pipeline], route: str, store: Store) -> None:
         self.config, self.mine, self.route, self.store = config, mine, route, store
         self.key = table_name(route)
-        self.uri = join(config.tables.root, table_name(route, config.tables.name))
-        self.table = Table(self.uri, store, Owner(config.pipeline, route), config.tables.properties)
         self.spark = session_of(config)
         self.replay, *self.former = [self._replay(part) for part in (mine, *others)]
         self.fanout = self.replay.fanout
+        self.uri = self.fanout.orders("", 0, {}, {}, [route]).table(route)
+        self.table = Table(self.uri, store, Owner(config.pipeline, route), config.tables.properties)
 
     def _replay(self, part: Pipeline) -> Replay:
         fanout = Fanout(self.spark, part, schemas_of(part), self.store)
@@ -149,7 +149,7 @@ class _Resync:
     def _attempt(self) -> Rebuilt:
         now = self._moment()
         table = self._settled(now)
-        orders = self.fanout.orders(f"{RESYNC}{uuid.uuid4()}", 0, {}, {})
+        orders = self.fanout.orders(f"{RESYNC}{uuid.uuid4()}", 0, {}, {}, [self.route])
         rows = bronze_rows(self.spark, self.config, self.key, self._read(now))
         built = build(self.fanout, rows, self.route, table, orders)
         for replay in (self.replay, *self.former):
@@ -209,7 +209,7 @@ class _Resync:
 
     def _settled(self, now: _Moment) -> Snapshot | None:
         """The table without what is not finished; None where there is none. Raises BadInput, TableCollision."""
-        orders = self.fanout.orders("", 0, {}, {})
+        orders = self.fanout.orders("", 0, {}, {}, [self.route])
         table = open_own(self.route, orders)
         if table is None:
             return None

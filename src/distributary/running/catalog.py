@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from distributary.config import DatastreamSource, Pipeline
 from distributary.errors.border import contained
-from distributary.names import literal, pattern_name, quoted, quoted_parts, shown, table_name
+from distributary.names import literal, pattern_name, quoted, quoted_parts, shown
 from distributary.state.ledger import Entry, Ledger
 from distributary.tables.spark_engine import spark_ended
 from distributary.tables.store import join
@@ -69,9 +69,10 @@ def put_view(spark: SparkSession, name: str, text: str) -> None:
 
 
 def _locations(config: Pipeline, ledger: Ledger, route: str) -> list[str]:
-    if not isinstance(config.source, DatastreamSource):
-        return [join(config.tables.root, table_name(route, config.tables.name))]
     entry = ledger.newest.get(route)
+    if not isinstance(config.source, DatastreamSource):
+        name = config.tables.table_name(route)
+        return [entry.table if entry is not None and entry.table else join(config.tables.root, name)]
     found = (entry.table, entry.merged if entry.merge_state == "merged" else None) if entry is not None else ()
     return list(dict.fromkeys(uri for uri in found if uri))
 

@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping
 
 from distributary.engine.decisions import too_many
 from distributary.engine.messages.orders import Orders
-from distributary.names import table_name
 from distributary.tables.files import names_in
 from distributary.tables.snapshot import columns_of
 from distributary.tables.table import Table
@@ -37,4 +36,4 @@ def _without_table(routes: Collection[str], orders: Orders) -> list[str]:
         columns = columns_of(table)
         return [route for route in routes if orders.seen(route, columns) is None]
     there = frozenset(names_in(orders.tables.root, orders.store))
-    return [route for route in routes if table_name(route, orders.tables.name) not in there]
+    return [route for route in routes if orders.name(route) not in there]

@@ -28,6 +28,7 @@ from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.spool import Spool
+from distributary.engine.messages.table_names import TableNames
 from distributary.engine.messages.tasks import (
     SAID_DDL,
     demux_files_task,
@@ -70,6 +71,7 @@ class Fanout:
         """Routes whose table needs engine `spark`, as far as known."""
         self.tips: dict[str, Tip] = {}
         """What the last batch's commits left behind, by route: spares the next batch the opening of the table."""
+        self.names = TableNames(config.pipeline, config.tables, store)
         self.killed: dict[str, str] = {}
         """Records, by `fingerprint`, that have ended a worker, and how: they may come again."""
         self.files: Callable[[int], BatchFiles | None] = lambda _: None
@@ -106,7 +108,7 @@ class Fanout:
                 self.journal.write(stream, batch, {**chunks.refused, **refused})
             # Only this batch's tips: orders travel with every task.
             tips = {route: self.tips[route] for route in writers if route in self.tips}
-            orders = replace(self.orders(stream, batch, refused, parked), tips=tips)
+            orders = replace(self.orders(stream, batch, refused, parked, writers), tips=tips)
             orders = self.admit(chunks, orders)
             self.will_write(_tables(writers, orders), stream, batch)
             delivered = self._deliver(chunks, writers, orders, compiled)
@@ -173,7 +175,11 @@ class Fanout:
             cut = rows.mapInArrow(partial(demux_task, reader=reader, spool=spool), CHUNK_DDL)
         return CarriedChunks.of(cut, reader.refused) if spool is None else SpooledChunks.of(cut, reader.refused, spool)
 
-    def orders(self, stream: str, batch: int, refused: Refusals, parked: Mapping[str, str]) -> Orders:
+    def orders(
+        self, stream: str, batch: int, refused: Refusals, parked: Mapping[str, str], routes: Iterable[str] = ()
+    ) -> Orders:
+        """Orders for some routes. Raises TableFault, OSError."""
+        wide = self.config.shared_table
         return Orders(
             pipeline=self.config.pipeline,
             stream=stream,
@@ -189,7 +195,8 @@ class Fanout:
             killed=dict(self.killed),
             read_sec=self.config.quarantine.read_sec,
             decisions={route: Decision("parked", why=why) for route, why in parked.items()},
-            wide=self.config.shared_table,
+            names={} if wide is not None else self.names.settle(routes),
+            wide=wide,
         )
 
     def write_decoded(self, route: str, decoded: Decoded, orders: Orders) -> Outcome:
@@ -249,6 +256,8 @@ class Fanout:
                 self.tips[route] = outcome.append.tip
             elif outcome.state != "empty":
                 self.tips.pop(route, None)
+            if outcome.state == "failed":
+                self.names.forget(route)
 
 
 def _tables(routes: Iterable[str], orders: Orders) -> dict[str, list[str]]:

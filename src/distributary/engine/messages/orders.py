@@ -12,7 +12,6 @@ import pyarrow as pa
 from distributary.config import Tables
 from distributary.engine.decisions import BatchOrders
 from distributary.errors import Reason
-from distributary.names import table_name
 from distributary.schemas.shape import Shape
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.engines import policy_of
@@ -64,12 +63,18 @@ class Orders(BatchOrders):
     null_out_of_range: bool = False
     refused: Mapping[int, tuple[Reason, str]] = field(default_factory=dict)
     payload_format: str = "protobuf"
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Of routes whose table is not called what the pipeline file says (`table_names`)."""
     wide: str | None = None
 
     def table(self, route: str) -> str:
         if self.wide is not None:
             return self.wide
-        return join(self.tables.root, table_name(route, self.tables.name))
+        return join(self.tables.root, self.name(route))
+
+    def name(self, route: str) -> str:
+        """The folder of the route's table."""
+        return self.names.get(route) or self.tables.table_name(route)
 
     def target(self, route: str) -> Table:
         """The route's table, as it must be."""

@@ -289,6 +289,7 @@ def test_keys_and_headers_are_routes_where_they_are_text() -> None:
         ("source.headers", {"envelope": {"format": "none", "route": {"header": "x"}}}),
         ("payload.framing", {"envelope": "none", "payload": {"framing": "none"}}),
         ("envelope.route", {"envelope": "none", "layout": "declarative"}),
+        ("declarative.silver", {"declarative": {"silver": "s_{route|lower}"}, "layout": "declarative"}),
         ("tables.include", {"tables": {"root": "/x", "include": ["a"]}, "layout": "declarative"}),
         ("envelope.route", {"envelope": {"route": {"constant": "a"}}, "layout": "declarative"}),
         ("envelope.route", {"source": DELTA, "envelope": {"format": "none", "route": {"from": "key"}}}),

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from distributary.config.base import Model, fault
 from distributary.config.quantities import Text
-from distributary.names import check_template
+from distributary.names import check_template, rules_of
 
 
 class Declarative(Model):
@@ -62,6 +62,8 @@ class Declarative(Model):
     @classmethod
     def _check_names(cls, template: str) -> str:
         check_template(template)
+        if rules_of(template):
+            raise ValueError("rules are not allowed here, by which two routes could meet: give {route} without them")
         return template
 
     @field_validator("subject")

@@ -188,10 +188,8 @@ class Pipeline(Model):
             raise fault("envelope.route", "allowed with source.type kafka only, whose records have keys and headers")
         if isinstance(source, KafkaSource) and route.header is not None and not source.headers:
             raise fault("source.headers", "the route is a header: headers must be read, so give source.headers: true")
-        if self.layout == "declarative" and (envelope.format == "none" or route.field is None):
-            detail = (
-                "the route is a field of an envelope with layout declarative; allowed with fanout, two_hop and wide"
-            )
+        if self.layout == "declarative" and route.of_record:
+            detail = "with layout declarative the envelope or the message says the route; other layouts take this too"
             raise fault("envelope.route", detail)
 
     def _check_changes(self) -> None:

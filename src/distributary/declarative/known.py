@@ -15,11 +15,11 @@ from functools import partial
 
 import pyarrow as pa
 
-from distributary.config import DeclarativeFolder, Pipeline
+from distributary.config import DeclarativeFolder, KafkaSource, Pipeline
 from distributary.declarative.datasets import Datasets, state_folder
 from distributary.engine.messages.chunks import Writer
 from distributary.engine.messages.envelopes import Envelopes
-from distributary.engine.messages.opening import EnvelopeReader, wrong_fields
+from distributary.engine.messages.opening import EnvelopeReader, reading
 from distributary.engine.messages.orders import ORIGIN, payload_columns
 from distributary.engine.schemas import LOOKUPS, Schemas
 from distributary.errors import (
@@ -126,7 +126,7 @@ class _Discovery:
         subjects = self.registry.subjects()
         named = self._routes_by_subject(subjects)
         found_envelopes = self._envelope_subjects(subjects, reader)
-        if reader.format == "protobuf" and reader.framed:
+        if reader.opens and reader.framed:
             reader = replace(reader, schemas=self._all_versions(found_envelopes))
         writers = {r: set(ids) for r, ids in read_writers(self.config, self.store).items()}
         for route, found in more.items():
@@ -159,12 +159,16 @@ class _Discovery:
         return {match[1]: subject for match, subject in matches if match is not None}
 
     def _envelope_subjects(self, subjects: Iterable[str], reader: EnvelopeReader) -> set[str]:
-        """Subjects of envelopes: the one that the pipeline names, else those whose newest schema has its fields."""
+        """Subjects of what is opened: the one that the pipeline names, those of its topics where messages say their
+        route themselves, else those whose newest schema has what it takes."""
         named = self.config.envelope_subject
         if named is not None:
             return {named}
-        if reader.format != "protobuf":
+        if not reader.opens:
             return set()
+        source = self.config.source
+        if reader.by_message is not None and isinstance(source, KafkaSource) and source.topics:
+            return {f"{topic}-value" for topic in source.topics} & set(subjects)
         with ThreadPoolExecutor(LOOKUPS) as pool:
             all_subjects = list(subjects)
             found = pool.map(partial(self._is_envelope, reader=reader), all_subjects)
@@ -174,13 +178,13 @@ class _Discovery:
         try:
             newest = self.registry.latest(subject).schema
             compiled, _ = self.schemas.resolve([newest.id])
-            columns = decoder_for(compiled[newest.id], reader.message or "0").columns
+            reading(replace(reader, schemas=compiled), newest.id, reader.message or "0")
         except EnvironmentFault:
             raise
         except BaseException as e:  # whatever is registered under other subjects
             contained(e)
             return False
-        return wrong_fields(columns, reader) is None
+        return True
 
     def _all_versions(self, subjects: Iterable[str]) -> dict[int, CompiledSchema]:
         ids = {i for subject in subjects for i in self._ids(subject)}

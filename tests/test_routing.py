@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.config import Envelope, Payload
+from distributary.config import DeltaSource, Envelope, Payload
 from distributary.engine.messages.chunks import Cut
 from distributary.engine.messages.demux import split_payloads
 from distributary.engine.messages.envelopes import message_router, record_router
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.routing import (
     AnyType,
+    Constant,
     FieldOf,
     Header,
     Key,
     MessageRouter,
     MessageType,
     OneofMember,
+    Topic,
     Wanted,
 )
 from distributary.errors import ConfigError
@@ -32,10 +35,11 @@ from distributary.schemas.protobuf.parts import decoder_for, whole_of
 from distributary.schemas.protobuf.protobuf import BadIndex
 from distributary.schemas.registry.compile import compile_text
 from distributary.shares import Share
+from distributary.sources.delta import needed_columns
 from distributary.tables.quarantine import ORIGIN_FIELDS
 from distributary_simulate.games.events import message_class
 from tests.test_config import DELTA, load_document
-from tests.test_demux import cut, records, rejected, tombstones
+from tests.test_demux import READER, cut, envelope, records, rejected, tombstones
 
 TEXT = """syntax = "proto3"; package acme;
 import "google/protobuf/any.proto"; import "google/protobuf/timestamp.proto"; import "google/protobuf/wrappers.proto";
@@ -214,6 +218,25 @@ def test_a_record_that_says_its_route_is_set_aside_with_it_whatever_is_in_it() -
     assert {r[0] for r in records(cut(values, reader({"from": "topic"})))} == {"events"}
 
 
+def test_an_envelope_is_opened_for_its_payload_where_the_record_says_the_route() -> None:
+    payload = frame(11, b"x")
+    values = [envelope("chess", payload), envelope(None, payload), b"no header", None]
+    found = cut(values, replace(READER, by_record=Constant("all")))
+    assert [(r[0], r[1], r[3]) for r in records(found)] == [("all", 11, b"x"), ("all", 11, b"x")]
+    assert rejected(found) == [(2, "BAD_MAGIC", "envelope", None)]
+    assert {r[0] for r in records(cut(values, replace(READER, by_record=Topic())))} == {"events"}
+    assert [r[1] for r in rejected(cut(values[:1], replace(READER, by_record=Constant("a" * 5_000))))] == [
+        "ROUTE_TOO_LONG"
+    ]
+
+
+def test_a_table_whose_rows_say_their_topic_must_have_that_column() -> None:
+    source = DeltaSource(type="delta", path="/x", value="body")
+    by_topic = Envelope.model_validate({"format": "none", "route": {"from": "topic"}})
+    assert needed_columns(source, by_topic) == {"body": ("value", "binary"), "topic": ("topic", "string")}
+    assert needed_columns(source, Envelope()) == {"body": ("value", "binary")}
+
+
 @pytest.mark.parametrize("route", [{"constant": "a" * 30}, "id"])
 def test_routes_are_bounded_wherever_they_come_from(route: Any) -> None:
     value = frame(7, OUTER(id="a" * 30).SerializeToString())
@@ -303,14 +326,14 @@ def test_what_does_not_go_together_is_refused_at_its_key(key: str, changes: dict
 
 
 def test_the_short_forms_of_a_pipeline_file_mean_what_the_long_ones_say(tmp_path: Path) -> None:
-    def envelope(given: Any) -> Envelope:
+    def read(given: Any) -> Envelope:
         return load_document(tmp_path, envelope=given).envelope
 
-    assert envelope("none") == envelope({"format": "none", "route": {"from": "topic"}})
-    assert envelope({"route": {"oneof": "event"}}).format == "none"
-    assert envelope({"route": {"from": "message_type"}}).format == "none"
-    assert envelope({"route": "meta.kind"}) == envelope({"route": {"field": "meta.kind"}})
-    assert envelope({"route": "meta.kind"}).columns == ("kind", "schema_id", "payload")
-    assert envelope("none").columns == ("route", "schema_id", "payload")
+    assert read("none") == read({"format": "none", "route": {"from": "topic"}})
+    assert read({"route": {"oneof": "event"}}).format == "none"
+    assert read({"route": {"from": "message_type"}}).format == "none"
+    assert read({"route": "meta.kind"}) == read({"route": {"field": "meta.kind"}})
+    assert read({"route": "meta.kind"}).columns == ("kind", "schema_id", "payload")
+    assert read("none").columns == ("route", "schema_id", "payload")
     masked = load_document(tmp_path, envelope="none").as_dict_masked()
     assert masked["envelope"]["route"]["from"] == "topic"

@@ -164,6 +164,23 @@ def test_once_the_settings_say_since_when_the_merge_goes_on_by_itself_with_all_t
     reset.check()
 
 
+@pytest.mark.parametrize("rest", ["1 ms", "1 hour"], ids=["tried again between batches", "resting"])
+def test_the_batches_that_follow_in_the_same_run_do_not_forget_that_all_of_the_log_is_to_be_merged(
+    reset: Sparkless, rest: str
+) -> None:
+    one_a_batch, rests = {"max_files_per_batch": 1}, {"retry_after": rest}
+    reset.configure(source=one_a_batch, tables=rests)
+    reset.send(mysql(3, "newer", 3, 48 * HOUR))
+    reset.send(mysql(3, "newest", 4, 50 * HOUR))
+    batches = len(reset.batches)
+    assert reset.run().parked == ("shop.orders",)
+    assert len(reset.batches) == batches + 3
+    reset.configure(source={**one_a_batch, **EPOCHS}, tables={"retry_after": "1 ms"})
+    reset.run()
+    assert living(reset) == {1: "new", 2: "new", 3: "newest"}
+    reset.check()
+
+
 def test_a_rebuild_refuses_without_the_setting_and_is_right_with_it(reset: Sparkless) -> None:
     reset.run()
     with pytest.raises(LogBegunAnew) as refused:

@@ -4,35 +4,44 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
 from bench.result import Case, Result
 from bench.workload import Place, WrongRows, say
+from distributary.config import Pipeline
+from distributary.state.ledger import Entry, Ledger
+from distributary.state.provenance import Provenance
 from distributary.tables.commits import has_commit, is_marked, read_commit
 from distributary.tables.datafile import write_data_file
 from distributary.tables.durable import bring_to_disk
 from distributary.tables.evolve import Policy, evolve
-from distributary.tables.snapshot import Mark, Owner
+from distributary.tables.snapshot import Mark, Owner, columns_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
 NOTE = (
     "The first cases: milliseconds until all that was just written is on the disk, a data file of 2,000 rows and a "
     "commit for each table. Ours: once for all of them (syncfs), twice a batch. Other: fsync of each file and its "
-    "folder, in one thread. The last case: milliseconds of CPU time for a look at the newest commit before an append, "
-    "a table. Ours: is it the stream's own? Other: is it there?"
+    "folder, in one thread. The next case: milliseconds of CPU time for a look at the newest commit before an append, "
+    "a table. Ours: is it the stream's own? Other: is it there? The last cases: milliseconds of CPU time in the first "
+    "batch of a run, a table of 10 commits. Ours: to ask whose rows it has, and whether this state knows of them. "
+    "Other: to open it, write a data file of 2,000 rows and commit it; decoding is not in it."
 )
+COMMITS = 10
 STORE = Store()
+STREAM = "00000000-0000-0000-0000-000000000000"
 ROWS = pa.table({"user": [f"player {n * 7919 % 2000}" for n in range(2_000)], "score": range(2_000)})
 
 
 def run(place: Place) -> Result:
     counts = place.size((100, 1_000), (2, 3))
     cases = [_to_disk(place.part(str(count)), count) for count in counts]
-    return Result("books", NOTE, (*cases, _mark(place.part("mark"), place.size(200, 2))))
+    cases.append(_mark(place.part("mark"), place.size(200, 2)))
+    cases += [_whose(place.part(f"whose-{count}"), count) for count in counts]
+    return Result("books", NOTE, tuple(cases))
 
 
 def _tables(root: Path, count: int, batch: int) -> list[str]:
@@ -76,6 +85,40 @@ def _mark(place: Place, count: int) -> Case:
     ours, other = _cpu_ms(uris, own), _cpu_ms(uris, lambda uri: has_commit(uri, STORE, 0))
     say(f"{ours:.3f} ms to read a mark, {other:.3f} ms to see a commit")
     return Case("the newest commit of a table", "ms", ours, other)
+
+
+def _whose(place: Place, count: int) -> Case:
+    config = Pipeline.model_validate(
+        {
+            "pipeline": "bench",
+            "source": {"type": "delta", "path": str(place.root / "source")},
+            "registry": {"path": str(place.root / "registry")},
+            "tables": {"root": str(place.root / "lake")},
+        }
+    )
+    uris = {f"t{number}": [str(place.root / "lake" / f"t{number}")] for number in range(count)}
+    for batch in range(COMMITS):
+        _append(uris, batch)
+    ledger = Ledger(config.state_root, "bench", STORE)
+    done = [Entry(STREAM, COMMITS - 1, route, state="written") for route in uris]
+    ledger.record(STREAM, COMMITS - 1, [*done, Entry(STREAM, COMMITS - 1, None)], {})
+    provenance = Provenance(config, ledger)
+    began = time.process_time()
+    provenance.check(uris, STREAM, COMMITS)
+    ours = 1000 * (time.process_time() - began) / count
+    began = time.process_time()
+    _append(uris, COMMITS)
+    other = 1000 * (time.process_time() - began) / count
+    say(f"{count} tables: {ours:.3f} ms to ask whose each is, {other:.3f} ms to write it")
+    return Case(f"whose {count:,} tables are", "ms", ours, other)
+
+
+def _append(uris: Mapping[str, Sequence[str]], batch: int) -> None:
+    for route, (uri,) in uris.items():
+        table = Table(uri, STORE, Owner("bench", route))
+        found = table.open()
+        evolution = evolve(columns_of(found), [ROWS.schema], Policy())
+        table.commit(found, evolution, [table.write(ROWS)], Mark(STREAM, batch))
 
 
 def _wall_ms(work: Callable[[], None]) -> float:

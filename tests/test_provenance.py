@@ -6,11 +6,13 @@ import json
 import shutil
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from distributary.engine.replay import Replay
 from distributary.errors import ConfigError, StateLost, StateOld
 from distributary.shares import Division
 from distributary.state.checkpoint import check_checkpoint
@@ -19,6 +21,13 @@ from distributary.state.provenance import Provenance
 from distributary.state.shares import claim
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
+from distributary.tables.quarantine import (
+    REJECTED_SCHEMA,
+    commit_quarantine,
+    replay_app,
+    update_rows,
+    write_rejected,
+)
 from distributary.tables.snapshot import Mark, Owner, columns_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table
@@ -99,6 +108,24 @@ def test_a_route_that_the_ledger_knows_is_not_looked_at_again(lake: Path, monkey
     assert opened == [str(tables.root / "z")], "once in a run"
     monkeypatch.undo()
     tables.check("a")
+
+
+def test_a_table_whose_newest_commit_is_the_streams_own_is_not_opened_in_the_first_batch_of_a_run(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = Tables(lake)
+    tables.write("a", OLD, NEW, NEW)
+    tables.write("kept", NEW, "upkeep-1")
+    done = [Entry(NEW, 2, route, state="written") for route in ("a", "kept")]
+    Ledger(tables.config.state_root, tables.config.pipeline, STORE).record(NEW, 2, [*done, Entry(NEW, 2, None)], {})
+    opened: list[str] = []
+    whole = Table.open
+    monkeypatch.setattr(Table, "open", lambda self: opened.append(self.uri) or whole(self))  # type: ignore[func-returns-value]
+    tables.check("a", "kept", batch=2)
+    assert [uri for uri in opened if Path(uri).parent == tables.root] == [str(tables.root / "kept")]
+    with pytest.raises(StateOld) as caught:
+        tables.check("a", batch=1)
+    assert caught.value.parameters["found"] == 2
 
 
 def test_a_table_that_cannot_be_read_is_left_to_its_own_task(lake: Path) -> None:
@@ -200,3 +227,27 @@ def test_a_checkpoint_that_has_outlived_its_ledger_is_refused(lake: Path) -> Non
         check_checkpoint(config, ledger)
     assert caught.value.parameters["stream"] == OLD
     check_checkpoint(config.model_copy(update={"new_state": "continue"}), ledger)
+
+
+def test_a_quarantine_that_is_older_than_the_tables_is_refused_by_its_replays(lake: Path) -> None:
+    """Also where only another route is to be replayed, whose replay would take the number."""
+    tables = Tables(lake)
+    uri = str(lake / "quarantine")
+    row = {"route": "a", "reason": "UNKNOWN_SCHEMA_ID", "level": "payload", "value": b"x"}
+    rejected = pa.Table.from_pylist([row, {**row, "route": "b"}], REJECTED_SCHEMA)
+    commit_quarantine(uri, "games", [write_rejected(uri, [rejected], NEW, 0, "p", STORE)], NEW, 0, STORE)
+    before = Table(uri, STORE).open()
+    assert before is not None
+    app = replay_app(before)
+    orders = SimpleNamespace(stream=app, store=STORE, table=lambda route: str(tables.root / route))
+    fanout: Any = SimpleNamespace(quarantine=uri, store=STORE, orders=lambda *_: orders)
+    replay = Replay(tables.config, Ledger(tables.config.state_root, "games", STORE), fanout)
+    tables.write("b", NEW)
+    assert replay.finish_claimed().rows == {}
+    tables.write("a", NEW, app)  # replay 1
+    with pytest.raises(StateOld) as caught:
+        replay.run("b")
+    assert (caught.value.parameters["found"], caught.value.parameters["begun"]) == (1, 0)
+    rows = before.query("SELECT id FROM t WHERE route = 'a'").column("id").to_pylist()
+    update_rows(uri, STORE, rows, {"state": "'replayed'", "replay": "1"})
+    assert replay.finish_claimed().rows == {}

@@ -9,7 +9,7 @@ checkpoint has never begun is one of a newer state, of which this one is an old 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from distributary.config import Pipeline
@@ -17,6 +17,7 @@ from distributary.errors import StateLost, StateOld
 from distributary.state.checkpoint import readable_stream_id
 from distributary.state.ledger import Ledger
 from distributary.state.shares import parts
+from distributary.tables.commits import batch_at_tip
 from distributary.tables.outage import own_fault
 from distributary.tables.snapshot import Owner, Snapshot
 from distributary.tables.store import Store
@@ -75,12 +76,16 @@ class Provenance:
         """The newest batch of `stream` in a table (-1: none), and, where the ledger has never written it, the streams
         whose marks its newest commits have. Nothing of a table that is not there, or another's, or that cannot be read:
         its own task finds that too, and parks it. Raises what is the store's fault."""
+        plain = self.config.new_state == "continue" or self._has_written(route)
         try:
+            # Most often the newest commit is the stream's own: to read it costs a tenth of opening the table.
+            if plain and (own := batch_at_tip(uri, stream, self.ledger.store)) is not None:
+                return own, set()
             table = Table(uri, self.ledger.store).open()
             if table is None or table.owner != Owner(self.config.pipeline, route):
                 return -1, set()
             newest = table.newest(stream)
-            if self.config.new_state == "continue" or self._has_written(route):
+            if plain:
                 return newest, set()
             return newest, _marked(table, NEWEST_COMMITS) or _marked(table, None)
         except BaseException as e:
@@ -91,6 +96,26 @@ class Provenance:
         if self._known is None:
             self._known = _streams_of(self.config.whole, self.ledger.store)
         return self._known
+
+
+def refuse_newer(config: Pipeline, tables: Iterable[str], stream: str, begun: int, store: Store) -> None:
+    """Raises StateOld where one of `tables` (addresses) has a batch of `stream` after `begun`, the newest that this
+    state knows of: rows that wait in an old copy of a quarantine may be in their tables already. StoreDown."""
+
+    def newest(uri: str) -> int:
+        try:
+            table = Table(uri, store).open()
+            return -1 if table is None else table.newest(stream)
+        except BaseException as e:
+            own_fault(e, uri)  # what is wrong with one table, its own replay says
+            return -1
+
+    places = list(tables)
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        for uri, found in zip(places, pool.map(newest, places), strict=True):
+            if found > begun:
+                about = {"pipeline": config.pipeline, "stream": stream, "begun": begun, "state": config.whole_state}
+                raise StateOld(**about, table=uri, found=found)
 
 
 def _marked(table: Snapshot, limit: int | None) -> set[str]:

@@ -6,19 +6,22 @@ A commit is the first writer of `<version>.json` in `_delta_log`: see `put_once`
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from distributary.tables.datafile import DataFile
+from distributary.tables.files import names_in
 from distributary.tables.put_once import exists, put_once, read
 from distributary.tables.snapshot import ROWS_KEY, Mark
-from distributary.tables.store import Store
+from distributary.tables.store import Store, join
 from distributary.version import __version__
 
 Place = tuple[str, int] | tuple[str, int, Mapping[str, str]]
 """A file as a commit removes it: its path as the log has it, its size in bytes, the values of its partition if any."""
 
+_COMMIT = re.compile(r"(\d{20})\.json")
 APPEND = {"operation": "WRITE", "operationParameters": {"mode": "Append", "partitionBy": "[]"}, "isBlindAppend": True}
 OVERWRITE = {
     "operation": "WRITE",
@@ -73,14 +76,29 @@ def read_commit(uri: str, store: Store, version: int) -> bytes | None:
     return read(uri, store, "_delta_log", f"{version:020d}.json")
 
 
+def batch_at_tip(uri: str, app: str, store: Store) -> int | None:
+    """The batch of stream `app` whose commit is the newest of the table at `uri`, by two requests; None where that is
+    another's, or there is none. Raises OSError."""
+    versions = [
+        int(found[1]) for name in names_in(join(uri, "_delta_log"), store) if (found := _COMMIT.fullmatch(name))
+    ]
+    text = read_commit(uri, store, max(versions)) if versions else None
+    return None if text is None else max((batch for found, batch in _marks(text) if found == app), default=None)
+
+
 def is_marked(text: bytes, mark: Mark) -> bool:
     """Is `text` a commit under this mark? By whichever engine. False also for what is no commit."""
+    return (mark.app, mark.batch) in _marks(text)
+
+
+def _marks(text: bytes) -> list[tuple[str, int]]:
+    """(stream, batch) of a commit; none for what is no commit."""
     try:
         # Only these lines are read: those of its files may be long.
         found = [json.loads(line).get("txn") or {} for line in text.splitlines() if b'"txn"' in line]
-    except (ValueError, AttributeError):
-        return False
-    return any(txn.get("appId") == mark.app and txn.get("version") == mark.batch for txn in found)
+        return [(str(txn.get("appId")), int(txn["version"])) for txn in found if "version" in txn]
+    except (ValueError, AttributeError, TypeError):
+        return []
 
 
 def _removed(now: int, path: str, size: int, partition: Mapping[str, str] | None = None) -> dict[str, Any]:

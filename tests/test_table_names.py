@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distributary.config import Tables
@@ -40,13 +41,15 @@ def test_rules_make_names_readable_and_what_they_leave_odd_is_escaped(route: str
     assert table_name(route, template) == name
 
 
+@example("0" * 201, "{route|lower}")
 @given(st.text(min_size=1), st.sampled_from(["{route|lower}", "{route|last|snake}", "a_{route|snake|lower}_b"]))
 def test_a_name_by_rules_is_as_safe_as_any(route: str, template: str) -> None:
     name = table_name(route, template)
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_") and not name.startswith("_")
     assert 0 < len(name) <= MAX_NAME_CHARS
     assert route_of(name, template) is None
-    assert digest_name(route, template) != name
+    # A name that was cut for its length has the digest already.
+    assert digest_name(route, template) != name or re.search(r"_xh[0-9a-f]{32}(_b)?$", name)
     assert route_of(table_name(route, without_rules(template)), without_rules(template)) in (route, None)
 
 

@@ -42,6 +42,7 @@ def demo_text(result: Result, file: str) -> RenderableType:
     tried = {
         "status": "what each table holds, its lag, what is kept aside",
         "verify": "recount every table against the ledger",
+        "quarantine": "what is kept aside, why, and what to do about it",
         "replay": "send the quarantined rows through again",
         "run": "go on with the stream (Ctrl-C ends it)",
     }

@@ -28,7 +28,7 @@ from distributary.schemas.decoding import CompiledSchema, Decoder, Split
 from distributary.schemas.formats import FORMATS, decoder_for
 from distributary.schemas.registry import Schema, SchemaVersion
 from distributary.tables.store import Store
-from tests.scenarios import SOURCE_SCHEMA, TOPIC
+from tests.test_demux import source
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Lane:
         header = FORMATS[self.format]
         values = [header.frame_all(i, "0", binary([body]))[0].as_py() if self.framed else body for i, body in payloads]
         chunks, ids = [], set[int]()
-        for batch in demux([_source(values)], self.reader, 0):
+        for batch in demux([source(values)], self.reader, 0):
             for chunk in batch.to_pylist():
                 if chunk["kind"] == "bad":
                     self.rejected.append(pa.Table.from_batches([read_rejected(chunk["blob"])]))
@@ -196,15 +196,3 @@ class Lane:
         """Reasons of the records in the quarantine, in their order within a batch."""
         kept = [row for table in self.rejected for row in table.to_pylist()]
         return [row["reason"] for row in sorted(kept, key=lambda row: row["offset"])]
-
-
-def _source(values: Sequence[bytes]) -> pa.RecordBatch:
-    rows = len(values)
-    columns = [
-        pa.array(values, pa.binary()),
-        pa.repeat(TOPIC, rows),
-        pa.repeat(pa.scalar(0, pa.int32()), rows),
-        pa.array(range(rows), pa.int64()),
-        pa.array(range(rows), pa.timestamp("us", tz="UTC")),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)

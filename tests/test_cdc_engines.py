@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from distributary.changes.model import Kind
 from distributary.running.maintain import maintain
 from distributary.tables.merge import Merged, Target
 from distributary.tables.spark_merge import merge_by_spark
+from distributary_simulate.changes.model import Change, Column, Position, Table
 from distributary_simulate.changes.unified import INTEGER, STRING
-from tests.shop import Shop, backfilled, change, mysql_table, order
+from tests.shop import START_MS, Shop, backfilled, change, mysql_table, order
 from tests.sparkless import Sparkless
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -87,4 +89,40 @@ def test_a_dropped_column_keeps_its_old_values_where_that_is_asked_for(lake: Pat
     shop.run()
     wanted = [(1, "paid", "gift"), (2, "paid", None), (3, "sent", "gift")]
     assert shop.living("shop_orders", ["id", "status", "note"]) == wanted
+    shop.check()
+
+
+@pytest.mark.parametrize("engine", ["task", "spark"])
+def test_a_key_that_an_oracle_transaction_hands_on_twice_is_decided_by_all_its_events_in_whatever_batches(
+    lake: Path, engine: str
+) -> None:
+    """A takes key 1 from B, then C takes it from A, then C leaves it: each time the taker is logged first."""
+    table = Table(Kind.ORACLE, "shop", "s", "orders", (Column("id", INTEGER), Column("status", STRING)), ("id",))
+
+    def event(at: int, kind: str, key: int, row_id: str, tx: str = "tx") -> Change:
+        place = {"scn": 100 + at, "rs_id": f"0x000001.{at:08x}.0010", "ssn": 0, "row_id": row_id, "tx_id": tx}
+        ms = START_MS + at // 10 * 60_000
+        return Change(
+            table, kind, False, order(key, f"{row_id}{at}"), Position(place, (ms,), ms), "oracle-cdc-logminer", 0
+        )
+
+    pipeline = Shop if engine == "spark" else Sparkless
+    shop = pipeline(lake, tables={"engine": engine})
+    shop.send(
+        *(event(at, "INSERT", key, row, "before") for at, (key, row) in enumerate(((5, "A"), (1, "B"), (6, "C"))))
+    )
+    shop.send(event(10, "UPDATE-INSERT", 1, "A"), event(10, "UPDATE-DELETE", 5, "A"))
+    shop.run()
+    later = [
+        [event(50, "UPDATE-DELETE", 1, "C"), event(51, "UPDATE-INSERT", 8, "C")],
+        [event(30, "UPDATE-INSERT", 1, "C"), event(30, "UPDATE-DELETE", 6, "C")],
+        [event(40, "UPDATE-DELETE", 1, "A"), event(41, "UPDATE-INSERT", 7, "A")],
+        [event(20, "UPDATE-DELETE", 1, "B"), event(21, "UPDATE-INSERT", 9, "B")],
+        [event(10, "UPDATE-INSERT", 1, "A")],
+    ]
+    for events in later:
+        shop.send(*events)
+        shop.run()
+    assert shop.entry("shop.s.orders").engine == engine
+    assert shop.living("shop_s_orders") == [(7, "A41"), (8, "C51"), (9, "B21")]
     shop.check()

@@ -30,7 +30,7 @@ def test_tables_are_what_the_databases_of_random_histories_hold() -> None:
     assert counts["epochs"] > 9
 
 
-def test_a_rebuild_is_right_where_oracle_s_transactions_hand_keys_on_more_than_once() -> None:
+def test_tables_are_right_where_oracle_s_transactions_hand_keys_on_more_than_once_over_several_batches() -> None:
     for number in range(HISTORIES):
         check_handed_on(f"handed:{number}")
 

@@ -4,9 +4,9 @@ Which of two events of a key holds is one rule, used here and by both merge engi
 change_sequence_number. One exception, in Oracle, which checks keys at the end of a statement: with 1 -> 2 and 2 -> 3 in
 one statement, the row that takes key 2 may be logged before the one that leaves it. So an UPDATE-DELETE loses, whatever
 its number, to an UPDATE-INSERT of its own transaction that concerns another row (row_id); to nothing else: only an
-update leaves and takes keys in one statement, so an insert that stands before it, and comes again, is older. Within a
-batch the events are gone through in their order. Known limit: a key that updates hand on twice in one transaction, and
-whose events come out of order, or again, in several batches, may end wrong; a rebuild from the log table mends it.
+update leaves and takes keys in one statement, so an insert that stands before it, and comes again, is older. The events
+are gone through in their order, so all those of a transaction must be at hand where rows of it hand a key on: events
+that are reduced a part at a time keep them (`partly`), and a merge asks for them (`changes.handed_on`).
 """
 
 from __future__ import annotations
@@ -85,10 +85,33 @@ class Ranked:
     def _gives_way(self, other: Ranked) -> Bools:
         """Oracle's exception: these left a key that another row took in the same statement."""
         assert self.leaves is not None and other.takes is not None
+        return np.asarray(self.leaves & other.takes & self._shares_transaction(other))
+
+    def _shares_transaction(self, other: Ranked) -> Bools:
+        """Where the two are of one transaction, but of different rows."""
         same = pc.fill_null(pc.equal(self.transactions, other.transactions), False)
         another = pc.fill_null(pc.not_equal(self.rows, other.rows), False)
-        both = pc.and_(same, another).to_numpy(zero_copy_only=False)
-        return np.asarray(self.leaves & other.takes & both)
+        return np.asarray(pc.and_(same, another).to_numpy(zero_copy_only=False), bool)
+
+    def settled(self, transactions: Collection[str]) -> Ranked:
+        """With all events of these transactions weighed: whoever leaves a key in the end gives way to none of them."""
+        if self.leaves is None or not transactions:
+            return self
+        return replace(self, leaves=self.leaves & ~self._is_of(transactions))
+
+    def handed_on(self, other: Ranked, settled: Collection[str]) -> set[str]:
+        """Transactions, but those of `settled`, in which another row than the other's left or took its key."""
+        if self.leaves is None or self.takes is None or other.leaves is None or other.takes is None:
+            return set()
+        moves = self.leaves | self.takes | other.leaves | other.takes
+        found = moves & self._shares_transaction(other) & ~self._is_of(settled)
+        assert self.transactions is not None
+        return set(self.transactions.filter(pa.array(found)).to_pylist()) if found.any() else set()
+
+    def _is_of(self, transactions: Collection[str]) -> Bools:
+        assert self.transactions is not None
+        named = pc.is_in(self.transactions, value_set=pa.array(sorted(transactions), self.transactions.type))
+        return np.asarray(named.to_numpy(zero_copy_only=False), bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +186,37 @@ def reduce_rows(rows: pa.Table, keys: Sequence[str], settings: OrderSettings, ga
     _check_log(index.codes, places, ranked, settings)
     reduced = Reduced(rows.take(pa.array(places)), {c: pa.array(mask[places]) for c, mask in unsaid.items()})
     return _filled(reduced, rows, places, index.codes, ranked, unsaid) if unsaid else reduced
+
+
+def partly(rows: pa.Table, keys: Sequence[str], settings: OrderSettings) -> pa.Table:
+    """What of these events still counts when others of their keys come: the newest of each key, and, of Oracle, all
+    those of a transaction in which several rows had the key.
+
+    Args and raises as `newest`.
+    """
+    index = KeyIndex(rows, keys)
+    if len(index) == rows.num_rows:
+        return rows
+    metadata = _flat(rows.column(METADATA))
+    ranked = Ranked.of(metadata, settings, oracle=has_row_ids(metadata))
+    places = _winners(index.codes, len(index), ranked)
+    _check_log(index.codes, places, ranked, settings)
+    if ranked.leaves is None:
+        return rows.take(pa.array(places))
+    kept = _shared(index.codes, ranked)
+    kept[places] = True
+    return rows.filter(pa.array(kept))
+
+
+def _shared(codes: Places, ranked: Ranked) -> Bools:
+    """The events of a key and a transaction that concern more than one row."""
+    events = pa.table({"key": codes, "transaction": ranked.transactions, "row": ranked.rows})
+    known = events.filter(pc.is_valid(events.column("transaction")))
+    rows = known.group_by(["key", "transaction"]).aggregate([("row", "count_distinct")])
+    several = rows.filter(pc.greater(rows.column("row_count_distinct"), 1)).select(["key", "transaction"])
+    if not several.num_rows:
+        return np.zeros(len(codes), bool)
+    return np.asarray(KeyIndex(several, ["key", "transaction"]).find(events) >= 0)
 
 
 def has_row_ids(metadata: pa.Array) -> bool:

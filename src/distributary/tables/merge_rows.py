@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes import anew
+from distributary.changes.handed_on import HandedOn
 from distributary.changes.key_text import in_type
 from distributary.changes.keys import KeyIndex
 from distributary.changes.reduce import METADATA, Gaps, Places, Ranked, has_row_ids
@@ -35,6 +36,8 @@ class MergeRules:
     `toast_columns`: null in an update means that the value is as it was (PostgreSQL, unchanged TOAST values).
     `horizon`: source time in ms; tombstones older than that have been purged, so a change older than that of a key
     that the table does not have cannot be judged.
+    `settled`: transactions of Oracle of which the batch has all events of its keys; a key that rows of another one
+    hand on ends the merge (`changes.handed_on`). None: it is decided by what is at hand.
     `task_rows`: rows of the files that may hold the events' keys, up to which a task merges; None: `merge.TASK_ROWS`.
     """
 
@@ -43,6 +46,7 @@ class MergeRules:
     dropped_columns: Literal["null", "keep"] = "null"
     toast_columns: tuple[str, ...] = ()
     horizon: int | None = None
+    settled: frozenset[str] | None = None
     task_rows: int | None = None
     order: OrderSettings = field(default=OrderSettings())
 
@@ -87,7 +91,7 @@ class Incoming:
         self._row_of[self.index.codes] = np.arange(rows.num_rows)
         metadata = _flat(rows.column(METADATA))
         self.oracle = has_row_ids(metadata)
-        self._ranked = Ranked.of(metadata, rules.order, oracle=self.oracle)
+        self._ranked = Ranked.of(metadata, rules.order, oracle=self.oracle).settled(rules.settled or ())
         self._metadata = metadata
         self.deletes = _bools(pc.struct_field(metadata, "is_deleted"))
         self.matched = np.zeros(rows.num_rows, bool)
@@ -103,13 +107,15 @@ class Incoming:
     def meet(self, part: pa.Table) -> tuple[Places, Places, Bools]:
         """(rows of `part` whose key has an event, that event's row, whether the event holds over the row).
 
-        Raises BegunAnew where the two cannot be of one log.
+        Raises BegunAnew where the two cannot be of one log, HandedOn where more events of a key must be known.
         """
         found = self.index.find(part)
         at = np.flatnonzero(found >= 0)
         mine = self._row_of[found[at]]
         theirs = _flat(part.column(METADATA)).take(pa.array(at))
         ours, others = self._ranked.take(mine), Ranked.of(theirs, self.rules.order, oracle=self.oracle)
+        if self.rules.settled is not None and (asked := ours.handed_on(others, self.rules.settled)):
+            raise HandedOn(asked)
         wins = ours.holds_over(others)
         newer = ours.numbers > others.numbers
         anew.check(

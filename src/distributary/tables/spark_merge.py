@@ -8,7 +8,7 @@ share (delta-io/delta#3934).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 from delta.tables import DeltaTable as SparkDeltaTable
@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
 from distributary.changes.anew import TIMES, BegunAnew
+from distributary.changes.handed_on import HandedOn
 from distributary.changes.layout import FIRST_LAYOUT, LAYOUTS, MOVED, PREFIX, WIDTH
 from distributary.changes.reduce import KEY_LEFT, KEY_TAKEN, METADATA, NUMBER
 from distributary.changes.sequence import REPAIR_MARGIN_MS, OrderSettings
@@ -68,12 +69,14 @@ def merge_by_spark(
     back with the rows that could not be judged (`Merged.late`). A tombstone counts as updated, unlike with engine
     `task`: Delta's metrics do not tell them apart.
 
-    Raises BegunAnew, SparkEngineError, TableFault, OSError.
+    Raises BegunAnew, HandedOn, SparkEngineError, TableFault, OSError.
     """
     uri, table = target.table.uri, target.before
     if table is not None and table.has(mark):
         return Merged()
     engine = SparkEngine(spark, target.table.store)
+    if table is not None and rules.settled is not None:
+        _ask_for_others(spark, uri, rows, keys, rules.settled)
     masks = [name for name in rows.columns if name.startswith(UNSAID)]
     whole = _as_merged(rows.drop(*aside), keys, rules, masks)
     brought = to_arrow_schema(whole.drop(*masks).schema, timezone="UTC")
@@ -104,6 +107,26 @@ def newest_by_spark(rows: DataFrame, keys: Sequence[str], order: OrderSettings) 
         F.expr(f"row_number() OVER (PARTITION BY {by_key} ORDER BY {_number('s', order)} DESC)").alias(rank),
     )
     return ranked.where(f"{rank} = 1").drop(rank)
+
+
+def _ask_for_others(
+    spark: SparkSession, uri: str, rows: DataFrame, keys: Sequence[str], settled: Collection[str]
+) -> None:
+    """Raises HandedOn where rows of one transaction, none of those `settled`, have handed on a key of the table."""
+    if not _has_rows(rows):
+        return
+    own = rows.where(f"{METADATA}.source.tx_id IS NOT NULL")
+    own = own.where(~F.col(f"{METADATA}.source.tx_id").isin(sorted(settled))) if settled else own
+    names = [F.col(quoted(key)) for key in keys]
+    brought = own.select(*names, METADATA).alias("s")
+    table = SparkDeltaTable.forPath(spark, uri).toDF().select(*names, METADATA).alias("t")
+    kinds = f"change_type IN ('{KEY_LEFT}', '{KEY_TAKEN}')"
+    moves = " OR ".join(f"coalesce({side}.{METADATA}.{kinds}, false)" for side in "st")
+    handed_on = f"{_SAME} AND {_ANOTHER} AND ({moves})"
+    met = table.join(brought, F.expr(f"({_on(keys)}) AND {handed_on}"))
+    found = met.select(F.expr(f"s.{METADATA}.source.tx_id").alias("tx")).distinct().collect()
+    if found:
+        raise HandedOn({str(row.tx) for row in found})
 
 
 def _as_merged(rows: DataFrame, keys: Sequence[str], rules: MergeRules, masks: Sequence[str]) -> DataFrame:
@@ -152,7 +175,7 @@ def _merge(
     unjudged: int,
 ) -> Counts:
     oracle = _has_rows(source)
-    newer = _newer(rules.order, oracle)
+    newer = _newer(rules.order, oracle, rules.settled or ())
     hard = f"(s.{DELETED})" if rules.deletes == "hard" else "false"
     judged = "true" if rules.horizon is None else f"NOT {_old('s.', rules.horizon)}"
     sets = {quoted(name): _value(name, source, keys, rules) for name in columns}
@@ -208,18 +231,28 @@ def _value(name: str, source: DataFrame, keys: Sequence[str], rules: MergeRules)
 # -- the order of events, as SQL -----------------------------------------------------------------------------
 
 
-def _newer(order: OrderSettings, oracle: bool) -> str:
+_SAME = f"(s.{METADATA}.source.tx_id = t.{METADATA}.source.tx_id)"
+_ANOTHER = f"(s.{METADATA}.source.row_id <> t.{METADATA}.source.row_id)"
+
+
+def _newer(order: OrderSettings, oracle: bool, settled: Collection[str]) -> str:
     newer = _of_one_log(f"({_number('s', order)} > {_number('t', order)})", order)
     if not oracle:
         return newer
-    same = f"(s.{METADATA}.source.tx_id = t.{METADATA}.source.tx_id)"
-    another = f"(s.{METADATA}.source.row_id <> t.{METADATA}.source.row_id)"
     left = {side: f"coalesce({side}.{METADATA}.change_type = '{KEY_LEFT}', false)" for side in "st"}
-    both = f"coalesce({same} AND {another}, false)"
+    both = f"coalesce({_SAME} AND {_ANOTHER}, false)"
     taken = {side: f"coalesce({side}.{METADATA}.change_type = '{KEY_TAKEN}', false)" for side in "st"}
-    weak = f"({left['s']} AND {taken['t']} AND {both})"
+    weak = f"({left['s']} AND {taken['t']} AND {both}{_open(settled)})"
     strong = f"({left['t']} AND {taken['s']} AND {both})"
     return f"(({newer} AND NOT {weak}) OR {strong})"
+
+
+def _open(settled: Collection[str]) -> str:
+    """Not where all events of the transaction have been weighed."""
+    if not settled:
+        return ""
+    named = ", ".join("'" + tx.replace("\\", "\\\\").replace("'", "\\'") + "'" for tx in sorted(settled))
+    return f" AND s.{METADATA}.source.tx_id NOT IN ({named})"
 
 
 def _number(side: str, order: OrderSettings) -> str:

@@ -8,14 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from distributary.engine.changes.merging import Into, done_by, horizon, of_one_log
+from distributary.changes.handed_on import HandedOn, of_keys
+from distributary.changes.reduce import METADATA, NUMBER, Reduced, reduce_rows
+from distributary.engine.changes.keys import key_types
+from distributary.engine.changes.merging import UNSAID, Into, absent, done_by, horizon, of_one_log, write_reduced
 from distributary.engine.changes.orders import ORIGIN, ChangeOrders
+from distributary.engine.changes.transactions import others_of
 from distributary.engine.outcomes import Outcome
 from distributary.names import quoted
+from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution
 from distributary.tables.merge import Target
+from distributary.tables.merge_rows import MergeRules
 from distributary.tables.spark_engine import SparkEngine, spark_ended, spark_schema
 from distributary.tables.spark_merge import merge_by_spark, merge_session, newest_by_spark
 from distributary.tables.store import Store, join, local_path
@@ -46,7 +55,7 @@ class BySpark:
         begun, about, named = outcome.merge, outcome.events, orders.named
         assert begun is not None and begun.table is not None and about is not None
         into = Into(about.source, begun.table, about.keys, about.brought)
-        done = replace(begun, by_spark=True, why_spark=None)
+        done, files = replace(begun, by_spark=True, why_spark=None), list(begun.files)
         try:
             table = into.table(orders).open()
             target = Target(into.table(orders), table, named.policy(outcome.route))
@@ -57,7 +66,15 @@ class BySpark:
                 # Shares of the keys; but a delete by ROWID has found its key only after they were made.
                 rows = newest_by_spark(rows, about.keys, rules.order)
             with of_one_log(outcome.route, into.uri):
-                merged = merge_by_spark(session, target, rows, about.keys, rules, orders.mark, aside=(ORIGIN,))
+                try:
+                    merged = merge_by_spark(session, target, rows, about.keys, rules, orders.mark, aside=(ORIGIN,))
+                except HandedOn as e:
+                    rules = replace(rules, settled=e.transactions)
+                    more = _decided_anew(rows, into, rules, orders)
+                    if more is not None:
+                        files.append(more)
+                        rows = _in_place_of(rows, _read(session, [join(orders.parts, more.path)]), into.keys)
+                    merged = merge_by_spark(session, target, rows, about.keys, rules, orders.mark, aside=(ORIGIN,))
             by_spark = done_by(into, merged)
             done = replace(
                 done,
@@ -74,7 +91,7 @@ class BySpark:
             if spark_ended(e):
                 raise
             done = done.parked(e)
-        for file in begun.files:
+        for file in files:
             self.store.delete(orders.parts, file.path)
         return replace(outcome, merge=done)
 
@@ -95,6 +112,33 @@ class BySpark:
         if outcome.append.folder == orders.parts:
             for file in outcome.append.files:
                 self.store.delete(orders.parts, file.path)
+
+
+def _decided_anew(rows: DataFrame, into: Into, rules: MergeRules, orders: ChangeOrders) -> DataFile | None:
+    """Of the keys of reduced rows that transactions of `rules.settled` hand on: the events that decide them by all that
+    the log has, as a file; None where `rows` have them already."""
+    transactions = rules.settled or frozenset()
+    plain = rows.drop(*(name for name in rows.columns if name.startswith(UNSAID)))
+    own = plain.where(F.col(f"{METADATA}.source.tx_id").isin(sorted(transactions))).toArrow()
+    others = others_of(into.source, orders, transactions, own, key_types(own.schema, into.keys))
+    events = of_keys(own, others, into.keys)
+    reduced = reduce_rows(events, into.keys, rules.order, rules.gaps(absent(events, into.brought)))
+    new = pc.invert(pc.is_in(_numbers(reduced.rows), _numbers(own)))
+    if not pc.any(new).as_py():
+        return None
+    masks = {column: mask.filter(new) for column, mask in reduced.unsaid.items()}
+    return write_reduced(Reduced(reduced.rows.filter(new), masks), orders)
+
+
+def _numbers(rows: pa.Table) -> pa.Array:
+    return pc.struct_field(rows.column(METADATA), NUMBER).combine_chunks()
+
+
+def _in_place_of(rows: DataFrame, decided: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """`decided`, and the rows of other keys."""
+    by_key = " AND ".join(f"s.{quoted(key)} <=> o.{quoted(key)}" for key in keys)
+    left = rows.alias("s").join(decided.alias("o"), F.expr(by_key), "left_anti")
+    return left.unionByName(decided, allowMissingColumns=True)
 
 
 def _read(spark: SparkSession, paths: Sequence[str]) -> DataFrame:

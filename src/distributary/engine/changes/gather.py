@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from distributary.changes.hashing import Words, row_hash
 from distributary.changes.key_text import spelled
-from distributary.changes.reduce import newest
+from distributary.changes.reduce import partly
 from distributary.changes.sequence import OrderSettings
 from distributary.scratch import Scratch
 
@@ -86,7 +86,7 @@ def _numbers(rows: pa.Table, keys: Sequence[str], shares: int) -> Words:
 
 class Gathered:
     """What is left of the pieces it was given. `whole`: all of it, since an older event may say what the newest of its
-    key does not; else the newest event of each key."""
+    key does not; else what may still count of each key (`changes.reduce.partly`)."""
 
     def __init__(self, keys: Sequence[str], order: OrderSettings, *, whole: bool) -> None:
         self._keys, self._order, self._whole = tuple(keys), order, whole
@@ -110,7 +110,7 @@ class Gathered:
         return _joined(self._held)
 
     def _reduce(self) -> None:
-        rows = newest(_joined(self._held), self._keys, self._order)
+        rows = partly(_joined(self._held), self._keys, self._order)
         self._held, self._reduced, self._rows = [rows], rows.num_rows, rows.num_rows
 
 

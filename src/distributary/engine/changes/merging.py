@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.anew import BegunAnew
+from distributary.changes.handed_on import HandedOn, of_keys
 from distributary.changes.model import SourceTable
 from distributary.changes.reduce import Reduced, reduce_rows
 from distributary.engine.changes.fitting import RESERVED, Fitted, RouteEvents
@@ -25,10 +26,11 @@ from distributary.engine.changes.logs import log_rows
 from distributary.engine.changes.orders import ORIGIN, ChangeOrders
 from distributary.engine.changes.orphans import resolve, split
 from distributary.engine.changes.rejected import rejected_events
+from distributary.engine.changes.transactions import log_of, others_of
 from distributary.engine.changes.unjudged import unjudged
 from distributary.engine.outcomes import Merge, Outcome, SourceEvents
 from distributary.errors import KeysChanged, KeyTypeChanged, LogBegunAnew, Reason
-from distributary.tables.datafile import write_data_file
+from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.engines import by_settings, spark_needed
 from distributary.tables.evolve import common_type, widened_in_words
 from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
@@ -108,8 +110,19 @@ def merge(into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark) -> Merge
     """
     with of_one_log(into.route, into.uri):
         widened: dict[str, str] = {}
-        done = retried(lambda: _on_tip(into, rows, orders, mark) or _opened(into, rows, orders, mark, widened))
+        done = retried(lambda: _merged(into, rows, orders, mark, widened))
     return replace(done, widened={**widened, **done.widened})
+
+
+def _merged(into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark, widened: dict[str, str]) -> Merge:
+    handed_on: frozenset[str] = frozenset()
+    while True:
+        try:
+            done = None if handed_on else _on_tip(into, rows, orders, mark)
+            return done or _opened(into, rows, orders, mark, widened, handed_on)
+        except HandedOn as e:
+            # The table is met file after file, so more may be asked for.
+            handed_on |= e.transactions
 
 
 @contextmanager
@@ -150,8 +163,11 @@ def _plain(reduced: Reduced) -> Reduced:
     return replace(reduced, rows=reduced.rows.drop_columns([ORIGIN]))
 
 
-def _opened(into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark, widened: dict[str, str]) -> Merge:
-    """`widened`: the key columns that got a wider type for this, also where the merge is not done in the end."""
+def _opened(
+    into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark, widened: dict[str, str], handed_on: frozenset[str]
+) -> Merge:
+    """`widened`: the key columns that got a wider type for this, also where the merge is not done in the end.
+    `handed_on`: transactions whose other events the log is asked for. Raises HandedOn where it is to be of more."""
     route, named = into.route, orders.named
     table = into.table(orders).open()
     _check_keys(into, table)
@@ -159,6 +175,9 @@ def _opened(into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark, widene
     rules = named.rules(into.source, horizon(table))
     started = time.monotonic()
     events, begun = _identified(into, whole(rows, types), table, orders)
+    if handed_on:
+        events = of_keys(events, others_of(into.source, orders, handed_on, events, types), into.keys)
+        rules = replace(rules, settled=handed_on)
     reduced = reduce_rows(events, into.keys, rules.order, rules.gaps(absent(events, into.brought)))
     looked = time.monotonic()
     begun = replace(begun, seconds={"reduce": looked - started})
@@ -238,10 +257,15 @@ def _late_events(route: str, late: pa.Table | None) -> tuple[pa.Table, ...]:
 
 def _left_to_spark(into: Into, reduced: Reduced, orders: ChangeOrders, why: str) -> Merge:
     """The reduced rows wait in a file of ours until Spark has merged them."""
+    return Merge(into.uri, "rows", why_spark=why, files=(write_reduced(reduced, orders),))
+
+
+def write_reduced(reduced: Reduced, orders: ChangeOrders) -> DataFile:
+    """Reduced rows as a file of ours, for Spark."""
     rows = reduced.rows
     for column, mask in reduced.unsaid.items():
         rows = rows.append_column(f"{UNSAID}{column}", mask)
-    return Merge(into.uri, "rows", why_spark=why, files=(write_data_file(orders.parts, rows, orders.store),))
+    return write_data_file(orders.parts, rows, orders.store)
 
 
 UNSAID = "_unsaid_"
@@ -261,7 +285,7 @@ def _identified(into: Into, rows: pa.Table, table: Snapshot | None, orders: Chan
         orphans = pa.concat_tables([orphans, *held], promote_options="permissive").select(rows.column_names)
     if not orphans.num_rows:
         return rows, into.begun()
-    places = [found for found in (table, _log_of(source, orders)) if found is not None]
+    places = [found for found in (table, log_of(source, orders)) if found is not None]
     order = pa.array(range(orphans.num_rows), pa.int64())
     found, left = resolve(orphans.append_column("_n", order), rows, into.keys, places)
     numbers = set(found.column("_n").to_pylist())
@@ -271,11 +295,6 @@ def _identified(into: Into, rows: pa.Table, table: Snapshot | None, orders: Chan
         late = (_late(source.route, unknown.drop_columns(["_n"]), Reason.ROW_NOT_FOUND, detail),)
     resolved = tuple(waiting[n - new][0] for n in numbers if n >= new)
     return pa.concat_tables([rows, found.drop_columns(["_n"])]), replace(into.begun(), late=late, resolved=resolved)
-
-
-def _log_of(source: SourceTable, orders: ChangeOrders) -> Snapshot | None:
-    uri = orders.named.log(source)
-    return None if uri is None else Table(uri, orders.store).open()
 
 
 def _late(route: str, rows: pa.Table, reason: Reason, detail: str) -> pa.Table:

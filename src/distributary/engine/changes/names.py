@@ -77,6 +77,7 @@ class Named:
             dropped_columns=tables.dropped_columns,
             toast_columns=tuple(self.own(source.route).toast_columns),
             horizon=horizon,
+            settled=None if self.log(source) is None else frozenset(),
             task_rows=tables.merge_engine_rows,
             order=self.order(source),
         )

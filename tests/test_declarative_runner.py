@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -152,6 +153,21 @@ def test_after_a_worker_has_died_updates_look_for_what_ended_it_until_all_that_r
     one.options = replace(one.options, every_sec=0)
     assert one.go().ok
     assert spark.careful == [False, True, True, False]
+
+
+def test_the_file_of_events_keeps_the_newest_ones_and_does_not_grow_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "EVENTS_BYTES", 1000)
+    one = run(Rest(tmp_path))
+    assert one._events is not None
+    sizes = []
+    for number in range(100):
+        one._tell({"number": number, "text": "ä" * 20})
+        sizes.append((one._events / "events.jsonl").stat().st_size)
+    assert max(sizes) <= 1000
+    numbers = [json.loads(line)["number"] for line in (one._events / "events.jsonl").read_text().splitlines()]
+    assert numbers == list(range(numbers[0], 100)) and len(numbers) > 3
 
 
 def test_a_full_refresh_is_done_once_and_what_it_did_not_fill_is_filled_later(

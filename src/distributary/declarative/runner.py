@@ -42,6 +42,8 @@ FIRST_REST_SEC = 2.0
 LONGEST_REST_SEC = 300.0
 ATTEMPTS_ONCE = 3
 """Updates in which a run with `once` tries a dataset before it gives it up."""
+EVENTS_BYTES = 16 << 20
+"""Above it the older half of the events file goes."""
 FAILURES_IN_A_ROW = 10
 """Updates that may fail as a whole before a run ends."""
 CUT_OFF = (
@@ -312,5 +314,10 @@ class Runner:
         if self._events is None:
             return
         self._events.mkdir(parents=True, exist_ok=True)
-        with open(self._events / DeclarativeFolder.events.name, "a", encoding="utf-8") as file:
+        path = self._events / DeclarativeFolder.events.name
+        with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(said, ensure_ascii=False, default=str) + "\n")
+            size = file.tell()
+        if size > EVENTS_BYTES:
+            newest = path.read_bytes()[-EVENTS_BYTES // 2 :].partition(b"\n")[2]
+            Store().put_whole(str(self._events), path.name, newest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from distributary.engine.batch import BatchWriter
 from distributary.engine.replay import Replay
 from distributary.engine.schemas import Schemas
-from distributary.errors import AlreadyRunning, Reason, RegistryDown
+from distributary.errors import AlreadyRunning, Reason, RegistryDown, StateOld
 from distributary.schemas.protobuf.framing import frame
 from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
@@ -84,6 +85,8 @@ def test_rows_come_in_once_when_their_schema_becomes_known(lake: Path) -> None:
     scenario = Unknown(lake).start()
     assert scenario.replay().rows == {}
     scenario.learn()
+    state = Path(scenario.config.state_root)
+    shutil.copytree(state, lake / "old")
     found = scenario.replay()
     assert (found.rows, found.left, found.failed) == ({"a": 2, "b": 1}, {"a": 1, "": 1}, {})
     assert scenario.values("a", "user") == ["good", "1", "2"]
@@ -92,6 +95,19 @@ def test_rows_come_in_once_when_their_schema_becomes_known(lake: Path) -> None:
     assert scenario.replay().rows == {}
     assert scenario.reasons() == {"CORRUPT_PAYLOAD": 1, "BAD_MAGIC": 1}
     assert len(scenario.quarantined("replayed")) == 3
+    scenario.check()
+
+    # The state folder is put back from an older copy, in which these rows still wait.
+    state.rename(lake / "newest")
+    shutil.copytree(lake / "old", state)
+    for route in (None, "a", "b"):
+        with pytest.raises(StateOld) as caught:
+            scenario.replay(route=route)
+        assert caught.value.parameters["begun"] == 0
+        assert caught.value.parameters["found"] in (1, 2), "of a, or of b"
+    shutil.rmtree(state)
+    (lake / "newest").rename(state)
+    assert scenario.replay().rows == {}
     scenario.check()
 
 

@@ -34,6 +34,7 @@ from distributary.engine.outcomes import Fault, Outcome
 from distributary.errors import EnvironmentFault, Reason
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.state.ledger import Entry, Ledger, replay_stream
+from distributary.state.provenance import refuse_newer
 from distributary.tables.faults import writing
 from distributary.tables.outage import own_fault
 from distributary.tables.quarantine import ORIGIN_FIELDS, QUARANTINE_SCHEMA, replay_app, update_rows
@@ -67,11 +68,12 @@ class Replay:
     def run(self, route: str | None = None, reasons: Collection[Reason] | None = None) -> ReplayReport:
         """Replay what can be decoded now, of one route or of all; first what an earlier replay had claimed.
 
-        Raises Outage (registry, store): what was claimed stays claimed, run it again.
+        Raises Outage (registry, store): what was claimed stays claimed, run it again; StateOld.
         """
         report = self.finish_claimed()
         with writing(self.fanout.quarantine):
             opened, total = self._open(route, reasons, report)
+            self._refuse_old(opened)
             if route is None and (nameless := total - sum(rows.num_rows for rows in opened.values())):
                 report.left[""] = nameless
             counts = {found: rows.num_rows for found, rows in opened.items()}
@@ -81,25 +83,33 @@ class Replay:
                 if found in refused:
                     continue
                 good = self._good_now(found, rows, report)
-                bad = rows.num_rows - good.num_rows
-                if bad:
+                if bad := rows.num_rows - good.num_rows:
                     report.left[found] = bad
                 if good.num_rows:
                     self._finish(self._claim(good), good, report)
         return report
 
     def finish_claimed(self) -> ReplayReport:
-        """Finish what a replay that died had claimed. Raises Outage."""
+        """Finish what a replay that died had claimed. Raises Outage, StateOld."""
         report = ReplayReport()
         with writing(self.fanout.quarantine):
+            self._refuse_old(self._routes("state <> 'replayed'"))
             for number, rows in self._claimed().items():
                 self._finish(number, rows, report)
         return report
 
     def routes(self, reason: Reason) -> set[str]:
         """Routes of the rows that are kept aside for `reason`. Raises TableFault, OSError."""
-        rows = self._rows(f"state = 'open' AND reason = '{reason.value}'")
-        return set() if rows is None else {r for r in pc.unique(rows.column("route")).to_pylist() if r}
+        return self._routes(f"state = 'open' AND reason = '{reason.value}'")
+
+    def _routes(self, where: str) -> set[str]:
+        found = self._query(f"SELECT DISTINCT route FROM t WHERE {where}")
+        return set() if found is None else {r for r in found.column("route").to_pylist() if r}
+
+    def _refuse_old(self, routes: Collection[str]) -> None:
+        """Of all routes that wait, whichever is to be replayed: the next number would hide it. Raises StateOld."""
+        orders = self._orders(0, {}, routes)
+        refuse_newer(self.config, map(orders.table, routes), orders.stream, self._newest(), orders.store)
 
     # -- for a rebuild (`bronze.resync`): its commit stands for a replay's ---------------------------------
 
@@ -238,10 +248,12 @@ class Replay:
     # -- one replay ----------------------------------------------------------------------------------------
 
     def _claim(self, rows: pa.Table) -> int:
-        newest = self._query("SELECT max(replay) AS number FROM t")
-        number = 1 + ((newest.column("number")[0].as_py() or 0) if newest is not None else 0)
-        self._mark(rows, "claimed", number)
+        self._mark(rows, "claimed", number := 1 + self._newest())
         return number
+
+    def _newest(self) -> int:
+        newest = self._query("SELECT max(replay) AS number FROM t")
+        return 0 if newest is None else int(newest.column("number")[0].as_py() or 0)
 
     def _finish(self, number: int, rows: pa.Table, report: ReplayReport) -> None:
         """Write what replay `number` claimed, enter it into the ledger, and let the rows go."""

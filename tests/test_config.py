@@ -303,6 +303,8 @@ def test_a_wrong_type_says_what_is_allowed(tmp_path: Path, changes: dict[str, An
         ({"tables__root": "s3a://"}, "tables.root", "names no bucket"),
         ({"tables__root": "s3://bucket/lake"}, "tables.root", "write s3a://"),
         ({"state": "s3://bucket/state"}, "state", "write s3a://"),
+        ({"checkpoint": "s3://bucket/checkpoint"}, "checkpoint", "write s3a://"),
+        ({"tables__root": "s3://b/l", "state": "/s", "layout": "two_hop"}, "tables.root", "write s3a://"),
         ({"source__topic": None}, "source.topic", "exactly one of topic and topic_pattern"),
         ({"source__topic_pattern": "e.*"}, "source.topic", "exactly one of topic and topic_pattern"),
         ({"source__max_offsets_per_batch": 0}, "source.max_offsets_per_batch", "greater than or equal to 1; this is 0"),
@@ -744,6 +746,7 @@ def test_folders_of_this_machine_count_from_its_root(tmp_path: Path, monkeypatch
 
 def test_s3_has_a_connector_where_spark_is_told_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = "s3://bucket/lake"
+    assert load_document(tmp_path, tables__root=root, state="/state").tables.root == root, "tasks write the tables"
     conf = {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
     assert load_document(tmp_path, tables__root=root, spark={"conf": conf}).tables.root == root
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.0")

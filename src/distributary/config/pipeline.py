@@ -216,16 +216,21 @@ class Pipeline(Model):
                     raise fault(f"tables.routes.{route}.{key}", "allowed with source.type datastream only")
 
     def _check_stores(self) -> None:
-        """Spark has a connector for `s3://` on some platforms only; `s3a://` is the one that anybody can add."""
+        """Spark has a connector for `s3://` on some platforms only; `s3a://` is the one that anybody can add.
+
+        Tables that tasks write, and a state without a checkpoint, need none.
+        """
         there = any("fs.s3." in key for key in self.spark.conf) or "databricks" in self.model_fields_set
         if there or "DATABRICKS_RUNTIME_VERSION" in environment():
             return
-        source = self.source.path if isinstance(self.source, DeltaSource) else None
-        places = {
-            "source.path": source, "tables.root": self.tables.root, "state": self.state,
-            "checkpoint": self.checkpoint, "bronze.path": self.bronze.path,
-        }  # fmt: skip
-        for key, place in places.items():
+        checkpoint = "checkpoint" if self.checkpoint else "state" if self.state else "tables.root"
+        places = [
+            ("source.path", self.source.path if isinstance(self.source, DeltaSource) else None),
+            (checkpoint, self.checkpoint_path),
+            ("bronze.path" if self.bronze.path else "tables.root", self.bronze_table),
+            ("tables.root", self.tables.root if self.layout == "declarative" else None),
+        ]
+        for key, place in places:
             if place is not None and place.startswith("s3://"):
                 detail = "write s3a://, or name the connector of s3:// as spark.conf's spark.hadoop.fs.s3.impl"
                 raise fault(key, f"Spark has no connector for s3:// here: {detail}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -25,9 +26,13 @@ from distributary.tables.store import Store
 from distributary_simulate.games.records import Faults, Plan
 from distributary_simulate.games.sinks import write_delta
 from tests.declarative import World, with_user
+from tests.doors import doors, family, shown_by
 from tests.processes import SMALL_SPARK, command
 from tests.test_killed import PLANTS
 
+SECRET = "canary-store-bird"
+TOKEN = re.compile(r"token\W{1,3}[0-9a-f]{32}")
+"""As a Connect server's stands on a command line, in an address, in a log."""
 LONG = 2000
 """Examples of the hypothesis profile `long`: more kills then."""
 
@@ -47,7 +52,9 @@ def jvms(of: int) -> list[psutil.Process]:
 
 def world_in(root: Path) -> World:
     plan = Plan(games=2, versions=2, records=10, faults=Faults(corrupt=1, unknown_id=1, tombstones=1))
-    return World(root, "", plan, spark=SMALL_SPARK)
+    (root / "key").write_text(SECRET)
+    conf = {**SMALL_SPARK["conf"], "spark.hadoop.fs.s3a.secret.key": f"${{file:{root / 'key'}}}"}
+    return World(root, "", plan, spark={**SMALL_SPARK, "conf": conf})
 
 
 @pytest.mark.spark
@@ -80,6 +87,8 @@ def test_the_stock_command_and_the_runner_run_the_same_project_and_no_kill_loses
     wait_for(run, lambda said: said.get("condition") == "SERVER_GONE")
     wait_for(run, lambda said: said["kind"] == "update" and said["ok"] and said["set_aside"] >= len(deadly))
 
+    assert_keeps_its_secrets(run.pid, tmp_path)
+
     # A clean stop: SIGTERM ends it after an update, with its JVM, and the exit code says that all is well.
     children = jvms(run.pid)
     assert children
@@ -97,6 +106,19 @@ def test_the_stock_command_and_the_runner_run_the_same_project_and_no_kill_loses
     world.send(2, start=200)
     stock(out)
     assert_rows(world)
+
+
+def assert_keeps_its_secrets(pid: int, root: Path) -> None:
+    """No process shows a store's key or the server's token, no file but its own holds one, and all listen here only."""
+    pids = family(pid)
+    shown = [shown_by(one) for one in pids]
+    assert len(pids) > 1 and any("java" in text for text in shown)
+    assert not [text for text in shown if SECRET in text or TOKEN.search(text)]
+    listening = doors(pids)
+    assert listening and [door for door in listening if not door.is_loopback] == []
+    files = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != "key"}
+    assert not [path for path, body in files.items() if SECRET.encode() in body]
+    assert not TOKEN.search((root / "errors.log").read_text())
 
 
 def kill_at(run: subprocess.Popen[str], moments: random.Random) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -72,6 +73,9 @@ def test_rows_are_appended_with_their_origin_and_read_by_spark_sql(
     entry = scenario.newest("a")
     assert (entry.engine, entry.state, entry.created, entry.schema_ids) == (engine, "written", True, {schema_id: 4})
     assert scenario.batches[0].created == ("a",)
+    files = [pq.ParquetFile(path).schema for path in Path(scenario.path("a")).glob("*.parquet")]
+    stored = {file.column(n).physical_type for file in files for n in range(len(file))}
+    assert "INT64" in stored and "INT96" not in stored, "other readers take INT96 for nanoseconds"
     scenario.check()
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from distributary.audit.plan import plan
+from distributary.audit.plan import plan_changes
 from distributary.audit.status import status
 from distributary.changes.model import Kind
 from distributary.engine.changes.backlog import oldest_ms
@@ -84,7 +84,7 @@ def test_wider_types_widen_log_and_merged_table_for_every_reader(
     shop.run()
     new = [{"id": 2**40 + n, "status": 2**41, "note": "x"} for n in range(40)]
     shop.send(*(change(wider, "INSERT", row, 200 + n, sec=60) for n, row in enumerate(new)))
-    (planned,) = plan(shop.config).tables
+    (planned,) = plan_changes(shop.config).tables
     assert (planned.engine, planned.new_columns) == ("task", {"note": "string"})
     assert planned.type_changes == {"id": ["int", "bigint"], "status": ["int", "bigint"]}
     shop.run()

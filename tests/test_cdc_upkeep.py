@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from distributary.audit.plan import plan
+from distributary.audit.plan import plan_changes
 from distributary.audit.status import status
 from distributary.changes.model import Kind
 from distributary.errors import BadInput
@@ -302,10 +302,10 @@ def test_a_plan_says_what_a_run_would_do_and_writes_nothing(lake: Path) -> None:
     shop = Shop(lake)
     shop.send(change(ORDERS, "INSERT", order(1, "new"), 100))
     shop.garbage("shop_orders/2026/01/01/00/05/broken.avro")
-    found = plan(shop.config)
+    found = plan_changes(shop.config)
     assert (found.rows_in, found.rows_written, found.rows_quarantined) == (2, 1, 1)
     [table] = found.tables
     assert (table.route, table.new, table.new_columns["status"]) == ("shop.orders", True, "string")
     assert not (lake / "lake").exists()
     shop.run()
-    assert plan(shop.config).rows_in == 0
+    assert plan_changes(shop.config).rows_in == 0

@@ -77,8 +77,8 @@ def test_what_has_killed_is_written_down_for_the_next_attempt(tmp_path: Path) ->
 
 RUN = "from distributary.running.hops import run; run(load(Path(file)), once=True)"
 PLAN = """
-from distributary.audit.plan import plan
-made = plan(load(Path(file)))
+from distributary.audit.plan import plan_changes
+made = plan_changes(load(Path(file)))
 say([made.reasons, len(made.notes)])"""
 
 

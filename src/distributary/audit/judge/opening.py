@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from distributary.audit.judge.formats import JUDGES
 from distributary.audit.judge.messages import ONLY, message_class, text_at, unframed
 from distributary.audit.judge.said import Said
@@ -27,8 +29,8 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-UNREADABLE = (ValueError, IndexError, KeyError, TypeError)
-"""What opening a record raises where it cannot be read; protobuf's own error is a ValueError."""
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, DecodeError)
+"""What opening a record raises where it cannot be read."""
 
 
 class Writer(NamedTuple):

@@ -10,11 +10,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
-from distributary.config.quantities import Text
+from distributary.config.quantities import REFERENCE, Text
 
 _HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_REFERENCE = re.compile(r"\$\{\w+:[^{}]+\}")
-"""As it stands where secrets are not resolved, for a machine that will not run the file."""
 _SHELL = re.compile(r"\$\{?(\w+)")
 _BROKER = re.compile(r"(?:[A-Z_]+://)?(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d+)")
 
@@ -23,7 +21,7 @@ def _expanded_by_nobody(text: str) -> str:
     """Raises ValueError for what a shell would replace, and nobody here does."""
     if text.startswith("~"):
         raise ValueError("allowed: a path from the root, or from the working directory; ~ is not replaced")
-    if (found := _SHELL.search(text)) is not None and not _REFERENCE.fullmatch(text):
+    if (found := _SHELL.search(text)) is not None and not REFERENCE.fullmatch(text):
         raise ValueError(f"a shell's ${found[1]} is not replaced here; write ${{env:{found[1]}}} as the whole value")
     return text
 
@@ -39,20 +37,22 @@ def _place(text: str) -> str:
 def _url(text: str) -> str:
     """One URL, or several that are tried in turn."""
     _expanded_by_nobody(text)
+    if REFERENCE.fullmatch(text):
+        return text
     for one in text.split(","):
         try:
             parts = urlsplit(one.strip())
             good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
         except ValueError:
             good = False
-        if not good and not _REFERENCE.fullmatch(text):
+        if not good:
             raise ValueError("allowed: an address like http://registry:8081 or https://registry.example.org")
     return text
 
 
 def _brokers(text: str) -> str:
     _expanded_by_nobody(text)
-    if _REFERENCE.fullmatch(text):
+    if REFERENCE.fullmatch(text):
         return text
     for one in text.split(","):
         found = _BROKER.fullmatch(one.strip())

@@ -23,7 +23,8 @@ _SIZES = "allowed: a size like '64 MB' or '1 GB' (powers of 1024), or a number o
 _TIMES = "allowed: a time like '2026-03-01T12:00:00Z', or a date (UTC where no offset is given)"
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """As Kafka has them (org.apache.kafka.common.internals.Topic)."""
-_REFERENCE = re.compile(r"\$\{\w+:[^{}]+\}")
+REFERENCE = re.compile(r"\$\{(\w+):([^{}]+)\}")
+"""`${kind:name}`, always the whole of a value: as it stands where secrets are not resolved."""
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 COLUMN_TYPES = (
     "string", "long", "bigint", "integer", "int", "double", "float", "boolean", "date", "timestamp", "timestamp_ntz",
@@ -99,7 +100,7 @@ def _topics(value: object) -> object:
     if names is not None and not (isinstance(names, list) and names and all(n and isinstance(n, str) for n in names)):
         raise ValueError("allowed: a topic name, or a list of topic names")
     for name in names or ():
-        if not _TOPIC.fullmatch(name) and not _REFERENCE.fullmatch(name):
+        if not _TOPIC.fullmatch(name) and not REFERENCE.fullmatch(name):
             raise ValueError("allowed: topic names of a-z, A-Z, 0-9, '.', '_' and '-', at most 249 characters")
     return value
 

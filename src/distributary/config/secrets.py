@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from distributary.config.environment import environment
+from distributary.config.quantities import REFERENCE
 from distributary.config.text_files import TooLarge, read_text
 from distributary.errors import ConfigError, SecretMissing
 
@@ -20,7 +21,6 @@ _PLATFORM = re.compile(r"\{\{secrets/[^{}]+\}\}")
 _FREE = frozenset({"options", "conf", "spark_conf", "storage_options"})
 """Keys of free options: what of these is secret, only a name can tell."""
 _NO_SECRET = re.compile(r"(?i)(provider|class|enabled|type|location|file|path|ur[il]|endpoint)s?$")
-_WHOLE = re.compile(r"\$\{(\w+):([^{}]+)\}")
 _BEGIN = re.compile(r"\$\{\w+:")
 _SECRET_KEY = re.compile(
     r"(?i)secret|passw|passphrase|token|access.?key|account.?key|private.?key|keystore.?key|jaas|credential|\bsas\b"
@@ -66,7 +66,7 @@ def _is_literal(path: KeyPath, value: Any) -> bool:
         value = value.get_secret_value()
     elif not free or not isinstance(value, str):
         return False
-    return bool(value) and not (_WHOLE.fullmatch(value) or _PLATFORM.fullmatch(value))
+    return bool(value) and not (REFERENCE.fullmatch(value) or _PLATFORM.fullmatch(value))
 
 
 def resolve(document: Any, *, file: str) -> tuple[Any, dict[KeyPath, str]]:
@@ -92,7 +92,7 @@ def resolve(document: Any, *, file: str) -> tuple[Any, dict[KeyPath, str]]:
 
 
 def _value(reference: str, file: str, key: str) -> str:
-    match = _WHOLE.fullmatch(reference)
+    match = REFERENCE.fullmatch(reference)
     if match is None:
         detail = "a reference like ${env:NAME} must be the whole value, not a part of it"
         raise ConfigError(file=file, key=key, detail=detail)

@@ -25,7 +25,7 @@ from distributary.audit.plan_report import Plan, TablePlan, add_counts
 from distributary.config import Pipeline
 from distributary.engine.apart import limited
 from distributary.engine.decisions import Decision
-from distributary.engine.first_batch import Example, is_unreadable, unreadable
+from distributary.engine.first_batch import Example, is_first, is_unreadable, unreadable
 from distributary.engine.messages.batch_chunks import BatchChunks
 from distributary.engine.messages.chunks import read_records, read_rejected
 from distributary.engine.messages.decode import decode, incoming_schemas
@@ -161,8 +161,8 @@ class DryRun:
 
     def _check_first(self, taken: int) -> None:
         """Raises FirstBatchUnreadable where a run would."""
-        is_first = not self.ledger.finished and self.config.share is None and self.plan.batches == 1
-        if is_first and self._example is not None and is_unreadable(taken, self.plan.reasons):
+        first = self.plan.batches == 1 and is_first(self.config, self.ledger.finished)
+        if first and self._example is not None and is_unreadable(taken, self.plan.reasons):
             raise unreadable(self.config, taken, self._example)
 
     # -- one table -----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame
 
 from distributary.config import Pipeline
-from distributary.engine.first_batch import Example, is_unreadable, unreadable
+from distributary.engine.first_batch import Example, is_first, is_unreadable, unreadable
 from distributary.engine.outcomes import Delivered, Outcome
 from distributary.engine.replay import ReplayReport
 from distributary.errors import QuarantineLimit, Reason
@@ -116,9 +116,9 @@ class BatchWriter:
         return report
 
     def _check_first(self, report: BatchReport, delivered: Delivered) -> None:
-        """Raises FirstBatchUnreadable. A share goes on where another stream ended, so it has no first batch."""
-        is_first = not self.ledger.finished and self.config.share is None
-        if self.force or not is_first or not is_unreadable(report.rows_in, report.reasons):
+        """Raises FirstBatchUnreadable."""
+        first = is_first(self.config, self.ledger.finished)
+        if self.force or not first or not is_unreadable(report.rows_in, report.reasons):
             return
         uri, store = self.delivery.quarantine, self.delivery.store
         names = ["reason", "detail", "level", "value"]

@@ -35,6 +35,12 @@ class Example:
     value: bytes
 
 
+def is_first(config: Pipeline, finished: Mapping[str, int]) -> bool:
+    """Is the next batch the pipeline's first? `finished`: as the ledger has them. A share goes on where another stream
+    ended, so it has no first batch."""
+    return not finished and config.share is None
+
+
 def is_unreadable(rows_in: int, reasons: Mapping[str, int]) -> bool:
     """Do all rows of a batch fail for one structural reason?"""
     return rows_in > 0 and len(reasons) == 1 and set(reasons) <= STRUCTURAL and sum(reasons.values()) == rows_in

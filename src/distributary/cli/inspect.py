@@ -21,9 +21,9 @@ def inspect(
     and what the pipeline file makes of it: the route, or why it would be set aside. Where the file fits none of them,
     lines that would. Writes nothing, starts no Spark.
     """
-    from distributary.cli.commands import load_file
+    from distributary.config import load
 
-    config = load_file(file)
+    config = load(file)
     from distributary.audit.inspection import inspect as take_apart
     from distributary.cli.render import inspection_text
 

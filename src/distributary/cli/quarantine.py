@@ -37,9 +37,9 @@ def quarantine(
     For each route and reason: how many rows, what was found, the newest row as a sample, and what to do about it.
     Rows that were replayed are not shown. Works beside a run, and without Spark.
     """
-    from distributary.cli.commands import load_file
+    from distributary.config import load
 
-    config = load_file(file)
+    config = load(file)
     from distributary.audit import rejected
 
     if export is not None and as_json:

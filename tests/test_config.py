@@ -392,7 +392,6 @@ def test_a_config_error_with_many_problems_survives_pickling(tmp_path: Path) -> 
     "changes",
     [
         {"source": {"type": "files", "path": "gs://b"}},
-        {"payload__format": "json"},
     ],
 )
 def test_what_is_planned_answers_not_yet(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -401,7 +400,7 @@ def test_what_is_planned_answers_not_yet(tmp_path: Path, changes: dict[str, Any]
     assert caught.value.exit_code == Exit.BAD_INPUT
 
 
-@pytest.mark.parametrize("form", ["avro", "bytes", "text"])
+@pytest.mark.parametrize("form", ["avro", "json", "bytes", "text"])
 def test_payload_formats_have_keys_of_their_own(tmp_path: Path, form: str) -> None:
     assert load_document(tmp_path, payload__format=form).payload.format == form
     with pytest.raises(ConfigError) as caught:

@@ -57,7 +57,7 @@ ALLOWED = {
     "ptars": "schemas.protobuf",
     "obstore": "sources.bodies sources.listing_objects tables.object_stores",
     "fastavro": "changes schemas.avro audit.judge.raw_files audit.judge.avro",
-    "msgspec": "changes",
+    "msgspec": "changes schemas.json",
     "grpc_tools": "schemas.registry",
     "typer": "cli",
     "distributary_simulate": "",

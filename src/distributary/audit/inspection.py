@@ -218,8 +218,8 @@ def _for_message(message: Message) -> list[str]:
     """Of a message of the registry: an envelope where it has bytes and a text, else the message itself."""
     kinds = {name: kind for name, (kind, _) in message.fields.items()}
     texts = [name for name, kind in kinds.items() if kind == "string"]
-    if message.kind == "AVRO":
-        return ["envelope: none  # a table for each topic", "payload: {format: avro}"]
+    if message.kind in ("AVRO", "JSON"):
+        return ["envelope: none  # a table for each topic", f"payload: {{format: {message.kind.lower()}}}"]
     blobs = [name for name, kind in kinds.items() if kind == "binary"]
     ids = [name for name, kind in kinds.items() if kind == "int32" and "id" in name.lower()]
     if blobs and texts:

@@ -30,7 +30,7 @@ def load(path: str | Path, *, secrets: bool = True) -> Pipeline:
         ConfigFileMissing: there is no such file.
         ConfigError: anything wrong in it. `key` and `detail` are the first fault, `problems` all of them.
         SecretMissing: a secret reference has no value.
-        NotYet: a source or payload format that is planned but not there.
+        NotYet: a source that is planned but not there.
     """
     document, lines = read_document(Path(path))
     return _checked(document, lines, str(path), secrets=secrets)

@@ -13,8 +13,8 @@ from distributary.config.quantities import Text
 class Payload(Model):
     format: Literal["protobuf", "avro", "bytes", "text", "json"] = Field(
         default="protobuf",
-        description="What a payload is. `protobuf`, `avro`: by the schema of its writer. `bytes`, `text`: as it is, in "
-        "one column `value`, without any schema. See docs/payloads.md. `json` is not available yet.",
+        description="What a payload is. `protobuf`, `avro`, `json`: by the schema of its writer. `bytes`, `text`: as "
+        "it is, in one column `value`, without any schema. See docs/payloads.md.",
     )
     framing: Literal["confluent", "none"] = Field(
         default="confluent",

@@ -60,11 +60,10 @@ class Pipeline(Model):
     """One pipeline file. Build it with `load`, or directly; both check the same rules.
 
     Raises:
-        NotYet: a source or payload format that is planned but not there.
+        NotYet: a source that is planned but not there.
     """
 
     PLANNED_SOURCES: ClassVar = ("files",)
-    PLANNED_PAYLOADS: ClassVar = ("json",)
 
     pipeline: str = Field(
         pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=64, description="Name: a-z, 0-9, _ and -, at most 64 characters."
@@ -124,13 +123,10 @@ class Pipeline(Model):
         if "hop" in data:
             detail = "hop 2 is one stream: take the key away. For checkpoints of their own, spread routes over shares"
             raise fault("hop", f"{detail} (distributary workflow)")
-        source, payload = data.get("source"), data.get("payload")
+        source = data.get("source")
         kind = source.get("type") if isinstance(source, dict) else None
-        encoding = payload.get("format") if isinstance(payload, dict) else None
         if kind in cls.PLANNED_SOURCES:
             raise NotYet(what=f"source.type {kind}", available="kafka, delta, datastream")
-        if encoding in cls.PLANNED_PAYLOADS:
-            raise NotYet(what=f"payload.format {encoding}", available="protobuf, avro, bytes, text")
         return data
 
     @field_validator("envelope", mode="before")

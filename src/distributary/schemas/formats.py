@@ -10,6 +10,7 @@ from typing import Final
 from distributary.errors import SchemaBroken
 from distributary.schemas.avro import payload as avro
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Decoder, PayloadFormat
+from distributary.schemas.json import payload as json
 from distributary.schemas.protobuf import payload as protobuf
 from distributary.schemas.raw import BYTES, TEXT
 from distributary.schemas.registry import Registry, Schema
@@ -20,6 +21,7 @@ __all__ = ["FORMATS", "BadIndex", "compile_payload", "decoder_for"]
 FORMATS: Final[dict[str, PayloadFormat]] = {
     "protobuf": protobuf,
     "avro": avro,
+    "json": json,
     "bytes": BYTES,
     "text": TEXT,
 }

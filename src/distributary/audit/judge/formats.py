@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from distributary.audit.judge import avro, messages, raw_values
+from distributary.audit.judge import avro, json, messages, raw_values
 from distributary.audit.judge.said import Said
 
 __all__ = ["JUDGES", "PayloadJudge"]
@@ -26,4 +26,10 @@ class PayloadJudge(Protocol):
         ...
 
 
-JUDGES: Final[dict[str, PayloadJudge]] = {"protobuf": messages, "avro": avro, "bytes": raw_values, "text": raw_values}
+JUDGES: Final[dict[str, PayloadJudge]] = {
+    "protobuf": messages,
+    "avro": avro,
+    "json": json,
+    "bytes": raw_values,
+    "text": raw_values,
+}

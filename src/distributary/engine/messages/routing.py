@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Decoder, Rejected, Split
 from distributary.schemas.formats import decoder_for
+from distributary.schemas.json.decoder import field_decoder
+from distributary.schemas.json.payload import JsonSchema
 from distributary.schemas.protobuf.parts import STEP, any_decoder, column_at, field_at, shallow_for
 from distributary.schemas.protobuf.protobuf import descriptor_of
 from distributary.schemas.registry.compile import ProtobufSchema
@@ -170,6 +172,8 @@ class FieldOf:
         if isinstance(schema, ProtobufSchema):
             raw = self.raw_nested_indexes
             decoder = shallow_for(schema, message, tuple(steps), leaf, raw_nested_indexes=raw).decoder
+        elif isinstance(schema, JsonSchema):
+            decoder = field_decoder(self.path)
         else:
             decoder = decoder_for(schema, message, format=schema.format)
         if (wrong := wrong_route(decoder.columns, self.path)) is not None:

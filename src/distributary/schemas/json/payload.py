@@ -1,0 +1,66 @@
+"""JSON with the schemas of a registry as a payload format: the functions of `schemas.decoding.PayloadFormat`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+from distributary.errors import SchemaBroken
+from distributary.schemas.decoding import BadIndex, CompiledSchema
+from distributary.schemas.header import WHOLE, frame_all, split_frames
+from distributary.schemas.json.decoder import JsonDecoder
+from distributary.schemas.json.tree import tree_of
+from distributary.schemas.registry import Registry, Schema
+from distributary.schemas.registry.compile import referenced
+from distributary.schemas.registry.compiler import Compiler
+
+__all__ = ["KIND", "JsonSchema", "compile_payload", "decoder_for", "frame_all", "split_frames", "without_schema"]
+
+KIND: str | None = "JSON"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSchema(CompiledSchema):
+    """The text of a schema behind those that it refers to, each with the name by which it does."""
+
+    format: ClassVar = "json"
+    texts: tuple[tuple[str, str], ...]
+
+
+def compile_payload(schema: Schema, registry: Registry, compiler: Compiler) -> JsonSchema:
+    """Check a schema with all its references.
+
+    Raises:
+        SchemaBroken: it is no JSON Schema, too large, or a reference leads nowhere.
+        RegistryDown, RegistryDenied: from the registry, unchanged.
+    """
+    what = f"id {schema.id}"
+    texts, lost = referenced(schema, registry, what)
+    found = JsonSchema(schema.id, (*texts.items(), ("", schema.text)))
+    if (size := sum(len(text) for _, text in found.texts)) > compiler.limits.size:
+        over = f"it has {size:,} bytes with its references; registry.max_schema_size allows {compiler.limits.size:,}"
+        raise SchemaBroken(what=what, detail=over)
+    try:
+        tree_of(dict(found.texts), what)
+    except SchemaBroken as error:
+        raise SchemaBroken(what=what, detail="; ".join([*lost, error.parameters["detail"]])) from None
+    return found
+
+
+def without_schema() -> None:
+    """Such a payload cannot be read without its writer's schema."""
+
+
+def decoder_for(
+    schema: JsonSchema, message: str = WHOLE, *, raw_nested_indexes: bool = False, null_out_of_range: bool = False
+) -> JsonDecoder:
+    """The decoder of a schema, from this process's cache. Raises BadIndex, SchemaBroken."""
+    if message != WHOLE:
+        raise BadIndex(f"a JSON Schema is one type, it has no message {message!r}")
+    return _decoder(schema.texts, f"id {schema.id}")
+
+
+@lru_cache(maxsize=1_024)
+def _decoder(texts: tuple[tuple[str, str], ...], what: str) -> JsonDecoder:
+    return JsonDecoder(tree_of(dict(texts), what))

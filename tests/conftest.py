@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
-from tests import services
+from tests import kept_apart, services
 from tests.class_archive import java_options
 from tests.processes import SERIAL, SPARK_JAVA
 from tests.services.azure import AzureStorage, Azurite
@@ -164,6 +164,15 @@ def old_signals() -> Iterator[None]:
     yield
     for number, handler in before:
         signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def processes_apart() -> Iterator[None]:
+    """Work apart goes to processes that are there already (`kept_apart`)."""
+    with pytest.MonkeyPatch.context() as patch:
+        kept_apart.keep(patch)
+        yield
+    kept_apart.end_all()
 
 
 LONG = [

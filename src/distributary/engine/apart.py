@@ -77,7 +77,7 @@ class Apart:
     def __init__(self, cpu_sec: float, threads: int = 1) -> None:
         self.cpu_sec = cpu_sec
         self._threads = threads
-        self._child: _Child | None = None
+        self._child: Child | None = None
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -127,23 +127,9 @@ class Apart:
             raise
         return None
 
-    def _start(self) -> _Child:
-        ours, theirs = Pipe()
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C in a terminal is for this process
-            )
-        self._child = _Child(process, ours)
+    def _start(self) -> Child:
+        self._child = begin()
         weakref.finalize(self, self._child.end)
-        try:
-            ours.recv()
-        except (EOFError, OSError):
-            raise OSError(f"a process that was to work apart ended as it began, with status {self._end()}") from None
         return self._child
 
     def _end(self) -> int:
@@ -152,7 +138,9 @@ class Apart:
 
 
 @dataclass(frozen=True)
-class _Child:
+class Child:
+    """A process that waits for work."""
+
     process: subprocess.Popen[bytes]
     connection: Connection
 
@@ -164,6 +152,26 @@ class _Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
+
+
+def begin() -> Child:
+    """Start one. Raises OSError."""
+    ours, theirs = Pipe()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,  # Ctrl-C in a terminal is for this process
+        )
+    child = Child(process, ours)
+    try:
+        ours.recv()
+    except (EOFError, OSError):
+        raise OSError(f"a process that was to work apart ended as it began, with status {child.end()}") from None
+    return child
 
 
 def _how(status: int, limit: float) -> str:

@@ -71,6 +71,7 @@ HISTORIES ?= 20000
 fuzz: $(READY) ## random input against judges that share no code (RECORDS=1000000 HISTORIES=20000 SEED=1)
 	$(BIN)/python -m tests.fuzz messages --records $(RECORDS) --seed $(SEED) --json bench/results/fuzz-messages.json
 	$(BIN)/python -m tests.fuzz histories --count $(HISTORIES) --seed $(SEED) --json bench/results/fuzz-histories.json
+	$(BIN)/python -m pytest -q --hypothesis-profile=long --timeout 7200 $(addprefix tests/test_,cdc_property.py cdc_keys.py merge_properties.py)
 
 docs: $(READY) ## write the generated pages (CHECK=1: fail if they are out of date)
 	$(BIN)/python docs/generate.py $(if $(CHECK),--check)

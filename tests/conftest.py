@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import hypothesis
 import pytest
 
 from tests import kept_apart, services
 from tests.class_archive import java_options
+from tests.extent import register_profiles
 from tests.processes import SERIAL, SPARK_JAVA
 from tests.services.azure import AzureStorage, Azurite
 from tests.services.gcs_writes import GcsWrites
@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 
 REQUIRED = os.environ.get("REQUIRE_SERVICES") == "1"
 
-hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
-hypothesis.settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)
-hypothesis.settings.register_profile("long", max_examples=2000, deadline=None, print_blob=True)
 os.environ["JDK_JAVA_OPTIONS"] = java_options()
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+register_profiles()
 
 
 @contextmanager

@@ -20,11 +20,12 @@ from distributary_simulate.change_files.stream import Pace, open_source, write_s
 from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
 from distributary_simulate.databases.servers import server
 from distributary_simulate.databases.workload import Done, Workload, run_workload
+from tests.extent import either
 from tests.killing import run_and_kill
 from tests.processes import SMALL_SPARK
 from tests.shop import Shop
 
-SECONDS = float(os.environ.get("DISTRIBUTARY_TEST_WRITER_SEC", "60"))
+SECONDS = float(os.environ.get("DISTRIBUTARY_TEST_WRITER_SEC", either(20, 600)))
 """How long the writer goes on."""
 
 

@@ -439,7 +439,7 @@ def events_of(waves: Sequence[Wave], course: Course) -> list[tuple[Types, list[S
     return found
 
 
-@settings(max_examples=max(20, settings().max_examples // 4), suppress_health_check=list(HealthCheck))
+@settings(max_examples=max(15, settings().max_examples // 4), suppress_health_check=list(HealthCheck))
 @given(st.lists(WAVE, min_size=1, max_size=6), COURSE)
 def test_whatever_becomes_of_keys_a_merged_table_has_the_newest_event_of_each(
     waves: list[Wave], course: Course

@@ -18,12 +18,13 @@ from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
 from distributary_simulate.changes.history import History, HistoryPlan
 from distributary_simulate.changes.history_tables import tables_of
 from distributary_simulate.demo.changes import prove
+from tests.extent import either
 from tests.killing import check_by_command, run_and_kill
 from tests.processes import SMALL_SPARK
 from tests.shop import Shop
 
-KILLS = 6
-EVENTS = 4_000
+KILLS = either(3, 12)
+EVENTS = either(2_000, 8_000)
 FAULTS = Faults(duplicates=0.3, late=0.3, cut=0.2, truncated=0.1, garbage=0.1, shuffled=True, one_backfill_uuid=True)
 
 

@@ -1,7 +1,7 @@
 """A real MariaDB, from its binlog to the merged tables.
 
 While a writer changes rows and columns, its binlog is read into files, first avro, then parquet, and the pipeline over
-them is killed at random moments. The writer goes on for a minute;
+them is killed at random moments. The writer goes on for 20 seconds;
 DISTRIBUTARY_TEST_WRITER_SEC asks for more.
 """
 

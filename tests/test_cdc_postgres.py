@@ -1,8 +1,8 @@
 """A real PostgreSQL, from its WAL to the merged tables.
 
 While a writer changes rows and columns, its WAL is read into files of gzipped JSON lines with their `.schema` files,
-and the pipeline over them is killed at random moments. The writer goes on for a minute; DISTRIBUTARY_TEST_WRITER_SEC
-asks for more.
+and the pipeline over them is killed at random moments. The writer goes on for 20 seconds;
+DISTRIBUTARY_TEST_WRITER_SEC asks for more.
 """
 
 from __future__ import annotations

@@ -462,7 +462,7 @@ def check_table(shop: Sparkless, lived: Lived) -> None:
     assert {key for key, row in found.items() if row["_deleted"]} == gone
 
 
-@settings(max_examples=2 * settings().max_examples, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=2), st.lists(STEPS, min_size=1, max_size=40), WAYS)
 def test_merged_tables_are_the_fold_in_true_order_and_logs_have_each_event_once(
     kinds: list[Kind], steps: list[Step], way: Way

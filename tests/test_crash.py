@@ -6,22 +6,21 @@ import random
 import subprocess
 import sys
 import time
+from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from distributary.errors import Exit
 from distributary.state.ledger import is_batch
 from distributary_simulate.games.records import Faults, Plan
 from distributary_simulate.games.stream import Games
+from tests.extent import either
 from tests.killing import processes
 from tests.processes import SMALL_SPARK
 from tests.scenarios import Scenario
 
-LONG = 2000
-"""Examples of the hypothesis profile `long`: more kills then."""
-KILLS = 20 if settings().max_examples >= LONG else 8
+KILLS = either(3, 20)
 WAIT_SEC = (0.5, 6.0)
 
 
@@ -62,7 +61,7 @@ def test_killed_at_random_moments_it_loses_and_doubles_nothing(lake: Path) -> No
         spark=SMALL_SPARK,
     )
     producer = Producer(scenario, games, dice)
-    modes = [dice.choice(["once", "continuous"]) for _ in range(KILLS)]
+    modes = list(islice(cycle(["continuous", "once"]), KILLS))
     log = lake / "children.log"
     kills = 0
     with processes(scenario.file, log, KILLS + 1, "tests.crash_child") as following:

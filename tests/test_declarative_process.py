@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import settings
 
 from distributary.declarative.bronze import Bronze
 from distributary.declarative.verify import verify
@@ -27,14 +26,13 @@ from distributary_simulate.games.records import Faults, Plan
 from distributary_simulate.games.sinks import write_delta
 from tests.declarative import World, with_user
 from tests.doors import doors, family, shown_by
+from tests.extent import either
 from tests.processes import SMALL_SPARK, command
 from tests.test_killed import PLANTS
 
 SECRET = "canary-store-bird"
 TOKEN = re.compile(r"token\W{1,3}[0-9a-f]{32}")
 """As a Connect server's stands on a command line, in an address, in a log."""
-LONG = 2000
-"""Examples of the hypothesis profile `long`: more kills then."""
 
 
 def started(*arguments: str, cwd: Path, planted: bool = False) -> subprocess.Popen[str]:
@@ -69,7 +67,7 @@ def test_the_stock_command_and_the_runner_run_the_same_project_and_no_kill_loses
     assert init.returncode == Exit.OK, (tmp_path / "errors.log").read_text()
     # Killed at any moment, the runner takes its JVM with it, and the next run is exact.
     moments = random.Random(4)
-    for kill in range(10 if settings().max_examples >= LONG else 1):
+    for kill in range(either(1, 10)):
         if kill:
             world.send(1, start=1000 * kill)
         kill_at(started("pipeline", "run", str(world.file), "--every", "1s", "--json", cwd=tmp_path), moments)

@@ -14,7 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from hypothesis import settings
 
 from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings
@@ -33,6 +32,7 @@ from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.tip import Tip, append_on_tip
 from tests.events import Event, table_of
+from tests.extent import either
 from tests.faults.proxy import WELL, Fault, Proxy, Rule
 from tests.object_stores import STORES, bucket_of
 from tests.services import azure, gcs_writes
@@ -57,7 +57,6 @@ COMMITS = {
 }
 """What happens once to each commit; a long run tries all of them."""
 OFTEN = ("its answer is lost", "503", "the answer ends half way", "412 that nobody made")
-LONG = 2000
 """Examples of the hypothesis profile `long`."""
 WHOLE = {
     "503": Fault.answer(503, SLOW_DOWN),
@@ -168,7 +167,7 @@ class Merges:
 
 
 def test_a_commit_that_fails_once_and_may_have_been_made_is_made_once(behind: Behind) -> None:
-    for number, name in enumerate(COMMITS if settings().max_examples >= LONG else OFTEN):
+    for number, name in enumerate(either(OFTEN, COMMITS)):
         appends, merges = f"{behind.url}/lake/a{number}", f"{behind.url}/lake/m{number}"
         streams: tuple[Appends | Merges, ...] = (Appends(appends, behind.store), Merges(merges, behind.store))
         behind.proxy.rule, before = Rule(COMMITS[name], r"^PUT .*_delta_log/.*\.json", once=True), behind.proxy.hits

@@ -11,7 +11,7 @@ from distributary.audit.dry_run import DryRun
 from distributary.audit.plan_report import Plan as Plan
 from distributary.audit.plan_report import TablePlan as TablePlan
 from distributary.audit.plan_report import add_counts
-from distributary.config import DatastreamSource, KafkaSource, Pipeline
+from distributary.config import KafkaSource, Pipeline
 from distributary.engine.changes.planned import plan_files, strays_left
 from distributary.errors import Reason
 from distributary.names import shown
@@ -69,8 +69,7 @@ def plan_changes(config: Pipeline) -> Plan:
     )  # fmt: skip
     made.rows_quarantined = made.rows_in = sum(found.reasons.values())
     if found.strays:
-        assert isinstance(config.source, DatastreamSource)
-        made.notes.append(strays_left(found.strays, config.source.path))
+        made.notes.append(strays_left(found.strays, config.change_files.path))
     made.notes += [
         f"{shown(path, 200)} ended the process that read it ({how}): a run sets it aside (KILLED_READER) and goes on"
         for path, how in found.killers.items()

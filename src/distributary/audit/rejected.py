@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from distributary.audit.recount import rows_set_aside
-from distributary.config import DatastreamSource, Pipeline
+from distributary.config import Pipeline
 from distributary.errors import BadInput, Reason
 from distributary.state.ledger import Ledger, is_batch, read_entries
 from distributary.state.shares import parts
@@ -132,7 +132,7 @@ def set_aside(config: Pipeline) -> Iterator[pa.Table]:
 
     Columns of `QUARANTINE_SCHEMA`, of change files `EVENT_QUARANTINE_SCHEMA`. Raises StoreUnreadable.
     """
-    schema = EVENT_QUARANTINE_SCHEMA if isinstance(config.source, DatastreamSource) else QUARANTINE_SCHEMA
+    schema = EVENT_QUARANTINE_SCHEMA if config.holds_changes else QUARANTINE_SCHEMA
     store = Store.of(config.tables)
     with reading(config.state_root):
         for part in parts(config, store):

@@ -18,7 +18,7 @@ from functools import cache, partial
 from typing import Any, TypeAlias
 
 from distributary.audit.recount import Count, Kept, count_quarantine, count_rows
-from distributary.config import KafkaSource, Pipeline
+from distributary.config import Pipeline
 from distributary.errors import Exit
 from distributary.errors.border import contained
 from distributary.names import shown, table_name
@@ -265,7 +265,7 @@ def _count(config: Pipeline, opened: _Open, said: Entry) -> tuple[Count, list[st
             table.newest,
             table.settled,
             plain_is_ours=table.owner == Owner(config.pipeline, "" if shared else route),
-            by_offset=isinstance(config.source, KafkaSource),
+            by_offset=config.source.has_offsets,
         )
         return count, list(count.problems)
     except BaseException as e:

@@ -7,12 +7,14 @@ from distributary.config.operating import Email, Grant, Notices
 from distributary.config.payload import Payload
 from distributary.config.pipeline import Pipeline, Spark, Trigger
 from distributary.config.reading import (
+    Envelope,
+    RegistryConfig,
+)
+from distributary.config.sources import (
     DatastreamSource,
     DeltaSource,
-    Envelope,
     KafkaSecurity,
     KafkaSource,
-    RegistryConfig,
     Source,
 )
 from distributary.config.state_folder import DeclarativeFolder, HopFolder, SharesFolder, StateFolder

@@ -19,14 +19,14 @@ from distributary.config.operating import Grant, Notices
 from distributary.config.payload import Payload
 from distributary.config.quantities import Duration, Option, Text
 from distributary.config.reading import (
-    DatastreamSource,
-    DeltaSource,
     Envelope,
-    KafkaSource,
     RegistryConfig,
-    Source,
 )
 from distributary.config.secrets import KeyPath, literal_secrets, looks_secret
+from distributary.config.sources import (
+    DatastreamSource,
+    Source,
+)
 from distributary.config.state_folder import StateFolder
 from distributary.config.writing import Maintenance, Quarantine, RouteOverride, Tables
 from distributary.errors import ConfigError, NotYet
@@ -154,7 +154,7 @@ class Pipeline(Model):
         self._check_declarative()
         self._check_layout()
         self._check_names()
-        if isinstance(self.source, DatastreamSource):
+        if self.holds_changes:
             return self
         if self.registry is None and (self.payload.has_schema or self.envelope.format == "protobuf"):
             what = f"{self.payload.format} payloads" if self.payload.has_schema else "protobuf envelopes"
@@ -168,8 +168,7 @@ class Pipeline(Model):
     def _check_route(self) -> None:
         """What the route needs of the source, the payload and the layout."""
         source, envelope, route = self.source, self.envelope, self.envelope.route
-        is_kafka = isinstance(source, KafkaSource)
-        if is_kafka and envelope.format == "columns":
+        if envelope.format == "columns" and not source.has_columns:
             raise fault("envelope.format", "a record of Kafka has no columns: allowed are protobuf and none")
         if envelope.format == "none" and not self.payload.is_framed:
             detail = "without an envelope, only the header in front of a message tells its schema: framing confluent"
@@ -180,17 +179,17 @@ class Pipeline(Model):
                 raise fault("envelope.route", f"{kind} payloads are not read: allowed are from, header and constant")
             if kind != "protobuf" and (route.oneof is not None or route.any is not None):
                 raise fault("envelope.route", f"{kind} has no oneof and no Any: give a field, or where else it is")
-        if not is_kafka and (route.place == "key" or route.header is not None):
+        if not source.has_offsets and (route.place == "key" or route.header is not None):
             raise fault("envelope.route", "allowed with source.type kafka only, whose records have keys and headers")
-        if isinstance(source, KafkaSource) and route.header is not None and not source.headers:
+        if route.header is not None and not source.with_headers:
             raise fault("source.headers", "the route is a header: headers must be read, so give source.headers: true")
-        if self.layout == "declarative" and route.of_record:
+        if self.is_declarative and route.of_record:
             detail = "with layout declarative the envelope or the message says the route; other layouts take this too"
             raise fault("envelope.route", detail)
 
     def _check_changes(self) -> None:
         """Keys that mean nothing for this kind of source are faults, not silence."""
-        if isinstance(self.source, DatastreamSource):
+        if self.holds_changes:
             for key in ("expectations", "select", "include", "exclude"):
                 if _is_given(self.tables, key):
                     raise fault(f"tables.{key}", "not allowed with change files")
@@ -221,10 +220,10 @@ class Pipeline(Model):
             return
         checkpoint = "checkpoint" if self.checkpoint else "state" if self.state else "tables.root"
         places = [
-            ("source.path", self.source.path if isinstance(self.source, DeltaSource) else None),
+            ("source.path", self.source.table),
             (checkpoint, self.checkpoint_path),
             ("bronze.path" if self.bronze.path else "tables.root", self.bronze_table),
-            ("tables.root", self.tables.root if self.layout == "declarative" else None),
+            ("tables.root", self.tables.root if self.is_declarative else None),
         ]
         for key, place in places:
             if place is not None and place.startswith("s3://"):
@@ -232,14 +231,12 @@ class Pipeline(Model):
                 raise fault(key, f"Spark has no connector for s3:// here: {detail}")
 
     def _check_declarative(self) -> None:
-        if self.layout != "declarative":
+        if not self.is_declarative:
             if _is_given(self, "declarative"):
                 raise fault("declarative", "allowed with layout: declarative only")
             for key, function in self.tables.each("function").items():
                 if function is not None:
                     raise fault(key, "allowed with layout: declarative only; use select")
-        elif isinstance(self.source, DatastreamSource):
-            raise fault("layout", "change files have one layout; leave it out")
         else:
             for key in ("include", "exclude"):
                 if _is_given(self.tables, key):
@@ -260,19 +257,36 @@ class Pipeline(Model):
         for layout, key in (("two_hop", "bronze"), ("wide", "wide")):
             if self.layout != layout and _is_given(self, key):
                 raise fault(key, f"allowed with layout: {layout} only")
-        if isinstance(self.source, DatastreamSource) and self.layout in ("two_hop", "wide"):
+        if self.holds_changes and self.layout != "fanout":
             raise fault("layout", "change files have one layout; leave it out")
-        if self.bronze.new_checkpoint == "continue" and not isinstance(self.source, KafkaSource):
+        if self.bronze.new_checkpoint == "continue" and not self.source.has_offsets:
             raise fault("bronze.new_checkpoint", "continue: allowed with source.type kafka only, which has offsets")
-        if self.layout == "two_hop":
+        if self.bronze_table is not None:
             names = self.envelope.columns
             for key, name in zip(("route", "schema_id", "payload"), names, strict=True):
                 if name.lower() in Bronze.COLUMNS or len({n.lower() for n in names}) < len(names):
                     raise fault(f"envelope.{key}", f"bronze has a column {name!r} of its own; give the envelope others")
-        if self.layout == "wide":
+        if self.shared_table is not None:
             for key, engine in self.tables.each("engine").items():
                 if engine == "spark":
                     raise fault(key, "a wide table is written by engine task only")
+
+    @property
+    def holds_changes(self) -> bool:
+        """Are its records change events? Then a source table has a log table and a merged one, in place of a route's
+        one table."""
+        return self.source.reads_files
+
+    @property
+    def change_files(self) -> DatastreamSource:
+        """The source of a pipeline of change files (`source.reads_files`)."""
+        assert isinstance(self.source, DatastreamSource)
+        return self.source
+
+    @property
+    def is_declarative(self) -> bool:
+        """Does Spark run it as a declarative pipeline, with datasets in place of a stream of ours?"""
+        return self.layout == "declarative"
 
     @property
     def bronze_table(self) -> str | None:
@@ -300,7 +314,7 @@ class Pipeline(Model):
         also where there is no envelope."""
         if self.envelope.format == "none":
             return None
-        if self.envelope.subject is None and isinstance(self.source, KafkaSource) and len(self.source.topics) == 1:
+        if self.envelope.subject is None and len(self.source.topics) == 1:
             return f"{self.source.topics[0]}-value"
         return self.envelope.subject
 

@@ -15,7 +15,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from distributary.config import DeclarativeFolder, KafkaSource, Pipeline
+from distributary.config import DeclarativeFolder, Pipeline
 from distributary.declarative.datasets import Datasets, state_folder
 from distributary.engine.messages.chunks import Writer
 from distributary.engine.messages.envelopes import Envelopes
@@ -167,7 +167,7 @@ class _Discovery:
         if not reader.opens:
             return set()
         source = self.config.source
-        if reader.by_message is not None and isinstance(source, KafkaSource) and source.topics:
+        if reader.by_message is not None and source.topics:
             return {f"{topic}-value" for topic in source.topics} & set(subjects)
         with ThreadPoolExecutor(LOOKUPS) as pool:
             all_subjects = list(subjects)

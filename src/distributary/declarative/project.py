@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from distributary.config import DeltaSource, Pipeline
+from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets, storage
 from distributary.declarative.libraries import Library, find_libraries
 from distributary.declarative.lint import own_files
@@ -150,7 +150,7 @@ def _relative(config: Pipeline) -> Iterator[str]:
     yield from config.relative_folders
     registry = config.registry
     paths = {
-        "source.path": config.source.path if isinstance(config.source, DeltaSource) else None,
+        "source.path": config.source.table,
         "registry.path": registry.path if registry is not None else None,
         "registry.cache": registry.cache if registry is not None else None,
         "envelope.proto": config.envelope.proto,

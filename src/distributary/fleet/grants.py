@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
-from distributary.config import DatastreamSource, Pipeline
+from distributary.config import Pipeline
 from distributary.config.operating import Grant, Privilege, Readable
 from distributary.errors import ConfigError
 from distributary.names import quoted, table_name
@@ -99,7 +99,7 @@ def tables_of(config: Pipeline) -> list[Securable]:
     for route, entry in sorted((r, e) for r, e in totals(all_entries(config, store)).items() if r is not None):
         if not (entry.created or entry.rows_written):
             continue
-        if isinstance(config.source, DatastreamSource):
+        if config.holds_changes:
             found += _of_changes(config, route, entry)
         elif entry.table and config.shared_table is not None:
             found.append(Securable("VIEW", table_name(route, config.tables.name), route, "view"))
@@ -107,7 +107,7 @@ def tables_of(config: Pipeline) -> list[Securable]:
             found.append(Securable("TABLE", last_part(entry.table), route))
     if config.shared_table is not None and found:
         found.append(Securable("TABLE", config.wide.name, None))
-    if config.layout == "declarative" and found:
+    if config.is_declarative and found:
         found += _of_declarative(config, [str(one.route) for one in found])
     return found
 

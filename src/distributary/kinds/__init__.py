@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 def kind_of(config: Pipeline, file: Path) -> Kind:
     """The kind of the pipeline in `file`."""
-    from distributary.config import DatastreamSource
-
-    if isinstance(config.source, DatastreamSource):
+    if config.holds_changes:
         return Changes(config, file)
     match config.layout:
         case "declarative":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from distributary.config import DatastreamSource, Pipeline
+from distributary.config import Pipeline
 from distributary.engine.replay import ReplayReport
 from distributary.errors import Reason
 from distributary.running.pipeline import Run, session_of
@@ -23,7 +23,7 @@ def replay(config: Pipeline, route: str | None = None, reasons: Collection[Reaso
     store, total = Store.of(config.tables), ReplayReport()
     for part in parts(config, store):
         kept = Table(quarantine_uri(part.state_root), store).open() is not None
-        if not kept and not isinstance(config.source, DatastreamSource):
+        if not kept and not config.holds_changes:
             continue
         with at_work(part, store, "replay"):
             found = Run(part, session_of(part), lambda _: None).replay.run(route, reasons)

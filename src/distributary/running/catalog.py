@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from distributary.config import DatastreamSource, Pipeline
+from distributary.config import Pipeline
 from distributary.errors.border import contained
 from distributary.names import literal, pattern_name, quoted, quoted_parts, shown
 from distributary.state.ledger import Entry, Ledger
@@ -70,7 +70,7 @@ def put_view(spark: SparkSession, name: str, text: str) -> None:
 
 def _locations(config: Pipeline, ledger: Ledger, route: str) -> list[str]:
     entry = ledger.newest.get(route)
-    if not isinstance(config.source, DatastreamSource):
+    if not config.holds_changes:
         name = config.tables.table_name(route)
         return [entry.table if entry is not None and entry.table else join(config.tables.root, name)]
     found = (entry.table, entry.merged if entry.merge_state == "merged" else None) if entry is not None else ()

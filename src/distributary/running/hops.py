@@ -128,7 +128,7 @@ def run(
     Raises BadInput (layout declarative), AlreadyRunning, CleanUnfinished, CheckpointLost, and what a
     run of one stream raises.
     """
-    if config.layout == "declarative":
+    if config.is_declarative:
         # Never by itself as another layout: that would write every row again.
         raise BadInput(detail=f"pipeline {config.pipeline} has layout declarative: distributary pipeline run FILE")
     if config.bronze_table is None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.model import METADATA
-from distributary.config import DatastreamSource, Pipeline
+from distributary.config import Pipeline
 from distributary.engine.changes.backlog import oldest_waiting_ms, version_read
 from distributary.engine.changes.merging import HORIZON, horizon
 from distributary.errors import DistributaryError
@@ -68,18 +68,17 @@ def maintain(config: Pipeline) -> Iterator[Maintained]:
     with reading(config.state_root):
         check_not_begun(config, store)
         sums = totals(read_entries(config.state_root, store))
-    changes = isinstance(config.source, DatastreamSource)
     oldest = lru_cache(maxsize=1)(lambda: oldest_waiting_ms(config, store))
     for route, entry in sorted((r, e) for r, e in sums.items() if r is not None):
         owner = Owner(config.pipeline, route)
         for uri in dict.fromkeys(u for u in (entry.table, entry.merged) if u):
-            merged = entry if changes and uri == entry.merged else None
+            merged = entry if config.holds_changes and uri == entry.merged else None
             yield _look_after(uri, owner, store, config, Maintained(uri, route), merged, oldest)
     # There, bronze keeps what is set aside: a partitioned table, which Spark has to look after.
-    if config.layout != "declarative":
+    if not config.is_declarative:
         kept = quarantine_uri(config.state_root)
         yield _look_after(kept, Owner(config.pipeline, ""), store, config, Maintained(kept, None), None, oldest)
-    if changes:
+    if config.source.reads_files:
         yield _tidy(config, store)
 
 

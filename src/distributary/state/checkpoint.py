@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from distributary.config import DatastreamSource, KafkaSource, Pipeline, StateFolder
+from distributary.config import KafkaSource, Pipeline, StateFolder
 from distributary.errors import CheckpointDamaged, CheckpointLost, SourceDataLost, StateLost
 from distributary.sources.kafka import Topic, describe_topics
 from distributary.state.checkpoint_damage import Checkpoint
@@ -71,8 +71,7 @@ def check_checkpoint(config: Pipeline, ledger: Ledger) -> None:
 
     def begun(batch: int) -> bool:
         # Of change files a batch is a parcel of the file ledger, so it comes again as it was.
-        is_same = isinstance(config.source, DatastreamSource)
-        return not is_same and journal.read(checkpoint.stream_id() or "", batch) is not None
+        return not config.source.reads_files and journal.read(checkpoint.stream_id() or "", batch) is not None
 
     checkpoint.check(-1 if stream is None else known[stream], stream, begun)
     if stream is None:

@@ -83,7 +83,7 @@ def compare(config: Pipeline, registry: Registry, truth: Truth) -> Comparison:
 def _rows(config: Pipeline, game: str) -> pa.Table:
     """Time and origin of a game's rows."""
     key = table_name(game)
-    if config.layout != "wide":
+    if config.shared_table is None:
         uri = f"{config.tables.root}/{table_name(game, config.tables.name)}"
         return DeltaTable(uri).to_pyarrow_table(columns=["event_timestamp", ORIGIN])
     rows = DeltaTable(config.wide_path).to_pyarrow_table(filters=[(KEY, "=", key)], columns=[key, ORIGIN])
@@ -128,7 +128,7 @@ def ask(spark: SparkSession, config: Pipeline, game: str) -> Query:
     own = spark.newSession()
     own.conf.set("spark.sql.shuffle.partitions", "2")
     table = f"delta.{quoted(f'{config.tables.root}/{table_name(game, config.tables.name)}')}"
-    if config.layout == "wide":
+    if config.shared_table is not None:
         table = quoted(table_name(game, config.tables.name))
         own.sql(str(view_text(config, game))).createOrReplaceTempView(table.strip("`"))
     filled = ",\n       ".join(f"count({quoted(f'col_{game}_{v}')}) AS with_column_{v}" for v in (1, 2, 3))

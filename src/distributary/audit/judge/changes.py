@@ -39,7 +39,7 @@ from distributary.audit.judge.merged import MergedJudge, Rules, Said, Values
 from distributary.audit.judge.source_files import says_nothing
 from distributary.audit.judge.values import plain
 from distributary.audit.verify import TableCheck, Verification
-from distributary.config import DatastreamSource, Pipeline
+from distributary.config import Pipeline
 from distributary.config.quantities import milliseconds
 from distributary.errors.border import contained
 from distributary.names import shown
@@ -152,9 +152,8 @@ def _merged_judge(
     books: Books, said: Entry, known: tuple[str, tuple[str, ...]], merged: Snapshot, held: ByKey
 ) -> MergedJudge:
     config, route = books.config, str(said.route)
-    assert isinstance(config.source, DatastreamSource)
     own = config.tables.routes.get(route)
-    epochs = config.source.epochs if own is None or own.epochs is None else own.epochs
+    epochs = config.change_files.epochs if own is None or own.epochs is None else own.epochs
     repairs = [] if own is None else own.repair_backfills
     order = Order(known[0], sorted(map(milliseconds, epochs)), sorted(map(milliseconds, repairs)))
     limit = merged.properties.get(PURGED)

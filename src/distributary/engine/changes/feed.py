@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection
 
 from distributary.backoff import Backoff
-from distributary.config import DatastreamSource, Pipeline
+from distributary.config import Pipeline
 from distributary.config.quantities import moment
 from distributary.engine.changes.merges import Merges
 from distributary.engine.changes.micro_batch import Changes
@@ -43,10 +43,8 @@ class Feed:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`busy` is held while a batch is written: merges between batches wait for it."""
-        source = config.source
-        assert isinstance(source, DatastreamSource)
         self.config = config
-        self.source = source
+        self.source = config.change_files
         self.changes = changes
         self.files = FileLedger(config.state_root, config.pipeline, changes.store)
         self.merges = Merges(config, changes, ledger)

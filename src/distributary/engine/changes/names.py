@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from distributary.changes.model import Kind, Reading, SourceTable
 from distributary.changes.sequence import OrderSettings
-from distributary.config import DatastreamSource, Pipeline, Tables
+from distributary.config import Pipeline, Tables
 from distributary.config.quantities import milliseconds
 from distributary.config.writing import RouteOverride
 from distributary.names import pattern_name
@@ -26,8 +26,7 @@ class Named:
 
     @classmethod
     def of(cls, config: Pipeline) -> Named:
-        source = config.source
-        assert isinstance(source, DatastreamSource)
+        source = config.change_files
         return cls(config.tables, tuple(source.epochs), source.restart_margin)
 
     @property
@@ -85,8 +84,7 @@ class Named:
 
 def reading_of(config: Pipeline) -> Reading:
     """How the files of a pipeline are read."""
-    source = config.source
-    assert isinstance(source, DatastreamSource)
+    source = config.change_files
     return Reading(
         kind=None if source.kind == "auto" else Kind(source.kind),
         format=source.format,
@@ -102,7 +100,5 @@ def reading_of(config: Pipeline) -> Reading:
 
 def source_options(config: Pipeline) -> dict[str, str]:
     """Settings and credentials of the store that holds the files."""
-    source = config.source
-    assert isinstance(source, DatastreamSource)
-    found = source.storage_options or config.tables.storage_options
+    found = config.change_files.storage_options or config.tables.storage_options
     return {key: value.get_secret_value() for key, value in found.items()}

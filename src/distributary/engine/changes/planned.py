@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from distributary.changes.model import FileEvents, Reading
-from distributary.config import DatastreamSource, Pipeline
+from distributary.config import Pipeline
 from distributary.config.quantities import moment
 from distributary.engine.apart import Apart, Died
 from distributary.engine.changes.fitting import Part, RouteEvents, fit
@@ -124,7 +124,7 @@ def _planned(
 
 def _batches(config: Pipeline, ledger: FileLedger, given: list[Attempts], found: Round) -> list[Attempts]:
     """The files that wait, as a run would take them: those that it was `given` before, then those that are new."""
-    source = _source(config)
+    source = config.change_files
     new = parcels(found.files, source.max_files_per_batch, source.max_bytes_per_batch)
     return [*given, *([(ref, ledger.known.attempts(ref) + 1) for ref in refs] for refs in new)]
 
@@ -154,7 +154,7 @@ def look(config: Pipeline, store: Store, full: bool = True) -> Round:
 
 
 def _round(config: Pipeline, ledger: FileLedger, full: bool = True) -> Round:
-    source = _source(config)
+    source = config.change_files
     start = None if source.start_date is None else moment(source.start_date)
     tree = open_tree(source.path, source_options(config))
     lister = Lister(tree, ledger.known, start=start, strays=source.stray_files == "read")
@@ -170,11 +170,6 @@ def strays_left(strays: Sequence[str], root: str) -> str:
         f"{len(strays):,} file{'' if len(strays) == 1 else 's'} at the source left alone, which by place or ending "
         f"Datastream did not write: {', '.join(names)}{more} (source.stray_files: read takes them too)"
     )
-
-
-def _source(config: Pipeline) -> DatastreamSource:
-    assert isinstance(config.source, DatastreamSource)
-    return config.source
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from distributary.config import Envelope, KafkaSource, Payload, Pipeline
+from distributary.config import Envelope, Payload, Pipeline
 from distributary.config.text_files import read_text
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.routing import (
@@ -39,11 +39,10 @@ class Envelopes:
     def begin(self) -> EnvelopeReader:
         """The reader to begin a batch with: all that is known, nothing refused."""
         envelope, payload = self.config.envelope, self.config.payload
-        source, tables = self.config.source, self.config.tables
+        topics, tables = self.config.source.topics, self.config.tables
         bare = envelope.format == "protobuf" and envelope.framing == "none"
         if bare and not self._known:
             self._known[0] = self._bare_schema()
-        topics = source.topics if isinstance(source, KafkaSource) else ()
         return EnvelopeReader(
             format=envelope.format,
             framed=not bare,

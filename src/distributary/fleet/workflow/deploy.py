@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from distributary.config import DatastreamSource, Pipeline
+from distributary.config import Pipeline
 from distributary.config.text_files import read_text
 from distributary.errors import BadInput
 from distributary.fleet.workflow.bundle import Spread, bundle
@@ -40,7 +40,7 @@ def prepare(
     if plan_file is not None and per_route:
         raise BadInput(detail="--per-route makes its own plan: leave out --plan-file")
     found = find_wheel(wheel)
-    if isinstance(config.source, DatastreamSource):
+    if config.source.reads_files:
         spread = Spread.whole()
     elif isinstance(plan, Division):
         spread = Spread.per_cluster(plan)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from distributary.config import DeltaSource, Pipeline
+from distributary.config import Pipeline
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader, wrong_fields
 from distributary.engine.schemas import LOOKUPS, Schemas
@@ -91,16 +91,16 @@ def bronze_routes(config: Pipeline, store: Store) -> list[str]:
         keys = (key for key in route_keys(bronze) if key and key != UNROUTED)
         return sorted({route for key in keys if (route := route_of(key)) is not None})
     source = config.source
-    if not isinstance(source, DeltaSource):
+    if source.table is None:
         raise BadInput(detail=f"--routes-from bronze: the source is {source.type}; allowed with source.type delta")
-    table = Table(source.path, store).open()
+    table = Table(source.table, store).open()
     if table is None:
-        raise SourceMissing(source=source.path, what="Delta table. Check source.path, or write to it first.")
+        raise SourceMissing(source=source.table, what="Delta table. Check source.path, or write to it first.")
     column = config.envelope.columns[0]
     if config.envelope.format != "columns" or column not in table.partitioned_by:
         has = ", ".join(table.partitioned_by) or "nothing"
         raise BadInput(
-            detail=f"--routes-from bronze: {source.path} is partitioned by {has}, not by {column}. "
+            detail=f"--routes-from bronze: {source.table} is partitioned by {has}, not by {column}. "
             "Use --routes-from registry, or --routes FILE"
         )
     return sorted({r for r in _partition_values(table, column) if r})

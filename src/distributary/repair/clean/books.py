@@ -77,7 +77,7 @@ class Books:
 
     def _has_our_bronze(self) -> bool:
         """A declarative pipeline counts in its bronze, and its ledger names it by the table's own id."""
-        if self.config.layout != "declarative":
+        if not self.config.is_declarative:
             return False
         from distributary.declarative.datasets import Datasets
 

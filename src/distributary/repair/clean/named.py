@@ -16,7 +16,7 @@ from distributary.state.ledger import totals
 def names_of(books: Books, removed: Collection[str]) -> Iterator[CatalogEntry]:
     """The names of the tables that are removed; views first. Raises OSError."""
     config = books.config
-    if config.layout == "declarative":
+    if config.is_declarative:
         yield from _of_datasets(books, removed)
         return
     if config.tables.database is None:

@@ -108,7 +108,7 @@ def _checkpoints(books: Books, hop_2: bool) -> Iterator[tuple[Target, str | None
 
 def _flows(books: Books, tables: Iterable[str]) -> Iterator[tuple[Target, str | None]]:
     """Those of a declarative pipeline's own place. Nothing in them says whose they are: they go with their tables."""
-    if books.config.checkpoint is None or books.config.layout != "declarative":
+    if books.config.checkpoint is None or not books.config.is_declarative:
         return
     from distributary.declarative.datasets import Datasets, flow_checkpoints, storage
 

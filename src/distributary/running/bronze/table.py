@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.config import HopFolder, KafkaSource, Pipeline
+from distributary.config import HopFolder, Pipeline
 from distributary.errors import CheckpointLost, TableCollision
 from distributary.errors.border import TableFault
 from distributary.sources.bronze_rows import KEY, bronze_schema
@@ -47,9 +47,7 @@ def first_hop(config: Pipeline) -> Pipeline:
 
 def schema_of(config: Pipeline) -> pa.Schema:
     """Bronze's columns, as this pipeline writes them."""
-    envelope, source = config.envelope, config.source
-    headers = isinstance(source, KafkaSource) and source.headers
-    return bronze_schema(envelope.columns, headers=headers)
+    return bronze_schema(config.envelope.columns, headers=config.source.with_headers)
 
 
 def open_bronze(config: Pipeline, store: Store) -> Snapshot | None:
@@ -124,7 +122,7 @@ def check_hop_1(config: Pipeline, table: Snapshot, store: Store) -> Start:
         if not others:
             return Start(ends(config, table))
         says += f", and bronze does not have every record (its log has {', '.join(others)}), so its end says nothing"
-    elif isinstance(config.source, KafkaSource):
+    elif config.source.has_offsets:
         says += " (bronze.new_checkpoint: continue would go on where bronze ends)"
     raise CheckpointLost(**about, known="of hop 1", found=says)
 
@@ -155,5 +153,4 @@ def _rows(table: Snapshot, sql: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _only_topic(config: Pipeline) -> str:
-    assert isinstance(config.source, KafkaSource)
     return config.source.topics[0]

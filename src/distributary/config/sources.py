@@ -1,0 +1,255 @@
+"""Keys of `source`: where the stream is read from."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from distributary.config.addresses import Brokers, Place
+from distributary.config.base import Model, fault
+from distributary.config.quantities import ColumnType, CommitTime, Duration, Offsets, Option, Size, Text, Time, Topics
+
+
+class KafkaSecurity(Model):
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        description="How clients talk to the brokers. The SASL protocols need mechanism, username and password."
+    )
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+        default=None, description="The SASL mechanism."
+    )
+    username: Text | None = Field(default=None, description="The SASL user.")
+    password: SecretStr | None = Field(default=None, description="The SASL password.")
+    ca_file: Place | None = Field(
+        default=None, description="PEM file of the authority that signed the brokers' certificates."
+    )
+    cert_file: Place | None = Field(default=None, description="PEM file of the client's certificate.")
+    key_file: Place | None = Field(default=None, description="PEM file of the client's private key (PKCS#8).")
+    key_password: SecretStr | None = Field(default=None, description="The password of key_file.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        sasl = ("mechanism", "username", "password")
+        for key in sasl:
+            if self.protocol.startswith("SASL") and getattr(self, key) is None:
+                raise fault(key, f"protocol {self.protocol} needs {', '.join(sasl)}; {key} is missing")
+            if not self.protocol.startswith("SASL") and getattr(self, key) is not None:
+                raise fault(key, f"protocol {self.protocol} does not use it; allowed with SASL_PLAINTEXT, SASL_SSL")
+        if (self.cert_file is None) != (self.key_file is None):
+            raise fault("key_file", "cert_file and key_file go together: give both or none")
+        if not self.protocol.endswith("SSL") and (self.ca_file or self.cert_file):
+            raise fault("ca_file", f"protocol {self.protocol} does not use certificates; allowed with SSL, SASL_SSL")
+        return self
+
+
+class SourceKeys(Model):
+    """What others ask of a source, so that they need not know which one it is."""
+
+    has_offsets: ClassVar[bool] = False
+    """Has each record a topic, a partition and an offset, by which it is found again, and a key and headers?"""
+    has_columns: ClassVar[bool] = False
+    """Has each record columns, as `envelope.format: columns` needs them?"""
+    reads_files: ClassVar[bool] = False
+    """Is a batch some files, given out by the file ledger, so that it comes again as it was?"""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics by name; empty where there are none, or where they are found by a pattern."""
+        return ()
+
+    @property
+    def table(self) -> str | None:
+        """Address of the Delta table that it is; None where it is none."""
+        return None
+
+    @property
+    def with_headers(self) -> bool:
+        """Are the records' headers read?"""
+        return False
+
+
+class KafkaSource(SourceKeys):
+    has_offsets = True
+
+    type: Literal["kafka"] = Field(description="A Kafka topic (or several).")
+    bootstrap_servers: Brokers = Field(description="Brokers to begin with: `host:port`, several separated by commas.")
+    topic: Topics = Field(default=None, description="The topic, or a list of topics. Either topic or topic_pattern.")
+    topic_pattern: Text | None = Field(
+        default=None, description="A Java regular expression; every topic whose name it matches is read."
+    )
+    starting_offsets: Offsets = Field(
+        default="earliest",
+        description="Where the first run begins; later runs go on from the checkpoint. A mapping of topic to partition "
+        "to offset must name all partitions (-2 is earliest, -1 is latest).",
+    )
+    on_data_loss: Literal["fail", "continue"] = Field(
+        default="fail",
+        description="When offsets are gone at the broker: stop with an error, or record the range and go on.",
+    )
+    max_offsets_per_batch: int | None = Field(default=None, ge=1, description="The most records in one batch.")
+    min_partitions: int | None = Field(
+        default=None, ge=1, description="Read with at least this many tasks, also from topics with fewer partitions."
+    )
+    headers: bool = Field(default=False, description="Read record headers too.")
+    security: KafkaSecurity | None = Field(
+        default=None, description="Encryption and credentials; without it PLAINTEXT."
+    )
+    options: dict[str, Option] = Field(
+        default={},
+        repr=False,
+        description="More Kafka client settings, without the `kafka.` prefix. `isolation.level` is "
+        "`read_committed`: records of aborted transactions are not read, and those of an open one hold up what is "
+        "behind them in their partition; `read_uncommitted` reads all.",
+    )
+
+    @field_validator("options")
+    @classmethod
+    def _check_options(cls, options: dict[str, str]) -> dict[str, str]:
+        for key in options:
+            if key.startswith("kafka."):
+                raise ValueError(f"leave out the prefix: write {key.removeprefix('kafka.')!r}, not {key!r}")
+        return options
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.topic is None) == (self.topic_pattern is None):
+            raise fault("topic", "give exactly one of topic and topic_pattern")
+        if isinstance(self.starting_offsets, dict) and self.topics:
+            unknown = sorted(self.starting_offsets.keys() - set(self.topics))
+            if unknown:
+                raise fault("starting_offsets", f"names {unknown[0]!r}, which source.topic does not read")
+        return self
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return (self.topic,) if isinstance(self.topic, str) else tuple(self.topic or ())
+
+    @property
+    def with_headers(self) -> bool:
+        return self.headers
+
+
+class DeltaSource(SourceKeys):
+    has_columns = True
+
+    type: Literal["delta"] = Field(description="A Delta table.")
+    path: Place = Field(description="The table's path.")
+    value: Text = Field(
+        default="value", description="The binary column of envelopes, where envelope.format is protobuf."
+    )
+    starting_version: int | None = Field(
+        default=None, ge=0, description="Table version where the first run begins; without it, all rows."
+    )
+    starting_timestamp: CommitTime | None = Field(
+        default=None, description="The first run begins with the commits since: `2026-01-31` or `2026-01-31 12:00:00`."
+    )
+    max_files_per_batch: int | None = Field(
+        default=None, ge=1, description="The most data files in one batch. Spark's own: 1,000."
+    )
+    max_bytes_per_batch: Size | None = Field(
+        default=None, description="About the most bytes of data files in one batch: `64 MB`, or a number of bytes."
+    )
+    skip_change_commits: bool = Field(
+        default=False,
+        description="Step over commits that delete or rewrite rows (GDPR deletes) in place of failing. Such a delete "
+        "must be repeated in the tables.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.starting_version is not None and self.starting_timestamp is not None:
+            raise fault("starting_timestamp", "give starting_version or starting_timestamp, not both")
+        return self
+
+    @property
+    def table(self) -> str | None:
+        return self.path
+
+
+class DatastreamSource(SourceKeys):
+    reads_files = True
+
+    type: Literal["datastream"] = Field(
+        description="Files of change events, as Google Datastream writes them. See docs/datastream.md."
+    )
+    path: Place = Field(
+        description="Where the files are: a folder, `gs://bucket/prefix` or `s3a://bucket/prefix`. Folders of new "
+        "tables and late files in old folders are found while it runs."
+    )
+    format: Literal["auto", "avro", "json", "parquet"] = Field(
+        default="auto", description="What the files are; `auto` tells by their name and first bytes."
+    )
+    kind: Literal["auto", "mysql", "oracle", "postgresql", "sqlserver", "mongodb", "generic"] = Field(
+        default="auto",
+        description="The database they come from, which decides the order of events; `auto`: each event says.",
+    )
+    stray_files: Literal["ignore", "read"] = Field(
+        default="ignore",
+        description="Files that are none of Datastream's by their place: not straight in a folder "
+        "`[table]/yyyy/mm/dd/hh/mm`, below a folder that begins with `_`, or with another ending than .avro, .json, "
+        ".jsonl, .parquet (also with .gz). `ignore`: they are left alone and told of; `read`: they are read as well, "
+        "which a folder of loose files needs.",
+    )
+    start_date: Time | None = Field(
+        default=None, description="Leave out files in folders of an earlier time than this (source time, UTC)."
+    )
+    max_files_per_batch: int = Field(default=1000, ge=1, description="The most files in one batch, of all tables.")
+    max_bytes_per_batch: Size = Field(
+        default=256 * 2**20, description="About the most bytes of files in one batch: a backlog is cut by this."
+    )
+    max_unpacked_bytes: Size = Field(
+        default=512 * 2**20,
+        description="The most bytes of one file that is packed (gzip, avro's codecs, Parquet) once it is unpacked. A "
+        "larger one is set aside, lest a small file fill the machine.",
+    )
+    columns: dict[str, ColumnType] = Field(
+        default={},
+        description="Columns that get another type than their file says, by route and column or for all routes: "
+        "`{shop.orders.born: date, '*.flag': boolean}`.",
+    )
+    json_bytes: Literal["base64", "hex"] = Field(
+        default="base64", description="How JSON files write BYTES. Datastream's documents do not say."
+    )
+    text_bytes: Literal["base64", "hex"] = Field(
+        default="hex",
+        description="How binary columns that a source writes as text are written (MySQL: hex), where `columns` asks "
+        "for binary.",
+    )
+    json_numbers: ColumnType = Field(
+        default="string",
+        description="Type of JSON numbers with a fraction, where no `.schema` file says better; `string` loses none.",
+    )
+    out_of_range: Literal["null", "reject"] = Field(
+        default="null",
+        description="Times that no Delta reader can hold (PostgreSQL's infinity): null, or the event is quarantined.",
+    )
+    wide_decimals: Literal["string", "decimal"] = Field(
+        default="string",
+        description="Decimals of more than 38 digits: as text, or decimal(38) where the values fit.",
+    )
+    epochs: list[Time] = Field(
+        default=[],
+        description="Times (of the source) since which logs count anew, because the server was replaced: later events "
+        "beat all earlier ones. Also per route.",
+    )
+    restart_margin: Duration = Field(
+        default=7200.0,
+        description="A change that is later than another one of its row by more than that, but stands before it in the "
+        "source's log: the log has begun anew, and the merge waits for `epochs`. More than clocks are wrong by, and "
+        "than a statement runs.",
+    )
+    storage_options: dict[str, SecretStr] = Field(
+        default={},
+        description="Settings and credentials of the store that holds the files, as delta-rs names them; without it "
+        "`tables.storage_options`.",
+    )
+
+    @field_validator("columns")
+    @classmethod
+    def _of_a_route(cls, columns: dict[str, str]) -> dict[str, str]:
+        if wrong := next((name for name in columns if "." not in name.strip(".")), None):
+            raise ValueError(f"allowed: route and column, as shop.orders.born or '*.flag', not {wrong!r}")
+        return columns
+
+
+Source: TypeAlias = Annotated[KafkaSource | DeltaSource | DatastreamSource, Field(discriminator="type")]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from distributary.changes.contents import first_row, read_rows
 from distributary.changes.hashing import row_hash
 from distributary.changes.metadata import BETWEEN, Metadata, Rows, is_constant, names_tables, places_by, unknown_fields
 from distributary.changes.model import METADATA, METADATA_TYPE, BadEvent, Events, FileEvents, Kind, Reading, SourceTable
-from distributary.changes.sequence import sequence_numbers
+from distributary.changes.sequence import Sequences, sequence_numbers
 from distributary.errors import FileBroken, Reason
 
 JSON_ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
@@ -27,7 +28,7 @@ def read_events(body: pa.Buffer | bytes, path: str, reading: Reading, schema_tex
     Raises:
         FileBroken: nothing of the file can be read, or it is something else than change events.
     """
-    parts = _Parts(reading, typed=schema_text is not None or not path.lower().endswith(JSON_ENDINGS))
+    parts = EventParts(reading, typed=schema_text is not None or not path.lower().endswith(JSON_ENDINGS))
     for rows in read_rows(pa.py_buffer(body), path, reading, schema_text, parts.bad):
         if len(rows.numbers) > 1 and not names_tables(rows):
             fields = ", ".join([*rows.top, *(name for name, _, _ in rows.payload)][:8])
@@ -53,15 +54,17 @@ def peek(body: pa.Buffer | bytes, path: str, reading: Reading) -> SourceTable | 
     return None if metadata.faults else metadata.source_table(0, reading.kind)
 
 
+Numbering = Callable[[str, pa.RecordBatch, pa.Array, Any], Sequences]
+"""As `sequence_numbers`."""
 Group = tuple[SourceTable, str, tuple[str, ...], pa.Schema]
 
 
-class _Parts:
+class EventParts:
     """Collects events by table, schema and keys. The columns count too: without a schema file, JSON has types of its
     own in each file, and two objects may claim one schema key."""
 
-    def __init__(self, reading: Reading, *, typed: bool) -> None:
-        self._reading, self._typed = reading, typed
+    def __init__(self, reading: Reading, *, typed: bool, sequence: Numbering = sequence_numbers) -> None:
+        self._reading, self._typed, self._sequence = reading, typed, sequence
         self._tables: dict[Group, list[tuple[pa.Table, npt.NDArray[np.int64]]]] = {}
         self.bad: list[BadEvent] = []
         self._unknown: set[str] = set()
@@ -77,13 +80,14 @@ class _Parts:
         bad = sorted(self.bad, key=lambda event: event.row)
         return FileEvents(events, bad, tuple(sorted(self._unknown)), self._skipped, dict(self._beyond))
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: Rows, kind: Kind | None = None) -> None:
+        """`kind`: of the rows' source, where it is known."""
         self._unknown |= unknown_fields(rows)
         metadata = Metadata(rows)
         columns = metadata.columns()
         good = np.ones(len(rows.numbers), bool)
         self._set_aside(rows, good, (*rows.faults, *metadata.faults))
-        for (group, names), places in _groups(metadata, columns, self._reading.kind):
+        for (group, names), places in _groups(metadata, columns, kind or self._reading.kind):
             mine = places[good[places]]
             if not len(mine):
                 continue
@@ -121,7 +125,8 @@ class _Parts:
         self._set_aside(rows, good, faults_of_keys)
         if table.kind is Kind.MONGODB:
             self._skip_gone(payload, metadata, good)
-        numbers, bad = _sequence(table.kind, metadata, payload, self._reading)
+        batch = pa.RecordBatch.from_arrays(list(metadata.values()), names=list(metadata))
+        numbers, bad = self._sequence(table.kind, batch, row_hash(payload, count), self._reading.order)
         self._set_aside(rows, good, ((place, Reason.BAD_POSITION, detail) for place, detail in bad))
         arrays = [numbers if name == "change_sequence_number" else metadata[name] for name in METADATA_TYPE.names]
         struct = pa.StructArray.from_arrays(arrays, fields=list(METADATA_TYPE))
@@ -198,14 +203,6 @@ def match_keys(
         return tuple(key or name for key, name in zip(keys, names, strict=True)), []
     places = np.flatnonzero(~known.to_numpy(zero_copy_only=False))
     return keys, [(int(place), Reason.NO_KEY_VALUE, detail) for place in places]
-
-
-def _sequence(
-    kind: Kind, metadata: dict[str, pa.Array], payload: dict[str, pa.Array], reading: Reading
-) -> tuple[pa.Array, list[tuple[int, str]]]:
-    batch = pa.RecordBatch.from_arrays(list(metadata.values()), names=list(metadata))
-    numbers, bad = sequence_numbers(kind, batch, row_hash(payload, len(batch)), reading.order)
-    return numbers, bad
 
 
 def _is_empty(column: pa.ChunkedArray) -> bool:

@@ -7,11 +7,14 @@ digits, so that tables may hold both.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 
+ZERO = ord("0")
 PREFIX = 6
 """Digits that settings decide: generation and epoch."""
 WIDTH = PREFIX + 1 + 4 * 16 + 37
@@ -27,8 +30,6 @@ MOVED: dict[str, tuple[tuple[int, int] | str, ...]] = {
 }
 """By kind: which digits behind the origin of a number of the first layout become those of today's. Pieces: (from, to)
 of the old digits, or digits as they are."""
-
-ZERO = ord("0")
 
 
 def in_todays_layout(digits: Bytes, kind: str) -> Bytes:
@@ -48,3 +49,19 @@ def in_todays_layout(digits: Bytes, kind: str) -> Bytes:
     whole[old, PREFIX] = ord(LAYOUTS[kind])
     whole[old, PREFIX + 1 :] = np.hstack(pieces)
     return whole
+
+
+UNCHANGED = "!"
+"""In a schema key, before the names of columns of which its events do not say the value: it did not change."""
+
+
+def with_unchanged(schema_key: str, columns: Iterable[str]) -> str:
+    """The schema key of events that do not speak of these columns."""
+    names = [name.replace("%", "%25").replace(",", "%2c") for name in columns]
+    return f"{schema_key}{UNCHANGED}{','.join(names)}" if names else schema_key
+
+
+def unchanged_columns(schema_key: str) -> list[str]:
+    """The columns that `with_unchanged` was given."""
+    _, _, names = schema_key.partition(UNCHANGED)
+    return [name.replace("%2c", ",").replace("%25", "%") for name in names.split(",")] if names else []

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from distributary.changes import anew
 from distributary.changes.keys import KeyIndex
+from distributary.changes.layout import UNCHANGED, unchanged_columns
 from distributary.changes.sequence import Bools, Numbers, OrderSettings, standing
 
 METADATA = "datastream_metadata"
@@ -128,14 +129,12 @@ class Gaps:
     """Columns that an event may not speak of.
 
     `toast`: null in an update means "unchanged" (PostgreSQL does not log an unchanged TOAST value). `absent`: schema
-    key -> columns of the table that events of this schema lack, where those are to keep their values.
+    key -> columns of the table that events of this schema lack, where those are to keep their values. Besides these,
+    a schema key may say itself of which columns its events do not speak (`layout.UNCHANGED`).
     """
 
     toast: tuple[str, ...] = ()
     absent: Mapping[str, Collection[str]] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.toast or any(self.absent.values()))
 
     def unsaid(self, rows: pa.Table) -> dict[str, Bools]:
         """Column -> the rows that do not speak of it. An insert or a delete is complete as it is."""
@@ -151,12 +150,21 @@ class Gaps:
                 change = logged.to_numpy(zero_copy_only=False)
                 found[column] = np.asarray(partial & null & change)
         schemas = _field(metadata, "schema_key")
-        for key, columns in self.absent.items():
+        absent = {**self.absent, **_marked(schemas)}
+        for key, columns in absent.items():
             of_schema = pc.fill_null(pc.equal(schemas, key), False).to_numpy(zero_copy_only=False)
             for column in columns:
                 if column in rows.column_names:
                     found[column] = found.get(column, np.zeros(rows.num_rows, bool)) | (partial & of_schema)
         return {column: rows_ for column, rows_ in found.items() if rows_.any()}
+
+
+def _marked(schemas: pa.Array) -> dict[str, list[str]]:
+    """Schema keys that name columns -> these."""
+    marked = pc.fill_null(pc.match_substring(schemas, UNCHANGED), False)
+    if not pc.any(marked).as_py():
+        return {}
+    return {key: unchanged_columns(key) for key in pc.unique(schemas.filter(marked)).to_pylist()}
 
 
 def newest(rows: pa.Table, keys: Sequence[str], settings: OrderSettings | None = None) -> pa.Table:
@@ -177,7 +185,7 @@ def reduce_rows(rows: pa.Table, keys: Sequence[str], settings: OrderSettings, ga
     Raises as `newest`.
     """
     index = KeyIndex(rows, keys)
-    unsaid = gaps.unsaid(rows) if gaps else {}
+    unsaid = (gaps or Gaps()).unsaid(rows)
     if len(index) == rows.num_rows:
         return Reduced(rows, {column: pa.array(mask) for column, mask in unsaid.items()})
     metadata = _flat(rows.column(METADATA))

@@ -86,7 +86,7 @@ class OrderSettings:
         since = np.array([at for at, _ in epochs], np.int64)
         names = np.array([0, *(n for _, n in epochs)], np.int64)
         epoch = names[np.searchsorted(since, source_timestamp, side="right")]
-        return np.hstack([_hex(generation, 2), _hex(epoch, 4)])
+        return np.hstack([hex_digits(generation, 2), hex_digits(epoch, 4)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +131,13 @@ def sequence_numbers(kind: str, meta: Meta, payload_hash: pa.Array, settings: Or
     out[:, PREFIX] = np.where(backfill, ord("1"), ord(LAYOUTS.get(kind, FIRST_LAYOUT)))
     for number, position in enumerate(positions):
         begin = PREFIX + 1 + 16 * number
-        out[:, begin : begin + 16] = position if position.ndim == 2 else _hex(position, 16)
+        out[:, begin : begin + 16] = position if position.ndim == 2 else hex_digits(position, 16)
     out[:, PREFIX + 65 :] = tie = _tie(events, payload_hash)
     if kind == "mysql":
         tie = tie[~backfill].copy()
-        tie[:, :20] = np.hstack([_hex(time[~backfill], 12), np.full((len(tie), 8), ZERO, np.uint8)])
+        tie[:, :20] = np.hstack([hex_digits(time[~backfill], 12), np.full((len(tie), 8), ZERO, np.uint8)])
         out[~backfill, PREFIX + 65 :] = tie
-    return Sequences(_texts(out), sorted(bad.items()))
+    return Sequences(texts_of(out), sorted(bad.items()))
 
 
 def standing(numbers: Any, source_timestamp: Any, is_backfill: Any, settings: OrderSettings) -> Numbers:
@@ -215,7 +215,7 @@ def _mysql(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) ->
     if file.null_count or position.null_count:
         file = pc.coalesce(file, _filled(events.sort_key(1)))
         position = pc.coalesce(position, _whole(events.sort_key(2)))
-    number, named = _by_value(file, _file_number)
+    number, named = _by_value(file, file_number)
     at, placed = _longs(position)
     _report(
         bad,
@@ -236,7 +236,7 @@ def _oracle(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) -
     broken = pc.and_(pc.is_valid(texts), pc.is_null(parts)).to_numpy(zero_copy_only=False)
     _report(bad, changes & broken, "rs_id is not three hex parts, as in 0x000004.00000705.0010")
     block = np.hstack([_padded(parts, "a", 8), _padded(parts, "b", 8)])
-    rest = np.hstack([_padded(parts, "c", 4), _hex(ssn, 12)])
+    rest = np.hstack([_padded(parts, "c", 4), hex_digits(ssn, 12)])
     return [scn, block, rest, time]
 
 
@@ -278,7 +278,7 @@ _POSITIONS: dict[str, Callable[[_Events, Longs, Bools, dict[int, str]], _Positio
 }
 
 
-def _file_number(name: str) -> int | None:
+def file_number(name: str) -> int | None:
     """`mysql-bin.1000000` is newer than `mysql-bin.999999`: the number at the end counts, not the text."""
     digits = name[len(name.rstrip("0123456789")) :]
     return int(digits) if digits and len(digits) < 19 else None
@@ -286,8 +286,8 @@ def _file_number(name: str) -> int | None:
 
 def _tie(events: _Events, payload_hash: pa.Array) -> Bytes:
     upsert = np.where(events.flags("is_deleted"), ZERO, ord("1")).astype(np.uint8)[:, None]
-    read = _hex(events.longs("read_timestamp")[0], 12)
-    digest = _hex(_flat(payload_hash).cast(pa.uint64()).to_numpy(zero_copy_only=False), 16)
+    read = hex_digits(events.longs("read_timestamp")[0], 12)
+    digest = hex_digits(_flat(payload_hash).cast(pa.uint64()).to_numpy(zero_copy_only=False), 16)
     return np.hstack([read, _counter(events), upsert, digest])
 
 
@@ -363,13 +363,13 @@ def _fixed(texts: pa.Array, digits: int) -> Bytes:
 _PAIRS = np.frombuffer("".join(f"{n:02x}" for n in range(256)).encode(), np.uint16)
 
 
-def _hex(values: npt.NDArray[Any], digits: int) -> Bytes:
+def hex_digits(values: npt.NDArray[Any], digits: int) -> Bytes:
     """The last `digits` hex digits of each value."""
     big = np.ascontiguousarray(values.astype(">u8")).view(np.uint8).reshape(len(values), 8)
     return _PAIRS[big].view(np.uint8).reshape(len(values), 16)[:, 16 - digits :]
 
 
-def _texts(digits: Bytes) -> pa.Array:
+def texts_of(digits: Bytes) -> pa.Array:
     rows, width = digits.shape
     kind = np.int32 if rows * width < 2**31 else np.int64
     offsets = pa.py_buffer(np.arange(0, (rows + 1) * width, width, dtype=kind))
@@ -383,7 +383,7 @@ def _read_at(position: npt.NDArray[Any], backfill: Bools, time: Longs | None) ->
         return position
     if position.ndim == 1:
         return np.asarray(np.where(backfill, 0 if time is None else time, position))
-    digits = np.full_like(position, ZERO) if time is None else _hex(time, 16)
+    digits = np.full_like(position, ZERO) if time is None else hex_digits(time, 16)
     return np.where(backfill[:, None], digits, position).astype(np.uint8)
 
 

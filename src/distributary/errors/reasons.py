@@ -163,6 +163,17 @@ class Reason(StrEnum):
         "The event's kind is none that Datastream documents.",
         "Please report it with the sample. A later version may read it.",
     )
+    TRUNCATED = (
+        "TRUNCATED",
+        "The source's table was emptied by TRUNCATE, which names no rows: the merged table keeps those that it has.",
+        "Delete them from the merged table, or drop it and `resync` after a new snapshot.",
+    )
+    NO_ROW_IMAGE = (
+        "NO_ROW_IMAGE",
+        "The change does not hold the row as it is afterwards.",
+        "Let the source give whole rows: MongoDB `capture.mode: change_streams_update_full`, MySQL `binlog_row_image = "
+        "FULL`. A new snapshot brings the row.",
+    )
     NO_KEY_VALUE = (
         "NO_KEY_VALUE",
         "The event has no value in the columns of its table's key.",

@@ -1,0 +1,159 @@
+"""Types of Kafka Connect, as Debezium's messages name them, and what of the one type mapping each becomes.
+
+| name of the type | in the message | stored as |
+|---|---|---|
+| connect.data.Decimal | bytes, scale | decimal(p,s) |
+| VariableScaleDecimal | scale and bytes | text with all digits |
+| Date, connect.data.Date, IsoDate | days, text | date |
+| Time, MicroTime, NanoTime, connect.data.Time | a number of the unit | clock |
+| Timestamp, MicroTimestamp, NanoTimestamp, connect.data.Timestamp | a number of the unit | timestamp |
+| ZonedTimestamp, IsoTimestamp | text | timestamp, the instant |
+| ZonedTime, IsoTime, Interval, Enum, EnumSet, Json, Xml, Uuid, Ltree and all other texts | text | text as it is |
+| Year, MicroDuration, NanoDuration | a number | that number |
+| Bits | bytes, lowest first | bytes as they are |
+| a map | object | JSON text |
+| geometry.Point and other structs, arrays, vectors | | struct, array |
+
+What a stored value is as a column, `changes.types` says. Source: Debezium documentation, "Data type mappings" of each
+connector, and the messages of Debezium 3.6.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from distributary.changes import casts
+from distributary.changes.avro_schema import Array, Field, Node, Record, Scalar
+from distributary.changes.json_times import instant
+
+SCALARS = {
+    "boolean": "boolean",
+    "int8": "int",
+    "int16": "int",
+    "int32": "int",
+    "int64": "long",
+    "float": "float",
+    "float32": "float",
+    "double": "double",
+    "float64": "double",
+    "string": "string",
+    "bytes": "bytes",
+}
+_CONNECT, _TIME = "org.apache.kafka.connect.data.", "io.debezium.time."
+DECIMAL, VARIABLE = f"{_CONNECT}Decimal", "io.debezium.data.VariableScaleDecimal"
+LOGICAL = {
+    f"{_CONNECT}Date": "date",
+    f"{_TIME}Date": "date",
+    f"{_TIME}IsoDate": "date",
+    f"{_CONNECT}Time": "time-millis",
+    f"{_TIME}Time": "time-millis",
+    f"{_TIME}MicroTime": "time-micros",
+    f"{_TIME}NanoTime": "time-micros",
+    f"{_CONNECT}Timestamp": "timestamp-millis",
+    f"{_TIME}Timestamp": "timestamp-millis",
+    f"{_TIME}MicroTimestamp": "timestamp-micros",
+    f"{_TIME}NanoTimestamp": "timestamp-nanos",
+    f"{_TIME}ZonedTimestamp": "timestamp-micros",
+    f"{_TIME}IsoTimestamp": "timestamp-micros",
+}
+_CONVERT: dict[str, Callable[[Any], Any]] = {"boolean": bool, "string": str, "float": float, "double": float}
+NANO_TIME = f"{_TIME}NanoTime"
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """A type. `name`: the semantic one. `fields`: of a struct. `item`: of an array. `text`: it comes as a text, not as
+    a number, though it is a time."""
+
+    kind: str
+    name: str = ""
+    precision: int = 0
+    scale: int = 0
+    fields: tuple[tuple[str, Connect], ...] = ()
+    item: Connect | None = None
+
+    @property
+    def is_text(self) -> bool:
+        return self.kind == "string"
+
+    def field(self, name: str) -> Connect | None:
+        return next((kind for known, kind in self.fields if known == name), None)
+
+
+@lru_cache(512)
+def parse(schema: bytes) -> Connect:
+    """The type that a message's own schema says, in JSON. Raises ValueError for what is none."""
+    try:
+        return _type(json.loads(schema))
+    except (TypeError, KeyError, AttributeError, RecursionError) as exc:
+        raise ValueError(f"the message's schema is none of Kafka Connect: {exc!r}") from exc
+
+
+def _type(schema: Mapping[str, Any]) -> Connect:
+    kind, name = str(schema["type"]), str(schema.get("name") or "")
+    if kind == "struct":
+        return Connect(kind, name, fields=tuple((str(one["field"]), _type(one)) for one in schema["fields"]))
+    if kind == "array":
+        return Connect(kind, name, item=_type(schema["items"]))
+    if kind == "map":
+        return Connect(kind, name)
+    if kind not in SCALARS:
+        raise ValueError(f"the message's schema has the type {kind[:40]!r}, which Kafka Connect has not")
+    given = schema.get("parameters") or {}
+    return Connect(kind, name, int(given.get("connect.decimal.precision", 0)), int(given.get("scale", 0)))
+
+
+def node_of(kind: Connect) -> Node:
+    """The type as the mapping of columns knows it."""
+    if kind.name == DECIMAL:
+        return Scalar("bytes", "decimal", kind.precision or casts.WIDEST_DECIMAL, kind.scale)
+    if kind.name == VARIABLE:
+        return Scalar("string", "number")
+    if kind.name in LOGICAL:
+        logical = LOGICAL[kind.name]
+        return Scalar("int" if logical in ("date", "time-millis") else "long", logical)
+    if kind.kind == "struct":
+        return Record(kind.name, tuple(Field(name, node_of(one)) for name, one in kind.fields))
+    if kind.kind == "array" and kind.item is not None:
+        return Array(node_of(kind.item))
+    if kind.kind == "map":
+        return Scalar("string", "json")
+    return Scalar(SCALARS[kind.kind])
+
+
+def loader(kind: Connect) -> Callable[[Any], Any]:
+    """From a value as JSON has it, what `node_of` stores. Raises ValueError, TypeError, KeyError for what is none."""
+    if kind.name == VARIABLE:
+        return lambda value: casts.decimal_text(casts.unbase64(value["value"]), int(value["scale"]))
+    if kind.name == NANO_TIME:
+        return lambda value: int(value) // 1000
+    if kind.name in LOGICAL and kind.is_text:
+        return _days if LOGICAL[kind.name] == "date" else _micros
+    if kind.kind == "struct":
+        parts = {name: _perhaps(loader(one)) for name, one in kind.fields}
+        return lambda value: {name: part(value.get(name)) for name, part in parts.items()}
+    if kind.kind == "array" and kind.item is not None:
+        item = _perhaps(loader(kind.item))
+        return lambda value: [item(one) for one in value]
+    if kind.kind == "map":
+        return lambda value: json.dumps(value, ensure_ascii=False)
+    if kind.kind == "bytes":
+        return casts.unbase64
+    convert: Callable[[Any], Any] = _CONVERT.get(SCALARS[kind.kind], int)
+    return convert
+
+
+def _perhaps(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else load(value)
+
+
+def _micros(value: str) -> int:
+    return instant(value)[0]
+
+
+def _days(value: str) -> int:
+    return instant(value.removesuffix("Z"))[0] // casts.DAY_US

@@ -1,0 +1,191 @@
+"""What a message says beside the row: of which table it is, what was done, when, and where it stands in the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from distributary.changes.debezium.positions import KINDS, Parts, place_of
+from distributary.changes.model import Kind, SourceTable
+from distributary.errors import Reason
+
+CHANGES = {"c": "INSERT", "u": "UPDATE", "d": "DELETE", "r": "READ"}
+SNAPSHOTS = frozenset({"true", "first", "first_in_data_collection", "last_in_data_collection", "last", "incremental"})
+NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the messages of a pipeline are made.
+
+    `flattened`: by ExtractNewRecordState, the row itself is the message and what it keeps of the change has names that
+    begin with `prefix`. `by_offset`: the order of messages in their partition is that of the changes; else the
+    positions in the source's log are. `placeholder`: stands where a value was not logged since it did not change.
+    """
+
+    flattened: bool = False
+    by_offset: bool = False
+    placeholder: str = "__debezium_unavailable_value"
+    prefix: str = "__"
+
+
+PLAIN = Form()
+
+
+class Record(NamedTuple):
+    """Where a message was found. `headers`: their names."""
+
+    topic: str
+    partition: int
+    offset: int
+    time_ms: int | None = None
+    headers: frozenset[str] = frozenset()
+
+
+class Unusable(Exception):
+    """A message that can't be used."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        self.reason, self.detail = reason, detail
+        super().__init__(detail)
+
+
+class Head(NamedTuple):
+    table: SourceTable
+    change_type: str
+    deleted: bool
+    backfill: bool
+    source_ms: int | None
+    read_ms: int | None
+    place: Parts
+    offset: int
+    uuid: str
+    topic: str
+    source: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The change of one message, as far as it is not the row. `source`: as the message has it."""
+
+    op: str
+    source: Mapping[str, Any]
+    time_ms: int | None = None
+    transaction: str = ""
+
+
+def head_of(said: Said, record: Record, form: Form) -> Head:
+    """Raises Unusable."""
+    change = CHANGES.get(said.op)
+    if change is None:
+        raise _no_change(said)
+    source = said.source
+    known = KINDS.get(str(source.get("connector") or ""), Kind.GENERIC) if source else Kind.GENERIC
+    kind = _by_fields(source) if known is Kind.GENERIC and "connector" not in source else known
+    table = _table(kind, source, record, form)
+    backfill = change == "READ" or str(source.get("snapshot") or "").lower() in SNAPSHOTS
+    source_ms = _millis(source.get("ts_ms"))
+    if form.by_offset:
+        table, place = SourceTable(Kind.GENERIC, table.database, table.schema, table.table), (record.offset, 0, 0, 0)
+        source_ms = source_ms if source_ms is not None else record.time_ms
+    elif backfill:
+        place = (max(0, source_ms or 0), 0, 0, 0)
+    else:
+        try:
+            place = place_of(kind, source, source_ms or 0, record.offset)
+        except ValueError as exc:
+            raise Unusable(Reason.BAD_POSITION, str(exc)) from exc
+    if NEW_KEY in record.headers and change == "DELETE":
+        change = "UPDATE-DELETE"
+    elif OLD_KEY in record.headers and change == "INSERT":
+        change = "UPDATE-INSERT"
+    return Head(
+        table,
+        change,
+        change in ("DELETE", "UPDATE-DELETE"),
+        backfill,
+        source_ms,
+        said.time_ms if said.time_ms is not None else record.time_ms,
+        place,
+        record.offset,
+        f"{record.topic}-{record.partition}-{record.offset}",
+        record.topic,
+        _kept(source, said.transaction),
+    )
+
+
+def _no_change(said: Said) -> Unusable:
+    if said.op == "t":
+        return Unusable(Reason.TRUNCATED, "the source's table was emptied by TRUNCATE")
+    known = ", ".join((*CHANGES, "t"))
+    return Unusable(Reason.UNKNOWN_CHANGE_TYPE, f"op is {said.op[:40]!r}; known are {known}")
+
+
+def _by_fields(source: Mapping[str, Any]) -> Kind:
+    """Flattened messages say the connector only where they are asked to."""
+    there = {name for name, value in source.items() if value is not None}
+    if {"file", "pos"} <= there:
+        return Kind.MYSQL
+    if "commit_lsn" in there:
+        return Kind.SQLSERVER
+    if "scn" in there:
+        return Kind.ORACLE
+    if "lsn" in there:
+        return Kind.POSTGRESQL
+    return Kind.MONGODB if "ord" in there else Kind.GENERIC
+
+
+def _table(kind: Kind, source: Mapping[str, Any], record: Record, form: Form) -> SourceTable:
+    database, schema, table = (str(source.get(name) or "") for name in ("db", "schema", "table"))
+    table = table or str(source.get("collection") or "")
+    if form.flattened and form.by_offset:
+        database = schema = table = ""  # a tombstone has nothing but its topic
+    if kind is Kind.MYSQL:
+        schema = ""
+    if not table and form.flattened:
+        # <prefix>.<database or schema>.<table>, <prefix>.<database>.<schema>.<table>
+        parts = record.topic.split(".")
+        table = parts[-1]
+        if len(parts) > 2:
+            schema = schema or ("" if kind in (Kind.MYSQL, Kind.MONGODB, Kind.GENERIC) else parts[-2])
+            database = database or ("" if schema == parts[-2] else parts[-2])
+    if not table:
+        raise Unusable(Reason.NO_SOURCE_TABLE, "source.table (MongoDB: source.collection) does not name its table")
+    return SourceTable(kind, database, schema, table)
+
+
+def _kept(source: Mapping[str, Any], transaction: str) -> dict[str, Any]:
+    """What the table keeps of the position, in the fields that change files have too."""
+    lsn = source.get("lsn")
+    if isinstance(lsn, int):
+        lsn = f"{lsn >> 32:X}/{lsn & 0xFFFF_FFFF:X}"
+    row_id, rs_id = source.get("row_id"), source.get("rs_id")
+    return {
+        "log_file": _text(source.get("file")),
+        "log_position": _number(source.get("pos")),
+        "scn": _number(source.get("scn")),
+        "rs_id": _text(rs_id),
+        "ssn": _number(source.get("ssn")),
+        "row_id": _text(row_id),
+        "lsn": _text(lsn if lsn is not None else source.get("commit_lsn")),
+        "tx_id": _text(source.get("txId") or source.get("gtid") or transaction or None),
+    }
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def _number(value: Any) -> int | None:
+    try:
+        number = None if value is None else int(value)
+    except (TypeError, ValueError):
+        return None
+    return number if number is not None and abs(number) < 2**63 else None
+
+
+def _millis(value: Any) -> int | None:
+    number = _number(value)
+    return number if number is not None and abs(number) < 10**14 else None

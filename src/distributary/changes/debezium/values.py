@@ -1,0 +1,55 @@
+"""A column of JSON tokens to what the one type mapping takes."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+
+from distributary.changes.avro_columns import arrow_type
+from distributary.changes.avro_schema import Node, Scalar
+from distributary.changes.debezium.connect import DECIMAL, LOGICAL, NANO_TIME, SCALARS, Connect, loader, node_of
+from distributary.changes.json_values import JsonColumn, Tokens, by_node, by_tokens
+from distributary.changes.model import Reading
+
+_PLAIN = frozenset(SCALARS) - {"bytes"}
+
+
+def column(kind: Connect | None, tokens: Tokens, reading: Reading, wanted: str | None = None) -> JsonColumn:
+    """`kind`: the type that the message's schema gives; None without one: then as the values say, but for a whole
+    number of which the settings say that it is a date."""
+    if kind is None:
+        days = wanted == "date" and tokens.first and tokens.first <= frozenset(b"-0123456789")
+        return _numbers(Scalar("int", "date"), tokens) if days else by_tokens(tokens, reading)
+    node = node_of(kind)
+    if not tokens.first:
+        return JsonColumn(node, pa.nulls(len(tokens.texts), arrow_type(node)))
+    if kind.name in LOGICAL and not kind.is_text and kind.name != NANO_TIME:
+        return _numbers(node, tokens)
+    if kind.name == DECIMAL or (kind.kind in _PLAIN and kind.name in LOGICAL) or kind.kind not in _PLAIN:
+        return _loaded(kind, node, tokens)
+    return by_node(node, tokens, reading)
+
+
+def _numbers(node: Node, tokens: Tokens) -> JsonColumn:
+    try:
+        return JsonColumn(node, tokens.unquoted().cast(arrow_type(node)))
+    except pa.ArrowInvalid:
+        logical = node.logical if isinstance(node, Scalar) else ""
+        return _loaded(Connect("int64", logical), node, tokens)
+
+
+def _loaded(kind: Connect, node: Node, tokens: Tokens) -> JsonColumn:
+    """Value by value; what is none of the type is null, and a fault."""
+    stored, load = arrow_type(node), loader(kind)
+    values, faults = [], []
+    for place, token in enumerate(tokens.texts.to_pylist()):
+        value = None
+        try:
+            value = None if token is None else load(json.loads(token))
+            pa.scalar(value, stored)
+        except Exception:  # whatever a value does to its conversion is that value's fault
+            value = None
+            faults.append((place, f"{token[:80]} is no {kind.name or kind.kind}"))
+        values.append(value)
+    return JsonColumn(node, pa.array(values, stored), faults)

@@ -3,7 +3,8 @@
     python docs/generate.py [--check]
 
 configuration.md and pipeline.schema.json come from the models of `distributary.config`, state.md from its folders,
-quarantine.md from the reasons of `distributary.errors`, cli.md from the command line.
+quarantine.md from the reasons of `distributary.errors`, cli.md from the command line; metrics.md, and the dashboard and
+alert rules in deploy/, from the list of metrics (`monitoring_files`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from monitoring_files import alert_rules, dashboard, metrics_page
 
 from distributary.config import DeclarativeFolder, HopFolder, SharesFolder, StateFolder
 from distributary.config.json_schema import pipeline_schema
@@ -160,6 +163,9 @@ def pages() -> dict[str, Callable[[], str]]:
         "pipeline.schema.json": schema_file,
         "state.md": state_page,
         "quarantine.md": quarantine_page,
+        "metrics.md": metrics_page,
+        "../deploy/prometheus-alerts.yaml": alert_rules,
+        "../deploy/grafana-dashboard.json": dashboard,
     }
     if importlib.util.find_spec("distributary.cli"):
         made["cli.md"] = cli_page

@@ -30,7 +30,7 @@ LAYERS = [
     "spark sources",
     "state",
     "engine supervisor",
-    "running",
+    "running metrics",
     "audit",
     "declarative",
     "repair fleet",
@@ -59,6 +59,8 @@ ALLOWED = {
     "fastavro": "changes schemas.avro audit.judge.raw_files audit.judge.avro",
     "msgspec": "changes schemas.json",
     "grpc_tools": "schemas.registry",
+    "prometheus_client": "metrics.endpoint",
+    "opentelemetry": "metrics.otlp",
     "typer": "cli",
     "distributary_simulate": "",
 }

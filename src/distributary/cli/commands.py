@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -165,6 +165,8 @@ def run(
     A pipeline's first batch of which no record can be read as the file says is taken for a mistake in the file: the
     run ends with exit code 2 and says what the records look like. Later such records are quarantined.
 
+    With `metrics` in the file its figures are served to Prometheus or pushed by OTLP, see docs/monitoring.md.
+
     Exit code 1 when tables are parked or a quarantine limit stopped it; 130 after Ctrl-C, or where a batch was left
     unfinished; SIGTERM is a normal end.
     With --json: a line per batch ("kind": "batch"), then one for the run ("kind": "run"). A batch that an earlier run
@@ -176,6 +178,7 @@ def run(
     hops = hops_of(config, hop)
     from distributary.config import Notices
     from distributary.fleet.notices import told
+    from distributary.metrics.meter import measured
     from distributary.running.hops import run as run_pipeline
     from distributary.running.progress import batch_line, header, summary
     from distributary.running.report import build
@@ -184,13 +187,18 @@ def run(
         say(header(build(config), once or config.trigger.mode == "once"))
     stopper = Stopper(config.trigger.stop_within)
     show = say_batch if as_json else (lambda report: say(batch_line(report)))
-    with told(config.pipeline, Notices() if supervised else config.notices) as notifier:
+    with told(config.pipeline, Notices() if supervised else config.notices) as notifier, measured(config) as meter:
 
         def progress(report: BatchReport) -> None:
             show(report)
+            meter.batch(report)
             notifier.batch({"parked": report.parked, "recovered": report.recovered})
 
-        report = run_pipeline(config, hops=hops, once=once, progress=progress, handle=stopper.attach, force=force)
+        def handle(running: Any) -> None:
+            meter.attach(running)
+            stopper.attach(running)
+
+        report = run_pipeline(config, hops=hops, once=once, progress=progress, handle=handle, force=force)
     say_run(report) if as_json else say(summary(report, str(file)))
     return stopper.exit_code(Exit.ATTENTION if report.parked else Exit.OK)
 

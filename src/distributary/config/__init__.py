@@ -3,7 +3,7 @@
 from distributary.config.databricks import Databricks
 from distributary.config.layouts import Bronze, Wide
 from distributary.config.loading import load, load_document
-from distributary.config.operating import Email, Grant, Notices
+from distributary.config.operating import Email, Grant, Metrics, Notices, Otlp
 from distributary.config.payload import Payload
 from distributary.config.pipeline import Pipeline, Spark, Trigger
 from distributary.config.reading import (
@@ -35,7 +35,9 @@ __all__ = [
     "HopFolder",
     "KafkaSecurity",
     "KafkaSource",
+    "Metrics",
     "Notices",
+    "Otlp",
     "Payload",
     "Pipeline",
     "Quarantine",

@@ -63,6 +63,40 @@ class Notices(Model):
         return addresses
 
 
+class Otlp(Model):
+    endpoint: Text = Field(description="The collector's address for metrics, as `http://collector:4318/v1/metrics`.")
+    headers: dict[str, SecretStr] = Field(default={}, description="Headers of each push, as a token.")
+    every: Duration = Field(default=30.0, gt=0, description="How often figures are pushed.")
+
+    @field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, address: str) -> str:
+        if not address.startswith(("http://", "https://", "${")):
+            raise ValueError("allowed: an address that begins with http:// or https://")
+        return address
+
+
+class Metrics(Model):
+    port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="Serve `/metrics` for Prometheus, `/healthz` and `/readyz` at this port, as 9464; 0: any that is "
+        "free. Needs the extra `metrics`. Of a pipeline on several clusters, each process takes the next port.",
+    )
+    address: Text = Field(
+        default="127.0.0.1",
+        description="Where the port is opened; `0.0.0.0` for all networks. Whoever reaches it can read route names.",
+    )
+    routes: int = Field(
+        default=200,
+        ge=1,
+        description="Routes that have series of their own. Of more routes the worst have: parked, refused, most bad "
+        "rows, most rows; the others are one, `(other)`.",
+    )
+    otlp: Otlp | None = Field(default=None, description="Push the figures to a collector. Needs the extra `otlp`.")
+
+
 class Grant(Model):
     principal: Text = Field(description="A user, a group or a service principal, as the catalog names it.")
     privileges: list[Privilege] = Field(

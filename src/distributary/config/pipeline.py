@@ -15,7 +15,7 @@ from distributary.config.databricks import Databricks
 from distributary.config.declarative import Declarative
 from distributary.config.environment import environment
 from distributary.config.layouts import Bronze, Wide
-from distributary.config.operating import Grant, Notices
+from distributary.config.operating import Grant, Metrics, Notices
 from distributary.config.payload import Payload
 from distributary.config.quantities import Duration, Option, Text
 from distributary.config.reading import (
@@ -103,6 +103,7 @@ class Pipeline(Model):
     )
     spark: Spark = Field(default=Spark(), description="The Spark session.")
     notices: Notices = Field(default=Notices(), description="Who is told when a stream falls. See docs/workflow.md.")
+    metrics: Metrics = Field(default=Metrics(), description="Figures of a run for monitoring. See docs/monitoring.md.")
     grants: list[Grant] = Field(
         default=[], description="Who may read which table, for `distributary grants`; needs tables.database."
     )

@@ -87,9 +87,10 @@ class Appending(Generic[F]):
         fitted = self.fit(tip.arrow_schema(), None)
         if fitted.evolution.changed or not fitted.table.num_rows:
             return None
-        if not append_on_tip(uri, tip, list(self.write(fitted.table)), self.mark, store):
+        files = list(self.write(fitted.table))
+        if not append_on_tip(uri, tip, files, self.mark, store):
             return None
-        return fitted, Append("written", fitted.table.num_rows, tip=tip.after(self.mark))
+        return fitted, Append("written", fitted.table.num_rows, tip=tip.after(self.mark), size=size_of(files))
 
     def _opened(self) -> tuple[F, Append]:
         """Open the table, decide with what is there, and commit."""
@@ -102,9 +103,10 @@ class Appending(Generic[F]):
             return fitted, replayed(table, self.mark, self.replay, rows)
         if not rows:
             return fitted, Append()
-        version = self.target.commit(table, evolution, self.write(fitted.table), self.mark)
+        files = self.write(fitted.table)
+        version = self.target.commit(table, evolution, files, self.mark)
         tip = None if version is None else Tip.of(version, evolution.schema, self.mark)
-        return fitted, _written(table, evolution, rows, tip)
+        return fitted, _written(table, evolution, rows, files, tip)
 
 
 def commit_files(
@@ -121,7 +123,7 @@ def commit_files(
         return Append()
     evolution = settled(table, columns)
     target.commit(table, evolution, files, mark)
-    return _written(table, evolution, rows)
+    return _written(table, evolution, rows, files)
 
 
 def replayed(table: Snapshot, mark: Mark, replay: Replay, rows: int) -> Append:
@@ -130,5 +132,13 @@ def replayed(table: Snapshot, mark: Mark, replay: Replay, rows: int) -> Append:
     return Append("replayed", committed, widened=committed_widening(table, mark), other=committed != rows)
 
 
-def _written(table: Snapshot | None, evolution: Evolution, rows: int, tip: Tip | None = None) -> Append:
-    return Append("written", rows, table is None, evolution.changed, said_of(table, evolution), tip)
+def _written(
+    table: Snapshot | None, evolution: Evolution, rows: int, files: Sequence[DataFile], tip: Tip | None = None
+) -> Append:
+    widened = said_of(table, evolution)
+    return Append("written", rows, table is None, evolution.changed, widened, tip, size=size_of(files))
+
+
+def size_of(files: Sequence[DataFile]) -> int:
+    """Bytes of all of them."""
+    return sum(file.size for file in files)

@@ -247,6 +247,7 @@ class BatchWriter:
             engine="spark" if outcome.route in self.delivery.on_spark else "task",
             rows_in=outcome.rows_in + sum(early.values()),
             rows_written=outcome.rows_written,
+            bytes_written=outcome.append.size,
             rows_quarantined=reasons.total(),
             tombstones=delivered.tombstones.get(outcome.route, 0),
             schema_ids=outcome.schema_ids,

@@ -58,8 +58,8 @@ class Fault:
 class Append:
     """What was done to the table that rows are appended to.
 
-    - `rows`: in it by this batch's commit. `other`: they are not as many as were brought, for an earlier attempt found
-      other files.
+    - `rows`: in it by this batch's commit, in files of `size` bytes (0: not known). `other`: they are not as many as
+      were brought, for an earlier attempt found other files.
     - `files`: written in `folder`, for the driver to commit. `schema`: their columns, as an Arrow IPC message, of which
       the first `known` are the table's; `incoming`: the schemas of the rows in them, likewise.
     - `widened`: columns that got a wider type: `score` -> `int -> bigint`. `tip`: what is known of the table now.
@@ -80,6 +80,7 @@ class Append:
     schema: bytes | None = None
     known: int = 0
     incoming: tuple[bytes, ...] = ()
+    size: int = 0
 
     def columns(self) -> pa.Schema:
         """The columns of the files; none where there are none."""
@@ -102,6 +103,7 @@ class Append:
             by_spark=self.by_spark or other.by_spark,
             files=self.files + other.files,
             schema=columns,
+            size=self.size + other.size,
         )
 
 

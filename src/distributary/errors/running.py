@@ -13,6 +13,11 @@ class JavaMissing(EnvironmentFault):
     )
 
 
+class ExtraMissing(EnvironmentFault):
+    condition = "EXTRA_MISSING"
+    template = "{what} needs a library that is not installed: pip install 'distributary[{extra}]' ({detail})"
+
+
 class SparkNotStarted(EnvironmentFault):
     condition = "SPARK_NOT_STARTED"
     template = "Spark did not start: {detail}. {remedy}"

@@ -181,6 +181,11 @@ class Run:
     def _on_spark(self) -> set[str]:
         return {e.route for e in self.ledger.newest.values() if e.engine == "spark" and e.route}
 
+    @property
+    def outages(self) -> int:
+        """Since the last batch that went through."""
+        return self._outages
+
     def go(self, once: bool) -> RunReport:
         """Run to the end (`once`), or until `stop`. Raises the error that ended the stream."""
         with reading(self.config.state_root):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -66,6 +66,7 @@ LEDGER_SCHEMA = pa.schema(
         ("widened", pa.map_(pa.string(), pa.string())),
         ("sequence", pa.int64()),
         ("excluded", pa.int64()),
+        ("bytes_written", pa.int64()),
     ]
 )
 
@@ -103,7 +104,8 @@ class Entry:
     `about`: source table and key columns, as JSON. `warnings`: rows written that break an expectation, by its name.
     `widened`: columns that got a wider type: `score` -> `int -> bigint`. `sequence`: greater for who saw the other's
     entries when it was decided; 0 where an earlier version wrote it. `excluded`: of the batch itself, records of routes
-    that the pipeline file leaves out; they are in no other count.
+    that the pipeline file leaves out; they are in no other count. `bytes_written`: of the files that were added to
+    `table`, where the tasks wrote them and they are its alone.
     """
 
     stream: str
@@ -138,10 +140,11 @@ class Entry:
     widened: Mapping[str, str] = field(default_factory=dict)
     sequence: int = field(default=0, compare=False)
     excluded: int = 0
+    bytes_written: int = 0
 
 
 _ROWS = ("rows_in", "rows_written", "rows_quarantined", "tombstones", "excluded")
-_SUMS = (*_ROWS, "batches", "upserts", "deletes", "stale")
+_SUMS = (*_ROWS, "bytes_written", "batches", "upserts", "deletes", "stale")
 _MAPS = ("schema_ids", "reasons", "decoders", "warnings", "widened")
 
 
@@ -214,6 +217,8 @@ class Ledger:
         self.newest: dict[str | None, Entry] = {}
         self.own: dict[str, Entry] = {}
         self.finished: dict[str, int] = {}
+        self.watcher: Callable[[Sequence[Entry]], None] = lambda _: None
+        """Told of what was recorded, once it is."""
         entries = self._found() if entries is None else entries
         self._rows = len(entries)
         for entry in entries:
@@ -285,6 +290,7 @@ class Ledger:
         for entry in finished:
             self._remember(entry)
         self._rows += len(finished)
+        self.watcher(finished)
         if (batch and batch % UPKEEP_BATCHES == 0) or self._rows > 2 * KEPT_ROWS + len(self.newest):
             self.compact()
 

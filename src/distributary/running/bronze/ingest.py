@@ -70,6 +70,11 @@ class Ingest:
         """A worker has died: envelopes are tried in processes apart first, until a batch is through."""
         self._stopping = threading.Event()
 
+    @property
+    def outages(self) -> int:
+        """Since the last batch that went through."""
+        return self._outages
+
     def go(self, once: bool) -> None:
         """Run to the end (`once`), or until `stop`. Raises CheckpointLost, SourceDataLost, and what ends the stream."""
         start = self._start or self.begin()

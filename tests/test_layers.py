@@ -19,7 +19,7 @@ PRODUCERS = sorted(
 
 # A package imports from the lines above its own only; two packages of one line do not know each other.
 LAYERS = [
-    "backoff redaction version",
+    "backoff log_context redaction version",
     "names",
     "errors",
     "scratch shares",

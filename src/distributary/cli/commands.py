@@ -6,21 +6,21 @@ Nothing heavy is imported up here: `check` and `--help` answer without Spark, Ar
 from __future__ import annotations
 
 import logging
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from distributary.cli.grants import grants
 from distributary.cli.inspect import inspect
+from distributary.cli.logs import LogFormat, set_up
 from distributary.cli.options import GROUP, File, Json, Yes
-from distributary.cli.output import LogLines, note, say, say_batch, say_json, say_run, show
+from distributary.cli.output import note, say, say_json, show
 from distributary.cli.output import watch as show_again
 from distributary.cli.pipeline import pipeline
 from distributary.cli.plugins import plug_in
 from distributary.cli.quarantine import quarantine
-from distributary.cli.signals import Stopper
+from distributary.cli.running import go
 from distributary.cli.spread import (
     ClusterOption,
     Conf,
@@ -36,11 +36,11 @@ from distributary.cli.upkeep import maintain, reconcile, resync, views
 from distributary.cli.workflow import workflow
 from distributary.errors import BadInput, Exit, Reason
 from distributary.kinds import Given, kind_of
+from distributary.log_context import of_process
 from distributary.version import __version__
 
 if TYPE_CHECKING:
     from distributary.config import Pipeline
-    from distributary.engine.batch import BatchReport
 
 app = typer.Typer(name="distributary", pretty_exceptions_enable=False, **GROUP)
 
@@ -59,15 +59,14 @@ def _common(
     debug: Annotated[
         bool, typer.Option("--debug", envvar="DISTRIBUTARY_DEBUG", help="Show the traceback of an error.")
     ] = False,
+    log_format: LogFormat = None,
 ) -> None:
     """One stream of messages in, one Delta table per route out, exactly once, on Apache Spark.
 
     Exit codes: 0 fine; 1 done, but something needs attention (a parked table, rows lost, a limit that stopped the run);
     2 bad input; 3 the environment (Java, broker, registry, store); 130 interrupted.
     """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogLines())
-    logging.basicConfig(handlers=[handler])
+    set_up(log_format or "plain")
     logging.getLogger("distributary").setLevel(logging.DEBUG if debug else logging.INFO)
     # An error in a batch comes to us as it is; py4j logs its traceback on the way.
     logging.getLogger("py4j").setLevel(logging.WARNING if debug else logging.CRITICAL)
@@ -154,6 +153,7 @@ def run(
         typer.Option("--force", help="Quarantine a first batch of which no record can be read, and go on."),
     ] = False,
     supervised: Supervised = False,
+    log_format: LogFormat = None,
     as_json: Json = False,
 ) -> Exit:
     """Run a pipeline.
@@ -175,32 +175,9 @@ def run(
     config = load_file(file)
     kind_of(config, file).check_runs_here()
     config = first_hop(config, conf) if hop == 1 else spread(config, share, plan_file, cluster, conf)
-    hops = hops_of(config, hop)
-    from distributary.config import Notices
-    from distributary.fleet.notices import told
-    from distributary.metrics.meter import measured
-    from distributary.running.hops import run as run_pipeline
-    from distributary.running.progress import batch_line, header, summary
-    from distributary.running.report import build
-
-    if not as_json:
-        say(header(build(config), once or config.trigger.mode == "once"))
-    stopper = Stopper(config.trigger.stop_within)
-    show = say_batch if as_json else (lambda report: say(batch_line(report)))
-    with told(config.pipeline, Notices() if supervised else config.notices) as notifier, measured(config) as meter:
-
-        def progress(report: BatchReport) -> None:
-            show(report)
-            meter.batch(report)
-            notifier.batch({"parked": report.parked, "recovered": report.recovered})
-
-        def handle(running: Any) -> None:
-            meter.attach(running)
-            stopper.attach(running)
-
-        report = run_pipeline(config, hops=hops, once=once, progress=progress, handle=handle, force=force)
-    say_run(report) if as_json else say(summary(report, str(file)))
-    return stopper.exit_code(Exit.ATTENTION if report.parked else Exit.OK)
+    if log_format is not None:
+        set_up(log_format)
+    return go(config, file, hops=hops_of(config, hop), once=once, force=force, supervised=supervised, as_json=as_json)
 
 
 @app.command()
@@ -313,7 +290,9 @@ def clean(
 def load_file(file: Path) -> Pipeline:
     from distributary.config import load
 
-    return load(file)
+    config = load(file)
+    of_process(pipeline=config.pipeline)
+    return config
 
 
 # -- verbs of other modules -----------------------------------------------------------------------------------------

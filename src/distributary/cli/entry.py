@@ -13,6 +13,7 @@ import typer
 from typer.main import get_command
 
 from distributary.cli.commands import app
+from distributary.cli.logs import are_structured
 from distributary.cli.output import note
 from distributary.errors import DistributaryError, Exit, without_stack
 
@@ -70,7 +71,7 @@ def execute(arguments: Sequence[str], tell: Callable[[BaseException, int], None]
 
 def _failed(text: str, error: BaseException, code: Exit) -> Exit:
     for line in text.splitlines():
-        note(f"error: {line}")
+        note(line if are_structured() else f"error: {line}", logging.ERROR)
     log.debug("", exc_info=error)
     return code
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from distributary.log_context import log_fields
 from distributary.names import printable
 from distributary.redaction import redacted
 
@@ -41,23 +42,40 @@ def say(text: str) -> None:
     typer.echo(printable(text, keep="\n"))
 
 
-def note(text: str) -> None:
+def note(text: str, level: int = logging.INFO) -> None:
     """A line about the work, which is no part of the result."""
+    from distributary.cli.logs import are_structured
+
+    if are_structured():
+        for line in text.splitlines():
+            logging.getLogger("distributary").log(level, "%s", line)
+        return
     typer.echo(printable(text, keep="\n"), err=True)
 
 
 def say_json(value: Any) -> None:
+    typer.echo(as_json_text(value))
+
+
+def as_json_text(value: Any) -> str:
+    """As JSON on one line that a terminal can show, without a secret."""
     text = redacted(json.dumps(value, ensure_ascii=False, default=str))
     # JSON escapes less than what a terminal obeys, and cannot be written at all with half a character in it.
-    typer.echo(text if text.isprintable() else redacted(json.dumps(value, default=str)))
+    return text if text.isprintable() else redacted(json.dumps(value, default=str))
 
 
 def say_batch(report: BatchReport) -> None:
-    say_json({"kind": "batch", **asdict(report)})
+    say_json({"kind": "batch", "at": _now(), "pipeline": log_fields().get("pipeline"), **asdict(report)})
 
 
 def say_run(report: RunReport) -> None:
-    say_json({"kind": "run", **asdict(report)})
+    say_json({"kind": "run", "at": _now(), **asdict(report)})
+
+
+def _now() -> str:
+    from distributary.cli.logs import iso
+
+    return iso(time.time())
 
 
 def console() -> Console:

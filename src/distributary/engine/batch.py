@@ -34,7 +34,8 @@ class BatchReport:
     """What a finished batch did, for progress displays. `parked`: routes whose table could not be
     written; `recovered`: those that could be again. `already`: an earlier run finished it, and did not live to tell;
     only the stream's offsets were missing. `reasons`: of the quarantined rows. `excluded`: records of routes that the
-    pipeline file leaves out; they are in no other count."""
+    pipeline file leaves out; they are in no other count. `written`, `refused`: rows in the table and rows quarantined,
+    by route."""
 
     stream: str
     batch: int
@@ -52,6 +53,8 @@ class BatchReport:
     already: bool = False
     reasons: Mapping[str, int] = field(default_factory=dict)
     excluded: int = 0
+    written: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, int] = field(default_factory=dict)
 
 
 class Delivery(Protocol):
@@ -326,6 +329,8 @@ def _counted(
         already=already,
         reasons=dict(+reasons),
         excluded=sum(e.excluded for e in entries),
+        written={e.route: e.rows_written for e in entries if e.route and e.rows_written > 0},
+        refused={e.route: e.rows_quarantined for e in entries if e.route and e.rows_quarantined > 0},
     )
 
 

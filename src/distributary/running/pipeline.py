@@ -36,6 +36,7 @@ from distributary.errors import (
     StoreUnreadable,
 )
 from distributary.errors.border import in_words
+from distributary.log_context import about
 from distributary.running.catalog import register_tables
 from distributary.running.failures import translated, tries
 from distributary.running.maintain import maintain
@@ -274,7 +275,7 @@ class Run:
 
     def _batch(self, rows: DataFrame, batch: int) -> None:
         self._stream.wait()
-        with self._busy:
+        with self._busy, about(batch=batch):
             if self._stopping.is_set():
                 raise _Stopped
             try:

@@ -51,7 +51,8 @@ def build(config: Pipeline) -> PipelinePlan:
 class RunReport:
     """The sum of a run's batches. `parked`: tables that need attention when the run ended. `already`: batches that an
     earlier run had written and not told of; they are not in the sums. `reasons`: of the quarantined rows. `waiting`:
-    reason -> rows that are in the quarantine now, those of earlier runs too, and come in by a replay only."""
+    reason -> rows that are in the quarantine now, those of earlier runs too, and come in by a replay only.
+    `tables`: routes whose table got rows."""
 
     pipeline: str
     batches: int
@@ -64,6 +65,7 @@ class RunReport:
     reasons: Mapping[str, int] = field(default_factory=dict)
     waiting: Mapping[str, int] = field(default_factory=dict)
     excluded: int = 0
+    tables: tuple[str, ...] = ()
 
 
 def added(total: RunReport, batch: BatchReport) -> RunReport:
@@ -79,4 +81,5 @@ def added(total: RunReport, batch: BatchReport) -> RunReport:
         tombstones=total.tombstones + batch.tombstones,
         excluded=total.excluded + batch.excluded,
         reasons=dict(Counter(total.reasons) + Counter(batch.reasons)),
+        tables=tuple(sorted({*total.tables, *batch.written})),
     )

@@ -136,13 +136,15 @@ def test_a_batch_is_counted_by_route_reason_and_phase() -> None:
     assert all(len(sample.labels) == len(BY_NAME[sample.name].labels) for sample in board.samples())
 
 
-def test_a_table_of_which_all_rows_were_refused_is_not_well_and_is_again_after_a_good_row() -> None:
+def test_a_table_of_which_most_rows_were_refused_is_not_well_and_is_again_after_a_better_batch() -> None:
     board = Board(10)
     board.record([written("chess", 200, 200)])
     assert values(board, "tables")["refused",] == 1
     board.record([Entry(STREAM, 8, "chess", state="empty", tombstones=1)])
     assert values(board, "tables")["refused",] == 1
     board.record([written("chess", 200, 199)])
+    assert values(board, "tables")["refused",] == 1
+    board.record([written("chess", 200, 100)])
     assert values(board, "tables") == {("ok",): 1, ("parked",): 0, ("refused",): 0}
 
 

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
-from distributary.audit.status import TableStatus, html, render, status
+from distributary.audit.status import Status, TableStatus, html, render, status, watched
 from distributary.audit.status.lag import kafka_lag, source_lag
 from distributary.cli.entry import execute
 from distributary.config import KafkaSource
@@ -103,18 +103,21 @@ def test_a_parked_table_needs_attention(made: Lake) -> None:
     assert any("bob_game is parked" in line and "6 rows wait" in line for line in said.attention)
 
 
-def test_a_batch_or_a_table_of_which_every_row_was_quarantined_is_not_well(made: Lake) -> None:
+def test_a_batch_or_a_table_of_which_most_rows_were_quarantined_is_not_well(made: Lake) -> None:
     made.batch(0, {"ann_game": {1: 30}, "bob_game": {1: 10}}, bad={"ann_game": 4})
     assert status(made.config).exit_code == Exit.OK, "some bad rows are no alarm by themselves"
     made.batch(1, {"ann_game": {1: 5}, "bob_game": {}}, bad={"bob_game": 3})
     said = status(made.config)
     assert one(said.tables, "bob_game").state == "quarantined"
     assert (said.exit_code, said.all_quarantined) == (Exit.ATTENTION, False)
-    assert any("every row of bob_game" in line for line in said.attention)
-    made.batch(2, {"bob_game": {1: 1}}, bad={"bob_game": 3})
-    assert status(made.config).exit_code == Exit.OK
-    made.batch(3, {}, bad={None: 200})
-    made.batch(4, {})
+    assert any("rows of bob_game in its last batch (3)" in line for line in said.attention)
+    assert said.unwell == ("1 table refused",)
+    made.batch(2, {"bob_game": {1: 3}}, bad={"bob_game": 3})
+    assert (status(made.config).exit_code, status(made.config).unwell) == (Exit.OK, ())
+    made.batch(3, {"ann_game": {1: 9}, "bob_game": {1: 1}}, bad={"bob_game": 3})
+    assert one(status(made.config).tables, "bob_game").state == "quarantined"
+    made.batch(4, {}, bad={None: 200})
+    made.batch(5, {})
     said = status(made.config)
     assert (said.exit_code, said.all_quarantined) == (Exit.ATTENTION, True)
     assert any("all 200 rows of the last batch" in line for line in said.attention)
@@ -312,6 +315,63 @@ def test_a_terminal_shows_names_as_they_are(made: Lake) -> None:
         console.print(render(status(made.config)))
     text = captured.get()
     assert "<b>[red]bold" in text and "parked (2 failed)" in text and "not running" in text
+
+
+def many(number: int) -> Status:
+    """A pipeline of so many tables, two of which are not well, and one of which had a bad row long ago."""
+    well = [
+        TableStatus(
+            f"route_number_{n:05}", "t", "task", "written", 1_000_000, 7, "2027-01-15T08:00:00.000Z", 3, 3, 0, 0
+        )
+        for n in range(number - 3)
+    ]
+    odd = [
+        TableStatus("zz_parked", "t", "task", "parked", 1, 6, None, 99, 9, 12, 12, failures=3, error="disk"),
+        TableStatus("zz_refused", "t", "task", "quarantined", 1, 6, None, 99, 9, 0, 200, refused=200),
+        TableStatus("zz_once_bad", "t", "task", "written", 1, 6, None, 99, 9, 0, 1),
+    ]
+    tables = (*well, *odd)
+    attention = tuple(f"line {n} of what should be looked at, which is much longer than a line of 80" for n in range(9))
+    return Status("games", "", True, 7, "2027-01-15T08:00:00.000Z", 0, 1, 1, tables, attention, ())
+
+
+@pytest.mark.parametrize("height", [12, 24, 60])
+def test_a_screen_of_80_columns_shows_3000_routes_worst_first(height: int) -> None:
+    console = Console(width=80, height=height, force_terminal=False)
+    with console.capture() as captured:
+        console.print(watched(many(3000)))
+    lines = captured.get().splitlines()
+    assert len(lines) <= height and max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert "NOT WELL (1 table parked, 1 table refused)" in text.replace("\n", " ")
+    at = next(n for n, line in enumerate(lines) if line.startswith("route"))
+    assert lines[at].split() == ["route", "state", "rows", "age", "waiting", "quarantined"]
+    assert lines[at + 1].split() == ["zz_parked", "parked", "(3", "failed)", "1", "99", "s", "12", "12"]
+    if height > 12:
+        assert lines[at + 2].split()[:2] == ["zz_refused", "refused"]
+        assert lines[at + 3].split()[0] == "route_number_00000"
+        assert any("more, all of them well" in line for line in lines)
+    assert lines[-1].startswith("and 5 more lines")
+
+
+def test_few_tables_leave_no_word_of_others_and_a_long_name_is_cut_on_a_narrow_screen() -> None:
+    long = TableStatus("a" * 200, "t", "task", "written", 1, 7, None, 3, 3, 0, 0)
+    found = Status("games", "", True, 7, None, 0, 1, 0, (long,), (), ())
+    console = Console(width=80, height=24, force_terminal=False)
+    with console.capture() as captured:
+        console.print(watched(found))
+    lines = captured.get().splitlines()
+    assert max(map(len, lines)) <= 80 and not any("more" in line for line in lines)
+    assert "…" in lines[-1] and lines[-1].split()[-1] == "0" and "games: well" in lines[0]
+
+
+def test_a_table_that_had_a_bad_row_once_is_not_marked_for_ever(made: Lake) -> None:
+    made.batch(0, {"ann_game": {1: 5}}, bad={"ann_game": 1})
+    assert 'tr class="bad"' in html(status(made.config))
+    made.batch(1, {"ann_game": {1: 5}})
+    said = status(made.config)
+    assert (one(said.tables, "ann_game").quarantined, one(said.tables, "ann_game").refused) == (1, 0)
+    assert 'tr class="fine"' in html(said) and 'tr class="bad"' not in html(said)
 
 
 def test_the_page_is_one_file_with_every_text_escaped(made: Lake) -> None:

@@ -192,8 +192,9 @@ def status(
     """Show each table: rows, lag, bad rows, state.
 
     `age`: since rows were written last; `event lag`: how old the newest record is by the source's own time. Works
-    beside a run, and without Spark. Exit code 1 when a table is parked, a stream has fallen, or all rows of a table's
-    or the pipeline's last batch were quarantined (without --watch and --html).
+    beside a run, and without Spark. The worst tables stand first. Exit code 1 when a table is parked, a stream has
+    fallen, or more than half of the rows of a table's or the pipeline's last batch were quarantined (without --watch
+    and --html); the first line says the same in words.
     """
     if (as_json, watch, html is not None).count(True) > 1:
         raise BadInput(detail="--json, --watch and --html exclude each other; give one of them")
@@ -201,7 +202,7 @@ def status(
     from distributary.audit import status as states
 
     if watch:
-        show_again(lambda: states.render(kind.status()))
+        show_again(lambda: states.watched(kind.status()))
         return Exit.OK
     found = kind.status()
     if html is not None:

@@ -18,6 +18,7 @@ from typing import Any
 from distributary.engine.batch import BatchReport
 from distributary.metrics.definitions import BY_NAME, NO_ROUTE, OTHER
 from distributary.state.ledger import Entry, is_batch, totals
+from distributary.state.refused import is_refused
 from distributary.version import __version__
 
 MICROS = 1e6
@@ -243,10 +244,10 @@ def _after(before: _Route, entry: Entry) -> _Route:
 def _state(before: _Route, entry: Entry) -> str:
     if entry.state == "parked":
         return "parked"
-    if entry.rows_written > 0:
-        return "ok"
-    if entry.rows_in > 0 and is_batch(entry.stream):
+    if is_refused([entry]) and is_batch(entry.stream):
         return "refused"
+    if entry.rows_in > 0 or entry.rows_written > 0:
+        return "ok"
     # Nothing came for it: it is as it was, except that it is not parked any more.
     return "ok" if before.state == "parked" else before.state
 

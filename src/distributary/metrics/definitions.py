@@ -258,7 +258,7 @@ METRICS: Final = (
         "tables",
         "gauge",
         "tables",
-        "Tables by state: `ok`, `parked`, `refused` (every row of the last batch with rows was quarantined).",
+        "Tables by state: `ok`, `parked`, `refused` (most rows of its last batch with rows were quarantined).",
         _STATUS,
         ("state",),
         panel="distributary_tables",
@@ -267,7 +267,7 @@ METRICS: Final = (
             'distributary_tables{state="refused"} > 0',
             "30m",
             "ticket",
-            "Every row of a route is set aside: its producer sends what cannot be read",
+            "Most rows of a route are set aside: its producer sends what cannot be read",
         ),
     ),
     Metric(

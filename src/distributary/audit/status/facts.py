@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +16,7 @@ from distributary.config import Pipeline
 from distributary.errors import Exit, Reason
 from distributary.names import shown
 from distributary.state.ledger import Entry, Ledger, is_batch, read_entries, totals
+from distributary.state.refused import is_refused, refused_rows
 from distributary.state.shares import current_parts, parts
 from distributary.state.streams import StreamRecord, StreamState, read_streams
 from distributary.supervisor.views import attention_line
@@ -32,8 +33,8 @@ class TableStatus:
     """One table. Times are ISO 8601 in UTC.
 
     `state`: of its newest batch: written, replayed, parked, empty (it had no rows for the table), or quarantined: rows
-    came, and every one of them was. `age_sec`: since rows were written last. `lag_sec`: how old its newest record is,
-    by the time at the source, which need not be now.
+    came, and more than half of them were. `refused`: rows of its last batch with rows that were. `age_sec`: since rows
+    were written last. `lag_sec`: how old its newest record is, by the time at the source, which need not be now.
     Of change files, `table` is the log table, `merged` the merged one, and `merge_state` one of merged, waiting (until
     the next merge), parked, append_only (the source table has no key), off.
     `lag_rows`: rows that wait in the quarantine because the table could not be written; `quarantined`: all rows of this
@@ -63,6 +64,12 @@ class TableStatus:
     decoders: Mapping[int, str] = field(default_factory=dict)
     widened: Mapping[str, str] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
+    refused: int = 0
+
+    @property
+    def is_well(self) -> bool:
+        """Does it take its rows in?"""
+        return self.state not in ("parked", QUARANTINED)
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ class Status:
     files_waiting: int | None = None
     bytes_waiting: int | None = None
     all_quarantined: bool = False
-    """Every row of the newest batch that had any."""
+    """More than half of the rows of the newest batch that had any."""
     reasons: Mapping[str, int] = field(default_factory=dict)
     """Of the rows that are in the quarantine, those without a route included."""
 
@@ -100,10 +107,22 @@ class Status:
 
     @property
     def exit_code(self) -> Exit:
-        """ATTENTION where a table or the whole pipeline takes nothing in: parked, fallen, or all of it quarantined."""
-        fallen = any(s.state in (StreamState.PARKED, StreamState.RESTING) for s in self.streams)
-        refused = self.all_quarantined or any(t.state == QUARANTINED for t in self.tables)
-        return Exit.ATTENTION if self.parked or fallen or refused else Exit.OK
+        """ATTENTION where a table or the whole pipeline does not take its rows in: parked, fallen, or most of them
+        quarantined."""
+        return Exit.ATTENTION if self.unwell else Exit.OK
+
+    @property
+    def unwell(self) -> tuple[str, ...]:
+        """What is not well, in a few words each; nothing where all is. The exit code says the same."""
+        fallen = sum(s.state in (StreamState.PARKED, StreamState.RESTING) for s in self.streams)
+        refused = sum(t.state == QUARANTINED for t in self.tables)
+        counts = ((len(self.parked), "parked"), (refused, "refused"))
+        found = [f"{number:,} table{'' if number == 1 else 's'} {what}" for number, what in counts if number]
+        if fallen:
+            found.append(f"{fallen:,} stream{'' if fallen == 1 else 's'} fallen")
+        if self.all_quarantined:
+            found.append("the last batch was refused")
+        return tuple(found)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -147,7 +166,7 @@ def status(
         streams=streams,
         files_waiting=lag.files,
         bytes_waiting=lag.bytes,
-        all_quarantined=_all_quarantined(batch) and kept.rows.total() > 0,
+        all_quarantined=is_refused(batch) and kept.rows.total() > 0,
         reasons=_reasons(kept),
     )
 
@@ -207,18 +226,18 @@ def _tables(entries: Sequence[Entry], kept: Kept, now: float) -> list[TableStatu
     newest: dict[str | None, Entry] = {e.route: e for e in entries if e.rows_in > 0 or e.rows_written > 0}
     sums = totals(entries)
     routes = sorted(route for route in sums if route is not None)
-    return [_table(route, _judged(sums[route], newest.get(route)), written.get(route), kept, now) for route in routes]
+    found = []
+    for route in routes:
+        # The last batch or replay that had rows of this route.
+        last = [newest[route]] if route in newest else []
+        said = _judged(sums[route], last)
+        table = _table(route, said, written.get(route), kept, now)
+        found.append(replace(table, refused=max(0, refused_rows(last))))
+    return found
 
 
-def _judged(said: Entry, newest: Entry | None) -> Entry:
-    """`newest`: the entry of the last batch or replay that had rows of this route."""
-    refused = newest is not None and _all_quarantined([newest]) and said.state != "parked"
-    return replace(said, state=QUARANTINED) if refused else said
-
-
-def _all_quarantined(entries: Iterable[Entry]) -> bool:
-    counted = [(e.rows_in, e.rows_written) for e in entries]
-    return sum(rows for rows, _ in counted) > 0 and not any(written for _, written in counted)
+def _judged(said: Entry, last: Sequence[Entry]) -> Entry:
+    return replace(said, state=QUARANTINED) if said.state != "parked" and is_refused(last) else said
 
 
 def _table(route: str, said: Entry, last: Entry | None, kept: Kept, now: float) -> TableStatus:
@@ -273,16 +292,18 @@ def _attention(
         for t in tables
         if t.state == "parked"
     ]
-    refused = _all_quarantined(newest) and kept.rows.total() > 0
+    more = refused_rows(newest)
+    refused = is_refused(newest) and kept.rows.total() > 0
     if refused:
         rows = sum(e.rows_in for e in newest)
-        found.append(f"all {rows} rows of the last batch are in the quarantine, and none in a table")
+        none = ", and none in a table" if more == rows else ""
+        which = f"all {rows}" if more == rows else f"{more} of {rows}"
+        found.append(f"{which} rows of the last batch are in the quarantine{none}")
     found += [
-        f"every row of {shown(t.route)} in its last batch is in the quarantine, and none in its table"
+        f"most or all rows of {shown(t.route)} in its last batch ({t.refused}) are in the quarantine"
         for t in tables
         if t.state == QUARANTINED and not refused
     ]
-    more = sum(e.rows_quarantined - e.reasons.get(Reason.TABLE_PARKED, 0) for e in newest)
     bad = {reason: rows for reason, rows in _reasons(kept).items() if reason != Reason.TABLE_PARKED}
     if bad:
         growing = f", {more} of them from the last batch" if more > 0 else ""

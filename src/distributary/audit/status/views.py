@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -27,29 +27,96 @@ _COLUMNS = (
     "quarantined",
     "engine",
 )
+_FEW = ("route", "state", "rows", "age", "waiting", "quarantined")
+"""What fits into 80 columns."""
+WIDE = 120
+MOST_LINES = 4
+"""Of a screen, for what needs attention and for notes."""
 _NUMBERS = frozenset({"rows", "last batch", "age", "event lag", "waiting", "quarantined"})
 
 
 def render(status: Status) -> RenderableType:
-    """The status for a terminal. Routes and errors are shown as they are, never read as markup."""
+    """The status for a terminal, the worst tables first. Routes and errors are shown as they are, never as markup."""
+    return _Whole(status)
+
+
+def watched(status: Status) -> RenderableType:
+    """The status for a screen: never longer nor wider than that, the worst tables first, the others as a number."""
+    return _Screen(status)
+
+
+def worst_first(tables: Iterable[TableStatus]) -> list[TableStatus]:
+    """Parked, then refused, then by bad rows of the last batch, then by rows that wait; else by name."""
+    return sorted(tables, key=lambda t: (t.state != "parked", t.is_well, -t.refused, -t.lag_rows, t.route))
+
+
+class _Whole:
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        status = self._status
+        yield Text(_headline(status), style=_headline_style(status))
+        yield _table(worst_first(status.tables), options.max_width)
+        if status.streams:
+            yield from (Text(""), streams_table(status.streams, time.time()), Text(""))
+        yield from (Text(f"! {printable(line)}", style="red") for line in status.attention)
+        yield from (Text(f"note: {printable(line)}", style="dim") for line in status.notes)
+
+
+class _Screen:
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        status, height = self._status, options.height or console.size.height
+        head: list[RenderableType] = [Text(_headline(status), style=_headline_style(status))]
+        if status.streams:
+            head += [streams_table(status.streams, time.time())]
+        lines = [(f"! {printable(line)}", "red") for line in status.attention]
+        lines += [(f"note: {printable(line)}", "dim") for line in status.notes]
+        foot = [_one_line(text, style) for text, style in lines[:MOST_LINES]]
+        if len(lines) > MOST_LINES:
+            foot.append(_one_line(f"and {len(lines) - MOST_LINES:,} more lines: distributary status FILE", "dim"))
+        used = len(console.render_lines(Group(*head), options.update(height=None))) + len(foot)
+        # The table's own header, and the line that counts the others.
+        room = max(1, height - used - 2)
+        tables = worst_first(status.tables)
+        yield from head
+        yield _table(tables[:room], options.max_width)
+        if len(tables) > room:
+            others = tables[room:]
+            bad = sum(not one.is_well for one in others)
+            said = f"{bad:,} of them not well" if bad else "all of them well"
+            yield _one_line(f"and {len(others):,} more, {said}", "dim")
+        yield from foot
+
+
+def _one_line(text: str, style: str) -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _table(tables: Sequence[TableStatus], width: int) -> Table:
+    """All columns where there is room for them, else those that say most."""
+    columns = _COLUMNS if width >= WIDE else _FEW
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in _COLUMNS:
-        table.add_column(name, justify="right" if name in _NUMBERS else "left")
-    for one in status.tables:
-        style = "red" if one.state in ("parked", QUARANTINED) else "yellow" if one.quarantined else ""
-        table.add_row(*(Text(cell) for cell in _cells(one)), style=style)
-    parts: list[RenderableType] = [Text(_headline(status), style="bold"), table]
-    if status.streams:
-        parts += [Text(""), streams_table(status.streams, time.time()), Text("")]
-    parts += [Text(f"! {printable(line)}", style="red") for line in status.attention]
-    parts += [Text(f"note: {printable(line)}", style="dim") for line in status.notes]
-    return Group(*parts)
+    for name in columns:
+        number = name in _NUMBERS
+        fixed = columns is _FEW
+        table.add_column(
+            name, justify="right" if number else "left", no_wrap=fixed, overflow="ellipsis" if fixed else "fold"
+        )
+    for one in tables:
+        style = "" if one.is_well and not one.refused else "yellow" if one.is_well else "red"
+        cells = dict(zip(_COLUMNS, _cells(one), strict=True))
+        table.add_row(*(Text(cells[name]) for name in columns), style=style)
+    return table
 
 
 def html(status: Status) -> str:
     """The status as one page: no script, no other file, every text escaped."""
     head = "".join(f'<th class="{_align(name)}">{escape(name)}</th>' for name in _COLUMNS)
-    rows = "".join(_html_row(one) for one in status.tables)
+    rows = "".join(_html_row(one) for one in worst_first(status.tables))
     return _PAGE.format(
         title=escape(f"{shown(status.pipeline)} - distributary"),
         headline=escape(_headline(status)),
@@ -61,14 +128,19 @@ def html(status: Status) -> str:
     )
 
 
+def _headline_style(status: Status) -> str:
+    return "bold red" if status.unwell else "bold"
+
+
 def _headline(status: Status) -> str:
+    well = f"NOT WELL ({', '.join(status.unwell)})" if status.unwell else "well"
     state = {True: "running", False: "not running", None: "no lock to tell whether it runs"}[status.running]
     batch = "no batch yet" if status.last_batch is None else f"batch {status.last_batch} at {status.finished_at}"
     waiting = "unknown" if status.lag_rows is None else f"{status.lag_rows:,}"
     if status.files_waiting is not None:
         waiting = f"{status.files_waiting:,} file{'' if status.files_waiting == 1 else 's'}"
     return (
-        f"{shown(status.pipeline)}: {state}, {batch}; {len(status.tables):,} tables, {status.rows:,} rows, "
+        f"{shown(status.pipeline)}: {well}, {state}, {batch}; {len(status.tables):,} tables, {status.rows:,} rows, "
         f"{status.quarantined:,} quarantined, waiting at the source: {waiting}"
     )
 
@@ -89,6 +161,8 @@ def _cells(one: TableStatus) -> list[str]:
 
 
 def _state(one: TableStatus) -> str:
+    if one.state == QUARANTINED:
+        return "refused"
     if one.failures:
         return f"{one.state} ({one.failures} failed)"
     if one.merge_state in ("waiting", "append_only"):
@@ -104,7 +178,7 @@ def _age(sec: float) -> str:
 
 
 def _html_row(one: TableStatus) -> str:
-    kind = "parked" if one.state in ("parked", QUARANTINED) else "bad" if one.quarantined else "fine"
+    kind = "parked" if not one.is_well else "bad" if one.refused else "fine"
     hint = escape(shown(one.error or one.table or "", ERROR_CHARS))
     cells = zip(_COLUMNS, _cells(one), strict=True)
     inner = "".join(f'<td class="{_align(name)}">{escape(cell)}</td>' for name, cell in cells)

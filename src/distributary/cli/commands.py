@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from distributary.cli.doctor import doctor
 from distributary.cli.grants import grants
 from distributary.cli.inspect import inspect
 from distributary.cli.logs import LogFormat, set_up
@@ -298,6 +299,7 @@ def load_file(file: Path) -> Pipeline:
 
 # -- verbs of other modules -----------------------------------------------------------------------------------------
 
+app.command("doctor")(doctor)
 app.command("inspect")(inspect)
 app.command("quarantine")(quarantine)
 app.command("grants")(grants)

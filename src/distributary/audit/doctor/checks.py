@@ -1,0 +1,255 @@
+"""The checks of `doctor`, in the order in which a run meets what they look at."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import shutil
+import ssl
+import stat
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pyarrow.fs import FileSelector
+
+from distributary.audit.doctor.findings import Check, Finding, Level
+from distributary.config import DatastreamSource, DeltaSource, KafkaSource, Pipeline
+from distributary.config.environment import environment
+from distributary.config.reading import RegistryConfig
+from distributary.engine.changes.planned import look
+from distributary.errors import SchemaNotFound, SourceMissing
+from distributary.schemas.registry import open_registry
+from distributary.sources.delta_batch import store_of_source
+from distributary.sources.kafka import describe_topics
+from distributary.sources.newest import newest_records
+from distributary.spark.java import cache_folder, find_java
+from distributary.spark.launcher import Jars
+from distributary.spark.session import PACKAGES, SHIPPED_BY_SPARK
+from distributary.state.ledger import read_entries
+from distributary.tables.put_once import cannot_put_once, put_once
+from distributary.tables.store import Store, filesystem, join, local_path
+from distributary.tables.table import Table
+from distributary.version import __version__
+
+GIB = 1 << 30
+LITTLE_DISK, LEAST_DISK = 5 * GIB, 1 * GIB
+APART_SEC, FAR_APART_SEC = 30.0, 300.0
+"""Clocks that differ by so much are worth a word; object stores refuse requests that are 15 minutes off."""
+ASK_SEC = 5.0
+_PROBES = "_doctor"
+
+
+def _versions(config: Pipeline) -> Iterator[Finding]:
+    yield Finding("versions", "ok", f"distributary {__version__}, Python {platform.python_version()}")
+    wanted = (
+        (config.metrics.port is not None, "metrics", "prometheus_client"),
+        (config.metrics.otlp is not None, "otlp", "opentelemetry"),
+    )
+    for is_wanted, extra, library in wanted:
+        if is_wanted and importlib.util.find_spec(library) is None:
+            remedy = f"pip install 'distributary[{extra}]'"
+            yield Finding("versions", "fault", f"metrics need {library}, which is not installed", remedy)
+
+
+def _java(config: Pipeline) -> Iterator[Finding]:
+    yield Finding("java", "ok", str(find_java(environment())))
+
+
+def _jars(config: Pipeline) -> Iterator[Finding]:
+    conf = dict(config.spark.conf)
+    if Jars(cache_folder(environment()), PACKAGES, [*SHIPPED_BY_SPARK], conf).known():
+        yield Finding("spark", "ok", "its jars for Delta and Kafka are here; a start needs no network")
+        return
+    remedy = "Nothing, where a Maven repository can be reached; else name a mirror with spark.jars.ivySettings."
+    yield Finding("spark", "warning", "the first start will fetch Spark's jars for Delta and Kafka", remedy)
+
+
+def _source(config: Pipeline) -> Iterator[Finding]:
+    source = config.source
+    if isinstance(source, KafkaSource):
+        yield from _topics(source)
+    elif isinstance(source, DatastreamSource):
+        waiting = len(look(config, Store.of(config.tables), full=False).files)
+        yield Finding("source", "ok", f"{source.path} can be listed; {waiting:,} new files where a run looks first")
+    else:
+        yield from _table(config, source)
+
+
+def _topics(source: KafkaSource) -> Iterator[Finding]:
+    for topic in describe_topics(source):
+        rows = sum(topic.latest[p] - topic.earliest[p] for p in topic.latest)
+        said = f"topic {topic.name}: {len(topic.latest)} partitions, {rows:,} offsets"
+        if rows:
+            yield Finding("source", "ok", said)
+        else:
+            yield Finding("source", "warning", f"{said}: nothing was sent yet", "Is it the right topic?")
+
+
+def _table(config: Pipeline, source: DeltaSource) -> Iterator[Finding]:
+    table = Table(source.path, store_of_source(source, config.tables) or Store.of(config.tables)).open()
+    if table is None:
+        raise SourceMissing(source=source.path, what="Delta table. Check source.path, or write to it first.")
+    yield Finding("source", "ok", f"Delta table {source.path}, version {table.version}")
+
+
+def _registry(config: Pipeline) -> Iterator[Finding]:
+    if config.registry is None:
+        return
+    # One try: whoever asks waits for the answer.
+    registry, subject = open_registry(config.registry.model_copy(update={"attempts": 1})), config.envelope_subject
+    if subject is None or config.envelope.format != "protobuf":
+        yield Finding("registry", "ok", f"{registry.name}: {len(registry.subjects()):,} subjects")
+        return
+    try:
+        found = registry.latest(subject)
+        yield Finding("registry", "ok", f"{registry.name}: subject {subject}, version {found.version}")
+    except SchemaNotFound as e:
+        remedy = "Name the envelope's subject as envelope.subject, or have its schema registered."
+        yield Finding("registry", "warning", f"{registry.name} answers, but {e}", remedy)
+
+
+# -- the store ---------------------------------------------------------------------------------------------
+
+
+def _stores(config: Pipeline) -> Iterator[Finding]:
+    for uri in dict.fromkeys(map(_there, (config.state_root, config.tables.root))):
+        yield from _probed(uri, Store.of(config.tables))
+
+
+def _probed(uri: str, store: Store) -> Iterator[Finding]:
+    """Write an object, be refused the second time, list it, remove it: what every commit and its reader need."""
+    if why := cannot_put_once(uri, store):
+        remedy = "Nothing where one process writes; else a store with conditional puts: docs/stores.md."
+        yield Finding("store", "warning", f"{uri}: {why}", remedy)
+    name = f"{uuid.uuid4().hex}.probe"
+    try:
+        once = put_once(uri, store, _PROBES, name, b"probe")
+        twice = put_once(uri, store, _PROBES, name, b"again")
+        listed = {
+            Path(found.path).name for found in filesystem(join(uri, _PROBES), store).get_file_info(FileSelector(""))
+        }
+        store.delete(join(uri, _PROBES), name)
+    finally:
+        if (folder := local_path(join(uri, _PROBES))) is not None and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    if once and not twice and name in listed:
+        yield Finding("store", "ok", f"{uri}: written once, refused the second time, listed, removed")
+        return
+    what = "an object was written over" if twice else "an object that was written is not in the list"
+    yield Finding(
+        "store", "fault", f"{uri}: {what}", "Two writers would spoil a table: use another store, see docs/stores.md."
+    )
+
+
+def _there(uri: str) -> str:
+    """The address, or of this machine's folders the first one above it that is there: a probe makes none of them."""
+    folder = local_path(uri)
+    if folder is None:
+        return uri
+    return str(next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists()))
+
+
+def _permissions(config: Pipeline) -> Iterator[Finding]:
+    folder = local_path(config.state_root)
+    if folder is None or not folder.exists():
+        return
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & stat.S_IROTH:
+        remedy = f"chmod 700 {folder}, unless others are meant to read quarantined records."
+        yield Finding("permissions", "warning", f"{folder} can be read by every user of this machine", remedy)
+    else:
+        yield Finding("permissions", "ok", f"{folder} is closed to other users (mode {mode:o})")
+
+
+def _state(config: Pipeline) -> Iterator[Finding]:
+    entries = read_entries(config.state_root, Store.of(config.tables))
+    batches = sum(entry.batches for entry in entries if entry.route is None)
+    yield Finding("state", "ok", f"{batches:,} batches in the ledger" if entries else "no batch yet")
+
+
+def _disk(config: Pipeline) -> Iterator[Finding]:
+    given = (config.tables.root, config.state_root, config.checkpoint_path)
+    places = [folder for uri in given if (folder := local_path(uri)) is not None]
+    seen: set[int] = set()
+    for place in (*places, Path(config.spark.conf.get("spark.local.dir") or tempfile.gettempdir())):
+        there = Path(_there(str(place)))
+        if there.stat().st_dev in seen:
+            continue
+        seen.add(there.stat().st_dev)
+        free = shutil.disk_usage(there).free
+        level: Level = "fault" if free < LEAST_DISK else "warning" if free < LITTLE_DISK else "ok"
+        remedy = None if level == "ok" else "Make room, or put tables, state or spark.local.dir elsewhere."
+        yield Finding("disk", level, f"{free / GIB:,.1f} GiB free at {there}", remedy)
+
+
+# -- clocks ------------------------------------------------------------------------------------------------
+
+
+def _clocks(config: Pipeline) -> Iterator[Finding]:
+    registry = config.registry
+    if registry is not None and registry.url is not None:
+        there, asked_at = _date(registry)
+        if there is not None:
+            yield _compared("the registry's clock", there - asked_at)
+    source = config.source
+    if isinstance(source, KafkaSource):
+        times = newest_records(source, config, 1).column("timestamp").to_pylist()
+        if times and times[-1] is not None:
+            # A record of long ago says nothing of clocks; one of the future does.
+            ahead = times[-1].timestamp() - time.time()
+            yield _compared("the time of the newest record", max(0.0, ahead))
+
+
+def _compared(what: str, ahead_sec: float) -> Finding:
+    if abs(ahead_sec) < APART_SEC:
+        return Finding("clocks", "ok", f"{what} and ours agree")
+    level: Level = "fault" if abs(ahead_sec) >= FAR_APART_SEC else "warning"
+    said = f"{what} is {abs(ahead_sec):,.0f} s {'ahead of' if ahead_sec > 0 else 'behind'} ours"
+    return Finding(
+        "clocks", level, said, "Have both machines keep time by NTP: lag, rests and requests to stores need it."
+    )
+
+
+def _date(registry: RegistryConfig) -> tuple[float | None, float]:
+    """What time it is at the registry, by the header of any answer, and here."""
+    url = str(registry.url).split(",")[0].strip()
+    context = None
+    if urlsplit(url).scheme == "https":
+        context = ssl.create_default_context(cafile=None if registry.ca_file is None else str(registry.ca_file))
+        if registry.cert_file is not None:
+            key = None if registry.key_file is None else str(registry.key_file)
+            context.load_cert_chain(str(registry.cert_file), key)
+    began = time.time()
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/subjects", timeout=ASK_SEC, context=context) as answer:
+            said = answer.headers["Date"]
+    except urllib.error.HTTPError as e:  # it may want a password; it has told the time
+        said = e.headers["Date"]
+        e.close()
+    middle = (began + time.time()) / 2
+    return (None if said is None else parsedate_to_datetime(said).timestamp()), middle
+
+
+CHECKS = (
+    Check("versions", _versions, "Install distributary anew."),
+    Check("java", _java, "Install Java 17 or 21, or: pip install 'distributary[java]'."),
+    Check("spark", _jars, "Install distributary anew."),
+    Check(
+        "source",
+        _source,
+        "Check the address, the credentials (source.security), the topic or path, and that this machine may reach it.",
+    ),
+    Check("registry", _registry, "Check registry.url and its credentials, and that this machine may reach it."),
+    Check("store", _stores, "Check tables.root, state and tables.storage_options, and what their owner may do."),
+    Check("state", _state, "See docs/reliability.md, and docs/state.md for what each file is."),
+    Check("permissions", _permissions, "Let the user that runs the pipeline own its state folder."),
+    Check("disk", _disk, "Check the folders of tables, state and checkpoint."),
+    Check("clocks", _clocks, "See what source and registry say above."),
+)

@@ -130,7 +130,7 @@ def _message(value: bytes | None, schemas: Schemas, apart: Apart) -> Message:
     (done,) = apart.each(_decoded, [(value, compiled[found.schema_id])])
     known = Message(found.words, found.schema_id, schema.kind)
     if isinstance(done, Died):
-        return replace(known, problem=f"it ended the process that read it: {done.how}")
+        return replace(known, problem=done.detail)
     if done.result is None:
         return replace(known, problem=str(done.error))
     message, fields, problem = done.result
@@ -190,7 +190,7 @@ def _cut(item: tuple[pa.Table, EnvelopeReader]) -> tuple[dict[str, str | None], 
 
 def _verdict(one: Any) -> dict[str, str | None]:
     if isinstance(one, Died):
-        return {"route": None, "reason": "KILLED_READER", "detail": f"it ended the process that read it: {one.how}"}
+        return {"route": None, "reason": "KILLED_READER", "detail": one.detail}
     if one.result is None:
         return {"route": None, "reason": "DECODER_FAILED", "detail": str(one.error)}
     said: dict[str, str | None] = one.result[0]

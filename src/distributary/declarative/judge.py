@@ -148,12 +148,11 @@ class Verdicts(Cut):
 
     def _without_killers(self, records: pa.Table) -> pa.Table:
         """The records but for those that are known to end their reader, which are set aside."""
-        found = killing(records.column("payload"), self.known.killed) if self.known.killed else {}
+        found = killing(records.column("payload"), self.known.killed)
         if not found:
             return records
         at = pa.array(list(found))
-        details = pa.array([f"it ended the process that read it: {how}" for how in found.values()])
-        self._refuse(records.take(at), pa.repeat(Reason.KILLED_READER.value, len(at)), details)
+        self._refuse(records.take(at), pa.repeat(Reason.KILLED_READER.value, len(at)), pa.array(found.values()))
         keep = np.ones(records.num_rows, dtype=bool)
         keep[list(found)] = False
         return records.filter(pa.array(keep))

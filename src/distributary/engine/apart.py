@@ -51,6 +51,15 @@ class Died:
 
     how: str
 
+    @property
+    def detail(self) -> str:
+        return detail_of(self.how)
+
+
+def detail_of(how: str) -> str:
+    """In the quarantine's words: a record or file with the reason KILLED_READER."""
+    return f"it ended the process that read it: {how}"
+
 
 @contextlib.contextmanager
 def limited(cpu_sec: float) -> Iterator[None]:

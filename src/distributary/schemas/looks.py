@@ -32,12 +32,11 @@ _VARINT, _FIXED64, _LENGTH, _GROUP, _FIXED32 = 0, 1, 2, 3, 5
 
 @dataclass(frozen=True)
 class Looks:
-    """A guess. `schema_id`: of the registry's header, where there is one; `inner`: what follows that header."""
+    """A guess. `schema_id`: of the registry's header, where there is one."""
 
     kind: Kind
     words: str
     schema_id: int | None = None
-    inner: Looks | None = None
 
 
 def looks(value: bytes) -> Looks:
@@ -46,9 +45,9 @@ def looks(value: bytes) -> Looks:
         return Looks("nothing", "no bytes at all")
     if value[0] == MAGIC and len(value) >= HEADER_BYTES:
         schema_id = int.from_bytes(value[1:HEADER_BYTES], "big", signed=True)
-        inner = _body(value[HEADER_BYTES:])
-        words = f"the registry's header (magic byte 0, schema id {schema_id}), then {inner.words}"
-        return Looks("framed", words, schema_id, inner)
+        body = _body(value[HEADER_BYTES:])
+        words = f"the registry's header (magic byte 0, schema id {schema_id}), then {body.words}"
+        return Looks("framed", words, schema_id)
     for start, (kind, words) in _STARTS.items():
         if value.startswith(start):
             return Looks(kind, words)

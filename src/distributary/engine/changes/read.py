@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from distributary.changes.events import read_events
 from distributary.changes.model import BadEvent, Events, FileEvents, Reading, known_one
-from distributary.engine.apart import limited
+from distributary.engine.apart import detail_of, limited
 from distributary.engine.changes.fitting import Part, RouteEvents, select
 from distributary.engine.changes.logs import files_of
 from distributary.engine.changes.orders import ORIGIN, ChangeOrders, Seen, WorkFile
@@ -49,7 +49,7 @@ def read_files(files: Iterable[WorkFile], owned: frozenset[str] | None, orders: 
 def _read(file: WorkFile, owned: frozenset[str] | None, orders: ChangeOrders, found: ReadFiles) -> None:
     started = time.monotonic()
     if file.path in orders.killed:
-        detail = f"it ended the process that read it: {orders.killed[file.path]}"
+        detail = detail_of(orders.killed[file.path])
         found.rejected += _whole(file, Reason.KILLED_READER, detail, found)
         return
     try:

@@ -14,7 +14,7 @@ from distributary.engine.messages.chunks import Groups, Writer
 from distributary.engine.messages.orders import ORIGIN, ORIGIN_TYPE, Orders, killing, payload_columns
 from distributary.errors import BadInput, DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.errors.border import by_halves, contained
-from distributary.schemas.decoding import BadIndex, CompiledSchema
+from distributary.schemas.decoding import BadIndex, CompiledSchema, Decoder
 from distributary.schemas.formats import FORMATS, decoder_for
 from distributary.tables.conform import by_cause, conform
 from distributary.tables.evolve import Evolution, Slot
@@ -102,46 +102,23 @@ def _decode_writer(
     orders: Orders,
     schemas: Mapping[int, CompiledSchema],
 ) -> Decoded:
-    schema_id, message = writer
     decoded = Decoded(records.num_rows)
     every = np.arange(records.num_rows)
-    decision = orders.decision(route)
 
-    def reject(positions: Any, reason: Reason, detail: str) -> None:
+    def reject(positions: Any, reason: Any, detail: Any) -> None:
         decoded.rejected.append(rejected_rows(route, writer, records, positions, reason, detail, orders))
 
-    if decision.append == "refused":
-        reject(every, Reason.TOO_MANY_ROUTES, decision.why)
+    decoder = _decoder(route, writer, orders, schemas)
+    if isinstance(decoder, tuple):
+        reject(every, *decoder)
         return decoded
-    if schema_id in orders.refused:
-        reject(every, *orders.refused[schema_id])
-        return decoded
-    try:
-        decoder = decoder_for(
-            schemas[schema_id],
-            message,
-            format=orders.payload_format,
-            raw_nested_indexes=orders.raw_nested_indexes,
-            null_out_of_range=orders.null_out_of_range,
-        )
-    except BadIndex as e:
-        reject(every, Reason.BAD_INDEX, str(e))
-        return decoded
-    except BaseException as e:
-        why = contained(e)
-        reject(every, Reason.BROKEN_SCHEMA, str(e) if isinstance(e, SchemaBroken) else why)
-        return decoded
-    if orders.killed and (found := killing(records.column("payload"), orders.killed)):
-        ways = [f"it ended the process that read it: {how}" for how in found.values()]
-        decoded.rejected.append(
-            rejected_rows(route, writer, records, list(found), [Reason.KILLED_READER] * len(found), ways, orders)
-        )
+    if found := killing(records.column("payload"), orders.killed):
+        reject(list(found), [Reason.KILLED_READER] * len(found), list(found.values()))
         records = records.take(pa.array(np.setdiff1d(every, list(found))))
     split = decoder.decode(records.column("payload"))
     if split.rejected:
         at, reasons, details = zip(*((r.position, r.reason, r.detail) for r in split.rejected), strict=True)
-        bad = rejected_rows(route, writer, records, at, reasons, details, orders)
-        decoded.rejected.append(bad)
+        reject(at, reasons, details)
     decoded.warnings.update(split.warnings)
     good = records if split.positions is None else records.take(split.positions)
     try:
@@ -149,11 +126,36 @@ def _decode_writer(
     except DistributaryError as e:  # of the configuration: no row is at fault
         decoded.broken = e
         rows = split.rows
-    decoded.decoders[schema_id] = decoder.engine
+    decoded.decoders[writer[0]] = decoder.engine
     decoded.writers.append(writer)
     decoded.batches.append(rows)
     decoded.origins.append(good)
     return decoded
+
+
+def _decoder(
+    route: str, writer: Writer, orders: Orders, schemas: Mapping[int, CompiledSchema]
+) -> Decoder | tuple[Reason, str]:
+    """What decodes a writer's payloads; else why all of them are set aside, and the detail."""
+    schema_id, message = writer
+    decision = orders.decision(route)
+    if decision.append == "refused":
+        return Reason.TOO_MANY_ROUTES, decision.why
+    if schema_id in orders.refused:
+        return orders.refused[schema_id]
+    try:
+        return decoder_for(
+            schemas[schema_id],
+            message,
+            format=orders.payload_format,
+            raw_nested_indexes=orders.raw_nested_indexes,
+            null_out_of_range=orders.null_out_of_range,
+        )
+    except BadIndex as e:
+        return Reason.BAD_INDEX, str(e)
+    except BaseException as e:
+        why = contained(e)
+        return Reason.BROKEN_SCHEMA, str(e) if isinstance(e, SchemaBroken) else why
 
 
 def _shaped(

@@ -100,10 +100,10 @@ def split_values(
     if not reader.opens:
         _route_records(value, origin, reader, cut, then)
         return
-    if reader.killed and (found := killing(value, reader.killed)):
+    if found := killing(value, reader.killed):
         at = pa.array(found, pa.int64())
-        ways = pa.array([f"it ended the process that read it: {how}" for how in found.values()])
-        cut.bad(rejected_envelopes(origin.take(at), value.take(at), Reason.KILLED_READER, ways))
+        details = pa.array(found.values())
+        cut.bad(rejected_envelopes(origin.take(at), value.take(at), Reason.KILLED_READER, details))
         others = pa.array(np.setdiff1d(np.arange(len(value)), list(found)))
         value, origin = value.take(others), origin.take(others)
     if not reader.framed:

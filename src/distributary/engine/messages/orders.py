@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.config import Tables
+from distributary.engine.apart import detail_of
 from distributary.engine.decisions import BatchOrders
 from distributary.errors import Reason
 from distributary.schemas.shape import Shape
@@ -47,9 +48,9 @@ def fingerprint(payload: bytes) -> str:
 
 
 def killing(records: pa.Array, killed: Mapping[str, str]) -> dict[int, str]:
-    """Positions of the records (binary) that end their reader, and by which signal."""
-    prints = map(fingerprint, records.to_pylist())
-    return {n: killed[one] for n, one in enumerate(prints) if one in killed}
+    """Positions of the records (binary) that end their reader, and the detail with which they are set aside."""
+    prints = map(fingerprint, records.to_pylist()) if killed else ()
+    return {n: detail_of(killed[one]) for n, one in enumerate(prints) if one in killed}
 
 
 @dataclass(frozen=True, kw_only=True)

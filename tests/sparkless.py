@@ -10,10 +10,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from deltalake import DeltaTable
 
 from distributary.engine.batch import BatchReport
@@ -27,6 +28,14 @@ from distributary.tables.store import Store
 from tests.shop import Shop
 
 STREAM = "00000000-0000-0000-0000-000000000000"
+_Test = TypeVar("_Test", bound=Callable[..., None])
+
+
+def on_spark(test: _Test) -> _Test:
+    """Of a file whose other tests are about rules for which it does not matter who runs the tasks."""
+    return cast(_Test, pytest.mark.spark(pytest.mark.usefixtures("spark")(test)))
+
+
 _NUMBERS = pa.schema([("id", pa.int64())])
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

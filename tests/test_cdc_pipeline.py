@@ -1,4 +1,4 @@
-"""Change files to log and merged tables, whole pipelines on Spark: what must hold for every kind of trouble."""
+"""Change files to log and merged tables, whole pipelines: what must hold for every kind of trouble."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
 from distributary_simulate.changes.history import History, HistoryPlan
 from distributary_simulate.changes.unified import INTEGER, LONG, STRING, Unified
 from tests.shop import Shop, backfilled, change, mysql_table, order
-
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+from tests.sparkless import Sparkless, on_spark
 
 ORDERS = mysql_table()
 
 
+@on_spark
 def test_every_event_is_in_the_log_and_the_newest_row_of_each_key_in_the_merged_table(lake: Path) -> None:
     shop = Shop(lake)
     shop.send(
@@ -38,7 +38,7 @@ def test_every_event_is_in_the_log_and_the_newest_row_of_each_key_in_the_merged_
 
 def test_a_late_file_with_an_older_event_changes_the_log_only(lake: Path) -> None:
     """DataflowTemplates#475, #2867: also where its time is newer, the place in the log decides."""
-    shop = Shop(lake)
+    shop = Sparkless(lake)
     shop.send(change(ORDERS, "UPDATE-INSERT", order(1, "paid"), 7609, sec=17))
     shop.run()
     shop.send(change(ORDERS, "UPDATE-INSERT", order(1, "new"), 7338, sec=19))
@@ -50,7 +50,7 @@ def test_a_late_file_with_an_older_event_changes_the_log_only(lake: Path) -> Non
 
 
 def test_a_deleted_row_does_not_come_back(lake: Path) -> None:
-    shop = Shop(lake)
+    shop = Sparkless(lake)
     shop.send(change(ORDERS, "DELETE", order(1, "paid"), 500, sec=5))
     shop.run()
     shop.send(change(ORDERS, "INSERT", order(1, "new"), 100), backfilled(ORDERS, order(1, "old"), sec=60))
@@ -61,7 +61,7 @@ def test_a_deleted_row_does_not_come_back(lake: Path) -> None:
 
 def test_new_columns_and_tables_are_in_the_batch_that_brings_them(lake: Path) -> None:
     """DataflowTemplates#4231 and the Scala connector's schema of the first file: older rows are null in them."""
-    shop = Shop(lake)
+    shop = Sparkless(lake)
     shop.send(change(ORDERS, "INSERT", order(1, "new"), 100))
     shop.run()
     wider = mysql_table(columns={"id": INTEGER, "status": STRING, "note": STRING})
@@ -77,7 +77,7 @@ def test_new_columns_and_tables_are_in_the_batch_that_brings_them(lake: Path) ->
 
 
 def test_one_corrupt_file_stops_nothing_and_comes_back_when_it_is_whole(lake: Path) -> None:
-    shop = Shop(lake)
+    shop = Sparkless(lake)
     [path] = shop.send(change(ORDERS, "INSERT", order(2, "new"), 200, sec=70))
     whole = path.read_bytes()
     path.write_bytes(whole[:-8])
@@ -95,7 +95,7 @@ def test_one_corrupt_file_stops_nothing_and_comes_back_when_it_is_whole(lake: Pa
 
 
 def test_a_broken_file_is_tried_again_and_counted_once(lake: Path) -> None:
-    shop = Shop(lake)
+    shop = Sparkless(lake)
     path = shop.garbage()
     shop.run()
     shop.replay()
@@ -103,6 +103,7 @@ def test_a_broken_file_is_tried_again_and_counted_once(lake: Path) -> None:
     shop.check()
 
 
+@on_spark
 def test_a_file_that_went_before_it_was_read_is_noted(lake: Path) -> None:
     shop = Shop(lake)
     paths = shop.send(
@@ -122,7 +123,7 @@ def test_a_file_that_went_before_it_was_read_is_noted(lake: Path) -> None:
 
 
 def test_a_table_without_a_key_is_only_appended(lake: Path) -> None:
-    shop = Shop(lake)
+    shop = Sparkless(lake)
     visits = mysql_table("visits", {"page": STRING}, keys="")
     shop.send(*(change(visits, "INSERT", {"page": "/"}, n) for n in (100, 200)))
     shop.run()
@@ -133,7 +134,7 @@ def test_a_table_without_a_key_is_only_appended(lake: Path) -> None:
 
 
 def test_keys_can_be_given(lake: Path) -> None:
-    shop = Shop(lake, tables={"routes": {"shop.visits": {"keys": ["page"]}}})
+    shop = Sparkless(lake, tables={"routes": {"shop.visits": {"keys": ["page"]}}})
     visits = mysql_table("visits", {"page": STRING, "n": INTEGER}, keys="")
     shop.send(*(change(visits, "INSERT", {"page": "/", "n": n}, n * 100) for n in (1, 2)))
     shop.run()
@@ -142,7 +143,7 @@ def test_keys_can_be_given(lake: Path) -> None:
 
 
 def test_a_table_whose_key_changed_is_parked_and_its_log_goes_on(lake: Path) -> None:
-    shop = Shop(lake)
+    shop = Sparkless(lake)
     users = mysql_table("users", {"id": INTEGER, "name": STRING})
     shop.send(change(ORDERS, "INSERT", order(1, "new"), 100), change(users, "INSERT", {"id": 1, "name": "Ann"}, 150))
     shop.run()
@@ -163,7 +164,7 @@ def test_a_table_whose_key_changed_is_parked_and_its_log_goes_on(lake: Path) -> 
 def test_tables_in_one_folder_are_told_apart(lake: Path) -> None:
     """The Scala connector takes the table of a batch from its first row. These share folder, schema and names of files,
     so a task first finds events that are another one's."""
-    shop = Shop(lake, tables={"merged": "m_{database}__{table}", "log": "l_{database}__{table}"})
+    shop = Sparkless(lake, tables={"merged": "m_{database}__{table}", "log": "l_{database}__{table}"})
     one = mysql_table("b_c", database="a")
     two = mysql_table("c", database="a_b")
     shop.send(change(one, "INSERT", order(1, "one"), 100))
@@ -178,7 +179,7 @@ def test_tables_in_one_folder_are_told_apart(lake: Path) -> None:
 
 
 def test_two_source_tables_never_share_a_table(lake: Path) -> None:
-    shop = Shop(lake)
+    shop = Sparkless(lake)
     one, two = mysql_table("b_c", database="a"), mysql_table("c", database="a_b")
     shop.send(change(one, "INSERT", order(1, "one"), 100))
     shop.run()
@@ -191,7 +192,7 @@ def test_two_source_tables_never_share_a_table(lake: Path) -> None:
 
 
 def test_without_a_log_table_the_merged_table_is_right_all_the_same(lake: Path) -> None:
-    shop = Shop(lake, tables={"log": None})
+    shop = Sparkless(lake, tables={"log": None})
     shop.send(
         change(ORDERS, "INSERT", order(1, "new"), 100), change(ORDERS, "UPDATE-INSERT", order(1, "paid"), 200, sec=1)
     )
@@ -203,7 +204,7 @@ def test_without_a_log_table_the_merged_table_is_right_all_the_same(lake: Path) 
 
 
 def test_what_is_not_merged_yet_is_merged_later_once(lake: Path) -> None:
-    shop = Shop(lake, tables={"merge_every": "1 hour"}, source={"max_files_per_batch": 1})
+    shop = Sparkless(lake, tables={"merge_every": "1 hour"}, source={"max_files_per_batch": 1})
     shop.send(*(change(ORDERS, "INSERT", order(n, "new"), n * 100, sec=n * 70) for n in (1, 2, 3)))
     shop.run()
     assert len(shop.batches) == 3
@@ -214,7 +215,7 @@ def test_what_is_not_merged_yet_is_merged_later_once(lake: Path) -> None:
 
 
 def test_the_columns_of_the_scala_connector_can_be_had_too(lake: Path) -> None:
-    shop = Shop(lake, tables={"metadata_columns": True})
+    shop = Sparkless(lake, tables={"metadata_columns": True})
     shop.send(change(ORDERS, "INSERT", order(1, "new"), 100, sec=5))
     shop.run()
     [row] = shop.merged("shop_orders").to_pylist()
@@ -224,6 +225,7 @@ def test_the_columns_of_the_scala_connector_can_be_had_too(lake: Path) -> None:
     assert row["datastream_metadata"]["source_timestamp"] == 1767225605000
 
 
+@on_spark
 @pytest.mark.parametrize("format", ["avro", "jsonl.gz", "parquet"])
 def test_invented_histories_of_five_databases_come_out_as_the_source_has_them(lake: Path, format: Format) -> None:
     """All change types, key swaps, ties, late and doubled files, schema changes, damaged copies, batch cuts."""
@@ -231,7 +233,8 @@ def test_invented_histories_of_five_databases_come_out_as_the_source_has_them(la
         duplicates=0.3, late=0.3, cut=0.2, garbage=0.05, truncated=0.05, shuffled=True, one_backfill_uuid=True
     )
     history = History(HistoryPlan(seed=11))
-    shop = Shop(lake, source={"max_files_per_batch": 40}, tables={"evolution": "overwrite"})
+    pipeline = Shop if format == "avro" else Sparkless
+    shop = pipeline(lake, source={"max_files_per_batch": 40}, tables={"evolution": "overwrite"})
     files = ChangeFiles(FilesPlan(shop.files, format=format, seed=5, faults=faults, schema_files=format == "jsonl.gz"))
     write_history(history, files, 1500)
     shop.run()
@@ -240,6 +243,7 @@ def test_invented_histories_of_five_databases_come_out_as_the_source_has_them(la
     assert set(shop.reasons()) <= {"FILE_BROKEN", "CORRUPT_EVENT"}
 
 
+@on_spark
 def test_type_widening_moves_both_tables_to_spark_and_nothing_is_lost(lake: Path) -> None:
     """Delta's feature is Spark's: it appends to the log and merges, out of files that the tasks have written."""
     shop = Shop(lake, tables={"evolution": {"type_change": "type_widening"}})
@@ -267,6 +271,7 @@ ODD = ["my col", "a,b;{c}(d)=e\tf"]
 TRICKY = ["a.b", "a`b", "", "it's", "order", "Größe"]
 
 
+@on_spark
 def test_spark_widens_and_adds_columns_whatever_their_names_below_a_relative_folder(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +307,7 @@ def test_spark_widens_and_adds_columns_whatever_their_names_below_a_relative_fol
     shop.check()
 
 
+@on_spark
 def test_a_table_that_many_tasks_read_gets_one_commit_and_one_merge(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,9 +19,7 @@ from distributary.running.pipeline import Run, session_of
 from distributary_simulate.changes.model import CDC_METHOD, Change, Column, Position, Table
 from distributary_simulate.changes.unified import INTEGER, STRING
 from tests.shop import START_MS, Shop, backfilled, change, mysql_table, order
-from tests.sparkless import Sparkless
-
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+from tests.sparkless import Sparkless, on_spark
 
 ORDERS = mysql_table()
 DAY = 86_400
@@ -34,6 +32,7 @@ def resync(shop: Shop, route: str) -> None:
 # -- resync --------------------------------------------------------------------------------------------------
 
 
+@on_spark
 def test_a_rebuild_puts_a_damaged_merged_table_right(lake: Path) -> None:
     shop = Shop(lake)
     shop.send(*(change(ORDERS, "INSERT", order(n, "new"), 100 * n) for n in range(1, 6)))
@@ -53,7 +52,7 @@ def test_a_rebuild_puts_a_damaged_merged_table_right(lake: Path) -> None:
 
 def test_a_rebuild_in_several_passes_is_the_same(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distributary.engine.changes.gather.SHARE_BYTES", 1000)
-    shop = Shop(lake)
+    shop = Sparkless(lake)
     shop.send(*(change(ORDERS, "UPDATE-INSERT", order(n % 40, f"at {n}"), n) for n in range(1, 200)))
     shop.run()
     before = shop.living("shop_orders")
@@ -64,7 +63,7 @@ def test_a_rebuild_in_several_passes_is_the_same(lake: Path, monkeypatch: pytest
 
 
 def test_a_table_whose_key_changed_is_rebuilt_by_its_new_key(lake: Path) -> None:
-    shop = Shop(lake)
+    shop = Sparkless(lake)
     shop.send(change(ORDERS, "INSERT", order(1, "new"), 100), change(ORDERS, "INSERT", order(2, "new"), 150))
     shop.run()
     other = mysql_table(keys="status")
@@ -79,7 +78,7 @@ def test_a_table_whose_key_changed_is_rebuilt_by_its_new_key(lake: Path) -> None
 
 
 def test_a_rebuild_of_an_unknown_table_says_what_is_known(lake: Path) -> None:
-    shop = Shop(lake)
+    shop = Sparkless(lake)
     shop.send(change(ORDERS, "INSERT", order(1, "new"), 100))
     shop.run()
     with pytest.raises(BadInput, match=r"shop\.orders"):
@@ -91,7 +90,7 @@ def test_a_rebuild_of_an_unknown_table_says_what_is_known(lake: Path) -> None:
 
 def test_rows_that_a_backfill_no_longer_shows_are_deleted_and_stay_so(lake: Path) -> None:
     """A TRUNCATE leaves no event."""
-    shop = Shop(lake)
+    shop = Sparkless(lake)
     shop.send(*(change(ORDERS, "INSERT", order(n, "new"), 100 * n) for n in (1, 2, 3, 4)))
     shop.send(
         backfilled(ORDERS, order(1, "new"), sec=DAY),
@@ -118,7 +117,7 @@ def test_rows_that_a_backfill_no_longer_shows_are_deleted_and_stay_so(lake: Path
 
 
 def test_old_tombstones_go_and_later_events_that_cannot_be_judged_are_kept_aside(lake: Path) -> None:
-    shop = Shop(lake, tables={"tombstone_retention": "3 days"}, maintenance={"min_files": 2})
+    shop = Sparkless(lake, tables={"tombstone_retention": "3 days"}, maintenance={"min_files": 2})
     shop.send(change(ORDERS, "DELETE", order(1, "new"), 100), change(ORDERS, "DELETE", order(2, "x"), 700, sec=5 * DAY))
     shop.run()
     shop.send(change(ORDERS, "INSERT", order(3, "new"), 800, sec=6 * DAY))
@@ -137,7 +136,7 @@ def test_old_tombstones_go_and_later_events_that_cannot_be_judged_are_kept_aside
 
 
 def test_compaction_changes_nothing_and_the_stream_goes_on(lake: Path) -> None:
-    shop = Shop(lake, maintenance={"min_files": 2}, source={"max_files_per_batch": 1})
+    shop = Sparkless(lake, maintenance={"min_files": 2}, source={"max_files_per_batch": 1})
     shop.send(*(change(ORDERS, "INSERT", order(n, "new"), n * 100, sec=70 * n) for n in range(1, 6)))
     shop.run()
     done = {d.table.rsplit("/", 1)[-1]: d for d in maintain(shop.config)}
@@ -171,7 +170,7 @@ def oracle(kind: str, row: dict[str, object], scn: int, row_id: str, tx: str) ->
 
 def test_an_insert_that_was_rolled_back_goes_by_its_row_id_in_every_order(lake: Path) -> None:
     """DataflowTemplates#4232: the delete holds nothing but a ROWID."""
-    shop = Shop(lake)
+    shop = Sparkless(lake)
     nothing: dict[str, object] = {"ID": None, "NAME": None}
     shop.send(oracle("INSERT", {"ID": 1, "NAME": "Ann"}, 10, "AAA", "t1"), oracle("DELETE", nothing, 11, "AAA", "t1"))
     shop.send(oracle("INSERT", {"ID": 2, "NAME": "Bob"}, 12, "BBB", "t2"))
@@ -223,6 +222,7 @@ def test_a_rebuild_in_several_passes_finds_the_rows_that_were_rolled_back(
 # -- status, clean -------------------------------------------------------------------------------------------
 
 
+@on_spark
 def test_status_says_how_fresh_each_table_is_and_what_waits(lake: Path) -> None:
     shop = Shop(lake)
     visits = mysql_table("visits", keys="")
@@ -242,7 +242,7 @@ def test_status_says_how_fresh_each_table_is_and_what_waits(lake: Path) -> None:
 
 
 def test_clean_removes_both_tables_of_each_source_table_and_nothing_else(lake: Path) -> None:
-    shop = Shop(lake)
+    shop = Sparkless(lake)
     shop.send(change(ORDERS, "INSERT", order(1, "new"), 100))
     shop.run()
     other = lake / "lake" / "mine"
@@ -256,6 +256,7 @@ def test_clean_removes_both_tables_of_each_source_table_and_nothing_else(lake: P
     assert any(shop.files.rglob("*.avro"))
 
 
+@on_spark
 def test_a_view_shows_the_living_rows_by_name(lake: Path) -> None:
     shop = Shop(lake, tables={"database": "shop_views", "view": "{table}_now"})
     shop.send(change(ORDERS, "INSERT", order(1, "new"), 100), change(ORDERS, "DELETE", order(2, "new"), 200, sec=1))
@@ -271,6 +272,7 @@ def test_a_view_shows_the_living_rows_by_name(lake: Path) -> None:
         spark.sql("DROP DATABASE IF EXISTS shop_views CASCADE")
 
 
+@on_spark
 def test_clean_takes_the_names_and_the_view_but_none_that_stands_for_something_else(lake: Path) -> None:
     shop = Shop(lake, tables={"database": "shop_names", "view": "{table}_now"})
     users = mysql_table("users", {"id": INTEGER, "name": STRING})
@@ -299,7 +301,7 @@ def test_clean_takes_the_names_and_the_view_but_none_that_stands_for_something_e
 
 
 def test_a_plan_says_what_a_run_would_do_and_writes_nothing(lake: Path) -> None:
-    shop = Shop(lake)
+    shop = Sparkless(lake)
     shop.send(change(ORDERS, "INSERT", order(1, "new"), 100))
     shop.garbage("shop_orders/2026/01/01/00/05/broken.avro")
     found = plan_changes(shop.config)

@@ -71,7 +71,11 @@ def live(shop: Shop, url: str, formats: Sequence[Format], seed: int, *, schema_f
         writer = pool.submit(write)
         reader = pool.submit(stream, writer)
         kills = run_and_kill(
-            shop.file, shop.root / "processes.log", random.Random(seed), lambda kills: kills >= 3 and reader.done()
+            shop.file,
+            shop.root / "processes.log",
+            random.Random(seed),
+            lambda kills: kills >= 3 and reader.done(),
+            wait_sec=(1.0, 7.0),
         )
         reader.result()
     written = [file for made in files for file in made.written]

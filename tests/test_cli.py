@@ -392,10 +392,10 @@ def test_a_run_that_was_interrupted_in_the_middle_is_completed_exactly_once_by_t
 
 
 @pytest.mark.spark
-def test_a_source_that_is_not_there_is_one_line(file: Path) -> None:
-    done = distributary("run", file, "--once")
-    assert done.returncode == Exit.BAD_INPUT
-    assert done.stderr == (
+@pytest.mark.usefixtures("spark")
+def test_a_source_that_is_not_there_is_one_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["run", str(file), "--once"]) == Exit.BAD_INPUT
+    assert capsys.readouterr().err == (
         f"error: {file.parent}/source has no Delta table. Check source.path, or write to it first.\n"
     )
 

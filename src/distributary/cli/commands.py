@@ -13,6 +13,7 @@ import typer
 
 from distributary.cli.doctor import doctor
 from distributary.cli.grants import grants
+from distributary.cli.init import init
 from distributary.cli.inspect import inspect
 from distributary.cli.logs import LogFormat, set_up
 from distributary.cli.options import GROUP, File, Json, Yes
@@ -300,6 +301,7 @@ def load_file(file: Path) -> Pipeline:
 # -- verbs of other modules -----------------------------------------------------------------------------------------
 
 app.command("doctor")(doctor)
+app.command("init")(init)
 app.command("inspect")(inspect)
 app.command("quarantine")(quarantine)
 app.command("grants")(grants)

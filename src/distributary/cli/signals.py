@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from distributary.cli.logs import are_structured
 from distributary.errors import Exit
 
 _STOPPING = b"\nstopping once this batch is written; Ctrl-C or SIGTERM again stops at once (the next run finishes it)\n"
@@ -51,13 +53,20 @@ class Stopper:
         if self.received is not None:
             os._exit(Exit.INTERRUPTED)
         self.received = number
-        os.write(2, _STOPPING)
+        if not are_structured():
+            os.write(2, _STOPPING)
         if self._within is not None:
             timer = threading.Timer(self._within, _give_up)
             timer.daemon = True
             timer.start()
         # In a thread: this one may be in the middle of a call to the JVM.
-        threading.Thread(target=self._run.stop, name="stop", daemon=True).start()
+        threading.Thread(target=self._stop, args=(self._run,), name="stop", daemon=True).start()
+
+    def _stop(self, run: Stoppable) -> None:
+        if are_structured():
+            # Not in the handler: it may have interrupted a line that was being written.
+            logging.getLogger("distributary").info("%s", _STOPPING.decode().strip())
+        run.stop()
 
 
 def _give_up() -> None:

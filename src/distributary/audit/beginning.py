@@ -1,0 +1,252 @@
+"""A first pipeline file: what a person knows of a source, and what its newest records say of the rest.
+
+Each set of lines that might fit is tried on the records by the code of `inspect`, and the one that reads most is taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import yaml
+
+from distributary.audit.inspection import Inspection, inspect
+from distributary.config import DeltaSource, Pipeline, load_document
+from distributary.engine.changes.planned import look
+from distributary.errors import BadInput
+from distributary.names import shown
+from distributary.sources.delta_batch import store_of_source
+from distributary.tables.faults import reading
+from distributary.tables.snapshot import columns_of
+from distributary.tables.store import Store
+from distributary.tables.table import Table
+
+LOOKED_AT = 20
+"""Records that are tried."""
+NAMED_ROUTES = 5
+
+Lines = Mapping[str, Any]
+"""Keys of the pipeline file: `envelope`, `payload`."""
+WRAPPED: Lines = {
+    "envelope": {"format": "protobuf", "route": "game_name", "schema_id": "schema_id", "payload": "payload"}
+}
+BY_TOPIC: Lines = {"envelope": "none"}
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A pipeline file in the making. `document`: what was given. `lines`: what reads the records best; `others`: lines
+    that read some too. `notes`: what was seen, a line each."""
+
+    document: Mapping[str, Any]
+    lines: Lines = field(default_factory=dict)
+    others: tuple[Lines, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """The file, with comments. It is valid: `load_document` has taken it."""
+        return _text(self)
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """How many records `lines` read, and their routes."""
+
+    lines: Lines
+    read: int
+    routes: Counter[str]
+    found: Inspection
+
+
+def begin(document: Mapping[str, Any]) -> Beginning:
+    """What the file of `document` (pipeline, source, registry, tables) needs besides, by its newest records.
+
+    Raises ConfigError, SecretMissing, SourceDown, SourceMissing, StoreUnreadable, RegistryDown, RegistryDenied.
+    """
+    if document["source"]["type"] == "datastream":
+        return _change_files(document)
+    first = _starters(document)
+    tried: list[_Tried] = []
+    waiting: list[Lines] = list(first)
+    wrong: BadInput | None = None
+    while waiting:
+        lines = waiting.pop(0)
+        try:
+            done = _try(document, lines)
+        except BadInput as e:
+            # These lines do not go with the rest of the file, or want a column that is not there.
+            wrong = wrong or e
+            continue
+        tried.append(done)
+        known = [one.lines for one in tried] + waiting
+        waiting += [more for more in _proposed(done.found) if more not in known]
+    if not tried:
+        # What was given is wrong already.
+        assert wrong is not None
+        raise wrong
+    best = max(tried, key=lambda one: one.read)
+    seen = len(best.found.records)
+    others = tuple(one.lines for one in tried if one is not best and one.read)
+    return Beginning(document, best.lines, others, tuple(_said(best, seen)))
+
+
+def without_looking(document: Mapping[str, Any]) -> Beginning:
+    """The file with the lines that are most likely. Raises ConfigError, SecretMissing."""
+    if document["source"]["type"] == "datastream":
+        load_document(document)
+        return Beginning(document)
+    lines = WRAPPED if "registry" in document else {**BY_TOPIC, "payload": {"format": "bytes"}}
+    load_document({**document, **lines})
+    return Beginning(document, lines, notes=("no record was looked at: distributary inspect FILE shows some",))
+
+
+def _change_files(document: Mapping[str, Any]) -> Beginning:
+    config = load_document(document)
+    files = look(config, Store.of(config.tables), full=False).files
+    folders = sorted({ref.path.removeprefix(config.change_files.path).lstrip("/").split("/")[0] for ref in files})
+    named = ", ".join(shown(name) for name in folders[:NAMED_ROUTES])
+    more = f" and {len(folders) - NAMED_ROUTES} more" if len(folders) > NAMED_ROUTES else ""
+    found = f"{len(files):,} files were found, below: {named}{more}" if files else "no file was found yet"
+    return Beginning(document, notes=(found,))
+
+
+# -- what might fit ----------------------------------------------------------------------------------------
+
+
+def _starters(document: Mapping[str, Any]) -> list[Lines]:
+    """Lines to begin with; what the records propose comes after them."""
+    if document["source"]["type"] == "delta":
+        columns = _columns(document)
+        if columns is not None and "value" not in columns.names:
+            return _by_columns(columns, "registry" in document)
+    if "registry" in document:
+        return [WRAPPED]
+    constant = {"format": "none", "route": {"constant": document["pipeline"]}}
+    alone: Any = BY_TOPIC["envelope"] if document["source"]["type"] == "kafka" else constant
+    # Text is tried first: what is no text is refused by it, and read as bytes.
+    return [{"envelope": alone, "payload": {"format": kind}} for kind in ("text", "bytes")]
+
+
+def _columns(document: Mapping[str, Any]) -> pa.Schema | None:
+    """Of a Delta source, where it can be opened; else the look at its records says why not."""
+    config = load_document({**document, "envelope": "none", "payload": {"format": "bytes"}})
+    assert isinstance(config.source, DeltaSource)
+    with reading(config.source.path):
+        return columns_of(Table(config.source.path, store_of_source(config.source, config.tables) or Store()).open())
+
+
+def _by_columns(columns: pa.Schema, has_registry: bool) -> list[Lines]:
+    """A table with a column each for route, schema id and payload, or with one column of payloads."""
+    named = {
+        "payload": [f.name for f in columns if pa.types.is_binary(f.type) or pa.types.is_large_binary(f.type)],
+        "route": [f.name for f in columns if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)],
+        "schema_id": [f.name for f in columns if pa.types.is_integer(f.type) and "id" in f.name.lower()],
+    }
+    if not named["payload"] or not named["route"]:
+        what = "a binary column of payloads and a text column that says the route"
+        raise BadInput(detail=f"the Delta table has no column `value`, and not both {what}: {', '.join(columns.names)}")
+    found = {key: names[0] for key, names in named.items() if names}
+    payload = {} if has_registry else {"payload": {"format": "bytes"}}
+    return [
+        {"envelope": {"format": "columns", **found, "route": route}, **payload}
+        for route in named["route"][:NAMED_ROUTES]
+    ]
+
+
+def _proposed(found: Inspection) -> Iterator[Lines]:
+    """The lines that `inspect` proposes: of one key, each is another way; of two keys, they go together."""
+    parsed: list[dict[str, Any]] = [yaml.safe_load(line) for line in found.proposal]
+    envelopes = [one for one in parsed if "envelope" in one]
+    rest = {key: value for one in parsed if "envelope" not in one for key, value in one.items()}
+    yield from ({**one, **rest} for one in envelopes)
+
+
+def _try(document: Mapping[str, Any], lines: Lines) -> _Tried:
+    """Raises BadInput where the lines do not go with the rest, and as `begin`."""
+    config: Pipeline = load_document({**document, **lines})
+    found = inspect(config, LOOKED_AT)
+    routes = Counter(one.route for one in found.records if one.route is not None and one.reason is None)
+    # A route alone is not enough: its payload must be one that can be read.
+    broken = sum(one.payload is not None and one.payload.problem is not None for one in found.records)
+    return _Tried(lines, max(0, routes.total() - broken), routes, found)
+
+
+def _said(best: _Tried, seen: int) -> Iterator[str]:
+    if not seen:
+        yield "the source holds no record yet: look again once it does (distributary inspect FILE)"
+        return
+    yield f"{best.read} of the {seen} newest records are read by these lines"
+    if best.routes:
+        named = ", ".join(shown(route) for route, _ in best.routes.most_common(NAMED_ROUTES))
+        more = f" and {len(best.routes) - NAMED_ROUTES} more" if len(best.routes) > NAMED_ROUTES else ""
+        yield f"their routes: {named}{more}"
+    if best.read < seen:
+        yield "why the others are not: distributary inspect FILE"
+
+
+# -- the file ----------------------------------------------------------------------------------------------
+
+
+def _text(found: Beginning) -> str:
+    document = found.document
+    parts = [
+        "# Made by `distributary init`. Every key, with what is allowed: docs/configuration.md",
+        f"pipeline: {_flow(document['pipeline'])}",
+        _block("source", document["source"], _SOURCE_NOTES[document["source"]["type"]]),
+    ]
+    if "registry" in document:
+        parts.append(_block("registry", document["registry"], ()))
+    parts += ["", *(f"# {note}" for note in found.notes)]
+    parts += [f"{key}: {_flow(value)}" for key, value in found.lines.items()]
+    for lines in found.others:
+        parts.append("# or: " + ", ".join(f"{key}: {_flow(value)}" for key, value in lines.items()))
+    parts += ["", _block("tables", document["tables"], _TABLE_NOTES[document["source"]["type"] == "datastream"])]
+    given = {key: value for key, value in document.items() if key not in _OWN}
+    given.setdefault("trigger", {"every": "10 seconds"})
+    parts += [f"{key}: {_flow(value)}" for key, value in given.items()]
+    parts += ["# metrics: {port: 9464}   # /metrics, /healthz, /readyz: docs/monitoring.md", ""]
+    return "\n".join(parts)
+
+
+_OWN = ("pipeline", "source", "registry", "tables", "envelope", "payload")
+_SOURCE_NOTES: Mapping[str, Sequence[str]] = {
+    "kafka": ("# starting_offsets: latest   # the first run begins at the earliest record",),
+    "delta": (),
+    "datastream": (),
+}
+_TABLE_NOTES: Mapping[bool, Sequence[str]] = {
+    False: (
+        '# name: "silver_{route|snake}"   # what tables are called: docs/routes.md',
+        "# evolution: {new_column: add, type_change: widen}   # what a new schema version may change",
+    ),
+    True: (
+        '# log: "{database}_{table}_log"   # all events; merged: the newest row of each key',
+        '# merged: "{database}_{table}"',
+    ),
+}
+
+
+def _block(key: str, values: Mapping[str, Any], notes: Sequence[str]) -> str:
+    return "\n".join([f"{key}:", *(f"  {name}: {_flow(value)}" for name, value in values.items()), *_indented(notes)])
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+def _flow(value: Any) -> str:
+    """A value on one line, as YAML: plain words as they are, all else as JSON, which YAML reads too."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_flow(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, str) and value.replace("_", "").replace("-", "").isascii() and _is_word(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _is_word(text: str) -> bool:
+    plain = text.replace("_", "").replace("-", "").isalnum() and text[0].isalpha()
+    return plain and yaml.safe_load(text) == text

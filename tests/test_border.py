@@ -319,7 +319,7 @@ def test_a_shared_table_that_fails_is_the_driver_s_to_park(orders: Orders, monke
     monkeypatch.setattr(Attempt, "_commit", raising(lambda _, route, *__: route_in(route), Attempt._commit))
     for route, error in ERRORS.items():
         writers = {route: {(1, "0")}}
-        made = Attempt(spark, Store(), unused, set(), unused, writers, orders, SCHEMAS)
+        made = Attempt(spark, Store(), unused, set(), unused, unused, writers, orders, SCHEMAS)
         kind: type[BaseException] = StoreDown if is_store_fault(error) else RouteFault
         if spark_ended(error):
             kind = type(error)  # no table can be blamed for that
@@ -355,7 +355,7 @@ def test_all_tables_failing_below_is_the_store_s_fault_and_above_it_their_own() 
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
     unused: Any = None
     orders: Any = SimpleNamespace(decisions={})
-    made = Attempt(spark, Store(), unused, set(), unused, {}, orders, {})
+    made = Attempt(spark, Store(), unused, set(), unused, unused, {}, orders, {})
     for error in (PermissionError(13, "denied"), RecursionError("deep")):
         outcomes = {}
         for route in ("a", "b"):
@@ -376,7 +376,9 @@ def wide_attempt(orders: Orders, *routes: str) -> tuple[WideAttempt, Any]:
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
     unused: Any = None
     orders = replace(orders, wide=orders.tables.root)
-    attempt = WideAttempt(spark, Store(), unused, set(), unused, {r: {(1, "0")} for r in routes}, orders, SCHEMAS)
+    attempt = WideAttempt(
+        spark, Store(), unused, set(), unused, unused, {r: {(1, "0")} for r in routes}, orders, SCHEMAS
+    )
     attempt._open()
     attempt._prepare_shared(routes)
     rows = pa.table({"user": ["x"], "score": pa.array([1], pa.int32())})

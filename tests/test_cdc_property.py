@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from distributary.changes.model import METADATA, Kind, SourceTable
 from distributary.engine import appending
-from distributary.engine.changes import attempt, deliver, merges, merging
+from distributary.engine.changes import attempt, concluding, deliver, merges, merging
 from distributary.engine.changes import writer as cdc_writer
 from distributary.engine.changes.names import Named
 from distributary.engine.changes.retries import Kept
@@ -347,7 +347,7 @@ def body_of(events: Sequence[tuple[EventSchema, Event]], format: str) -> bytes:
 BORDERS: tuple[tuple[Any, str], ...] = (
     (FileLedger, "_enter"),
     (attempt, "run_deliver"),
-    (attempt, "run_merges"),
+    (concluding, "run_merges"),
     (StoredTable, "commit"),
     (deliver, "append_events"),
     (deliver, "merge_now"),

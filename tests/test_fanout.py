@@ -183,7 +183,7 @@ def attempt() -> Attempt:
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
     orders: Any = SimpleNamespace(decision=lambda _: Decision("files"), table=lambda route: f"/lake/{route}")
     unused: Any = None
-    return Attempt(spark, Store(), unused, set(), unused, {}, orders, {})
+    return Attempt(spark, Store(), unused, set(), unused, unused, {}, orders, {})
 
 
 @pytest.mark.parametrize("good_first", [True, False])

@@ -7,7 +7,7 @@ digits, so that tables may hold both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,18 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 
 ZERO = ord("0")
+
+METADATA = "datastream_metadata"
+"""The struct column that says of which event a row is, of files that Datastream has written."""
+CHANGE = "_change"
+"""And of events that come as messages."""
+
+
+def metadata_in(names: Collection[str]) -> str:
+    """The one of the two that a table with columns of these names has."""
+    return METADATA if METADATA in names else CHANGE
+
+
 PREFIX = 6
 """Digits that settings decide: generation and epoch."""
 WIDTH = PREFIX + 1 + 4 * 16 + 37

@@ -10,9 +10,10 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from distributary.changes.casts import NAMED, named_type
+from distributary.changes.layout import CHANGE as CHANGE
+from distributary.changes.layout import METADATA as METADATA
+from distributary.changes.layout import metadata_in as metadata_in
 from distributary.errors import Reason
-
-METADATA = "datastream_metadata"
 
 
 class Kind(StrEnum):
@@ -24,6 +25,8 @@ class Kind(StrEnum):
     SQLSERVER = "sqlserver"
     MONGODB = "mongodb"
     GENERIC = "generic"
+    MESSAGES = "messages"
+    """No database: messages with keys, in the order of `changes.message_order`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +91,9 @@ class Reading:
 class Events:
     """Events of one source table, one schema and one list of key columns, in the order of the file.
 
-    `rows` has the payload's columns and behind them the struct column `datastream_metadata`. `keys` are spelt as in
-    the payload; () where the table has no key. `numbers` is each event's number in its file, from 0. `typed`: something
-    says what types the columns have at the source; nothing does of JSON without a `.schema` file.
+    `rows` has the payload's columns and behind them the struct column `datastream_metadata`, or `_change`. `keys` are
+    spelt as in the payload; () where the table has no key. `numbers` is each event's number in its file, from 0.
+    `typed`: something says what types the columns have at the source; nothing does of JSON without a `.schema` file.
     """
 
     table: SourceTable
@@ -99,6 +102,10 @@ class Events:
     rows: pa.Table
     numbers: pa.ChunkedArray
     typed: bool = True
+
+    @property
+    def metadata(self) -> pa.ChunkedArray:
+        return self.rows.column(self.rows.num_columns - 1)
 
 
 @dataclass(frozen=True)
@@ -139,6 +146,19 @@ SOURCE_TYPE = pa.struct(
         ("tx_id", pa.string()),
     ]
 )
+MESSAGE_METADATA_TYPE = pa.struct(
+    [
+        ("source_timestamp", pa.int64()),
+        ("change_sequence_number", pa.string()),
+        ("is_deleted", pa.bool_()),
+        ("is_backfill", pa.bool_()),
+        ("schema_key", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+    ]
+)
+"""Metadata of a message with keys: the fields of change events that mean something for it, and where it was."""
 METADATA_TYPE = pa.struct(
     [
         ("uuid", pa.string()),

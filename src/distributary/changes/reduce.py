@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 
 from distributary.changes import anew
 from distributary.changes.keys import KeyIndex
-from distributary.changes.layout import UNCHANGED, unchanged_columns
+from distributary.changes.layout import METADATA as METADATA
+from distributary.changes.layout import UNCHANGED, metadata_in, unchanged_columns
 from distributary.changes.sequence import Bools, Numbers, OrderSettings, standing
 
-METADATA = "datastream_metadata"
 NUMBER = "change_sequence_number"
 KEY_LEFT = "UPDATE-DELETE"
 KEY_TAKEN = "UPDATE-INSERT"
@@ -138,7 +138,11 @@ class Gaps:
 
     def unsaid(self, rows: pa.Table) -> dict[str, Bools]:
         """Column -> the rows that do not speak of it. An insert or a delete is complete as it is."""
-        metadata = _flat(rows.column(METADATA))
+        metadata = _flat(rows.column(metadata_in(rows.column_names)))
+        schemas = _field(metadata, "schema_key")
+        absent = {**self.absent, **_marked(schemas)}
+        if not self.toast and not any(absent.values()):
+            return {}
         kind = pc.fill_null(_field(metadata, "change_type"), "")
         logged = pc.invert(pc.fill_null(_field(metadata, "is_backfill"), False))
         complete = pc.or_(pc.and_(pc.equal(kind, "INSERT"), logged), _deleted(metadata))
@@ -149,8 +153,6 @@ class Gaps:
                 null = pc.is_null(_flat(rows.column(column))).to_numpy(zero_copy_only=False)
                 change = logged.to_numpy(zero_copy_only=False)
                 found[column] = np.asarray(partial & null & change)
-        schemas = _field(metadata, "schema_key")
-        absent = {**self.absent, **_marked(schemas)}
         for key, columns in absent.items():
             of_schema = pc.fill_null(pc.equal(schemas, key), False).to_numpy(zero_copy_only=False)
             for column in columns:
@@ -188,7 +190,7 @@ def reduce_rows(rows: pa.Table, keys: Sequence[str], settings: OrderSettings, ga
     unsaid = (gaps or Gaps()).unsaid(rows)
     if len(index) == rows.num_rows:
         return Reduced(rows, {column: pa.array(mask) for column, mask in unsaid.items()})
-    metadata = _flat(rows.column(METADATA))
+    metadata = _flat(rows.column(metadata_in(rows.column_names)))
     ranked = Ranked.of(metadata, settings, oracle=has_row_ids(metadata))
     places = _winners(index.codes, len(index), ranked)
     _check_log(index.codes, places, ranked, settings)
@@ -205,7 +207,7 @@ def partly(rows: pa.Table, keys: Sequence[str], settings: OrderSettings) -> pa.T
     index = KeyIndex(rows, keys)
     if len(index) == rows.num_rows:
         return rows
-    metadata = _flat(rows.column(METADATA))
+    metadata = _flat(rows.column(metadata_in(rows.column_names)))
     ranked = Ranked.of(metadata, settings, oracle=has_row_ids(metadata))
     places = _winners(index.codes, len(index), ranked)
     _check_log(index.codes, places, ranked, settings)
@@ -299,7 +301,9 @@ def _filled(
     reduced: Reduced, rows: pa.Table, places: Places, codes: Places, ranked: Ranked, unsaid: Mapping[str, Bools]
 ) -> Reduced:
     """Look back through each key's older events for what its newest one does not say."""
-    deleted = np.asarray(_deleted(_flat(rows.column(METADATA))).to_numpy(zero_copy_only=False), bool)
+    deleted = np.asarray(
+        _deleted(_flat(rows.column(metadata_in(rows.column_names)))).to_numpy(zero_copy_only=False), bool
+    )
     order = np.lexsort([ranked.numbers, codes])
     begins = np.searchsorted(codes[order], np.arange(int(codes.max()) + 2))
     table, still = reduced.rows, {}

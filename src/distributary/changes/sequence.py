@@ -42,7 +42,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.layout import FIRST_LAYOUT, LAYOUTS, PREFIX, WIDTH, ZERO, Bytes, in_todays_layout
+from distributary.changes.layout import FIRST_LAYOUT, LAYOUTS, METADATA, PREFIX, WIDTH, ZERO, Bytes, in_todays_layout
 
 REPAIR_MARGIN_MS = int(timedelta(hours=1).total_seconds() * 1000)
 """Changes of so long before a repairing backfill count as its generation: they may still be missing in its rows."""
@@ -60,7 +60,8 @@ class OrderSettings:
 
     `epochs`: (from, n) pairs; from that time on the source's log positions start anew, as after a failover (n grows
     with the time). `repair_backfills`: starts of backfills that mend a gap in the log; they beat older changes. `kind`:
-    of the source, by which numbers of the first layout are read; "" leaves them as they are. `margin_ms`: how much
+    of the source, by which numbers of the first layout are read; "" leaves them as they are. `metadata`: the column
+    of what is known of each event. `margin_ms`: how much
     later a change may be than one that stands behind it in the log, before that has begun anew (`changes.anew`).
     True where there are epochs or repairing backfills.
     """
@@ -69,6 +70,7 @@ class OrderSettings:
     repair_backfills: tuple[int, ...] = ()
     kind: str = ""
     margin_ms: int = 7_200_000
+    metadata: str = METADATA
 
     def __bool__(self) -> bool:
         return bool(self.epochs or self.repair_backfills)

@@ -14,6 +14,7 @@ from distributary.config.base import Model, fault
 from distributary.config.databricks import Databricks
 from distributary.config.declarative import Declarative
 from distributary.config.environment import environment
+from distributary.config.keyed import check_keyed
 from distributary.config.layouts import Bronze, Wide
 from distributary.config.operating import Grant, Metrics, Notices
 from distributary.config.payload import Payload
@@ -151,6 +152,7 @@ class Pipeline(Model):
     @model_validator(mode="after")
     def _check(self) -> Self:
         self._check_changes()
+        check_keyed(self)
         self._check_stores()
         self._check_declarative()
         self._check_layout()
@@ -288,6 +290,11 @@ class Pipeline(Model):
     def is_declarative(self) -> bool:
         """Does Spark run it as a declarative pipeline, with datasets in place of a stream of ours?"""
         return self.layout == "declarative"
+
+    @property
+    def reads_keys(self) -> bool:
+        """Are the records' keys read?"""
+        return self.source.record_key is not None or self.envelope.route.place == "key"
 
     @property
     def bronze_table(self) -> str | None:

@@ -42,6 +42,14 @@ class KafkaSecurity(Model):
         return self
 
 
+class RecordKey(Model):
+    column: Text = Field(description="The column that the record's key, as text, is. A message's own field goes first.")
+    type: ColumnType | None = Field(
+        default=None,
+        description="The column's type, as `bigint`. Without it that of the messages' field of this name; else text.",
+    )
+
+
 class SourceKeys(Model):
     """What others ask of a source, so that they need not know which one it is."""
 
@@ -67,6 +75,11 @@ class SourceKeys(Model):
         """Are the records' headers read?"""
         return False
 
+    @property
+    def record_key(self) -> RecordKey | None:
+        """The column that a record's key is, where it is one."""
+        return None
+
 
 class KafkaSource(SourceKeys):
     has_offsets = True
@@ -91,6 +104,11 @@ class KafkaSource(SourceKeys):
         default=None, ge=1, description="Read with at least this many tasks, also from topics with fewer partitions."
     )
     headers: bool = Field(default=False, description="Read record headers too.")
+    key: RecordKey | None = Field(
+        default=None,
+        description="The record's key is a column, and a record without a value deletes the row of its key: for tables "
+        "with keys. `key: player_id` is short for `{column: player_id}`. See docs/upserts.md.",
+    )
     security: KafkaSecurity | None = Field(
         default=None, description="Encryption and credentials; without it PLAINTEXT."
     )
@@ -101,6 +119,11 @@ class KafkaSource(SourceKeys):
         "`read_committed`: records of aborted transactions are not read, and those of an open one hold up what is "
         "behind them in their partition; `read_uncommitted` reads all.",
     )
+
+    @field_validator("key", mode="before")
+    @classmethod
+    def _column(cls, value: object) -> object:
+        return {"column": value} if isinstance(value, str) else value
 
     @field_validator("options")
     @classmethod
@@ -127,6 +150,10 @@ class KafkaSource(SourceKeys):
     @property
     def with_headers(self) -> bool:
         return self.headers
+
+    @property
+    def record_key(self) -> RecordKey | None:
+        return self.key
 
 
 class DeltaSource(SourceKeys):

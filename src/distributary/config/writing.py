@@ -75,7 +75,7 @@ TableName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0
 
 
 class RouteOverride(Model):
-    CHANGE_KEYS: ClassVar = ("keys", "epochs", "repair_backfills", "toast_columns", "log", "merged", "view")
+    CHANGE_KEYS: ClassVar = ("epochs", "repair_backfills", "toast_columns", "log", "merged", "view")
     """Keys that mean something for change files only."""
 
     engine: Engine | None = Field(default=None, description="The engine of this route's table.")
@@ -89,8 +89,11 @@ class RouteOverride(Model):
     select: SelectList | None = Field(default=None, description="In place of tables.select.")
     function: Text | None = Field(default=None, description="In place of tables.function.")
     keys: list[Text] | None = Field(
-        default=None, description="Change files: the key columns, in place of those that the events name."
+        default=None,
+        description="Messages: in place of tables.keys; `[]`: this route's table gets every message. Change files: the "
+        "key columns, in place of those that the events name.",
     )
+    newest_by: Text | None = Field(default=None, description="Messages: in place of tables.newest_by.")
     epochs: list[Time] | None = Field(default=None, description="Change files: in place of source.epochs.")
     repair_backfills: list[Time] = Field(
         default=[],
@@ -112,7 +115,6 @@ class RouteOverride(Model):
 
 class Tables(Model):
     CHANGE_KEYS: ClassVar = (
-        "log",
         "merged",
         "view",
         "merge_every",
@@ -161,6 +163,17 @@ class Tables(Model):
         description="With `layout: declarative`, a Python function of DataFrame to DataFrame over each silver table: "
         "`own.py:name`. The path counts from the pipeline file's folder.",
     )
+    keys: list[Text] = Field(
+        default=[],
+        description="Messages: the columns by which rows are told apart. Each table then holds the newest message of "
+        "each key, not every message. See docs/upserts.md.",
+    )
+    newest_by: Text | None = Field(
+        default=None,
+        description="Messages with keys: the column that says which message is the newer one, as `updated_at`; or "
+        "`_origin.timestamp`, the record's own time. Without it the record's offset, which is right where a key stays "
+        "in one partition.",
+    )
     database: Text | None = Field(default=None, description="Register the tables by name here: `db` or `catalog.db`.")
     storage_options: dict[str, SecretStr] = Field(
         default={}, description="Settings and credentials of the store for the task engine, as delta-rs names them."
@@ -181,7 +194,8 @@ class Tables(Model):
     log: Text | None = Field(
         default="{database}_{schema}_{table}_log",
         description="Change files: name of a source table's log table, which gets every event as it came. Empty parts "
-        "go with their underscore. `null`: no log tables.",
+        "go with their underscore. `null`: no log tables. Messages with keys: `{route}_log` keeps every message beside "
+        "the newest of each key; without `{route}` in it there is no log.",
     )
     merged: Text | None = Field(
         default="{database}_{schema}_{table}",
@@ -227,7 +241,19 @@ class Tables(Model):
         check_template(template)
         return template
 
-    @field_validator("log", "merged", "view")
+    @field_validator("log")
+    @classmethod
+    def _check_log(cls, pattern: str | None) -> str | None:
+        if pattern is not None and "{route" in pattern:
+            check_template(pattern)
+            return pattern
+        return cls._check_pattern(pattern)
+
+    @field_validator("merged", "view")
+    @classmethod
+    def _check_merged(cls, pattern: str | None) -> str | None:
+        return cls._check_pattern(pattern)
+
     @classmethod
     def _check_pattern(cls, pattern: str | None) -> str | None:
         if pattern is not None:
@@ -277,6 +303,26 @@ class Tables(Model):
         """What the table of `route` is to be called. Raises ValueError: it is empty."""
         own = self.routes.get(route)
         return own.name if own is not None and own.name is not None else table_name(route, self.name)
+
+    def keys_of(self, route: str) -> tuple[str, ...]:
+        """The columns by which the messages of `route` are told apart; none where its table gets them all."""
+        own = self.routes.get(route)
+        return tuple(self.keys if own is None or own.keys is None else own.keys)
+
+    def newest_by_of(self, route: str) -> str | None:
+        """The column that orders the messages of a key; None: their offset does."""
+        own = self.routes.get(route)
+        return self.newest_by if own is None or own.newest_by is None else own.newest_by
+
+    @property
+    def has_keys(self) -> bool:
+        """Are the messages of any route told apart by keys?"""
+        return bool(self.keys or any(own.keys for own in self.routes.values()))
+
+    @property
+    def message_log(self) -> str | None:
+        """Name of the log tables of messages with keys; None where there are none."""
+        return self.log if self.log is not None and "{route" in self.log else None
 
     def for_route(self, route: str) -> tuple[Engine, Evolution]:
         """The engine and the evolution rules of `route` (as it is sent): its own, where given, over the common ones."""

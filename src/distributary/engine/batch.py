@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame
 
 from distributary.config import Pipeline
+from distributary.engine.changes.books import ledger_fields
 from distributary.engine.first_batch import Example, is_first, is_unreadable, unreadable
 from distributary.engine.outcomes import Delivered, Outcome
 from distributary.engine.replay import ReplayReport
@@ -242,6 +243,7 @@ class BatchWriter:
         early = delivered.bad.get(outcome.route, {})
         reasons = Counter(outcome.reasons)
         reasons.update(early)
+        events = {} if outcome.merge is None else ledger_fields(outcome)
         return Entry(
             stream,
             batch,
@@ -262,6 +264,7 @@ class BatchWriter:
             created=outcome.append.created,
             evolved=outcome.append.evolved,
             **state,
+            **events,
         )
 
     def _report(

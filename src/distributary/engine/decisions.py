@@ -36,6 +36,12 @@ class Decision:
     why: str = ""
     no_table: str = ""
 
+    def shared(self) -> Decision:
+        """Of a route of events that several tasks write."""
+        if self.append != "own":
+            return self
+        return replace(self, append="files", merge="rows" if self.merge == "now" else self.merge)
+
     @property
     def is_closed(self) -> bool:
         """Does the route's table get no row of this batch?"""

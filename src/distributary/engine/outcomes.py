@@ -88,8 +88,8 @@ class Append:
 
     def joined(self, other: Append) -> Append:
         """As one, with what another task did to the same table."""
-        columns = self.schema
-        if columns is not None and other.schema is not None:
+        columns = self.schema or other.schema
+        if self.schema is not None and other.schema is not None:
             # They agree on the types, or the driver has them tried again: this only adds columns.
             columns = evolve(self.columns(), [other.columns()], Policy()).schema.serialize().to_pybytes()
         return replace(

@@ -20,16 +20,19 @@ import pyarrow.compute as pc
 
 from distributary.config import Pipeline
 from distributary.engine.apart import Apart, Died
+from distributary.engine.changes.books import ledger_fields
+from distributary.engine.changes.concluding import conclude
 from distributary.engine.messages.admission import refused_routes
-from distributary.engine.messages.chunks import Cut, Groups, one_array, read_records
-from distributary.engine.messages.decode import Decoded, decode, fit
+from distributary.engine.messages.chunks import GONE, KEY, Cut, Groups, one_array, read_records
+from distributary.engine.messages.decode import Decoded, decode
 from distributary.engine.messages.deliver import deliver_route
 from distributary.engine.messages.demux import split_payloads, split_values
-from distributary.engine.messages.killers import Packed, find_envelope_killers, packed, unpacked
+from distributary.engine.messages.killers import find_envelope_killers, packed
 from distributary.engine.messages.micro_batch import Fanout
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.orders import Orders, killing
 from distributary.engine.messages.pieces import Chunks
+from distributary.engine.messages.trial import count_good
 from distributary.engine.outcomes import Fault, Outcome
 from distributary.errors import EnvironmentFault, Reason
 from distributary.schemas.registry.compile import CompiledSchema
@@ -37,7 +40,7 @@ from distributary.state.ledger import Entry, Ledger, replay_stream
 from distributary.state.provenance import refuse_newer
 from distributary.tables.faults import writing
 from distributary.tables.outage import own_fault
-from distributary.tables.quarantine import ORIGIN_FIELDS, QUARANTINE_SCHEMA, replay_app, update_rows
+from distributary.tables.quarantine import ORIGIN_FIELDS, replay_app, update_rows, with_all_columns
 from distributary.tables.snapshot import Mark, Snapshot
 from distributary.tables.table import Table
 
@@ -156,7 +159,7 @@ class Replay:
         filter.
         """
         found = self._query(f"SELECT * FROM t WHERE {where}")
-        return None if found is None else found.select(QUARANTINE_SCHEMA.names).cast(QUARANTINE_SCHEMA)
+        return None if found is None else with_all_columns(found)
 
     def _query(self, sql: str) -> pa.Table | None:
         table = self._table()
@@ -237,7 +240,7 @@ class Replay:
         """How many rows would be written now; None where they end the process that tries it."""
         chunks, compiled, orders = self._given(route, rows, number=0)
         columns = orders.columns(route, Table(orders.table(route), self.fanout.store).open())
-        work = partial(_count_good, route=route, orders=orders, schemas=compiled, columns=columns)
+        work = partial(count_good, route=route, orders=orders, schemas=compiled, columns=columns)
         [answer] = self._apart.each(work, [packed(chunks)])
         if isinstance(answer, Died):
             return None
@@ -295,6 +298,8 @@ class Replay:
 
     def _write(self, route: str, decoded: Decoded, orders: Orders) -> Outcome:
         outcome, _ = deliver_route(route, decoded, orders)
+        if outcome.merge is not None:
+            return conclude({route: [outcome]}, self.fanout.merging, orders.for_changes())[route]
         if outcome.state != "spark":
             return outcome
         try:
@@ -322,6 +327,7 @@ class Replay:
             created=outcome.append.created,
             evolved=outcome.append.evolved,
             widened=outcome.widened,
+            **({} if outcome.merge is None else ledger_fields(outcome)),
         )
         own = Entry(stream, number, None, rows_in=-nameless.num_rows, rows_quarantined=-nameless.num_rows)
         self.ledger.record(stream, number, [entry, own], {"replayed": count})
@@ -330,7 +336,7 @@ class Replay:
         for chunks in self._chunks(None, rows).values():
             for groups, _ in chunks:
                 for schema_id, _, count in groups:
-                    yield from [schema_id] * count
+                    yield from [schema_id] * count if schema_id != GONE[0] else []
 
     def _mark(self, rows: pa.Table, state: str, number: int) -> None:
         """Set state and replay number of `rows`. A run that commits at the same moment makes this try again."""
@@ -346,7 +352,7 @@ class Replay:
     def _given(self, route: str, rows: pa.Table, number: int) -> tuple[Chunks, Mapping[int, CompiledSchema], Orders]:
         """All that it takes to decode rows of the quarantine anew from their bytes."""
         chunks = self._chunks(route, rows).get(route, [])
-        ids = {schema_id for groups, _ in chunks for schema_id, _, _ in groups}
+        ids = {schema_id for groups, _ in chunks for schema_id, _, _ in groups if schema_id != GONE[0]}
         compiled, refused = self.fanout.schemas.resolve(ids, every=True)
         # A person may ask for rows that have ended a reader: whether they still do is tried apart.
         return chunks, compiled, replace(self._orders(number, refused, [route]), killed={})
@@ -361,7 +367,7 @@ class Replay:
         """The rows as chunks by route, read anew from their bytes; those that cannot be read are left out."""
         reader = self._reader(rows)
         cut = Cut(0, 0)
-        origin = rows.select([f.name for f in ORIGIN_FIELDS]).combine_chunks()
+        origin = rows.select([*(f.name for f in ORIGIN_FIELDS), *([KEY] if reader.needs_key else ())]).combine_chunks()
         at_payload = pc.equal(rows.column("level"), "payload")
         payloads, envelopes = rows.filter(at_payload), rows.filter(pc.invert(at_payload))
         if payloads.num_rows:
@@ -390,11 +396,3 @@ class Replay:
             refused = self.fanout.envelopes.learn(unknown, {})
             reader = replace(reader, schemas=self.fanout.envelopes.known(), refused=refused)
         return reader
-
-
-def _count_good(
-    chunks: Packed, route: str, orders: Orders, schemas: Mapping[int, CompiledSchema], columns: pa.Schema | None
-) -> int:
-    """In a process apart."""
-    decoded = decode(route, unpacked(chunks), orders, schemas)
-    return 0 if decoded.broken is not None else fit(route, decoded, columns, orders).rows

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from distributary.audit.status import Status
     from distributary.audit.verify import Verification
     from distributary.config import Pipeline
-    from distributary.engine.changes.micro_batch import Behind
+    from distributary.engine.changes.books import Behind
     from distributary.engine.replay import ReplayReport
     from distributary.running.views import View
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from distributary.audit.plan import Plan
     from distributary.audit.status import Status
     from distributary.audit.verify import Verification
-    from distributary.engine.changes.micro_batch import Behind
+    from distributary.engine.changes.books import Behind
     from distributary.engine.replay import ReplayReport
 
 

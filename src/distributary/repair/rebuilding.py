@@ -80,9 +80,8 @@ def build(fanout: Fanout, rows: DataFrame | None, route: str, table: Snapshot | 
             orders = replace(orders, refused={**orders.refused, **refused})
             while True:
                 orders = replace(orders, killed=dict(fanout.killed))
-                attempt = _Rebuilding(
-                    fanout.spark, fanout.store, fanout.by_spark, set(), chunks, writers, orders, compiled
-                )
+                known = (fanout.spark, fanout.store, fanout.by_spark, set[str](), fanout.merging)
+                attempt = _Rebuilding(*known, chunks, writers, orders, compiled)
                 attempt.table = table
                 try:
                     done = attempt.run()

@@ -90,7 +90,7 @@ def source_stream(spark: SparkSession, config: Pipeline, hop: int = 2) -> DataFr
     if config.bronze_table is not None and hop == 2:
         return bronze_stream(spark, config)
     if isinstance(source, KafkaSource):
-        return kafka_stream(spark, source, key=config.envelope.route.place == "key")
+        return kafka_stream(spark, source, key=config.reads_keys)
     if isinstance(source, DatastreamSource):
         return file_stream(spark, config.state_root)
     # Hop 1 fills bronze for all shares.

@@ -1,7 +1,8 @@
 """What a merge decides, row by row: pure functions of the events and of what the table holds of their keys.
 
-A merged table has the payload's columns, the struct `datastream_metadata` of the event that made the row, and
-`_deleted`, `_deleted_at`: a deleted row stays as a tombstone, since an older event of its key may still come.
+A merged table has the payload's columns, the struct `datastream_metadata` (of messages `_change`) of the event that
+made the row, and `_deleted`, `_deleted_at`: a deleted row stays as a tombstone, since an older event of its key may
+still come.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from distributary.changes import anew
 from distributary.changes.handed_on import HandedOn
 from distributary.changes.key_text import in_type
 from distributary.changes.keys import KeyIndex
-from distributary.changes.reduce import METADATA, Gaps, Places, Ranked, has_row_ids
+from distributary.changes.layout import metadata_in
+from distributary.changes.reduce import Gaps, Places, Ranked, has_row_ids
 from distributary.changes.sequence import Bools, OrderSettings
 
 DELETED = "_deleted"
@@ -65,11 +67,12 @@ def as_merged(rows: pa.Table, keys: Sequence[str], rules: MergeRules) -> pa.Tabl
 
     Unless the rules keep them, the values of a deleted row are nulled, so that all orders of arrival give one table.
     """
-    metadata = _flat(rows.column(METADATA))
+    name = metadata_in(rows.column_names)
+    metadata = _flat(rows.column(name))
     deleted = pc.fill_null(pc.struct_field(metadata, "is_deleted"), False)
     if not rules.keep_deleted_values and pc.any(deleted).as_py():
         for number, column in enumerate(rows.column_names):
-            if column not in keys and column != METADATA:
+            if column not in keys and column != name:
                 kind = rows.schema.field(number)
                 values = _where(pc.invert(deleted), rows.column(number))
                 rows = rows.set_column(number, kind, values)
@@ -89,7 +92,8 @@ class Incoming:
             raise ValueError(f"{rows.num_rows} events of {len(self.index)} keys: reduce them to one per key first")
         self._row_of = np.empty(rows.num_rows, np.int64)
         self._row_of[self.index.codes] = np.arange(rows.num_rows)
-        metadata = _flat(rows.column(METADATA))
+        self.metadata = metadata_in(rows.column_names)
+        metadata = _flat(rows.column(self.metadata))
         self.oracle = has_row_ids(metadata)
         self._ranked = Ranked.of(metadata, rules.order, oracle=self.oracle).settled(rules.settled or ())
         self._metadata = metadata
@@ -100,7 +104,7 @@ class Incoming:
     def needs(self, schema: pa.Schema) -> pa.Schema:
         """The columns of the table that `meet` asks for: the keys, and what decides of the metadata."""
         paths = [tuple(path.split(".")) for path in Ranked.needs(self.rules.order, oracle=self.oracle)]
-        metadata = schema.field(METADATA)
+        metadata = schema.field(self.metadata)
         wanted = metadata.with_type(_picked(metadata.type, paths))
         return pa.schema([*(schema.field(key) for key in self.keys), wanted])
 
@@ -112,7 +116,7 @@ class Incoming:
         found = self.index.find(part)
         at = np.flatnonzero(found >= 0)
         mine = self._row_of[found[at]]
-        theirs = _flat(part.column(METADATA)).take(pa.array(at))
+        theirs = _flat(part.column(self.metadata)).take(pa.array(at))
         ours, others = self._ranked.take(mine), Ranked.of(theirs, self.rules.order, oracle=self.oracle)
         if self.rules.settled is not None and (asked := ours.handed_on(others, self.rules.settled)):
             raise HandedOn(asked)
@@ -210,7 +214,7 @@ def _kept_columns(
     gone = incoming.deletes[places]
     if incoming.rules.keep_deleted_values and gone.any():
         for column in rows.column_names:
-            if column not in (*incoming.keys, METADATA, DELETED, DELETED_AT):
+            if column not in (*incoming.keys, incoming.metadata, DELETED, DELETED_AT):
                 kept[column] = (gone & _bools(pc.is_null(_flat(rows.column(column)))), True)
     return {column: (mask, dead) for column, (mask, dead) in kept.items() if mask.any()}
 

@@ -45,9 +45,11 @@ REJECTED_SCHEMA = pa.schema(
         *ORIGIN_FIELDS,
         ("level", pa.string()),
         ("value", pa.binary()),
+        ("key", pa.binary()),
     ]
 )
-"""A rejected row on its way. `level` says what `value` is: the whole `envelope`, or its `payload`."""
+"""A rejected row on its way. `level` says what `value` is: the whole `envelope`, or its `payload` (null: the record
+says that its key's row is gone). `key`: the record's, where the pipeline file asks for it."""
 
 QUARANTINE_SCHEMA = pa.schema(
     [
@@ -110,6 +112,14 @@ def write_rejected(
     columns = [given.get(f.name, rows.column(f.name) if f.name in rows.column_names else None) for f in schema]
     with writing(uri):
         return write_data_file(uri, pa.table(columns, schema=schema), store)
+
+
+def with_all_columns(rows: pa.Table) -> pa.Table:
+    """Rows of the quarantine of messages; one that an earlier version made lacks columns."""
+    for known in QUARANTINE_SCHEMA:
+        if known.name not in rows.column_names:
+            rows = rows.append_column(known.name, pa.nulls(rows.num_rows, known.type))
+    return rows.select(QUARANTINE_SCHEMA.names).cast(QUARANTINE_SCHEMA)
 
 
 def count_reasons(rejected: Iterable[pa.Table]) -> dict[str, int]:

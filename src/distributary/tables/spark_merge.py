@@ -130,13 +130,14 @@ def _ask_for_others(
 
 
 def _as_merged(rows: DataFrame, keys: Sequence[str], rules: MergeRules, masks: Sequence[str]) -> DataFrame:
-    deleted = f"coalesce({METADATA}.is_deleted, false)"
+    metadata = rules.order.metadata
+    deleted = f"coalesce({metadata}.is_deleted, false)"
     columns = []
     for name in rows.columns:
-        stays = name in (*keys, METADATA, *masks) or rules.keep_deleted_values
+        stays = name in (*keys, metadata, *masks) or rules.keep_deleted_values
         text = quoted(name) if stays else f"CASE WHEN NOT {deleted} THEN {quoted(name)} END"
         columns.append(F.expr(text).alias(name))
-    at = f"CASE WHEN {deleted} THEN timestamp_millis({METADATA}.source_timestamp) END"
+    at = f"CASE WHEN {deleted} THEN timestamp_millis({metadata}.source_timestamp) END"
     return rows.select(*columns, F.expr(deleted).alias(DELETED), F.expr(at).alias(DELETED_AT))
 
 
@@ -177,7 +178,7 @@ def _merge(
     oracle = _has_rows(source)
     newer = _newer(rules.order, oracle, rules.settled or ())
     hard = f"(s.{DELETED})" if rules.deletes == "hard" else "false"
-    judged = "true" if rules.horizon is None else f"NOT {_old('s.', rules.horizon)}"
+    judged = "true" if rules.horizon is None else f"NOT {_old('s.' + rules.order.metadata, rules.horizon)}"
     sets = {quoted(name): _value(name, source, keys, rules) for name in columns}
     inserts = {quoted(name): f"s.{quoted(name)}" for name in columns}
     taken = source.count() - unjudged
@@ -199,15 +200,15 @@ def _late(spark: SparkSession, uri: str, rows: DataFrame, keys: Sequence[str], r
     """Upserts older than the purged tombstones, of keys that the table does not have."""
     if rules.horizon is None:
         return None
-    old = rows.where(f"{_old('', rules.horizon)} AND NOT coalesce({METADATA}.is_deleted, false)").alias("s")
+    metadata = rules.order.metadata
+    old = rows.where(f"{_old(metadata, rules.horizon)} AND NOT coalesce({metadata}.is_deleted, false)").alias("s")
     if old.isEmpty():
         return None
     known = SparkDeltaTable.forPath(spark, uri).toDF().select(*(F.col(quoted(key)) for key in keys)).alias("t")
     return old.join(known, F.expr(_on(keys)), "left_anti").toArrow()
 
 
-def _old(side: str, horizon: int) -> str:
-    metadata = f"{side}{METADATA}"
+def _old(metadata: str, horizon: int) -> str:
     backfill = f"coalesce({metadata}.is_backfill, false)"
     return f"(NOT {backfill} AND coalesce({metadata}.source_timestamp, 0) < {horizon})"
 
@@ -223,7 +224,7 @@ def _value(name: str, source: DataFrame, keys: Sequence[str], rules: MergeRules)
     if f"{UNSAID}{name}" in source.columns:
         mask = f"s.{quoted(UNSAID + name)}"
         text = f"CASE WHEN {mask} AND NOT coalesce(t.{DELETED}, false) THEN {old} ELSE {text} END"
-    if rules.keep_deleted_values and name not in (*keys, METADATA, DELETED, DELETED_AT):
+    if rules.keep_deleted_values and name not in (*keys, rules.order.metadata, DELETED, DELETED_AT):
         text = f"CASE WHEN s.{DELETED} AND {new} IS NULL THEN {old} ELSE {text} END"
     return text
 
@@ -257,13 +258,13 @@ def _open(settled: Collection[str]) -> str:
 
 def _number(side: str, order: OrderSettings) -> str:
     """`standing`, as SQL."""
-    number = f"{side}.{METADATA}.{NUMBER}"
+    number = f"{side}.{order.metadata}.{NUMBER}"
     ours = f"coalesce(length({number}) = {WIDTH}, false)"
     rest = f"CASE WHEN {ours} THEN {_todays(number, order.kind)} ELSE '{'0' * (WIDTH - PREFIX)}' END"
     if not order:
         return rest
-    time = f"coalesce({side}.{METADATA}.source_timestamp, 0)"
-    backfill = f"coalesce({side}.{METADATA}.is_backfill, false)"
+    time = f"coalesce({side}.{order.metadata}.source_timestamp, 0)"
+    backfill = f"coalesce({side}.{order.metadata}.is_backfill, false)"
     starts = sorted(order.repair_backfills)
     of_row = " + ".join(f"int({start} <= {time})" for start in starts) or "0"
     of_change = " + ".join(f"int({start - REPAIR_MARGIN_MS} <= {time})" for start in starts) or "0"

@@ -10,28 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import pyarrow as pa
-
-from distributary.engine.appending import commit_files, replayed
-from distributary.engine.attempts import Again, RouteFault, end_attempt
 from distributary.engine.changes.by_spark import BySpark
+from distributary.engine.changes.concluding import conclude
 from distributary.engine.changes.deliver import Work
-from distributary.engine.changes.gather import shares_of
-from distributary.engine.changes.joining import agrees, columns_of_all
-from distributary.engine.changes.keys import key_types
-from distributary.engine.changes.merging import MergeWork
 from distributary.engine.changes.orders import STRAY, ChangeOrders, Seen, WorkFile
 from distributary.engine.changes.routing import groups
-from distributary.engine.changes.tasks import run_deliver, run_merges
-from distributary.engine.decisions import Decision, too_many
-from distributary.engine.outcomes import Append, Fault, Merge, Outcome, join_into, raise_store_faults
+from distributary.engine.changes.tasks import run_deliver
+from distributary.engine.decisions import too_many
+from distributary.engine.outcomes import Outcome, join_into, raise_store_faults
 from distributary.engine.packing import ChunkRef, Packing, pack
-from distributary.errors.border import contained
 from distributary.tables.datafile import DataFile
-from distributary.tables.evolve import evolve
-from distributary.tables.snapshot import columns_of
-from distributary.tables.table import Table
-from distributary.tables.widening import said_of
 
 GZIP_GROWTH = 8
 """About how many bytes of events a compressed byte stands for."""
@@ -89,7 +77,7 @@ class Attempt:
     ) -> Result:
         packing = _packed(files, of_file, self.slots)
         shared = {route for group in packing.shared for route in together[group]}
-        orders = orders.deciding({route: _shared(orders.decision(route)) for route in shared})
+        orders = orders.deciding({route: orders.decision(route).shared() for route in shared})
         done, parts = Result(), dict[str, list[Outcome]]()
         for answer in run_deliver(self.by_spark.spark, _buckets(files, of_file, together, packing), orders, name):
             if isinstance(answer, DataFile):
@@ -98,120 +86,12 @@ class Attempt:
                 done.seen.setdefault(answer.path, answer)
             else:
                 parts.setdefault(answer.route, []).append(answer)
-        self._settle(parts, orders)
-        for found in parts.values():
-            for one in found:
-                join_into(done.outcomes, one)
-        self._commit_files(done, orders)
-        self._merge(done, orders)
-        for outcome in done.outcomes.values():
-            self.by_spark.drop(outcome, orders)
+        done.outcomes = conclude(parts, self.by_spark, orders)
         return done
-
-    # -- routes whose commit is the driver's ---------------------------------------------------------------
-
-    def _settle(self, parts: Mapping[str, Sequence[Outcome]], orders: ChangeOrders) -> None:
-        """Raises Again where one part of a shared route failed, or gave a column another type than another part."""
-        faults: dict[str, str] = {}
-        settled: dict[str, pa.Schema] = {}
-        for route, outcomes in parts.items():
-            if len(outcomes) < 2 or orders.decision(route).append == "parked":
-                continue
-            fault = next((o.fault for o in outcomes if o.fault is not None), None)
-            if fault is not None:
-                faults[route] = fault.own(outcomes[0].table)
-                continue
-            appends = [o.append for o in outcomes]
-            try:
-                columns = columns_of_all(appends, orders.named.policy(route))
-            except BaseException as e:
-                faults[route] = contained(e)
-                continue
-            if not all(agrees(columns, append.columns()) for append in appends):
-                settled[route] = columns
-        if faults or settled:
-            raise Again(faults, settled)
-
-    def _commit_files(self, done: Result, orders: ChangeOrders) -> None:
-        for route, outcome in done.outcomes.items():
-            if outcome.state != "files" or (outcome.events is not None and not outcome.events.has_log):
-                continue
-            try:
-                done.outcomes[route] = replace(outcome, append=self._commit(outcome, orders))
-            except BaseException as e:
-                end_attempt(e, route, outcome.table)
-
-    def _commit(self, outcome: Outcome, orders: ChangeOrders) -> Append:
-        """One commit for the files of many tasks, or of a table that only Spark may write."""
-        files = outcome.append
-        target = orders.target(outcome.table, outcome.route)
-        if files.folder == outcome.table:
-            done = commit_files(target, files.files, files.rows, files.columns(), orders.mark, orders.replay)
-        else:
-            done = self._commit_by_spark(target, outcome, orders)
-        return replace(done, why_spark=files.why_spark, files=files.files, folder=files.folder, schema=files.schema)
-
-    def _commit_by_spark(self, target: Table, outcome: Outcome, orders: ChangeOrders) -> Append:
-        table, rows = target.open(), outcome.rows_written
-        if table is not None and table.has(orders.mark):
-            return replayed(table, orders.mark, orders.replay, rows)
-        if not outcome.append.files:
-            return Append()
-        evolution = evolve(columns_of(table), [outcome.append.columns()], orders.named.policy(outcome.route))
-        self.by_spark.append(outcome, evolution, orders)
-        widened = said_of(table, evolution)
-        return Append("written", rows, table is None, evolution.changed, widened, by_spark=True)
-
-    # -- merges --------------------------------------------------------------------------------------------
-
-    def _merge(self, done: Result, orders: ChangeOrders) -> None:
-        """Merge the routes whose events lie in files."""
-        work = []
-        by_spark = []
-        for route, outcome in done.outcomes.items():
-            merge = outcome.merge or Merge()
-            if merge.why_spark:
-                by_spark.append(route)
-            elif merge.state == "rows" and outcome.append.other:
-                done.outcomes[route] = replace(outcome, merge=replace(merge, state="waiting"))
-            elif merge.state == "rows":
-                work.append(_merge_work(outcome, orders))
-        merged = {o.route: o.merge for o in run_merges(self.by_spark.spark, work, orders)}
-        for route in (*by_spark, *merged):
-            done.outcomes[route] = self._merged(done.outcomes[route], merged.get(route), orders)
-
-    def _merged(self, outcome: Outcome, merge: Merge | None, orders: ChangeOrders) -> Outcome:
-        """With what a task has merged (None: none has), and what it left to Spark."""
-        if merge is not None and outcome.merge is not None:
-            outcome = replace(outcome, merge=outcome.merge.joined(merge))
-        if outcome.merge is not None and outcome.merge.why_spark:
-            outcome = self.by_spark.merge(outcome, orders)
-        if outcome.events is None or outcome.events.has_log:
-            return outcome
-        if outcome.merge is not None and outcome.merge.state == "parked":
-            fault = outcome.merge.fault or Fault("")
-            raise RouteFault(outcome.route, fault.own(outcome.table))
-        return replace(outcome, append=replace(outcome.append, state="written"))
 
     def _check(self, done: Result) -> None:
         """Raises StoreDown when the store, not a table, is at fault."""
         raise_store_faults({r: o for r, o in done.outcomes.items() if not self.orders.decision(r).is_closed})
-
-
-def _merge_work(outcome: Outcome, orders: ChangeOrders) -> MergeWork:
-    """The files of a route that the driver has merged."""
-    files, about = outcome.append, outcome.events
-    assert about is not None
-    return MergeWork(
-        about.source,
-        about.keys,
-        files.folder,
-        tuple(f.path for f in files.files),
-        orders.batch,
-        brought=tuple(about.brought.items()),
-        shares=shares_of(sum(f.size for f in files.files)),
-        key_types=key_types(files.columns(), about.keys),
-    )
 
 
 def _bounded(orders: ChangeOrders, routes: Collection[str], before: Collection[str] = ()) -> ChangeOrders:
@@ -226,12 +106,6 @@ def _bounded(orders: ChangeOrders, routes: Collection[str], before: Collection[s
 
 def _foreign(done: Result, path: str) -> Mapping[str, int]:
     return done.seen[path].foreign if path in done.seen else {}
-
-
-def _shared(decision: Decision) -> Decision:
-    if decision.append != "own":
-        return decision
-    return replace(decision, append="files", merge="rows" if decision.merge == "now" else decision.merge)
 
 
 def _packed(files: Sequence[WorkFile], of_file: Sequence[str | None], slots: int) -> Packing:

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from distributary.changes.handed_on import HandedOn, of_keys
+from distributary.changes.layout import metadata_in
 from distributary.changes.reduce import METADATA, NUMBER, Reduced, reduce_rows
 from distributary.engine.changes.keys import key_types
 from distributary.engine.changes.merging import UNSAID, Into, absent, done_by, horizon, of_one_log, write_reduced
@@ -131,7 +132,7 @@ def _decided_anew(rows: DataFrame, into: Into, rules: MergeRules, orders: Change
 
 
 def _numbers(rows: pa.Table) -> pa.Array:
-    return pc.struct_field(rows.column(METADATA), NUMBER).combine_chunks()
+    return pc.struct_field(rows.column(metadata_in(rows.column_names)), NUMBER).combine_chunks()
 
 
 def _in_place_of(rows: DataFrame, decided: DataFrame, keys: Sequence[str]) -> DataFrame:

@@ -142,7 +142,7 @@ def _brought_back(events: RouteEvents, fitted: Fitted) -> dict[str, tuple[int, .
     refused = {(f, n) for rows in fitted.rejected for f, n in zip(*_places(rows), strict=True)}
     found: dict[str, list[int]] = {}
     for part in events.parts:
-        if part.again:
+        if part.again and isinstance(part.path, str):
             numbers = part.events.numbers.to_pylist()
             found.setdefault(part.path, []).extend(n for n in numbers if (part.path, n) not in refused)
     return {path: tuple(numbers) for path, numbers in found.items()}

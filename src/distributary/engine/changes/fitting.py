@@ -33,11 +33,12 @@ _FLAT: Mapping[Kind, tuple[str, ...]] = {Kind.MYSQL: ("log_file", "log_position"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Events of one file that go to one route. `again`: they were read before, and are in the quarantine.
-    `changed`: the file is not what it was when it was found, so that it will be found again."""
+    """Events of one file that go to one route. `path`: the file's, or each event's own. `again`: they were read before,
+    and are in the quarantine. `changed`: the file is not what it was when it was found, so that it will be found
+    again."""
 
     events: Events
-    path: str
+    path: str | pa.Array
     again: bool = False
     changed: bool = False
 
@@ -177,14 +178,15 @@ def _rows(part: Part, batch: int, flat: bool, keys: Sequence[str] | None = None)
     """The rows of one part with all the columns that they bring."""
     events = part.events
     rows = events.rows
-    names = [*(column_name(n, flat=flat) for n in rows.column_names[:-1]), METADATA]
+    names = [*(column_name(n, flat=flat) for n in rows.column_names[:-1]), rows.column_names[-1]]
     rows = rows.rename_columns(names)
     if flat:
         for name, column in _flat_columns(events):
             rows = rows.append_column(name, column)
     count = rows.num_rows
     numbers = events.numbers.combine_chunks() if isinstance(events.numbers, pa.ChunkedArray) else events.numbers
-    origin = [pa.repeat(part.path, count), numbers, pa.repeat(pa.scalar(batch, pa.int64()), count)]
+    path = pa.repeat(part.path, count) if isinstance(part.path, str) else part.path
+    origin = [path, numbers, pa.repeat(pa.scalar(batch, pa.int64()), count)]
     origin += _key(events, events.keys if keys is None else keys)
     return rows.append_column(ORIGIN, pa.StructArray.from_arrays(origin, fields=list(ORIGIN_TYPE)))
 
@@ -233,7 +235,7 @@ def _unfit(route: str, rows: pa.RecordBatch, found: Mapping[int, Cause]) -> Iter
 
 def _newest(part: Part) -> str:
     """The place in true order of a part's newest event."""
-    return pc.max(pc.struct_field(part.events.rows.column(METADATA), "change_sequence_number")).as_py() or ""
+    return pc.max(pc.struct_field(part.events.metadata, "change_sequence_number")).as_py() or ""
 
 
 def origins(events: RouteEvents, batch: int) -> pa.StructArray:
@@ -244,7 +246,7 @@ def origins(events: RouteEvents, batch: int) -> pa.StructArray:
 
 def newest_ms(events: RouteEvents) -> int | None:
     """The newest source time of the events, ms since 1970."""
-    found = [pc.max(pc.struct_field(p.events.rows.column(METADATA), "source_timestamp")).as_py() for p in events.parts]
+    found = [pc.max(pc.struct_field(p.events.metadata, "source_timestamp")).as_py() for p in events.parts]
     return max((ms for ms in found if ms is not None), default=None)
 
 

@@ -34,7 +34,7 @@ def append_events(events: RouteEvents, uri: str, orders: ChangeOrders) -> tuple[
         tip=orders.tips.get(route),
         # The commit may hold more than the files do now, when one of them is gone since; fewer only when one has grown
         # since, which comes again for what is missing. Else an event would be in no table.
-        replay=Replay(orders.batch, fewer=any(part.changed for part in events.parts), more=True),
+        replay=Replay(orders.batch, fewer=any(part.changed for part in events.parts), more=orders.named.of_files),
         fit=lambda columns, table: _fit(events, columns, orders, table),
         write=lambda rows: _data_files(uri, rows, orders),
         why_spark=lambda table, evolution: why_spark(table, orders.named.tables, route, evolution),

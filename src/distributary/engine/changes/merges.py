@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distributary.config import Pipeline
+from distributary.engine.changes.books import Behind, about, ledger_fields
 from distributary.engine.changes.gather import shares_of
 from distributary.engine.changes.keys import key_columns, key_types
 from distributary.engine.changes.logs import files_of
 from distributary.engine.changes.merging import MergeWork, begun_merge
-from distributary.engine.changes.micro_batch import Behind, Changes, about, ledger_fields
+from distributary.engine.changes.micro_batch import Changes
 from distributary.engine.changes.orders import ChangeOrders
 from distributary.engine.changes.tasks import run_merges
 from distributary.engine.outcomes import Merge, Outcome

@@ -7,19 +7,18 @@ Every write is idempotent under the batch's mark, so a batch can be attempted ag
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
-from distributary.changes.model import Kind, SourceTable
 from distributary.config import Pipeline
 from distributary.engine.attempts import attempted, killers_after
 from distributary.engine.changes.attempt import Attempt, Result
+from distributary.engine.changes.books import Behind
 from distributary.engine.changes.by_spark import BySpark
 from distributary.engine.changes.names import Named, reading_of, source_options
 from distributary.engine.changes.orders import ChangeOrders, WorkFile
@@ -28,9 +27,8 @@ from distributary.engine.changes.routing import FileRoutes
 from distributary.engine.changes.settled import Settled
 from distributary.engine.changes.tasks import run_killers
 from distributary.engine.decisions import Decision
-from distributary.engine.outcomes import Delivered, Fault, Outcome, SourceEvents
+from distributary.engine.outcomes import Delivered, Fault, Outcome
 from distributary.state.journal import Journal
-from distributary.state.ledger import Entry
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, quarantine_uri, write_rejected
 from distributary.tables.store import Store
@@ -47,51 +45,6 @@ class ChangesDelivered(Delivered):
     broken: dict[str, str] = field(default_factory=dict)
     unknown_fields: tuple[str, ...] = ()
     beyond: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(frozen=True)
-class Behind:
-    """A route whose log has rows that are not in its merged table yet. `brought`: the columns that events of each
-    schema key speak of, where the settings ask for it (`dropped_columns: keep`). `anew`: all of the log is to be
-    merged, since the source's log has begun anew."""
-
-    source: SourceTable
-    keys: tuple[str, ...]
-    brought: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    anew: bool = False
-
-
-def about(entry: Entry) -> Behind | None:
-    """Source table and keys of a route, as its ledger entry has them."""
-    if entry.about is None:
-        return None
-    known = json.loads(entry.about)
-    kind, database, schema, table = known["source"]
-    brought = {key: tuple(names) for key, names in known.get("brought", {}).items()}
-    return Behind(
-        SourceTable(Kind(kind), database, schema, table), tuple(known["keys"]), brought, known.get("anew", False)
-    )
-
-
-def ledger_fields(outcome: Outcome) -> dict[str, Any]:
-    """What the ledger keeps of a route of change events beside its counts; `about` reads it again."""
-    merge, events = outcome.merge, outcome.events
-    assert merge is not None
-    return {
-        "merged": merge.table if merge.state != "append_only" else None,
-        "merge_state": merge.state,
-        "about": None if events is None else _about(events, anew=merge.anew),
-        "upserts": merge.upserts,
-        "deletes": merge.deletes,
-        "stale": merge.stale,
-    }
-
-
-def _about(events: SourceEvents, *, anew: bool) -> str:
-    source = events.source
-    known = {"source": [source.kind, source.database, source.schema, source.table], "keys": events.keys}
-    more = ({"brought": events.brought} if events.keeps else {}) | ({"anew": True} if anew else {})
-    return json.dumps(known | more)
 
 
 class Changes:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from distributary.changes.model import Kind, Reading, SourceTable
+from distributary.changes.model import CHANGE, Kind, Reading, SourceTable
 from distributary.changes.sequence import OrderSettings
 from distributary.config import Pipeline, Tables
 from distributary.config.quantities import milliseconds
 from distributary.config.writing import RouteOverride
-from distributary.names import pattern_name
+from distributary.names import pattern_name, table_name
 from distributary.tables.engines import policy_of
 from distributary.tables.evolve import Policy
 from distributary.tables.merge_rows import MergeRules
@@ -20,6 +22,9 @@ from distributary.tables.store import join
 class Named:
     """The tables of a pipeline of change files."""
 
+    of_files: ClassVar = True
+    """Do events come in files, which may be others when a batch is attempted again?"""
+
     tables: Tables
     epochs: tuple[str, ...] = ()
     restart_margin: float = 7200.0
@@ -28,6 +33,10 @@ class Named:
     def of(cls, config: Pipeline) -> Named:
         source = config.change_files
         return cls(config.tables, tuple(source.epochs), source.restart_margin)
+
+    def takes(self, route: str) -> bool:
+        """Are the rows of this route events?"""
+        return True
 
     @property
     def keeps(self) -> bool:
@@ -80,6 +89,31 @@ class Named:
             task_rows=tables.merge_engine_rows,
             order=self.order(source),
         )
+
+
+@dataclass(frozen=True)
+class MessageNames(Named):
+    """The tables of messages with keys: a route's own table is its merged one. `names`: of routes whose table is not
+    called what the pipeline file says."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    of_files: ClassVar = False
+
+    def takes(self, route: str) -> bool:
+        return bool(self.tables.keys_of(route))
+
+    def log(self, source: SourceTable) -> str | None:
+        pattern = self.tables.message_log
+        return None if pattern is None else join(self.tables.root, table_name(source.route, pattern))
+
+    def merged(self, source: SourceTable) -> str | None:
+        return join(self.tables.root, self.names.get(source.route) or self.tables.table_name(source.route))
+
+    def keys(self, source: SourceTable, found: tuple[str, ...]) -> tuple[str, ...]:
+        return found
+
+    def order(self, source: SourceTable) -> OrderSettings:
+        return OrderSettings(kind=source.kind.value, metadata=CHANGE)
 
 
 def reading_of(config: Pipeline) -> Reading:

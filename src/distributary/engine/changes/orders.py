@@ -66,9 +66,9 @@ class ChangeOrders(BatchOrders):
     """
 
     named: Named
-    reading: Reading
-    source_options: Mapping[str, str]
     parts: str
+    reading: Reading = field(default_factory=Reading)
+    source_options: Mapping[str, str] = field(default_factory=dict)
     merge_tips: Mapping[str, MergeTip] = field(default_factory=dict)
     waiting: Mapping[str, Sequence[tuple[str, bytes]]] = field(default_factory=dict)
     part: str = ""
@@ -85,7 +85,7 @@ class ChangeOrders(BatchOrders):
     @property
     def replay(self) -> Replay:
         """What this attempt expects where an earlier one has committed: files may have come or gone since."""
-        return Replay(self.batch, fewer=True, more=True)
+        return Replay(self.batch, fewer=self.named.of_files, more=self.named.of_files)
 
     def anew(self) -> Self:
         return replace(super().anew(), merge_tips={})

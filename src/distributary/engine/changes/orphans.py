@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.key_text import in_type
-from distributary.changes.model import METADATA
+from distributary.changes.model import METADATA, metadata_in
+from distributary.changes.reduce import has_row_ids
 from distributary.engine.changes.keys import key_types, paths_of, whole
 from distributary.tables.files import TableFiles
 from distributary.tables.snapshot import Snapshot
@@ -24,10 +25,10 @@ _ROW_ID, _TX_ID = f"{METADATA}.source.row_id", f"{METADATA}.source.tx_id"
 
 def split(rows: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, pa.Table]:
     """(rows with a key, deletes that have none but a ROWID)."""
-    metadata = rows.column(METADATA).combine_chunks()
-    row_ids = pc.struct_field(metadata, ["source", "row_id"])
-    if row_ids.null_count == len(row_ids):
+    metadata = rows.column(metadata_in(rows.column_names)).combine_chunks()
+    if not has_row_ids(metadata):
         return rows, rows.slice(0, 0)
+    row_ids = pc.struct_field(metadata, ["source", "row_id"])
     lost = pc.and_(pc.fill_null(pc.struct_field(metadata, "is_deleted"), False), pc.is_valid(row_ids))
     for key in keys:
         lost = pc.and_(lost, pc.is_null(rows.column(key)).combine_chunks())

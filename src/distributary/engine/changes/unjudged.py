@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.keys import KeyIndex
-from distributary.changes.model import METADATA
+from distributary.changes.model import metadata_in
 from distributary.tables.files import TableFiles
 from distributary.tables.snapshot import Snapshot
 
@@ -22,7 +22,7 @@ def unjudged(rows: pa.Table, keys: Sequence[str], horizon: int | None, table: Sn
     """
     if horizon is None:
         return rows.slice(0, 0)
-    metadata = rows.column(METADATA).combine_chunks()
+    metadata = rows.column(metadata_in(rows.column_names)).combine_chunks()
     time, backfill, deleted = (pc.struct_field(metadata, n) for n in ("source_timestamp", "is_backfill", "is_deleted"))
     either = pc.or_(pc.fill_null(backfill, False), pc.fill_null(deleted, False))
     old = rows.filter(pc.and_(pc.less(pc.fill_null(time, 0), horizon), pc.invert(either)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from distributary.config import Pipeline
 from distributary.engine.batch import BatchReport, BatchWriter
-from distributary.engine.changes.micro_batch import Changes, ChangesDelivered, ledger_fields
+from distributary.engine.changes.micro_batch import Changes, ChangesDelivered
 from distributary.engine.outcomes import Delivered, Outcome
 from distributary.state.ledger import Entry, Ledger, quarantine_files
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, commit_quarantine
@@ -33,7 +33,7 @@ class ChangeWriter(BatchWriter):
 
     def _entry(self, stream: str, batch: int, outcome: Outcome, delivered: Delivered) -> Entry:
         """A parked merged table that this batch did not try stays parked, whatever became of the log."""
-        entry = replace(super()._entry(stream, batch, outcome, delivered), **ledger_fields(outcome))
+        entry = super()._entry(stream, batch, outcome, delivered)
         before = self.ledger.newest.get(outcome.route)
         was_parked = before is not None and before.state == before.merge_state == "parked"
         if outcome.state == "failed" or entry.merge_state != "waiting" or not was_parked:

@@ -17,6 +17,8 @@ from pyspark.sql import SparkSession
 
 from distributary.engine.appending import Replay, commit_files
 from distributary.engine.attempts import RouteFault, end_attempt
+from distributary.engine.changes.by_spark import BySpark
+from distributary.engine.changes.concluding import conclude
 from distributary.engine.decisions import Decision
 from distributary.engine.messages.batch_chunks import BatchChunks
 from distributary.engine.messages.chunks import Groups, Writer
@@ -47,6 +49,7 @@ class Attempt:
         store: Store,
         by_spark: SparkEngine,
         on_spark: set[str],
+        merging: BySpark,
         chunks: BatchChunks,
         writers: Mapping[str, set[Writer]],
         orders: Orders,
@@ -56,6 +59,7 @@ class Attempt:
         self.store = store
         self.by_spark = by_spark
         self.on_spark = on_spark
+        self.merging = merging
         self.chunks = chunks
         self.writers = writers
         self.orders = orders
@@ -70,6 +74,10 @@ class Attempt:
         )
         packing = chunks.packed(self._cells)
         open_routes = self.writers.keys() - self.orders.decisions.keys()
+        events = {r for r in open_routes if self.orders.has_events(r)}
+        for route in packing.shared & events:
+            self._decide(route, self.orders.decision(route).shared())
+        open_routes -= events
         on_spark = {r for r in open_routes if r in self.on_spark}
         shared = self._of_the_driver(packing) & open_routes - on_spark
         self._ask(shared | on_spark)
@@ -95,13 +103,18 @@ class Attempt:
         """The deliver job: chunks -> their bucket's task -> outcomes. `name` tells two passes of one batch apart."""
         if not packing.buckets:
             return
+        events: dict[str, list[Outcome]] = {}
         task = partial(deliver_task, orders=self.orders, schemas=self.compiled, name=name)
         for answers in heard(self.chunks.hand_out(packing, task, SAID_DDL).toArrow()):
             for answer in answers:
                 if isinstance(answer, DataFile):
                     done.quarantine.append(answer)
+                elif answer.merge is not None and not self.orders.decision(answer.route).is_closed:
+                    events.setdefault(answer.route, []).append(answer)
                 else:
                     join_into(done.outcomes, answer)
+        if events:
+            done.outcomes |= conclude(events, self.merging, self.orders.for_changes())
 
     def _cells(self, groups: Groups) -> int:
         return cells_of(groups, self.compiled, raw_nested_indexes=self.orders.raw_nested_indexes)
@@ -162,7 +175,7 @@ class Attempt:
     def _commit_shared(self, done: Delivered) -> None:
         for route, outcome in done.outcomes.items():
             decision = self.orders.decision(route)
-            if decision.append not in ("files", "counted") or route in self.on_spark:
+            if decision.append not in ("files", "counted") or route in self.on_spark or outcome.merge is not None:
                 continue
             self._none_failed(outcome)
             try:

@@ -47,11 +47,17 @@ CHUNK_DDL = (
     "blob binary, file string, begin bigint"
 )
 
-RECORD_SCHEMA = pa.schema([("payload", pa.binary()), ("envelope_schema_id", pa.int32()), *ORIGIN_FIELDS])
+KEY = "key"
+"""The column of records' keys, where the pipeline file asks for them."""
+RECORD_SCHEMA = pa.schema(
+    [("payload", pa.binary()), ("envelope_schema_id", pa.int32()), *ORIGIN_FIELDS, (KEY, pa.binary())]
+)
 """What a chunk of kind `rows` holds per record. Its writer schema is in the chunk's `groups`."""
 
 Writer = tuple[int, str]
 """Who wrote a payload: schema id, and message index path (or full name) inside that schema."""
+GONE: Writer = (-1, "")
+"""In place of a writer: of records without a value, which say that the row of their key is gone."""
 Groups = list[list[Any]]
 """[[schema id, message, rows] ...]: who wrote a chunk's records, in row order."""
 
@@ -103,6 +109,8 @@ class Cut:
         key = by_route * len(writers) + by_writer
         # numpy sorts 16-bit keys by radix, several times faster
         order = np.argsort(key.astype(np.uint16) if len(routes) * len(writers) < 2**16 else key, kind="stable")
+        if KEY not in origin.column_names:
+            origin = origin.append_column(KEY, pa.nulls(len(route), pa.binary()))
         records = pa.table([body, *(origin.column(n) for n in RECORD_SCHEMA.names[1:])], schema=RECORD_SCHEMA)
         batch = records.take(pa.array(order)).combine_chunks().to_batches()[0]
         present, starts = np.unique(key[order], return_index=True)

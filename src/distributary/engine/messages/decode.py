@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from distributary.engine.messages.chunks import Groups, Writer
+from distributary.engine.messages.chunks import GONE, Groups, Writer
 from distributary.engine.messages.orders import ORIGIN, ORIGIN_TYPE, Orders, killing, payload_columns
+from distributary.engine.outcomes import Outcome
 from distributary.errors import BadInput, DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.errors.border import by_halves, contained
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Decoder
 from distributary.schemas.formats import FORMATS, decoder_for
 from distributary.tables.conform import by_cause, conform
 from distributary.tables.evolve import Evolution, Slot
-from distributary.tables.quarantine import REJECTED_SCHEMA
+from distributary.tables.quarantine import REJECTED_SCHEMA, count_reasons
 from distributary.tables.snapshot import Snapshot
 
 
@@ -84,6 +85,10 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 def _of_writer(
     route: str, writer: Writer, records: pa.RecordBatch, orders: Orders, schemas: Mapping[int, CompiledSchema]
 ) -> Iterator[Decoded]:
+    if writer == GONE and orders.decision(route).append != "refused":
+        none = pa.RecordBatch.from_pylist([], pa.schema([]))
+        return iter([Decoded(records.num_rows, [writer], [none], [records])])
+
     def work(begin: int, end: int) -> Decoded:
         return _decode_writer(route, writer, records.slice(begin, end - begin), orders, schemas)
 
@@ -199,10 +204,13 @@ def rejected_rows(
     `value` is the payload as the envelope held it, so that a replay reads it anew.
     """
     taken = records.take(pa.array(positions, pa.int64()))
+    schema_id: int | None
     schema_id, message = writer
     value = taken.column("payload")
-    if orders.payload_framed:
-        value = FORMATS[orders.payload_format].frame_all(schema_id, message, value)
+    if writer == GONE:
+        schema_id, value = None, pa.nulls(len(value), pa.binary())
+    elif orders.payload_framed:
+        value = FORMATS[orders.payload_format].frame_all(writer[0], message, value)
     rows = len(value)
     given = {
         "route": pa.repeat(route, rows),
@@ -215,6 +223,16 @@ def rejected_rows(
     return pa.table(
         [given[f.name] if f.name in given else taken.column(f.name) for f in REJECTED_SCHEMA], REJECTED_SCHEMA
     )
+
+
+def all_aside(outcome: Outcome, decoded: Decoded, orders: Orders) -> tuple[Outcome, list[pa.Table]]:
+    """Of a table that cannot be written (`outcome` says why): all its records, for the quarantine."""
+    route, why = outcome.route, str(outcome.error)
+    bad = list(decoded.rejected)
+    for writer, origin in zip(decoded.writers, decoded.origins, strict=True):
+        every = np.arange(origin.num_rows)
+        bad.append(rejected_rows(route, writer, origin, every, Reason.TABLE_PARKED, why, orders))
+    return replace(outcome, reasons=count_reasons(bad)), bad
 
 
 def _texts(given: Sequence[str], rows: int) -> pa.Array:

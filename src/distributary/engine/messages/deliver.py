@@ -11,18 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from distributary.engine.apart import limited
 from distributary.engine.appending import Appending, Replay
 from distributary.engine.messages.chunks import read_records, read_rejected
-from distributary.engine.messages.decode import Decoded, Fitted, decode, fit, fit_decided, rejected_rows
+from distributary.engine.messages.decode import Decoded, Fitted, all_aside, decode, fit, fit_decided
+from distributary.engine.messages.deliver_events import deliver_events
 from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.pieces import Chunks, cut_pieces
 from distributary.engine.messages.wide import commit_wide
 from distributary.engine.outcomes import Append, Outcome, Parked
-from distributary.errors import Reason, WideUnfit
+from distributary.errors import WideUnfit
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.tables.datafile import DataFile
 from distributary.tables.engines import spark_needed, why_spark
@@ -72,17 +72,13 @@ def _pieces(route: str, chunks: Chunks, orders: Orders, schemas: Mapping[int, Co
 
 def deliver_route(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcome, list[pa.Table]]:
     """Write one route; returns what was done and the rows to keep aside. Never raises for a fault of this table."""
+    if orders.has_events(route):
+        return deliver_events(route, decoded, orders)
     outcome = Outcome(route, orders.table(route), decoded.rows_in, decoders=decoded.decoders)
     try:
         append, fitted = _write(route, decoded, orders)
     except BaseException as e:
-        outcome = outcome.failed(e)
-        bad = list(decoded.rejected)
-        for writer, origin in zip(decoded.writers, decoded.origins, strict=True):
-            every = np.arange(origin.num_rows)
-            why = str(outcome.error)
-            bad.append(rejected_rows(route, writer, origin, every, Reason.TABLE_PARKED, why, orders))
-        return replace(outcome, reasons=count_reasons(bad)), bad
+        return all_aside(outcome.failed(e), decoded, orders)
     outcome = replace(outcome, append=append, warnings=dict(decoded.warnings))
     if append.state == "spark":
         return outcome, []

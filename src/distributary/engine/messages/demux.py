@@ -15,11 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.engine.apart import limited
-from distributary.engine.messages.chunks import Cut, one_array
+from distributary.engine.messages.chunks import GONE, KEY, Cut, one_array
 from distributary.engine.messages.opening import EnvelopeReader, reading
 from distributary.engine.messages.orders import killing
 from distributary.engine.messages.owned import OwnedCut
-from distributary.engine.messages.routing import KEY
 from distributary.errors import Reason, SchemaBroken
 from distributary.errors.border import by_halves
 from distributary.schemas.decoding import BadIndex
@@ -94,8 +93,12 @@ def split_values(
     """
     then = then or split_payloads
     if value.null_count:
-        cut.tombstones(None, value.null_count)
         there = pc.is_valid(value)
+        if reader.deletes is None:
+            cut.tombstones(None, value.null_count)
+        else:
+            gone = pc.invert(there)
+            _route_records(value.filter(gone), origin.filter(gone), reader, cut, then)
         value, origin = value.filter(there), origin.filter(there)
     if not reader.opens:
         _route_records(value, origin, reader, cut, then)
@@ -236,9 +239,8 @@ def split_payloads(
         kept = pc.invert(unwanted)
         route, payload, origin = route.filter(kept), payload.filter(kept), origin.filter(kept)
     if payload.null_count:
-        for gone in pc.value_counts(route.filter(pc.is_null(payload))).to_pylist():
-            cut.tombstones(gone["values"], gone["counts"])
         there = pc.is_valid(payload)
+        _cut_gone(route.filter(pc.invert(there)), origin.filter(pc.invert(there)), reader, cut)
         route, payload, origin = route.filter(there), payload.filter(there), origin.filter(there)
     if reader.payload_framed:
         header = FORMATS[reader.payload_format]
@@ -262,6 +264,20 @@ def split_payloads(
     if reader.by_message is not None:
         index = reader.by_message.part(index, route)
     cut.rows(route, schema_id, index, body, origin)
+
+
+def _cut_gone(route: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cut) -> None:
+    """Records without a value: those that delete the row of their key go on as rows, the others are counted."""
+    if reader.deletes is not None and KEY in origin.column_names:
+        encoded = route.dictionary_encode()
+        keyed = pa.array([reader.deletes(name) for name in encoded.dictionary.to_pylist()], pa.bool_())
+        goes_on = pc.and_(keyed.take(encoded.indices), pc.is_valid(one_array(origin.column(KEY))))
+        gone, rows = origin.filter(goes_on), goes_on.true_count
+        schema_id, index = (pa.repeat(part, rows) for part in (pa.scalar(GONE[0], pa.int32()), GONE[1]))
+        cut.rows(route.filter(goes_on), schema_id, index, pa.repeat(pa.scalar(b"", pa.binary()), rows), gone)
+        route = route.filter(pc.invert(goes_on))
+    for gone in pc.value_counts(route).to_pylist():
+        cut.tombstones(gone["values"], gone["counts"])
 
 
 def row_origin(window: pa.Table, reader: EnvelopeReader) -> pa.Table:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from distributary.config import Envelope, Payload, Pipeline
+from distributary.config import Envelope, Payload, Pipeline, Tables
 from distributary.config.text_files import read_text
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.routing import (
@@ -59,7 +60,8 @@ class Envelopes:
             topic=topics[0] if len(topics) == 1 else None,
             share=self.config.share,
             read_sec=self.config.quarantine.read_sec,
-            needs_key=envelope.route.place == "key",
+            needs_key=self.config.reads_keys,
+            deletes=None if self.config.source.record_key is None else partial(_has_keys, tables),
             wanted=Wanted(tuple(tables.include), tuple(tables.exclude)),
             by_record=record_router(envelope),
             by_message=message_router(envelope, payload),
@@ -95,6 +97,10 @@ class Envelopes:
             return compile_text(read_text(proto), file=Path(proto).name)
         except (OSError, ValueError, SchemaBroken) as e:
             raise ConfigError(file=proto, key="envelope.proto", detail=str(e)) from e
+
+
+def _has_keys(tables: Tables, route: str) -> bool:
+    return bool(tables.keys_of(route))
 
 
 def record_router(envelope: Envelope) -> RecordRouter | None:

@@ -18,11 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import Pipeline
 from distributary.engine.attempts import attempted, killers_after
+from distributary.engine.changes.by_spark import BySpark
+from distributary.engine.changes.names import MessageNames
 from distributary.engine.decisions import Decision
 from distributary.engine.messages.admission import refused_routes
 from distributary.engine.messages.attempt import Attempt
 from distributary.engine.messages.batch_chunks import BatchChunks, CarriedChunks, SpooledChunks
-from distributary.engine.messages.chunks import CHUNK_DDL, Writer
+from distributary.engine.messages.chunks import CHUNK_DDL, GONE, Writer
 from distributary.engine.messages.decode import Decoded, fit, incoming_schema
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader
@@ -38,11 +40,12 @@ from distributary.engine.messages.tasks import (
     killers_task,
 )
 from distributary.engine.messages.wide_attempt import WideAttempt
-from distributary.engine.outcomes import Append, Delivered, Outcome
+from distributary.engine.outcomes import Append, Delivered, Merge, Outcome
 from distributary.engine.schemas import Schemas
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.sources.data_files import BatchFiles
 from distributary.state.journal import Journal, Refusals
+from distributary.tables.merge_tip import MergeTip
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.spark_engine import SPARK_ERRORS, SparkEngine, spark_schema
 from distributary.tables.store import Store
@@ -67,10 +70,13 @@ class Fanout:
         first, *_ = (spark.conf.get("spark.local.dir", None) or "").split(",")
         self.spool = Spool(first or None) if one_machine else None
         """Where all tasks see the same local files, a chunk's bytes need not pass through Spark."""
+        self.merging = BySpark(spark, store)
         self.on_spark: set[str] = set()
         """Routes whose table needs engine `spark`, as far as known."""
         self.tips: dict[str, Tip] = {}
         """What the last batch's commits left behind, by route: spares the next batch the opening of the table."""
+        self.merge_tips: dict[str, MergeTip] = {}
+        """And those in merged tables."""
         self.names = TableNames(config.pipeline, config.tables, store)
         self.killed: dict[str, str] = {}
         """Records, by `fingerprint`, that have ended a worker, and how: they may come again."""
@@ -92,6 +98,7 @@ class Fanout:
         if earlier is not None:
             # An earlier attempt may have committed to some tables: only an opened table shows its marks.
             self.tips.clear()
+            self.merge_tips.clear()
         try:
             cut_up = self.cut(self.files(batch) or rows, earlier or {})
         except Exception:
@@ -103,12 +110,14 @@ class Fanout:
                 self.journal.write_killed(stream, batch, self.killed)
             cut = time.monotonic()
             writers = chunks.writers()
-            compiled, refused = self.schemas.resolve({i for found in writers.values() for i, _ in found}, earlier)
+            compiled, refused = self.schemas.resolve(_ids(writers), earlier)
             if earlier is None:
                 self.journal.write(stream, batch, {**chunks.refused, **refused})
             # Only this batch's tips: orders travel with every task.
             tips = {route: self.tips[route] for route in writers if route in self.tips}
-            orders = replace(self.orders(stream, batch, refused, parked, writers), tips=tips)
+            merge_tips = {route: self.merge_tips[route] for route in writers if route in self.merge_tips}
+            orders = self.orders(stream, batch, refused, parked, writers)
+            orders = replace(orders, tips=tips, merge_tips=merge_tips)
             orders = self.admit(chunks, orders)
             self.will_write(_tables(writers, orders), stream, batch)
             delivered = self._deliver(chunks, writers, orders, compiled)
@@ -117,7 +126,7 @@ class Fanout:
 
     def admit(self, chunks: BatchChunks, orders: Orders) -> Orders:
         """Orders without the new routes that are too many for one batch. Raises TableFault, OSError."""
-        known = {*self.tips, *self.on_spark, *orders.decisions}
+        known = {*self.tips, *self.merge_tips, *self.on_spark, *orders.decisions}
         refused = refused_routes(chunks.rows(), known, orders)
         return orders.deciding({route: Decision("refused", why=why) for route, why in refused.items()})
 
@@ -180,6 +189,8 @@ class Fanout:
     ) -> Orders:
         """Orders for some routes. Raises TableFault, OSError."""
         wide = self.config.shared_table
+        names = {} if wide is not None else self.names.settle(routes)
+        tables = self.config.tables
         return Orders(
             pipeline=self.config.pipeline,
             stream=stream,
@@ -195,8 +206,11 @@ class Fanout:
             killed=dict(self.killed),
             read_sec=self.config.quarantine.read_sec,
             decisions={route: Decision("parked", why=why) for route, why in parked.items()},
-            names={} if wide is not None else self.names.settle(routes),
+            names=names,
             wide=wide,
+            named=MessageNames(tables, names=names) if tables.has_keys else None,
+            record_key=self.config.source.record_key,
+            parts=self.config.state_folder.parts,
         )
 
     def write_decoded(self, route: str, decoded: Decoded, orders: Orders) -> Outcome:
@@ -226,7 +240,8 @@ class Fanout:
         kind = Attempt if orders.wide is None else WideAttempt
 
         def attempt(orders: Orders) -> Delivered:
-            return kind(self.spark, self.store, self.by_spark, self.on_spark, chunks, writers, orders, compiled).run()
+            known = (self.spark, self.store, self.by_spark, self.on_spark, self.merging)
+            return kind(*known, chunks, writers, orders, compiled).run()
 
         def killed(orders: Orders, error: Exception) -> dict[str, str]:
             self.find_killers(chunks, orders, compiled, error)
@@ -256,8 +271,24 @@ class Fanout:
                 self.tips[route] = outcome.append.tip
             elif outcome.state != "empty":
                 self.tips.pop(route, None)
+            if (merge := outcome.merge) is not None:
+                self._remember_merge(route, merge)
             if outcome.state == "failed":
                 self.names.forget(route)
+
+    def _remember_merge(self, route: str, merge: Merge) -> None:
+        if merge.tip is not None:
+            self.merge_tips[route] = merge.tip
+        else:
+            self.merge_tips.pop(route, None)
+        if merge.by_spark:
+            self.on_spark.add(route)
+        elif merge.state == "merged":
+            self.on_spark.discard(route)
+
+
+def _ids(writers: Mapping[str, set[Writer]]) -> set[int]:
+    return {schema_id for found in writers.values() for schema_id, _ in found - {GONE}}
 
 
 def _tables(routes: Iterable[str], orders: Orders) -> dict[str, list[str]]:

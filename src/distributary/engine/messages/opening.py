@@ -47,6 +47,8 @@ class EnvelopeReader:
     read_sec: float = 300
     """CPU time that a window may take."""
     needs_key: bool = False
+    deletes: Callable[[str], bool] | None = None
+    """Of which routes a record without a value deletes the row of its key; None: of none."""
     wanted: Wanted = ALL
     by_record: RecordRouter | None = None
     by_message: MessageRouter | None = None

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
 from distributary.config import Tables
+from distributary.config.sources import RecordKey
 from distributary.engine.apart import detail_of
+from distributary.engine.changes.names import Named
+from distributary.engine.changes.orders import ChangeOrders
 from distributary.engine.decisions import BatchOrders
 from distributary.errors import Reason
 from distributary.schemas.shape import Shape
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.engines import policy_of
 from distributary.tables.evolve import Evolution, Policy, evolve
+from distributary.tables.merge_tip import MergeTip
 from distributary.tables.quarantine import ORIGIN_FIELDS
 from distributary.tables.snapshot import Owner, Snapshot, columns_of
 from distributary.tables.store import join
@@ -67,6 +71,35 @@ class Orders(BatchOrders):
     names: Mapping[str, str] = field(default_factory=dict)
     """Of routes whose table is not called what the pipeline file says (`table_names`)."""
     wide: str | None = None
+    named: Named | None = None
+    """The tables of routes whose rows are events; None where there are no such."""
+    record_key: RecordKey | None = None
+    merge_tips: Mapping[str, MergeTip] = field(default_factory=dict)
+    parts: str = ""
+
+    def has_events(self, route: str) -> bool:
+        """Are the route's rows events, which are merged (`engine.messages.events`)?"""
+        return self.named is not None and self.named.takes(route)
+
+    def for_changes(self) -> ChangeOrders:
+        """The same, for the routes of events."""
+        assert self.named is not None
+        return ChangeOrders(
+            pipeline=self.pipeline,
+            stream=self.stream,
+            batch=self.batch,
+            store=self.store,
+            quarantine=self.quarantine,
+            decisions=self.decisions,
+            tips=self.tips,
+            read_sec=self.read_sec,
+            named=self.named,
+            parts=self.parts,
+            merge_tips=self.merge_tips,
+        )
+
+    def anew(self) -> Self:
+        return replace(super().anew(), merge_tips={})
 
     def table(self, route: str) -> str:
         if self.wide is not None:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.engine.messages.chunks import KEY
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Decoder, Rejected, Split
 from distributary.schemas.formats import decoder_for
 from distributary.schemas.json.decoder import field_decoder
@@ -23,9 +24,6 @@ from distributary.schemas.json.payload import JsonSchema
 from distributary.schemas.protobuf.parts import STEP, any_decoder, column_at, field_at, shallow_for
 from distributary.schemas.protobuf.protobuf import descriptor_of
 from distributary.schemas.registry.compile import ProtobufSchema
-
-KEY = "key"
-"""The column of records' keys, where a router needs them."""
 
 
 class RecordRouter(Protocol):

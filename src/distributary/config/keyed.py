@@ -1,0 +1,75 @@
+"""What the keys of messages need of the rest of a pipeline file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distributary.config.base import fault
+
+if TYPE_CHECKING:
+    from distributary.config.pipeline import Pipeline
+
+LAYOUTS = {
+    "two_hop": "bronze keeps every message, and hop 2 cannot tell in which order they came: give layout fanout",
+    "wide": "one table of all routes gets every message: give layout fanout",
+    "declarative": "a declarative pipeline appends: give layout fanout",
+}
+"""Layouts without keys, and why."""
+
+
+def check_keyed(config: Pipeline) -> None:
+    """Raises ConfigError for keys of messages that cannot work."""
+    tables = config.tables
+    if config.holds_changes:
+        for key in ("keys", "newest_by"):
+            if getattr(tables, key):
+                detail = "the events of change files name their keys and their order; keys can be given by route"
+                raise fault(f"tables.{key}", f"not allowed with change files: {detail}")
+        for route, own in tables.routes.items():
+            if own.newest_by is not None:
+                raise fault(f"tables.routes.{route}.newest_by", "not allowed with change files, which have an order")
+        if tables.message_log is not None:
+            raise fault("tables.log", "change files have tables by source table: allowed is {table}, not {route}")
+        return
+    _check_log(config)
+    _check_record_key(config)
+    if not tables.has_keys:
+        for key, given in tables.each("newest_by").items():
+            if given is not None:
+                raise fault(key, "it decides between messages of one key: give tables.keys too")
+        return
+    if why := LAYOUTS.get(config.layout):
+        raise fault("tables.keys", f"not allowed with layout {config.layout}: {why}")
+
+
+def _check_log(config: Pipeline) -> None:
+    tables = config.tables
+    if tables.log == type(tables).model_fields["log"].get_default():
+        return
+    if tables.message_log is None:
+        raise fault("tables.log", "of messages, a log is named by the route: allowed is a name with {route} in it")
+    if not tables.has_keys:
+        raise fault("tables.log", "without tables.keys every message is in its table already: leave it out")
+    if tables.message_log == tables.name:
+        raise fault("tables.log", "log and name need different names")
+
+
+def _check_record_key(config: Pipeline) -> None:
+    """Of `source.key`: a record without a value says nothing but its key, so that must say all there is to know."""
+    tables, record_key = config.tables, config.source.record_key
+    if record_key is None:
+        return
+    if not tables.has_keys:
+        raise fault("source.key", "it is a key of tables: give tables.keys too")
+    name = record_key.column
+    if wrong := [key for key, keys in tables.each("keys").items() if keys and keys != [name]]:
+        raise fault(wrong[0], f"the record's key (source.key) is the key: allowed is [{name}]")
+    if not config.envelope.route.of_record or config.envelope.format != "none":
+        detail = "a record without a value has no message that could say its route: give envelope none, and a route "
+        raise fault("source.key", f"{detail}by topic, header or constant")
+    if config.envelope.route.place == "key":
+        raise fault("source.key", "the record's key says the route already, so it tells no rows apart")
+    for key, column in tables.each("newest_by").items():
+        if column is not None and not column.startswith("_origin."):
+            detail = f"a record without a value, which deletes its row, has no {column!r}"
+            raise fault(key, f"{detail}: allowed with source.key is _origin.timestamp, or nothing")

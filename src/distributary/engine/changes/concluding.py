@@ -1,0 +1,155 @@
+"""What the driver does once tasks have done their part of routes of change events, whatever the events came from.
+
+parts of a route agree? -> one commit for the files of a shared log -> merges out of files, by tasks or by Spark
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from distributary.engine.appending import commit_files, replayed
+from distributary.engine.attempts import Again, RouteFault, end_attempt
+from distributary.engine.changes.by_spark import BySpark
+from distributary.engine.changes.gather import shares_of
+from distributary.engine.changes.joining import agrees, columns_of_all
+from distributary.engine.changes.keys import key_types
+from distributary.engine.changes.merging import MergeWork
+from distributary.engine.changes.orders import ChangeOrders
+from distributary.engine.changes.tasks import run_merges
+from distributary.engine.outcomes import Append, Fault, Merge, Outcome, join_into
+from distributary.errors.border import contained
+from distributary.tables.evolve import evolve
+from distributary.tables.snapshot import columns_of
+from distributary.tables.table import Table
+from distributary.tables.widening import said_of
+
+
+def conclude(parts: Mapping[str, Sequence[Outcome]], by_spark: BySpark, orders: ChangeOrders) -> dict[str, Outcome]:
+    """What became of each route. `parts`: what each of its tasks did.
+
+    Raises Again, where parts do not agree or a table cannot be written by the driver; StoreDown.
+    """
+    return _Conclusion(by_spark, orders).of(parts)
+
+
+class _Conclusion:
+    def __init__(self, by_spark: BySpark, orders: ChangeOrders) -> None:
+        self.by_spark = by_spark
+        self.orders = orders
+        self.outcomes: dict[str, Outcome] = {}
+
+    def of(self, parts: Mapping[str, Sequence[Outcome]]) -> dict[str, Outcome]:
+        self._settle(parts)
+        for found in parts.values():
+            for one in found:
+                join_into(self.outcomes, one)
+        self._commit_files()
+        self._merge()
+        for outcome in self.outcomes.values():
+            self.by_spark.drop(outcome, self.orders)
+        return self.outcomes
+
+    # -- routes whose commit is the driver's ---------------------------------------------------------------
+
+    def _settle(self, parts: Mapping[str, Sequence[Outcome]]) -> None:
+        """Raises Again where one part of a shared route failed, or gave a column another type than another part."""
+        faults: dict[str, str] = {}
+        settled: dict[str, pa.Schema] = {}
+        for route, outcomes in parts.items():
+            if len(outcomes) < 2 or self.orders.decision(route).append == "parked":
+                continue
+            fault = next((o.fault for o in outcomes if o.fault is not None), None)
+            if fault is not None:
+                faults[route] = fault.own(outcomes[0].table)
+                continue
+            # A task of whose rows none could be read has nothing to say.
+            appends = [o.append for o in outcomes if o.append.schema is not None]
+            try:
+                columns = columns_of_all(appends, self.orders.named.policy(route))
+            except BaseException as e:
+                faults[route] = contained(e)
+                continue
+            if not all(agrees(columns, append.columns()) for append in appends):
+                settled[route] = columns
+        if faults or settled:
+            raise Again(faults, settled)
+
+    def _commit_files(self) -> None:
+        for route, outcome in self.outcomes.items():
+            if outcome.state != "files" or (outcome.events is not None and not outcome.events.has_log):
+                continue
+            try:
+                self.outcomes[route] = replace(outcome, append=self._commit(outcome))
+            except BaseException as e:
+                end_attempt(e, route, outcome.table)
+
+    def _commit(self, outcome: Outcome) -> Append:
+        """One commit for the files of many tasks, or of a table that only Spark may write."""
+        files, orders = outcome.append, self.orders
+        target = orders.target(outcome.table, outcome.route)
+        if files.folder == outcome.table:
+            done = commit_files(target, files.files, files.rows, files.columns(), orders.mark, orders.replay)
+        else:
+            done = self._commit_by_spark(target, outcome)
+        return replace(done, why_spark=files.why_spark, files=files.files, folder=files.folder, schema=files.schema)
+
+    def _commit_by_spark(self, target: Table, outcome: Outcome) -> Append:
+        orders, table, rows = self.orders, target.open(), outcome.rows_written
+        if table is not None and table.has(orders.mark):
+            return replayed(table, orders.mark, orders.replay, rows)
+        if not outcome.append.files:
+            return Append()
+        evolution = evolve(columns_of(table), [outcome.append.columns()], orders.named.policy(outcome.route))
+        self.by_spark.append(outcome, evolution, orders)
+        widened = said_of(table, evolution)
+        return Append("written", rows, table is None, evolution.changed, widened, by_spark=True)
+
+    # -- merges --------------------------------------------------------------------------------------------
+
+    def _merge(self) -> None:
+        """Merge the routes whose events lie in files."""
+        work = []
+        by_spark = []
+        for route, outcome in self.outcomes.items():
+            merge = outcome.merge or Merge()
+            if merge.why_spark:
+                by_spark.append(route)
+            elif merge.state == "rows" and outcome.append.other:
+                self.outcomes[route] = replace(outcome, merge=replace(merge, state="waiting"))
+            elif merge.state == "rows":
+                work.append(_merge_work(outcome, self.orders))
+        merged = {o.route: o.merge for o in run_merges(self.by_spark.spark, work, self.orders)}
+        for route in (*by_spark, *merged):
+            self.outcomes[route] = self._merged(self.outcomes[route], merged.get(route))
+
+    def _merged(self, outcome: Outcome, merge: Merge | None) -> Outcome:
+        """With what a task has merged (None: none has), and what it left to Spark."""
+        if merge is not None and outcome.merge is not None:
+            outcome = replace(outcome, merge=outcome.merge.joined(merge))
+        if outcome.merge is not None and outcome.merge.why_spark:
+            outcome = self.by_spark.merge(outcome, self.orders)
+        if outcome.events is None or outcome.events.has_log:
+            return outcome
+        if outcome.merge is not None and outcome.merge.state == "parked":
+            fault = outcome.merge.fault or Fault("")
+            raise RouteFault(outcome.route, fault.own(outcome.table))
+        return replace(outcome, append=replace(outcome.append, state="written"))
+
+
+def _merge_work(outcome: Outcome, orders: ChangeOrders) -> MergeWork:
+    """The files of a route that the driver has merged."""
+    files, about = outcome.append, outcome.events
+    assert about is not None
+    return MergeWork(
+        about.source,
+        about.keys,
+        files.folder,
+        tuple(f.path for f in files.files),
+        orders.batch,
+        brought=tuple(about.brought.items()),
+        shares=shares_of(sum(f.size for f in files.files)),
+        key_types=key_types(files.columns(), about.keys),
+    )

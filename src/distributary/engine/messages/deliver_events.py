@@ -1,0 +1,63 @@
+"""A route whose messages are events, from a task: to its log, if it has one, and into its merged table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pyarrow as pa
+
+from distributary.changes.model import Kind, SourceTable
+from distributary.engine.changes.deliver import deliver_route
+from distributary.engine.changes.fitting import RouteEvents
+from distributary.engine.messages.decode import Decoded, all_aside
+from distributary.engine.messages.events import keyed, rejected_records, route_events
+from distributary.engine.messages.orders import Orders
+from distributary.engine.outcomes import Append, Merge, Outcome, Parked, SourceEvents
+from distributary.tables.quarantine import count_reasons
+
+
+def deliver_events(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcome, list[pa.Table]]:
+    """Write one route; returns what was done and the rows to keep aside. Never raises for a fault of its tables."""
+    outcome = _begun(route, decoded, orders)
+    decision = orders.decision(route)
+    if decision.append == "refused":
+        return replace(outcome, reasons=count_reasons(decoded.rejected)), decoded.rejected
+    try:
+        if decision.append == "parked":
+            raise Parked(decision.why)
+        if decoded.broken is not None:
+            raise decoded.broken
+        events, bad = route_events(route, decoded, orders, keyed)
+    except BaseException as e:
+        return all_aside(outcome.failed(e), decoded, orders)
+    late: list[pa.Table] = []
+    if events.rows:
+        done, unfit = deliver_route(events, orders.for_changes())
+        if done.state == "failed":
+            return all_aside(replace(outcome, fault=done.fault), decoded, orders)
+        late = list(rejected_records(route, unfit, decoded, orders))
+        bad += late
+        outcome = replace(done, rows_in=decoded.rows_in, decoders=decoded.decoders)
+    bad = [*decoded.rejected, *bad]
+    ids = _schema_ids(events, late)
+    return replace(outcome, schema_ids=ids, reasons=count_reasons(bad), warnings=dict(decoded.warnings)), bad
+
+
+def _begun(route: str, decoded: Decoded, orders: Orders) -> Outcome:
+    """The outcome of a route of which no event is written (yet)."""
+    changes, source = orders.for_changes(), SourceTable(Kind.MESSAGES, "", "", route)
+    log, merged = changes.named.log(source), changes.named.merged(source)
+    about = SourceEvents(source, orders.tables.keys_of(route), log is not None)
+    append = Append("files" if orders.decision(route).append == "files" else "empty", folder=log or orders.parts)
+    return Outcome(route, log or merged or "", decoded.rows_in, append, Merge(merged), about, decoders=decoded.decoders)
+
+
+def _schema_ids(events: RouteEvents, late: list[pa.Table]) -> dict[int, int]:
+    """Events by writer schema, without those that were set aside afterwards (`late`)."""
+    found: Counter[int] = Counter()
+    for part in events.parts:
+        found[int(part.events.schema_key)] += part.events.rows.num_rows
+    for rows in late:
+        found.subtract(rows.column("schema_id").drop_null().to_pylist())
+    return {schema_id: rows for schema_id, rows in found.items() if schema_id >= 0 and rows > 0}

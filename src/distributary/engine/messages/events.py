@@ -1,0 +1,232 @@
+"""Messages as change events: where the engine of messages meets the log, the reduction and the merge of change files.
+
+    decoded rows + records -> [made: Events, and what is none] -> RouteEvents -> engine.changes.deliver.deliver_route
+
+A kind of messages that are events says what they are in one function, `Maker`: here that of messages with keys
+(`tables.keys`), where each is a new version of the row of its key. All else is the same for every kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.changes.casts import named_type
+from distributary.changes.events import spelled_in
+from distributary.changes.key_text import as_type
+from distributary.changes.message_order import message_numbers
+from distributary.changes.model import CHANGE, MESSAGE_METADATA_TYPE, METADATA, BadEvent, Events, Kind, SourceTable
+from distributary.engine.changes.fitting import Part, RouteEvents
+from distributary.engine.messages.chunks import GONE, KEY, Writer
+from distributary.engine.messages.decode import Decoded, rejected_rows
+from distributary.engine.messages.orders import ORIGIN, Orders, payload_columns
+from distributary.errors import Reason
+from distributary.tables.snapshot import columns_of
+
+OF_ORIGIN = f"{ORIGIN}."
+"""Begins the names of what is known of a record besides its message, where a column can be named."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was made of some records: `events`, whose numbers count the records, and what is none (`BadEvent.row`
+    likewise)."""
+
+    events: list[Events] = field(default_factory=list)
+    bad: list[BadEvent] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Some:
+    """One writer's rows of a route, as decoded. `records`: `RECORD_SCHEMA` of the same rows, where each was, and its
+    key. Of `GONE`, records without a value, the rows have no columns. `beside`: the columns of the route's other rows
+    in this task."""
+
+    route: str
+    writer: Writer
+    rows: pa.RecordBatch
+    records: pa.RecordBatch
+    beside: tuple[pa.Schema, ...] = ()
+
+
+class Maker(Protocol):
+    def __call__(self, some: Some, orders: Orders) -> Made:
+        """What decoded rows are. Raises what is wrong with their route as a whole."""
+        ...
+
+
+def route_events(route: str, decoded: Decoded, orders: Orders, made: Maker) -> tuple[RouteEvents, list[pa.Table]]:
+    """What a task holds of a route, as events, and the records that are none, for the quarantine.
+
+    Raises ValueError, DistributaryError: what is wrong with the route as a whole.
+    """
+    found = RouteEvents(SourceTable(Kind.MESSAGES, "", "", route))
+    rejected: list[pa.Table] = []
+    beside = tuple(batch.schema for batch in decoded.batches)
+    for writer, rows, records in zip(decoded.writers, decoded.batches, decoded.origins, strict=True):
+        if not records.num_rows:
+            continue
+        given = made(Some(route, writer, rows, records, beside), orders)
+        for events in given.events:
+            at = events.numbers.combine_chunks()
+            here = records.take(at)
+            found.source = events.table
+            found.parts.append(Part(_renumbered(events, here, at), places(here)))
+        if given.bad:
+            why = ([b.row for b in given.bad], [b.reason for b in given.bad], [b.detail for b in given.bad])
+            rejected.append(rejected_rows(route, writer, records, *why, orders))
+    return found, rejected
+
+
+def rejected_records(route: str, events: Sequence[pa.Table], decoded: Decoded, orders: Orders) -> Iterator[pa.Table]:
+    """Events that no table took (`EVENT_REJECTED_SCHEMA`), as the records that they were."""
+    why = {
+        (path, row): (Reason(reason), detail)
+        for rows in events
+        for path, row, reason, detail in zip(
+            *(rows.column(name).to_pylist() for name in ("file", "row", "reason", "detail")), strict=True
+        )
+    }
+    for writer, records in zip(decoded.writers, decoded.origins, strict=True) if why else ():
+        everywhere = zip(places(records).to_pylist(), numbers(records).to_pylist(), strict=True)
+        found = [(at, *why[place]) for at, place in enumerate(everywhere) if place in why]
+        if found:
+            at, reasons, details = zip(*found, strict=True)
+            yield rejected_rows(route, writer, records, at, reasons, details, orders)
+
+
+def places(records: pa.RecordBatch) -> pa.Array:
+    """What stands for the file of each event: its topic and partition."""
+    topic = pc.fill_null(records.column("topic"), "")
+    partition = pc.fill_null(records.column("partition").cast(pa.string()), "")
+    return pc.binary_join_element_wise(topic, partition, "/")
+
+
+def numbers(records: pa.RecordBatch) -> pa.Array:
+    """What stands for the number of each event in its file: its offset; where the source gives none, its place here,
+    below 0."""
+    here = pa.array(-1 - np.arange(records.num_rows))
+    return pc.coalesce(records.column("offset"), here)
+
+
+def _renumbered(events: Events, records: pa.RecordBatch, at: pa.Array) -> Events:
+    offsets = pc.coalesce(records.column("offset"), pc.subtract(-1, at.cast(pa.int64())))
+    return Events(events.table, events.schema_key, events.keys, events.rows, pa.chunked_array([offsets]), events.typed)
+
+
+# -- messages with keys ------------------------------------------------------------------------------------
+
+
+def keyed(some: Some, orders: Orders) -> Made:
+    """Each message is the row of its key; one without a value says that the row is gone."""
+    records = some.records
+    columns = _columns(some, orders)
+    keys = tuple(spelled_in(list(columns), key) or key for key in orders.tables.keys_of(some.route))
+    bad = dict(_without_key(keys, columns, len(records)))
+    numbered = message_numbers(
+        _newest_by(some.route, columns, records, orders), *(records.column(n) for n in ("offset", "partition", "topic"))
+    )
+    for row, detail in numbered.bad:
+        bad.setdefault(row, (Reason.BAD_POSITION, detail))
+    rejected = [BadEvent(row, reason, detail, b"") for row, (reason, detail) in sorted(bad.items())]
+    if len(bad) == len(records):
+        return Made(bad=rejected)
+    metadata = _metadata(some.writer, records, numbered.numbers)
+    table = pa.table([*columns.values(), metadata], names=[*columns, CHANGE])
+    at = pa.array(np.setdiff1d(np.arange(len(records)), list(bad)), pa.int64())
+    source = SourceTable(Kind.MESSAGES, "", "", some.route)
+    events = Events(source, str(some.writer[0]), keys, table.take(at), pa.chunked_array([at]))
+    return Made([events], rejected)
+
+
+def _columns(some: Some, orders: Orders) -> dict[str, pa.Array]:
+    """What a table gets of each message, by the name that the column has beside our own."""
+    named = {_own_name(f.name): some.rows.column(n) for n, f in enumerate(payload_columns(some.rows.schema))}
+    record_key = orders.record_key
+    if record_key is None:
+        return named
+    name = spelled_in(list(named), record_key.column) or record_key.column
+    if name not in named:
+        named[name] = _of_record_key(some, name, orders)
+    return named
+
+
+def _own_name(name: str) -> str:
+    """A field that is called as the column of what is known of an event gets another name."""
+    return f"{name}__field" if name.lower() in (CHANGE, METADATA) else name
+
+
+def _of_record_key(some: Some, name: str, orders: Orders) -> pa.Array:
+    """The records' keys as a column, of the type that it has already, if they fit."""
+    keys = some.records.column(KEY)
+    try:
+        texts = keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = pa.array([_text(key) for key in keys.to_pylist()], pa.string())
+    kind = _known_type(some, name, orders)
+    found = None if kind is None else as_type(texts, kind)
+    return texts if found is None else found
+
+
+def _text(key: bytes | None) -> str | None:
+    """Null for what is no UTF-8."""
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _known_type(some: Some, name: str, orders: Orders) -> pa.DataType | None:
+    """As the pipeline file says, or the table has it, or the messages beside."""
+    if orders.record_key is not None and orders.record_key.type is not None:
+        return named_type(orders.record_key.type)
+    tip = orders.merge_tips.get(some.route)
+    table = tip.arrow_schema() if tip is not None else columns_of(orders.target(some.route).open())
+    known = (table, *some.beside)
+    return next((found.field(name).type for found in known if found is not None and name in found.names), None)
+
+
+def _without_key(
+    keys: Sequence[str], columns: dict[str, pa.Array], rows: int
+) -> Iterator[tuple[int, tuple[Reason, str]]]:
+    """Rows of which no table could say which they are, and why."""
+    missing = [key for key in keys if key not in columns]
+    if missing:
+        detail = f"the message has no key column {', '.join(missing)}"
+        yield from ((row, (Reason.NO_KEY_VALUE, detail)) for row in range(rows))
+        return
+    known = pa.repeat(False, rows)
+    for key in keys:
+        known = pc.or_(known, columns[key].is_valid())
+    detail = f"no value in the key column {', '.join(keys)}"
+    for row in np.flatnonzero(~known.to_numpy(zero_copy_only=False)).tolist():
+        yield row, (Reason.NO_KEY_VALUE, detail)
+
+
+def _newest_by(route: str, columns: dict[str, pa.Array], records: pa.RecordBatch, orders: Orders) -> pa.Array | None:
+    name = orders.tables.newest_by_of(route)
+    if name is None:
+        return None
+    if name.startswith(OF_ORIGIN):
+        return records.column(name.removeprefix(OF_ORIGIN))
+    there = spelled_in(list(columns), name)
+    return pa.nulls(len(records), pa.int64()) if there is None else columns[there]
+
+
+def _metadata(writer: Writer, records: pa.RecordBatch, numbers: pa.Array) -> pa.StructArray:
+    rows = len(records)
+    time = records.column("timestamp")
+    given = {
+        "source_timestamp": time.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()),
+        "change_sequence_number": numbers,
+        "is_deleted": pa.repeat(writer == GONE, rows),
+        "is_backfill": pa.repeat(False, rows),
+        "schema_key": pa.repeat(str(writer[0]), rows),
+    }
+    columns = [given[f.name] if f.name in given else records.column(f.name) for f in MESSAGE_METADATA_TYPE]
+    return pa.StructArray.from_arrays(columns, fields=list(MESSAGE_METADATA_TYPE))

@@ -1,0 +1,36 @@
+"""How many records of a route would be written now. Tried apart: each may end the process that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from distributary.engine.changes import fitting
+from distributary.engine.changes.log import payload_schema
+from distributary.engine.messages.decode import Decoded, decode, fit
+from distributary.engine.messages.events import keyed, route_events
+from distributary.engine.messages.killers import Packed, unpacked
+from distributary.engine.messages.orders import Orders
+from distributary.schemas.registry.compile import CompiledSchema
+
+
+def count_good(
+    chunks: Packed, route: str, orders: Orders, schemas: Mapping[int, CompiledSchema], columns: pa.Schema | None
+) -> int:
+    """How many would enter a table of these columns (None: there is none yet)."""
+    decoded = decode(route, unpacked(chunks), orders, schemas)
+    if decoded.broken is not None:
+        return 0
+    if orders.has_events(route):
+        return _count_events(route, decoded, columns, orders)
+    return fit(route, decoded, columns, orders).rows
+
+
+def _count_events(route: str, decoded: Decoded, columns: pa.Schema | None, orders: Orders) -> int:
+    events, _ = route_events(route, decoded, orders, keyed)
+    if not events.rows:
+        return 0
+    schema = None if columns is None else payload_schema(columns)
+    found = fitting.fit(events, schema, orders.policy(route), orders.batch, flat=False)
+    return int(found.table.num_rows)

@@ -1,0 +1,151 @@
+"""Messages with keys through whole batches: the driver's part, crashes between its steps, the quarantine and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from distributary.engine import packing
+from distributary.engine.changes import deliver as changes_deliver
+from distributary.engine.decisions import Decision
+from distributary.engine.messages import chunks
+from distributary.state.ledger import Ledger, totals
+from distributary.tables.store import Store
+from tests.sparkless_messages import Players
+
+TEXTS = {
+    1: 'syntax = "proto3"; message player { string id = 1; int32 level = 2; }',
+    2: 'syntax = "proto3"; message player { string id = 1; int64 level = 2; string clan = 3; }',
+}
+KEYED: dict[str, Any] = {"source": {"key": "id"}}
+
+
+def held(players: Players) -> dict[str, int | None]:
+    """Key -> level; None for a row that is gone."""
+    rows = DeltaTable(players.table).to_pyarrow_table().to_pylist()
+    found = {row["id"]: None if row["_deleted"] else row["level"] for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def kept(players: Players) -> list[tuple[str, int]]:
+    """(reason, offset) of the quarantine's open rows."""
+    path = Path(players.config.state_folder.quarantine)
+    rows = DeltaTable(path).to_pyarrow_table().to_pylist() if path.exists() else []
+    return sorted((row["reason"], row["offset"]) for row in rows if row["state"] != "replayed")
+
+
+def books(players: Players) -> Any:
+    config = players.config
+    return totals(Ledger(config.state_root, config.pipeline, Store()).entries())[players.topic]
+
+
+def test_batches_update_delete_and_bring_back_rows(lake: Path) -> None:
+    players = Players(lake, TEXTS, **KEYED)
+    one = players.record
+    writer = players.writer()
+    players.take(0, [one("x", level=1), one("y", level=2), one("x", level=3)], writer)
+    report = players.take(1, [one("y", None), one("z", 2, level=2**40, clan="red"), one("nobody", None)], writer)
+    assert (report.rows_in, report.rows_written, report.tombstones) == (3, 3, 0)
+    assert held(players) == {"x": 3, "y": None, "z": 2**40, "nobody": None}
+    players.take(2, [one("y", level=9)], writer)
+    assert held(players)["y"] == 9
+    said = books(players)
+    assert (said.rows_in, said.rows_written, said.upserts, said.deletes) == (7, 7, 5, 1)
+
+
+def test_a_message_that_comes_out_of_the_quarantine_does_not_win_over_a_newer_one(lake: Path) -> None:
+    players = Players(lake, TEXTS, **KEYED)
+    one = players.record
+    players.take(
+        0, [one("x", schema_id=99, level=5), one("y", schema_id=99, level=6), one("x", level=7), one("y", None)]
+    )
+    players.take(1, [one("z", schema_id=99, level=8)])
+    assert held(players) == {"x": 7, "y": None}
+    assert kept(players) == [("UNKNOWN_SCHEMA_ID", 0), ("UNKNOWN_SCHEMA_ID", 1), ("UNKNOWN_SCHEMA_ID", 4)]
+    (lake / "player.proto").write_text(TEXTS[1])
+    players.config.registry.texts[99] = str(lake / "player.proto")  # type: ignore[union-attr]
+    assert players.replay().rows == {"players": 3}
+    assert held(players) == {"x": 7, "y": None, "z": 8}
+    assert kept(players) == []
+    said = books(players)
+    assert (said.rows_in, said.rows_written, said.rows_quarantined, said.stale) == (5, 5, 0, 2)
+
+
+@pytest.mark.parametrize("log", [None, "{route}_log"])
+def test_a_run_that_dies_between_the_log_and_the_merge_is_finished_by_the_next(
+    lake: Path, log: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    players = Players(lake, TEXTS, tables={} if log is None else {"log": log}, **KEYED)
+    one = players.record
+    players.take(0, [one("x", level=1)])
+    batch = [one("x", level=2), one("y", level=3), one("x", None)]
+
+    class Killed(KeyboardInterrupt):
+        pass
+
+    def die(*_: Any) -> Any:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(changes_deliver, "merge_now", die)
+        with pytest.raises(Killed):
+            players.take(1, batch)
+    assert held(players) == {"x": 1}
+    players.take(1, batch)
+    players.take(1, batch)
+    assert held(players) == {"x": None, "y": 3}
+    if log is not None:
+        assert DeltaTable(f"{players.table}_log").to_pyarrow_table().num_rows == 4
+    assert (books(players).rows_in, books(players).rows_written) == (4, 4)
+
+
+@pytest.mark.parametrize("log", [None, "{route}_log"])
+def test_a_route_that_several_tasks_write_is_one_merge(
+    lake: Path, log: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(packing, "SHARE_ROWS", 4)
+    monkeypatch.setattr(packing, "TABLE_WEIGHT", 0)
+    shared: list[Decision] = []
+    whole = Decision.shared
+
+    def noted(decision: Decision) -> Decision:
+        shared.append(decision)
+        return whole(decision)
+
+    monkeypatch.setattr(Decision, "shared", noted)
+    players = Players(lake, TEXTS, tables={} if log is None else {"log": log}, **KEYED)
+    records = [players.record(f"k{n % 5}", level=n) for n in range(40)] + [players.record("k1", None)]
+    players.take(0, records)
+    assert shared
+    assert held(players) == {"k0": 35, "k1": None, "k2": 37, "k3": 38, "k4": 39}
+    if log is not None:
+        assert DeltaTable(f"{players.table}_log").to_pyarrow_table().num_rows == 41
+    assert (books(players).rows_in, books(players).rows_written) == (41, 41)
+
+
+def test_a_table_that_cannot_be_written_parks_its_route_and_takes_its_records_back(lake: Path) -> None:
+    players = Players(lake, TEXTS, **KEYED)
+    one = players.record
+    Path(players.table).parent.mkdir()
+    Path(players.table).write_text("no folder")
+    report = players.take(0, [one("x", level=1), one("y", level=2), one("x", None)])
+    assert (report.parked, report.rows_quarantined) == (("players",), 3)
+    Path(players.table).unlink()
+    assert players.replay().rows == {"players": 3}
+    assert held(players) == {"x": None, "y": 2}
+    assert (books(players).rows_in, books(players).rows_written, books(players).rows_quarantined) == (3, 3, 0)
+
+
+def test_routes_without_keys_keep_every_message_beside_those_with(lake: Path) -> None:
+    players = Players(lake, TEXTS, tables={"keys": [], "routes": {"other": {"keys": ["id"]}}})
+    one = players.record
+    report = players.take(0, [one("x", level=1), one("x", level=2), one("x", None)])
+    table = DeltaTable(players.table).to_pyarrow_table()
+    assert table.column("level").to_pylist() == [1, 2]
+    assert "_deleted" not in table.column_names
+    assert (report.rows_in, report.tombstones) == (2, 1)

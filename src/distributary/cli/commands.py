@@ -16,7 +16,7 @@ from distributary.cli.grants import grants
 from distributary.cli.init import init
 from distributary.cli.inspect import inspect
 from distributary.cli.logs import LogFormat, set_up
-from distributary.cli.options import GROUP, File, Json, Yes
+from distributary.cli.options import GROUP, File, Force, Json, Yes
 from distributary.cli.output import note, say, say_json, show
 from distributary.cli.output import watch as show_again
 from distributary.cli.pipeline import pipeline
@@ -150,10 +150,7 @@ def run(
     cluster: ClusterOption = None,
     hop: HopOption = None,
     conf: Conf = None,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Quarantine a first batch of which no record can be read, and go on."),
-    ] = False,
+    force: Force = False,
     supervised: Supervised = False,
     log_format: LogFormat = None,
     as_json: Json = False,

@@ -13,4 +13,7 @@ GROUP: dict[str, Any] = {"no_args_is_help": True, "context_settings": _SETTINGS,
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file (YAML).", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line; messages go to stderr.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Quarantine a first batch of which no record can be read, and go on.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without it, only say what would be done.")]

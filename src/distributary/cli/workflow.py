@@ -46,6 +46,32 @@ PlanOption = Annotated[
     Path | None, typer.Option("--plan-file", metavar="PLAN", help="A plan made before.", show_default=False)
 ]
 
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--clusters",
+        metavar="N",
+        help="So many processes; without it as many as last time, at first 2.",
+        show_default=False,
+    ),
+]
+Via = Annotated[
+    str | None,
+    typer.Option(
+        "--via",
+        metavar="MASTER",
+        help="Run the tasks on a Spark standalone cluster: spark://host:port.",
+        show_default=False,
+    ),
+]
+Cores = Annotated[
+    int | None, typer.Option("--cores-per-cluster", metavar="C", min=1, help="Cores of each.", show_default=False)
+]
+Wheel = Annotated[
+    Path | None, typer.Option("--wheel", help="The product's wheel (pip wheel --no-deps .).", show_default=False)
+]
+Profile = Annotated[str | None, typer.Option("--profile", help="Profile of ~/.databrickscfg.", show_default=False)]
+
 
 @workflow.command("plan")
 def plan(
@@ -86,28 +112,10 @@ def plan(
 @workflow.command("local")
 def local(
     file: File,
-    clusters: Annotated[
-        int | None,
-        typer.Option(
-            "--clusters",
-            metavar="N",
-            help="So many processes; without it as many as last time, at first 2.",
-            show_default=False,
-        ),
-    ] = None,
+    clusters: Processes = None,
     plan_file: PlanOption = None,
-    via: Annotated[
-        str | None,
-        typer.Option(
-            "--via",
-            metavar="MASTER",
-            help="Run the tasks on a Spark standalone cluster: spark://host:port.",
-            show_default=False,
-        ),
-    ] = None,
-    cores: Annotated[
-        int | None, typer.Option("--cores-per-cluster", metavar="C", min=1, help="Cores of each.", show_default=False)
-    ] = None,
+    via: Via = None,
+    cores: Cores = None,
     once: Annotated[bool, typer.Option("--once", help="Take what is there now, then end.")] = False,
     logs: Annotated[
         Path | None, typer.Option("--logs", metavar="DIR", help="Where each process's log goes.", show_default=False)
@@ -146,10 +154,7 @@ def local(
 def databricks(
     file: File,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the bundle goes.")] = Path("bundle"),
-    wheel: Annotated[
-        Path | None,
-        typer.Option("--wheel", help="The product's wheel (pip wheel --no-deps .).", show_default=False),
-    ] = None,
+    wheel: Wheel = None,
     clusters: Clusters = None,
     per_cluster: PerCluster = None,
     per_route: Annotated[bool, typer.Option("--per-route", help="A task per route, spread over the clusters.")] = False,
@@ -159,9 +164,7 @@ def databricks(
     create: Annotated[bool, typer.Option("--create", help="Create or update the job in the workspace.")] = False,
     run: Annotated[bool, typer.Option("--run", help="Start the job.")] = False,
     repair: Annotated[bool, typer.Option("--repair", help="Run what failed in the last run again.")] = False,
-    profile: Annotated[
-        str | None, typer.Option("--profile", help="Profile of ~/.databrickscfg.", show_default=False)
-    ] = None,
+    profile: Profile = None,
 ) -> None:
     """Write the jobs for Databricks as an Asset Bundle, and create, run or repair them.
 
@@ -176,15 +179,16 @@ def databricks(
 
     if repair and (create or run):
         raise BadInput(detail="--repair repeats the last run as it is: give it alone")
-    if create or not (run or repair):
+    is_written = create or not (run or repair)
+    if is_written:
         config.check_portable(str(file))
     workspace = Workspace(connect(profile), config, note) if create or run or repair else None
     target = workspace if create and workspace is not None else out
     kind = kind_of(config, file)
     whole = is_one_stream(kind, (clusters or 1) > 1 or per_cluster or per_route or plan_file)
-    if isinstance(kind, Declarative) and (create or not (run or repair)):
+    if isinstance(kind, Declarative) and is_written:
         deploy_declarative(config, file, wheel, target)
-    elif create or not (run or repair):
+    elif is_written:
         now = followed(config)
         found: WorkflowPlan | Division | None = None
         if plan_file is None and not whole:

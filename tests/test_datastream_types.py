@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.changes import avro_lanes
-from distributary.changes.avro_blocks import open_container
+from distributary.avro import lanes
+from distributary.avro.blocks import open_container
+from distributary.avro.schema import parse
 from distributary.changes.avro_files import AvroFile, read_avro
-from distributary.changes.avro_schema import parse
 from distributary.changes.casts import FIRST_US, LAST_US, decimals, named_type
 from distributary.changes.events import read_events
 from distributary.changes.model import METADATA, FileEvents, Reading
@@ -218,7 +218,7 @@ def by_row(file: AvroFile) -> dict[int, Any]:
 
 
 def test_ordinary_files_are_read_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(avro_lanes, "ROWS_AT_ONCE", 100)
+    monkeypatch.setattr(lanes, "ROWS_AT_ONCE", 100)
     kinds = [("id", "long"), ("name", "string"), ("at", MICROS), ("zone", TIMESTAMP_TZ), ("also", "timestampTz")]
     kinds.append(("list", nested("list", "long")))
     zone = {"timestamp": 7, "offset": 3_600_000}
@@ -238,7 +238,7 @@ def test_ordinary_files_are_read_the_fast_way(monkeypatch: pytest.MonkeyPatch) -
     body = avro(schema(kinds), events, interval=4_000)
     container = open_container(pa.py_buffer(body), "a.avro")
     assert len(container.blocks) > 10
-    proved, doubted = avro_lanes.read_lanes(container.data, container.blocks, parse(container.schema))
+    proved, doubted = lanes.read_lanes(container.data, container.blocks, parse(container.schema))
     assert not doubted
     assert [row["payload"] for part in proved for row in part.columns.to_pylist()] == rows
 
@@ -256,7 +256,7 @@ def test_columns_full_of_uuids_do_not_confuse_the_fast_reader() -> None:
             ]  # fmt: skip
             events = [event(at, {"id": uuid, "n": 2**40, "other": uuid}) for at, uuid in enumerate(uuids)]
         container = open_container(pa.py_buffer(avro(whole, events)), "a.avro")
-        proved, doubted = avro_lanes.read_lanes(container.data, container.blocks, parse(container.schema))
+        proved, doubted = lanes.read_lanes(container.data, container.blocks, parse(container.schema))
         assert not doubted
         assert [row["payload"]["id"] for part in proved for row in part.columns.to_pylist()] == uuids
 

@@ -23,7 +23,7 @@ LAYERS = [
     "names",
     "errors",
     "scratch shares",
-    "config",
+    "avro config",
     "changes",
     "schemas",
     "tables",

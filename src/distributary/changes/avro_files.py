@@ -1,6 +1,6 @@
 """Avro change files: bytes in, stored values as Arrow out.
 
-The fast way is `avro_lanes`. What it does not prove, and what it can't walk (PostgreSQL's arrays of several dimensions,
+The fast way is `avro.lanes`. What it does not prove, and what it can't walk (PostgreSQL's arrays of several dimensions,
 maps, schemas that do not begin with a text), is read by fastavro, a row at a time.
 """
 
@@ -14,12 +14,12 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from distributary.changes import avro_schema
-from distributary.changes.avro_blocks import MOST_UNPACKED, Block, Container, open_beginning, open_container
-from distributary.changes.avro_bounds import EventWalk, OutOfBounds, check_schema, smallest
-from distributary.changes.avro_columns import arrow_type, is_nested_list
-from distributary.changes.avro_lanes import is_laned, read_lanes
-from distributary.changes.avro_schema import NULL, Array, Map, Node, Record, Scalar, Union, solid
+from distributary.avro import schema as avro_schema
+from distributary.avro.blocks import MOST_UNPACKED, Block, Container, open_beginning, open_container
+from distributary.avro.bounds import EventWalk, OutOfBounds, check_schema, smallest
+from distributary.avro.columns import arrow_type, is_nested_list
+from distributary.avro.lanes import is_laned, read_lanes
+from distributary.avro.schema import NULL, Array, Map, Node, Record, Scalar, Union, solid
 from distributary.changes.model import BadEvent
 from distributary.errors import FileBroken, Reason
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from distributary.avro.schema import NULL, Record, solid
 from distributary.changes.avro_files import AvroFile, first_avro, read_avro
-from distributary.changes.avro_schema import NULL, Record, solid
 from distributary.changes.json_files import read_json
 from distributary.changes.metadata import Rows
 from distributary.changes.model import BadEvent, Reading

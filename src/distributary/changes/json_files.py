@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes import avro_schema
-from distributary.changes.avro_schema import NULL, Node, Record, solid
+from distributary.avro import schema as avro_schema
+from distributary.avro.schema import NULL, Node, Record, solid
 from distributary.changes.json_values import Tokens, by_node, by_tokens, metadata_array, token_array
 from distributary.changes.metadata import Rows, is_constant, places_by
 from distributary.changes.model import BadEvent, Reading

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from distributary.avro.schema import Scalar
 from distributary.changes import casts
-from distributary.changes.avro_schema import Scalar
 
 UNITS = {"millis": 1_000, "micros": 1, "nanos": 0}
 CLOCK = re.compile(r"(-?)(\d+):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d(?::?\d\d)?)?$")

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.avro.schema import Node
 from distributary.changes import casts
-from distributary.changes.avro_schema import Node
 from distributary.changes.model import METADATA_TYPE, SOURCE_TYPE, Kind, SourceTable
 from distributary.errors import Reason
 

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from distributary.avro.schema import NULL, Array, Field, Node, Record, Scalar
 from distributary.changes import casts
-from distributary.changes.avro_schema import NULL, Array, Field, Node, Record, Scalar
 from distributary.changes.metadata import Rows
 from distributary.changes.model import BadEvent
 from distributary.errors import FileBroken, Reason

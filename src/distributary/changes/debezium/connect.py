@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from distributary.avro.schema import Array, Field, Node, Record, Scalar
 from distributary.changes import casts
-from distributary.changes.avro_schema import Array, Field, Node, Record, Scalar
 from distributary.changes.json_times import instant
 
 SCALARS = {

@@ -6,8 +6,8 @@ import json
 
 import pyarrow as pa
 
-from distributary.changes.avro_columns import arrow_type
-from distributary.changes.avro_schema import Node, Scalar
+from distributary.avro.columns import arrow_type
+from distributary.avro.schema import Node, Scalar
 from distributary.changes.debezium.connect import DECIMAL, LOGICAL, NANO_TIME, SCALARS, Connect, loader, node_of
 from distributary.changes.json_values import JsonColumn, Tokens, by_node, by_tokens
 from distributary.changes.model import Reading

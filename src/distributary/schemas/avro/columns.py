@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.avro.columns import ARROW
+from distributary.avro.schema import Again, Array, Field, Map, Node, Record, Scalar, Union, solid
 from distributary.changes import casts
-from distributary.changes.avro_columns import ARROW
-from distributary.changes.avro_schema import Again, Array, Field, Map, Node, Record, Scalar, Union, solid
 from distributary.schemas.protobuf.columns import EMPTY, EMPTY_COLUMN
 
 Mask = npt.NDArray[np.bool_]

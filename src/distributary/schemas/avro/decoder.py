@@ -2,7 +2,7 @@
 
 Records of one schema lie end to end in one buffer, and where each begins is known. So all of them are walked side by
 side (`walk`). A record that the walk does not vouch for is read by fastavro, alone: it decides. Where bytes do not
-bound what it does, they are measured before (`changes.avro_bounds`). Both give what is stored; `columns` makes columns.
+bound what it does, they are measured before (`avro.bounds`). Both give what is stored; `columns` makes columns.
 
 Measured, ten columns, records per second of CPU: the walk 1.5 to 2.0 M, 1.0 M where one in a thousand is cut; fastavro
 0.05 M. DataFusion reads the same records, written as a block of a container file, at 1.3 to 1.9 M, but fails on a whole
@@ -22,8 +22,8 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 
-from distributary.changes.avro_bounds import EventWalk, smallest
-from distributary.changes.avro_schema import Again, Array, Map, Node, Record, Union, solid
+from distributary.avro.bounds import EventWalk, smallest
+from distributary.avro.schema import Again, Array, Map, Node, Record, Union, solid
 from distributary.errors import Reason
 from distributary.errors.border import contained
 from distributary.schemas.avro.columns import Columns, branches_of, columns_of, entry_of, stored_type

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import fastavro
 
-from distributary.changes.avro_schema import PRIMITIVES, Again, Array, Field, Map, Node, Record, Scalar, Union
+from distributary.avro.schema import PRIMITIVES, Again, Array, Field, Map, Node, Record, Scalar, Union
 from distributary.errors import SchemaBroken
 from distributary.schemas.protobuf.columns import MAX_FIELDS
 

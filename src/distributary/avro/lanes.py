@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from distributary.changes.avro_blocks import Block
-from distributary.changes.avro_columns import Longs, Mask, Unfit, element_of, is_nested_list
-from distributary.changes.avro_schema import NULL, Again, Array, Map, Node, Record, Scalar, Union
-from distributary.changes.avro_walk import Walker
+from distributary.avro.blocks import Block
+from distributary.avro.columns import Longs, Mask, Unfit, element_of, is_nested_list
+from distributary.avro.schema import NULL, Again, Array, Map, Node, Record, Scalar, Union
+from distributary.avro.walk import Walker
 
 ROWS_AT_ONCE = 10_000  # what is read of them then fits the processor's caches
 TEXTLIKE = frozenset({"string", "int", "long"})

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.avro_schema import NULL, Array, Field, Node, Record, Scalar, Union, solid
+from distributary.avro.schema import NULL, Array, Field, Node, Record, Scalar, Union, solid
 
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

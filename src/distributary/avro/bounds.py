@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from distributary.changes.avro_schema import Again, Array, Map, Node, Record, Scalar, Union
+from distributary.avro.schema import Again, Array, Map, Node, Record, Scalar, Union
 
 DEEPEST = 64
 """Levels of nesting, in a schema and in a value. PostgreSQL's arrays have six at the most."""

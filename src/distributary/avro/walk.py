@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from distributary.changes.avro_blocks import SYNC, Block
-from distributary.changes.avro_columns import (
+from distributary.avro.blocks import SYNC, Block
+from distributary.avro.columns import (
     ARROW,
     Column,
     Enum,
@@ -29,7 +29,7 @@ from distributary.changes.avro_columns import (
     element_of,
     is_nested_list,
 )
-from distributary.changes.avro_schema import NULL, Array, Node, Record, Scalar, Union
+from distributary.avro.schema import NULL, Array, Node, Record, Scalar, Union
 
 Words = npt.NDArray[np.uint64]
 

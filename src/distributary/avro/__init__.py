@@ -1,0 +1,1 @@
+"""Avro by its specification: schemas, bounds, blocks, and records to columns."""

@@ -408,6 +408,30 @@ def test_payload_formats_have_keys_of_their_own(tmp_path: Path, form: str) -> No
     assert "payload.message" in str(caught.value.parameters["key"])
 
 
+def test_json_without_a_schema_needs_no_registry_and_names_its_columns(tmp_path: Path) -> None:
+    envelope = {"format": "none", "route": "meta.kind"}
+    bare = {"registry": None, "envelope": envelope, "payload__format": "json", "payload__framing": "none"}
+    columns = {"player": "bigint", "meta.at": "timestamp", "tags": "array<map<string, decimal(38, 2)>>"}
+    found = load_document(tmp_path, payload__columns=columns, **bare).payload
+    assert (found.encoding, found.is_framed, found.has_schema) == ("json_bare", True, False)
+    for key, wrong in {
+        "player": {"player": "long"},
+        "a": {"a": "decimal(39,2)"},
+        "b": {"b": "array<>"},
+        "meta.at": {"meta.at": "date", "meta": "json"},
+        "a..b": {"a..b": "date"},
+    }.items():
+        with pytest.raises(ConfigError) as caught:
+            load_document(tmp_path, payload__columns=wrong, **bare)
+        assert caught.value.parameters["key"] == f"payload.columns.{key}"
+    with pytest.raises(ConfigError) as caught:
+        load_document(tmp_path, payload__format="json", payload__columns=columns)
+    assert caught.value.parameters["key"] == "payload.columns"
+    with pytest.raises(ConfigError) as caught:
+        load_document(tmp_path, **{**bare, "envelope": {"format": "none", "route": {"from": "message_type"}}})
+    assert caught.value.parameters["key"] == "envelope.route"
+
+
 def test_a_registry_is_needed_where_a_schema_is(tmp_path: Path) -> None:
     envelope = {"format": "none", "route": {"constant": "all"}}
     found = load_document(tmp_path, payload__format="bytes", envelope=envelope, registry=None)

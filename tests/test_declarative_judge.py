@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from distributary.declarative.judge import VERDICT_SCHEMA, decode_rows, judge_columns, judge_values
 from distributary.declarative.known import Route, discover
-from distributary.engine.schemas import Schemas
+from distributary.engine.schemas import schemas_of
 from distributary.errors import ExpectationBroken, Reason
 from distributary.schemas import header
 from distributary.schemas.protobuf.framing import frame
@@ -165,19 +166,43 @@ def test_expectations_drop_in_bronze_warn_with_the_row_and_fail_in_silver(tmp_pa
     assert caught.value.parameters["name"] == "never"
 
 
-def test_avro_payloads_are_judged_and_decoded_as_protobuf_ones_are(tmp_path: Path) -> None:
-    schema = tmp_path / "event.avsc"
-    schema.write_text('{"type": "record", "name": "event", "fields": [{"name": "user", "type": "string"}]}')
-    registry = {"path": str(tmp_path / "registry"), "texts": {101: str(schema)}}
-    rest = Rest(tmp_path, registry=registry, payload={"format": "avro"})
+_JSON = {"properties": {"user": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("keys", "text", "bodies", "more"),
+    [
+        (
+            {"format": "avro"},
+            '{"type": "record", "name": "event", "fields": [{"name": "user", "type": "string"}]}',
+            (b"\x02x", b"\x02", b"\x04yz"),
+            {},
+        ),
+        ({"format": "json"}, json.dumps(_JSON), (b'{"user":"x"}', b"{", b'{"user":"yz"}'), {"_undeclared": None}),
+        (
+            {"format": "json", "framing": "none", "columns": {"user": "string"}},
+            "",
+            (b'{"user":"x"}', b"{", b'{"user":"yz"}'),
+            {"_undeclared": None},
+        ),
+    ],
+)
+def test_payloads_of_any_format_are_judged_and_decoded_as_protobuf_ones_are(
+    tmp_path: Path, keys: dict[str, Any], text: str, bodies: tuple[bytes, ...], more: dict[str, Any]
+) -> None:
+    schema = tmp_path / {"avro": "event.avsc", "json": "event.json"}[keys["format"]]
+    schema.write_text(text)
+    registry = {"path": str(tmp_path / "registry"), "texts": {101: str(schema)} if text else {}}
+    rest = Rest(tmp_path, registry=registry, payload=keys)
     wrapper = rest.registry.register("wrapper", WRAPPER_TEXT).schema.id
-    payloads = [header.frame(101, body) for body in (b"\x02x", b"\x02", b"\x04yz")]
+    payloads = [header.frame(101, body) if text else body for body in bodies]
     values = [frame(wrapper, message(WRAPPER_TEXT, "wrapper", game_name="a", payload=one)) for one in payloads]
-    known = discover(rest.config, Schemas(rest.registry), {"a": {(101, "0")}})
+    known = discover(rest.config, schemas_of(rest.config), {"a": {(101 if text else 0, "0")}})
     verdicts = judge_values(pa.array(values, pa.binary()), known).to_pylist()
     assert [v["reason"] for v in verdicts] == [None, Reason.CORRUPT_PAYLOAD, None]
     assert verdicts[1]["payload"] == payloads[1]
     good = [v for v in verdicts if v["reason"] is None]
     columns = (("schema_id", pa.int32()), ("message", pa.string()), ("payload", pa.binary()))
-    ids, messages, bodies = (pa.array([v[name] for v in good], kind) for name, kind in columns)
-    assert decode_rows(ids, messages, bodies, known.routes["a"]).to_pylist() == [{"user": "x"}, {"user": "yz"}]
+    ids, messages, payload = (pa.array([v[name] for v in good], kind) for name, kind in columns)
+    decoded = decode_rows(ids, messages, payload, known.routes["a"]).to_pylist()
+    assert decoded == [{"user": "x", **more}, {"user": "yz", **more}]

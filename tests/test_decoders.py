@@ -46,7 +46,7 @@ def test_a_format_made_for_this_test_keeps_the_contract(toy: str) -> None:
 
 @pytest.mark.parametrize(("form", "kind"), [("bytes", pa.binary()), ("text", pa.string())])
 def test_payloads_that_are_taken_as_they_are_keep_the_contract(form: str, kind: pa.DataType) -> None:
-    schema = FORMATS[form].without_schema()
+    schema = FORMATS[form].without_schema({})
     assert schema is not None
     good = [b"x", b"", "grün".encode(), b"y" * 300]
     rows = [{"value": one.decode() if form == "text" else one} for one in good]
@@ -57,7 +57,7 @@ def test_payloads_that_are_taken_as_they_are_keep_the_contract(form: str, kind: 
 
 
 def test_text_comes_into_a_table_without_a_registry(lake: Path) -> None:
-    lane = Lane("text", Schemas(NoRegistry(), plain=FORMATS["text"].without_schema()), lake)
+    lane = Lane("text", Schemas(NoRegistry(), plain=FORMATS["text"].without_schema({})), lake)
     lane.batch([(0, b"x"), (0, b"\xff"), (0, b"")])
     assert lane.rows() == [{"value": "x"}, {"value": ""}]
     assert lane.aside() == [Reason.CORRUPT_PAYLOAD]

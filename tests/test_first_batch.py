@@ -87,6 +87,8 @@ def test_later_batches_are_set_aside_for_no_producer_may_stop_a_stream(made: Lak
             "framing: confluent",
         ),
         ({}, Example("BAD_MAGIC", "", "payload", b"\x0a\x01a"), "payload: {framing: none}"),
+        ({}, Example("BAD_MAGIC", "", "payload", b'{"a": 1}'), "header: payload: {format: json, framing: none}"),
+        ({}, Example("BAD_MAGIC", "", "envelope", b'{"a": 1}'), "envelope: none, and payload: {format: json, framing"),
         ({}, Example("NO_ROUTE", "", "payload", b""), Reason.NO_ROUTE.remedy),
     ],
 )

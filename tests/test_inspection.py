@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from deltalake import write_deltalake
 
 from distributary.audit.inspection import Inspection, inspect
@@ -108,6 +109,20 @@ def test_what_cannot_be_read_says_why(tmp_path: Path, ids: tuple[int, int]) -> N
     assert tombstone.route is None and tombstone.reason is None
     assert corrupt.record.problem is not None and corrupt.reason == "CORRUPT_ENVELOPE"
     assert "protobuf message" in bare.record.looks
+
+
+def test_the_lines_that_are_proposed_for_bare_json_read_it(tmp_path: Path) -> None:
+    values: list[bytes | None] = [
+        b'{"kind": "shop/sale", "n": 1, "meta": {"at": "2026-01-02T03:04:05Z", "by": null}, "tags": ["a"], "x y": 1}',
+        b'{"kind": "shop/sale", "n": 1.5, "meta": {"at": "2026-01-02T03:04:05Z"}, "tags": []}',
+    ]
+    topic = Topic(tmp_path, values)
+    lines = [yaml.safe_load(line) for line in topic.inspect().proposal]
+    assert [line["envelope"] for line in lines[:2]] == ["none", {"format": "none", "route": "kind"}]
+    columns = {"kind": "string", "n": "double", "meta.at": "timestamp", "tags": "array<string>", "x y": "bigint"}
+    assert lines[2]["payload"] == {"format": "json", "framing": "none", "columns": columns}
+    topic.document |= {**lines[1], **lines[2]}
+    assert [(one.route, one.reason) for one in topic.inspect().records] == [("shop/sale", None)] * 2
 
 
 def test_an_empty_source_has_no_records_and_a_missing_one_is_an_error(tmp_path: Path) -> None:

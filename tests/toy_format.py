@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -31,7 +32,7 @@ def compile_payload(schema: Schema, registry: Registry, compiler: Compiler) -> T
     return ToySchema(schema.id, tuple(schema.text.split()))
 
 
-def without_schema() -> None:
+def without_schema(columns: Mapping[str, str]) -> None:
     """A payload of this kind needs its schema."""
 
 

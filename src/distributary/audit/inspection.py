@@ -4,6 +4,7 @@ them, and the lines that would fit."""
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -11,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from distributary.audit.json_samples import json_fields, proposed_columns
 from distributary.config import DatastreamSource, Pipeline
 from distributary.engine.apart import Apart, Died
 from distributary.engine.messages.chunks import read_rejected
@@ -117,7 +119,7 @@ def _message(value: bytes | None, schemas: Schemas, apart: Apart) -> Message:
         return Message("a tombstone: no value")
     found = looks(value)
     if found.schema_id is None:
-        return Message(found.words)
+        return Message(found.words, fields=json_fields(value) if found.kind == "json" else {})
     try:
         schema = schemas.registry.get(found.schema_id)
     except SchemaNotFound as e:
@@ -206,12 +208,22 @@ def propose(config: Pipeline, records: Sequence[Inspected]) -> list[str]:
         return []
     first = next((one.record for one in records if one.record.fields), records[-1].record)
     if first.fields:
-        return _for_message(first)
+        return _for_json(records) if first.schema_id is None else _for_message(first)
     if first.schema_id is None and "protobuf message" in first.looks:
         topic = getattr(config.source, "topic", None)
         subject = f"{topic}-value" if isinstance(topic, str) else "SUBJECT"
         return [f"envelope: {{framing: none, subject: {subject}}}  # protobuf without the registry's header"]
     return []
+
+
+def _for_json(records: Sequence[Inspected]) -> list[str]:
+    """Of JSON that names no schema: its fields as columns."""
+    columns = proposed_columns(one.record.fields for one in records if one.record.schema_id is None)
+    written = ", ".join(f"{json.dumps(path)}: {json.dumps(kind)}" for path, kind in columns.items())
+    lines = ["envelope: none  # a table for each topic"]
+    if texts := [path for path, kind in columns.items() if kind == "string"]:
+        lines.append(f"envelope: {{format: none, route: {_likely(texts)}}}  # a table for each value of the field")
+    return [*lines, f"payload: {{format: json, framing: none, columns: {{{written}}}}}"]
 
 
 def _for_message(message: Message) -> list[str]:

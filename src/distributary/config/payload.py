@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from distributary.config.base import Model, fault
+from distributary.config.columns import conflict, read_type
 from distributary.config.quantities import Text
 
 
@@ -18,11 +19,17 @@ class Payload(Model):
     )
     framing: Literal["confluent", "none"] = Field(
         default="confluent",
-        description="`confluent`: the payload's own header gives its schema id. `none`: the envelope's schema_id does. "
-        "Of no meaning for `bytes` and `text`, which are taken whole.",
+        description="`confluent`: the payload's own header gives its schema id. `none`: the envelope's schema_id does; "
+        "of `json`, there is no schema and no registry. Of no meaning for `bytes` and `text`, which are taken whole.",
     )
     message: Text | None = Field(
         default=None, description="The message by full name, where framing is none; else the first."
+    )
+    columns: dict[Text, Text] = Field(
+        default={},
+        description="Columns of JSON without a schema (`framing: none`): the field at a path, as in `meta.at`, and its "
+        "type (bigint, double, boolean, string, date, timestamp, timestamp_ntz, binary, json, decimal(p,s), "
+        "array<type>, map<string,type>). All other fields are kept in `_undeclared`.",
     )
     legacy_varints: bool = Field(
         default=False, description="Message indexes are plain varints, as confluent-kafka-python before 1.8 wrote them."
@@ -42,12 +49,30 @@ class Payload(Model):
         for key in ("message", "legacy_varints", "raw_nested_indexes"):
             if self.format != "protobuf" and getattr(self, key) != type(self).model_fields[key].get_default():
                 raise fault(key, f"a payload of format {self.format} has no messages: leave it out")
+        self._check_columns()
         return self
+
+    def _check_columns(self) -> None:
+        if self.columns and self.encoding != "json_bare":
+            raise fault("columns", "allowed with format json and framing none only: a schema says the columns itself")
+        for path, kind in self.columns.items():
+            try:
+                read_type(kind)
+            except ValueError as e:
+                raise fault(f"columns.{path}", str(e)) from e
+        if (wrong := conflict(self.columns)) is not None:
+            detail = "allowed: names with dots between them, of which none is an object and a value at once"
+            raise fault(f"columns.{wrong}", detail)
+
+    @property
+    def encoding(self) -> str:
+        """The name in `schemas.formats.FORMATS`."""
+        return "json_bare" if self.format == "json" and self.framing == "none" else self.format
 
     @property
     def has_schema(self) -> bool:
         """Does a payload need the schema of its writer?"""
-        return self.format not in ("bytes", "text")
+        return self.encoding not in ("bytes", "text", "json_bare")
 
     @property
     def is_framed(self) -> bool:

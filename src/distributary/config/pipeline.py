@@ -178,8 +178,12 @@ class Pipeline(Model):
             raise fault("payload.framing", detail)
         if envelope.format == "none" and not route.of_record:
             kind = self.payload.format
-            if not self.payload.has_schema:
+            if kind in ("bytes", "text"):
                 raise fault("envelope.route", f"{kind} payloads are not read: allowed are from, header and constant")
+            if not self.payload.has_schema and route.place == "message_type":
+                raise fault(
+                    "envelope.route", "without a schema a record has no type: give a field, or where else it is"
+                )
             if kind != "protobuf" and (route.oneof is not None or route.any is not None):
                 raise fault("envelope.route", f"{kind} has no oneof and no Any: give a field, or where else it is")
         if not source.has_offsets and (route.place == "key" or route.header is not None):

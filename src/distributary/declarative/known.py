@@ -223,7 +223,7 @@ class _Discovery:
         broken = {i: detail for i, (_, detail) in refused.items()}
         incoming: dict[Writer, pa.Schema] = {}
         shape = Shape.of(self.config.tables, route)
-        form, raw = self.config.payload.format, self.config.payload.raw_nested_indexes
+        form, raw = self.config.payload.encoding, self.config.payload.raw_nested_indexes
         for schema_id, message in sorted(known - {(i, m) for i, m in known if i in broken}):
             try:
                 decoder = decoder_for(compiled[schema_id], message, format=form, raw_nested_indexes=raw)

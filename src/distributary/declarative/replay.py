@@ -71,7 +71,8 @@ def _judge_again(
     """A verdict for each row, with all the writers that the registry knows by now, and those that no subject names."""
     more: dict[str, set[Writer]] = {}
     asked: set[tuple[str, Writer]] = set()
-    schemas = Schemas(registry, schemas_of(config).compiler, plain=FORMATS[config.payload.format].without_schema())
+    plain = FORMATS[config.payload.encoding].without_schema(config.payload.columns)
+    schemas = Schemas(registry, schemas_of(config).compiler, plain=plain)
     with Apart(config.quarantine.read_sec) as apart:
         for _ in range(PASSES):
             verdicts = _judge(rows, discover(config, schemas, more), apart)

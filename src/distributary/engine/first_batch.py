@@ -72,6 +72,9 @@ def _remedy(config: Pipeline, example: Example, found: Looks) -> str:
     if example.level == "envelope" and not framed and found.kind == "framed":
         return "They have a header: envelope: {framing: confluent}"
     header = example.reason in (Reason.BAD_MAGIC, Reason.TOO_SHORT)
+    if found.kind == "json" and header:
+        envelope = "envelope: none, and " if example.level == "envelope" or config.envelope.format == "none" else ""
+        return f"If they are JSON without a header: {envelope}payload: {{format: json, framing: none}}"
     if example.level == "payload" and header and config.payload.framing == "confluent":
         return "If payloads have no header and the envelope gives the schema id: payload: {framing: none}"
     return Reason(example.reason).remedy

@@ -149,7 +149,7 @@ def schemas_of(config: Pipeline, keep: bool = True) -> Schemas:
     folder, registry = _schema_cache(config) if keep else None, config.registry
     limits = None if registry is None else Limits.of(registry)
     compiler = Compiler(limits, None if folder is None else folder / "compiled")
-    plain = FORMATS[config.payload.format].without_schema()
+    plain = FORMATS[config.payload.encoding].without_schema(config.payload.columns)
     most = None if registry is None else registry.max_unknown_ids
     return Schemas(registry_of(config), compiler, most, plain=plain)
 

@@ -96,8 +96,9 @@ class PayloadFormat(Protocol):
         """
         ...
 
-    def without_schema(self) -> CompiledSchema | None:
-        """The schema (id 0) of payloads that need none; None where each needs its writer's."""
+    def without_schema(self, columns: Mapping[str, str]) -> CompiledSchema | None:
+        """The schema (id 0) of payloads that need none; None where each needs its writer's. `columns`: those that the
+        pipeline file gives them, path -> type."""
         ...
 
     def split_frames(self, values: Any, *, legacy_varints: bool = False) -> Frames:

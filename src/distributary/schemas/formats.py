@@ -1,4 +1,4 @@
-"""All payload formats, by the name that `payload.format` gives them. A new one is a module and a line here.
+"""All payload formats, by name (`config.Payload.encoding`). A new one is a module and a line here.
 
 `schemas.decoding` has the port that each of them fulfils.
 """
@@ -10,6 +10,7 @@ from typing import Final
 from distributary.errors import SchemaBroken
 from distributary.schemas.avro import payload as avro
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Decoder, PayloadFormat
+from distributary.schemas.json import bare as json_bare
 from distributary.schemas.json import payload as json
 from distributary.schemas.protobuf import payload as protobuf
 from distributary.schemas.raw import BYTES, TEXT
@@ -22,6 +23,7 @@ FORMATS: Final[dict[str, PayloadFormat]] = {
     "protobuf": protobuf,
     "avro": avro,
     "json": json,
+    "json_bare": json_bare,
     "bytes": BYTES,
     "text": TEXT,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -70,7 +71,7 @@ class RawFormat:
     def compile_payload(self, schema: Schema, registry: Registry, compiler: Compiler) -> CompiledSchema:
         raise SchemaBroken(what=f"id {schema.id}", detail=f"{self._schema.format} payloads have no schema")
 
-    def without_schema(self) -> CompiledSchema:
+    def without_schema(self, columns: Mapping[str, str]) -> CompiledSchema:
         return self._schema
 
     def split_frames(self, values: Any, *, legacy_varints: bool = False) -> Frames:

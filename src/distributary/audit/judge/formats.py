@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from distributary.audit.judge import avro, json, messages, raw_values
+from distributary.audit.judge import avro, json, json_bare, messages, raw_values
 from distributary.audit.judge.said import Said
 
 __all__ = ["JUDGES", "PayloadJudge"]
@@ -30,6 +30,7 @@ JUDGES: Final[dict[str, PayloadJudge]] = {
     "protobuf": messages,
     "avro": avro,
     "json": json,
+    "json_bare": json_bare,
     "bytes": raw_values,
     "text": raw_values,
 }

@@ -36,7 +36,7 @@ def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[
     declared = root.get("properties", {}) if isinstance(root, dict) else {}
     title = root.get("title") if isinstance(root, dict) else None
     plain = {name: kind for name, part in declared.items() if (kind := _plain_type(part)) is not None}
-    return _reader(title if isinstance(title, str) and title else _VALUE, plain)
+    return read_as(title if isinstance(title, str) and title else _VALUE, plain)
 
 
 def _plain_type(part: Any) -> str | None:
@@ -49,7 +49,9 @@ def _plain_type(part: Any) -> str | None:
     return _PLAIN.get(kind) if isinstance(kind, str) and not combined else None
 
 
-def _reader(name: str, plain: Mapping[str, str]) -> Callable[[bytes], ObjectSaid]:
+def read_as(name: str, plain: Mapping[str, str]) -> Callable[[bytes], ObjectSaid]:
+    """What reads records of a type. `plain`: fields that are a `string` or an `integer`, where they are anything."""
+
     def read(body: bytes) -> ObjectSaid:
         text = body.decode("utf-8-sig")
         return ObjectSaid(name, json.loads(text, parse_float=Decimal, parse_constant=_no_number), plain)

@@ -47,7 +47,7 @@ class Opener:
         self._config = config
         self._schemas = schemas_of(config)
         self._class = cache(self._find_class)
-        self._judge = JUDGES[config.payload.format]
+        self._judge = JUDGES[config.payload.encoding]
         self._reader = cache(self._find_reader)
 
     def envelope(self, record: Record) -> tuple[str | None, int | None, bytes]:
@@ -128,7 +128,7 @@ class Opener:
 
     def _find_reader(self, schema_id: int, message: str | tuple[int, ...]) -> Callable[[bytes], Said]:
         schema, raw = self._compiled(schema_id), self._config.payload.raw_nested_indexes
-        if schema.format != self._config.payload.format:
+        if schema.format != self._config.payload.encoding:
             raise ValueError(f"schema id {schema_id} is {schema.format}")
         return self._judge.reader(schema, message, raw_indexes=raw)
 

@@ -53,7 +53,7 @@ class Envelopes:
             message=envelope.message,
             max_route_length=envelope.max_route_length,
             schemas=dict(self._known),
-            payload_format=payload.format,
+            payload_format=payload.encoding,
             payload_framed=payload.is_framed,
             payload_message=payload.message or "0",
             legacy_varints=payload.legacy_varints,

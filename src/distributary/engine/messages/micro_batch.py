@@ -198,7 +198,7 @@ class Fanout:
             tables=self.config.tables,
             store=self.store,
             quarantine=self.quarantine,
-            payload_format=self.config.payload.format,
+            payload_format=self.config.payload.encoding,
             payload_framed=self.config.payload.is_framed,
             raw_nested_indexes=self.config.payload.raw_nested_indexes,
             null_out_of_range=self.config.payload.out_of_range == "null",

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from distributary.engine.messages.chunks import KEY
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Decoder, Rejected, Split
 from distributary.schemas.formats import decoder_for
+from distributary.schemas.json.bare import BareSchema
 from distributary.schemas.json.decoder import field_decoder
 from distributary.schemas.json.payload import JsonSchema
 from distributary.schemas.protobuf.parts import STEP, any_decoder, column_at, field_at, shallow_for
@@ -170,7 +171,7 @@ class FieldOf:
         if isinstance(schema, ProtobufSchema):
             raw = self.raw_nested_indexes
             decoder = shallow_for(schema, message, tuple(steps), leaf, raw_nested_indexes=raw).decoder
-        elif isinstance(schema, JsonSchema):
+        elif isinstance(schema, JsonSchema | BareSchema):
             decoder = field_decoder(self.path)
         else:
             decoder = decoder_for(schema, message, format=schema.format)

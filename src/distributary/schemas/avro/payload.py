@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -47,7 +48,7 @@ def compile_payload(schema: Schema, registry: Registry, compiler: Compiler) -> A
     return found
 
 
-def without_schema() -> None:
+def without_schema(columns: Mapping[str, str]) -> None:
     """No Avro payload can be read without its writer's schema."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -48,7 +49,7 @@ def compile_payload(schema: Schema, registry: Registry, compiler: Compiler) -> J
     return found
 
 
-def without_schema() -> None:
+def without_schema(columns: Mapping[str, str]) -> None:
     """Such a payload cannot be read without its writer's schema."""
 
 

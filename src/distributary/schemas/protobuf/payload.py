@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 
 from distributary.schemas.protobuf import framing
@@ -14,7 +16,7 @@ __all__ = ["KIND", "compile_payload", "decoder_for", "frame_all", "split_frames"
 KIND: str | None = "PROTOBUF"
 
 
-def without_schema() -> None:
+def without_schema(columns: Mapping[str, str]) -> None:
     """No protobuf payload can be read without a schema."""
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["TextsByHand", "check_texts"]
 
 _IMPORT: Final = re.compile(r"""^\s*import\s+(?:public\s+|weak\s+|option\s+)?["']([^"'\n]+)["']\s*;""", re.MULTILINE)
+_KINDS: Final = {".avsc": "AVRO", ".json": "JSON"}
 _SUBJECT: Final = "file:"
 """What begins the subject of a reference to a file."""
 
@@ -87,8 +88,8 @@ def _schema(id: int, file: Path, folder: Path) -> Schema:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(file=str(file), key=f"registry.texts.{id}", detail=str(error)) from error
-    if file.suffix == ".avsc":
-        return Schema(id, "AVRO", text)
+    if file.suffix in _KINDS:
+        return Schema(id, _KINDS[file.suffix], text)
     names = [name for name in _IMPORT.findall(text) if _is_there(folder, name)]
     return Schema(id, "PROTOBUF", text, tuple(Reference(name, f"{_SUBJECT}{folder}\0{name}", 1) for name in names))
 

@@ -1,0 +1,73 @@
+"""Records of JSON without a schema: the types that their fields seem to have, for a person who writes them down."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+__all__ = ["json_fields", "proposed_columns"]
+
+_LAST_BIGINT: Final = 2**63 - 1
+_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d)")
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
+MOST: Final = 30
+"""Columns that are proposed."""
+
+
+def json_fields(value: bytes) -> dict[str, tuple[str, Any]]:
+    """Path of each field of an object -> (type of `payload.columns`, value); empty for what is none."""
+    try:
+        found = json.loads(value.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return {}
+    fields: dict[str, tuple[str, Any]] = {}
+    if isinstance(found, dict):
+        _add(fields, found, "")
+    return fields
+
+
+def _add(fields: dict[str, tuple[str, Any]], value: Mapping[str, Any], prefix: str) -> None:
+    for name, one in value.items():
+        if isinstance(one, dict) and one and prefix.count(".") < 3:
+            _add(fields, one, f"{prefix}{name}.")
+        else:
+            fields[prefix + name] = (_type(one), one)
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "bigint" if -_LAST_BIGINT <= value <= _LAST_BIGINT else "json"
+    if isinstance(value, float):
+        return "double"
+    if isinstance(value, str):
+        return "timestamp" if _MOMENT.fullmatch(value) else "date" if _DAY.fullmatch(value) else "string"
+    if isinstance(value, list):
+        kinds = {_type(item) for item in value if item is not None}
+        inner = _common(kinds)
+        return "null" if inner is None else "json" if inner == "json" else f"array<{inner}>"
+    return "null" if value is None else "json"
+
+
+def _common(kinds: set[str]) -> str | None:
+    """The type of values of these types; None where there is none to tell."""
+    kinds = kinds - {"null"}
+    if len(kinds) < 2:
+        return next(iter(kinds), None)
+    if kinds == {"bigint", "double"}:
+        return "double"
+    return "string" if kinds <= {"string", "date", "timestamp"} else "json"
+
+
+def proposed_columns(records: Iterable[Mapping[str, tuple[str, Any]]]) -> dict[str, str]:
+    """Path -> type of the fields that these records have, where a name can be written down."""
+    kinds: dict[str, set[str]] = {}
+    for fields in records:
+        for path, (kind, _) in fields.items():
+            kinds.setdefault(path, set()).add(kind)
+    inside = {path.rpartition(".")[0] for path in kinds}
+    found = {path: _common(seen) for path, seen in kinds.items() if path not in inside and all(path.split("."))}
+    return dict([(path, kind) for path, kind in found.items() if kind is not None][:MOST])

@@ -1,0 +1,42 @@
+"""Types of columns as `payload.columns` writes them: `bigint`, `decimal(10,2)`, `array<map<string,double>>`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["SCALARS", "ColumnType", "conflict", "read_type"]
+
+SCALARS: Final = ("bigint", "double", "boolean", "string", "date", "timestamp", "timestamp_ntz", "binary", "json")
+ColumnType = tuple[str, ...] | tuple[str, "ColumnType"] | tuple[str, int, int]
+"""`("bigint",)`, `("array", items)`, `("map", values)`, `("decimal", precision, scale)`."""
+_DECIMAL: Final = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
+_INSIDE: Final = re.compile(r"(?:(array)<|(map)<string,)(.+)>")
+_DEEPEST: Final = 19
+_WORDS: Final = {"long": "bigint", "float64": "double", "text": "string", "bool": "boolean", "int": "bigint"}
+
+
+def read_type(text: str, depth: int = 0) -> ColumnType:
+    """The type that a text names. Raises ValueError, in words: it names none."""
+    text = "".join(text.split()).lower()
+    if text in SCALARS:
+        return (text,)
+    if (found := _DECIMAL.fullmatch(text)) and 0 < (precision := int(found[1])) <= 38 and int(found[2]) <= precision:
+        return "decimal", precision, int(found[2])
+    if (inside := _INSIDE.fullmatch(text)) and depth < _DEEPEST:
+        return inside[1] or inside[2], read_type(inside[3], depth + 1)
+    hint = f"; write {_WORDS[text]}" if text in _WORDS else ""
+    allowed = f"{', '.join(SCALARS)}, decimal(p,s), array<type>, map<string,type>"
+    raise ValueError(f"there is no type {text!r}{hint}. Allowed: {allowed}")
+
+
+def conflict(columns: Mapping[str, str]) -> str | None:
+    """A path that is an object for another one (`meta` beside `meta.at`), or no path; None where there is none."""
+    for path in columns:
+        steps = path.split(".")
+        if not all(steps):
+            return path
+        if any(".".join(steps[:count]) in columns for count in range(1, len(steps))):
+            return path
+    return None

@@ -1,0 +1,90 @@
+"""JSON without any schema as a payload format: the pipeline file says which fields are columns, and their types.
+
+No type is inferred. What a field seems to be (`1`, then `1.5`, then `"1"`) depends on the values that one has seen, so
+columns would depend on batches and their order. Here the same record always is the same row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Final, cast
+
+import pyarrow as pa
+
+from distributary.config.columns import ColumnType, read_type
+from distributary.errors import SchemaBroken
+from distributary.schemas.decoding import BadIndex, CompiledSchema
+from distributary.schemas.header import WHOLE, unchanged
+from distributary.schemas.json.decoder import JsonDecoder
+from distributary.schemas.json.nodes import Array, Field, Kind, Map, Node, Record, Scalar, Tree
+from distributary.schemas.protobuf.framing import Frames
+from distributary.schemas.registry import Registry, Schema
+from distributary.schemas.registry.compiler import Compiler
+
+__all__ = ["KIND", "BareSchema", "compile_payload", "decoder_for", "frame_all", "split_frames", "without_schema"]
+
+KIND: str | None = None
+NAME: Final = "record"
+
+
+@dataclass(frozen=True, slots=True)
+class BareSchema(CompiledSchema):
+    """`columns`: path of a field -> its type, as the pipeline file has them."""
+
+    format: ClassVar = "json_bare"
+    columns: tuple[tuple[str, str], ...]
+
+
+def compile_payload(schema: Schema, registry: Registry, compiler: Compiler) -> CompiledSchema:
+    """Raises SchemaBroken: there is none to compile."""
+    raise SchemaBroken(what=f"id {schema.id}", detail="with framing none, JSON payloads have no schema")
+
+
+def without_schema(columns: Mapping[str, str]) -> BareSchema:
+    return BareSchema(0, tuple(columns.items()))
+
+
+def split_frames(values: Any, *, legacy_varints: bool = False) -> Frames:
+    return unchanged(values)
+
+
+def frame_all(schema_id: int, index: str, bodies: pa.Array) -> pa.Array:
+    return bodies
+
+
+def decoder_for(
+    schema: BareSchema, message: str = WHOLE, *, raw_nested_indexes: bool = False, null_out_of_range: bool = False
+) -> JsonDecoder:
+    """The decoder of some columns, from this process's cache. Raises BadIndex."""
+    if message != WHOLE:
+        raise BadIndex(f"JSON payloads have no message {message!r}")
+    return _decoder(schema.columns)
+
+
+@lru_cache(maxsize=64)
+def _decoder(columns: tuple[tuple[str, str], ...]) -> JsonDecoder:
+    return JsonDecoder(Tree(NAME, _record([(path.split("."), read_type(kind)) for path, kind in columns])))
+
+
+def _record(paths: list[tuple[list[str], ColumnType]]) -> Record:
+    """An object of the fields at these paths, in the order in which they are named."""
+    inner: dict[str, list[tuple[list[str], ColumnType]]] = {}
+    for (name, *rest), kind in paths:
+        inner.setdefault(name, []).append((rest, kind))
+    fields = []
+    for name, found in inner.items():
+        steps, kind = found[0]
+        fields.append(Field(name, _record(found) if steps else _node(kind)))
+    return Record(tuple(fields))
+
+
+def _node(kind: ColumnType) -> Node:
+    name, *inside = kind
+    if name in ("array", "map"):
+        inner = _node(cast(ColumnType, inside[0]))
+        return Array(inner) if name == "array" else Map(inner)
+    if name == "decimal":
+        return Scalar("decimal", cast(int, inside[0]), cast(int, inside[1]))
+    return Scalar(cast(Kind, name))

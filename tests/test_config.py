@@ -17,7 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.changes.casts import NAMED
+from distributary.cli.entry import execute
 from distributary.config import DeltaSource, KafkaSource, Pipeline, load, text_files
+from distributary.config.databricks import not_on_databricks
 from distributary.config.quantities import COLUMN_TYPES, seconds, size_bytes
 from distributary.errors import ConfigError, ConfigFileMissing, DistributaryError, Exit, NotYet, SecretMissing
 
@@ -697,7 +699,8 @@ def test_a_databricks_secret_is_read_on_databricks(tmp_path: Path, monkeypatch: 
     runtime.dbutils = SimpleNamespace(secrets=SimpleNamespace(get=get))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "databricks.sdk.runtime", runtime)
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "18.0")
-    registry = load_document(tmp_path, registry={"url": "http://h", "token": "${databricks:lake/token}"}).registry
+    token = {"url": "http://h", "token": "${databricks:lake/token}"}
+    registry = load_document(tmp_path, tables__root="s3://lake/silver", registry=token).registry
     assert registry is not None
     assert registry.token is not None
     assert registry.token.get_secret_value() == SECRET
@@ -774,6 +777,39 @@ def test_s3_has_a_connector_where_spark_is_told_of_one(tmp_path: Path, monkeypat
     assert load_document(tmp_path, tables__root=root, spark={"conf": conf}).tables.root == root
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.0")
     assert load_document(tmp_path, tables__root=root).tables.root == root
+
+
+@pytest.mark.parametrize(
+    "place", ["/Volumes/main/silver", "/dbfs/lake", "dbfs:/lake", "/lake", "file:/lake", "dbfs:/Volumes/a/b"]
+)
+def test_tables_on_databricks_lie_at_an_external_location(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    found = load_document(tmp_path, tables__root=place, databricks={"node_type": "m5d.xlarge"})
+    assert [key for key, _ in not_on_databricks(found)] == ["tables.root"], "the file may be tried elsewhere first"
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
+    with pytest.raises(ConfigError, match=r"tables\.root: .*give the address of an external location"):
+        load_document(tmp_path, tables__root=place)
+    with pytest.raises(ConfigError, match=r"state: .*external location"):
+        load_document(tmp_path, tables__root="s3://lake/silver", state=place)
+    with pytest.raises(ConfigError, match=r"bronze\.path: .*external location"):
+        load_document(tmp_path, tables__root="s3://lake/silver", layout="two_hop", bronze={"path": place})
+    load_document(tmp_path, tables__root="s3://lake/silver", checkpoint=f"{place}/checkpoint")
+
+
+def test_check_says_which_tables_cannot_lie_there_on_databricks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "games.yaml"
+    file.write_text(
+        "pipeline: games\nsource: {type: kafka, bootstrap_servers: 'broker:9092', topic: events}\n"
+        "registry: {url: 'http://registry:8081'}\ntables: {root: /Volumes/main/lake}\n"
+        "databricks: {node_type: m5d.xlarge}\n"
+    )
+    assert execute(["check", str(file)]) == 0
+    said = capsys.readouterr().err
+    assert f"{file}: tables.root: on Databricks, a volume is no place for tables" in said
+    assert "give the address of an external location" in said
 
 
 def test_an_address_may_be_a_reference_on_a_machine_without_its_value(tmp_path: Path) -> None:

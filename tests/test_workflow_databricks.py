@@ -40,7 +40,7 @@ def config(**databricks: Any) -> Pipeline:
             "pipeline": "games",
             "source": {"type": "delta", "path": "/Volumes/main/bronze/events"},
             "registry": {"url": "https://registry.example.org"},
-            "tables": {"root": "/Volumes/main/silver"},
+            "tables": {"root": "s3://lake/silver"},
             "databricks": {**NODE, **databricks},
         }
     )

@@ -17,7 +17,7 @@ from distributary.cli.init import init
 from distributary.cli.inspect import inspect
 from distributary.cli.logs import LogFormat, set_up
 from distributary.cli.options import GROUP, File, Force, Json, Yes
-from distributary.cli.output import note, say, say_json, show
+from distributary.cli.output import note, note_places, say, say_json, show
 from distributary.cli.output import watch as show_again
 from distributary.cli.pipeline import pipeline
 from distributary.cli.plugins import plug_in
@@ -112,6 +112,8 @@ def check(
 
         check_texts(config.registry)
     kind_of(config, file).check()
+    if "databricks" in config.model_fields_set:
+        note_places(config, file)
     say(f"{file} is valid: pipeline {config.pipeline}, source {config.source.type}, tables below {config.tables.root}")
 
 

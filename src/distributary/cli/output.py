@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -19,6 +20,7 @@ from distributary.redaction import redacted
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from distributary.config import Pipeline
     from distributary.engine.batch import BatchReport
     from distributary.running.report import RunReport
 
@@ -51,6 +53,14 @@ def note(text: str, level: int = logging.INFO) -> None:
             logging.getLogger("distributary").log(level, "%s", line)
         return
     typer.echo(printable(text, keep="\n"), err=True)
+
+
+def note_places(config: Pipeline, file: Path) -> None:
+    """Where tasks could not write on Databricks, for a file that may be tried elsewhere first."""
+    from distributary.config.databricks import not_on_databricks
+
+    for key, why in not_on_databricks(config):
+        note(f"{file}: {key}: on Databricks, {why}")
 
 
 def say_json(value: Any) -> None:

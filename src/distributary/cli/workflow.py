@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from distributary.cli.options import GROUP, File, Json
-from distributary.cli.output import note, say, say_json, show
+from distributary.cli.output import note, note_places, say, say_json, show
 from distributary.cli.spread import Conf, division_in, settings
 from distributary.cli.streams import showing
 from distributary.errors import BadInput, Exit
@@ -182,6 +182,7 @@ def databricks(
     is_written = create or not (run or repair)
     if is_written:
         config.check_portable(str(file))
+        note_places(config, file)
     workspace = Workspace(connect(profile), config, note) if create or run or repair else None
     target = workspace if create and workspace is not None else out
     kind = kind_of(config, file)

@@ -3,15 +3,43 @@
 from __future__ import annotations
 
 import re
-from typing import Self
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from distributary.config.base import Model, fault
 from distributary.config.quantities import Duration, Option, Text
 
+if TYPE_CHECKING:
+    from distributary.config.pipeline import Pipeline
+
 _SECRET = re.compile(r"[\w.@-]{1,128}/[\w.@-]{1,128}")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")
+
+
+def no_place_for_tables(place: str) -> str | None:
+    """Why Delta tables that tasks write cannot lie at `place` on Databricks, with what to do; None where they can."""
+    path = place.removeprefix("dbfs:").removeprefix("file:")
+    if not path.startswith("/"):
+        return None
+    if path.startswith("/Volumes/"):
+        why = "a volume is no place for tables: its mount has no hard links, by which a commit is made once"
+    elif place.startswith("dbfs:") or path.startswith("/dbfs/"):
+        why = "DBFS is no place for tables: its mount has no hard links, by which a commit is made once"
+    else:
+        why = "this is a folder of one machine, which goes with its cluster"
+    return f"{why}; give the address of an external location, s3://, abfss:// or gs://"
+
+
+def not_on_databricks(config: Pipeline) -> Iterator[tuple[str, str]]:
+    """Keys whose places cannot hold what tasks write on Databricks, and why. Where those of a declarative pipeline
+    lie is for Unity Catalog to decide."""
+    if config.layout != "declarative":
+        places = {"tables.root": config.tables.root, "state": config.state, "bronze.path": config.bronze.path}
+        for key, place in places.items():
+            if place is not None and (why := no_place_for_tables(place)) is not None:
+                yield key, why
 
 
 class Databricks(Model):

@@ -135,7 +135,10 @@ def _checkpoint(value: str, to: Migrated) -> None:
 def _dbfs(value: str, to: Migrated, name: str) -> str:
     if not value.startswith("dbfs:/"):
         return value
-    to.notes.append(f"{name}: dbfs:/ is written as /dbfs/ here, the same place as a folder of the cluster's machines.")
+    to.notes.append(
+        f"{name}: dbfs:/ is written as /dbfs/ here, the same place as a folder of the cluster's machines. On "
+        "Databricks tables cannot lie there (docs/workflow.md): give the address of an external location."
+    )
     return "/dbfs/" + value.removeprefix("dbfs:/").lstrip("/")
 
 

@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from distributary.config.addresses import Folder
 from distributary.config.base import Model, fault
-from distributary.config.databricks import Databricks
+from distributary.config.databricks import Databricks, not_on_databricks
 from distributary.config.declarative import Declarative
 from distributary.config.environment import environment
 from distributary.config.keyed import check_keyed
@@ -222,8 +222,11 @@ class Pipeline(Model):
 
         Tables that tasks write, and a state without a checkpoint, need none.
         """
-        there = any("fs.s3." in key for key in self.spark.conf) or "databricks" in self.model_fields_set
-        if there or "DATABRICKS_RUNTIME_VERSION" in environment():
+        if "DATABRICKS_RUNTIME_VERSION" in environment():
+            for key, why in not_on_databricks(self):
+                raise fault(key, why)
+            return
+        if any("fs.s3." in key for key in self.spark.conf) or "databricks" in self.model_fields_set:
             return
         checkpoint = "checkpoint" if self.checkpoint else "state" if self.state else "tables.root"
         places = [

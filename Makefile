@@ -73,8 +73,9 @@ fuzz: $(READY) ## random input against judges that share no code (RECORDS=100000
 	$(BIN)/python -m tests.fuzz histories --count $(HISTORIES) --seed $(SEED) --json bench/results/fuzz-histories.json
 	$(BIN)/python -m pytest -q --hypothesis-profile=long --timeout 7200 $(addprefix tests/test_,cdc_property.py cdc_keys.py merge_properties.py)
 
-docs: $(READY) ## write the generated pages (CHECK=1: fail if they are out of date)
+docs: $(READY) ## write the generated pages (CHECK=1: fail if they are out of date), and the site into build/site
 	$(BIN)/python docs/generate.py $(if $(CHECK),--check)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## remove what the other verbs left, except .venv
 	rm -rf build dist demo artifacts htmlcov spark-warehouse metastore_db derby.log .coverage .coverage.*

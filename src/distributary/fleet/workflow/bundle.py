@@ -16,7 +16,7 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import requires
+from importlib.metadata import requires, version
 from typing import Any
 
 import yaml
@@ -130,9 +130,14 @@ def libraries(wheel: str, files: str = "../src", dist: str = "../dist") -> list[
 
 
 def requirements() -> list[str]:
-    """What the product needs and the runtime does not have, pinned as in its own metadata."""
+    """What the product needs and the runtime does not have, in the versions that are installed here."""
     plain = [line for line in requires(PACKAGE) or () if ";" not in line]
-    return [line for line in plain if _project(line) not in PROVIDED]
+    needed = [(line, _project(line)) for line in plain if _project(line) not in PROVIDED]
+    return [f"{line[: len(name)]}{_extras(line[len(name) :])}=={version(name)}" for line, name in needed]
+
+
+def _extras(rest: str) -> str:
+    return rest[: rest.index("]") + 1] if rest.startswith("[") else ""
 
 
 def _project(requirement: str) -> str:

@@ -11,10 +11,8 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from distributary.config.addresses import Folder
 from distributary.config.base import Model, fault
-from distributary.config.databricks import Databricks, not_on_databricks
+from distributary.config.databricks import Databricks
 from distributary.config.declarative import Declarative
-from distributary.config.environment import environment
-from distributary.config.keyed import check_keyed
 from distributary.config.layouts import Bronze, Wide
 from distributary.config.operating import Grant, Metrics, Notices
 from distributary.config.payload import Payload
@@ -29,9 +27,9 @@ from distributary.config.sources import (
     Source,
 )
 from distributary.config.state_folder import StateFolder
-from distributary.config.writing import Maintenance, Quarantine, RouteOverride, Tables
+from distributary.config.together import check_together
+from distributary.config.writing import Maintenance, Quarantine, Tables
 from distributary.errors import ConfigError, NotYet
-from distributary.names import rules_of
 from distributary.redaction import MASK
 from distributary.shares import Share
 
@@ -151,135 +149,8 @@ class Pipeline(Model):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        self._check_changes()
-        check_keyed(self)
-        self._check_stores()
-        self._check_declarative()
-        self._check_layout()
-        self._check_names()
-        if self.holds_changes:
-            return self
-        if self.registry is None and (self.payload.has_schema or self.envelope.format == "protobuf"):
-            what = f"{self.payload.format} payloads" if self.payload.has_schema else "protobuf envelopes"
-            raise fault("registry", f"{what} need a registry: give url (a server) or path (embedded)")
-        self._check_route()
-        bare = self.envelope.format == "protobuf" and self.envelope.framing == "none"
-        if bare and self.envelope.proto is None and self.envelope_subject is None:
-            raise fault("envelope.proto", "a bare envelope (framing none) needs its schema: give proto or subject")
+        check_together(self)
         return self
-
-    def _check_route(self) -> None:
-        """What the route needs of the source, the payload and the layout."""
-        source, envelope, route = self.source, self.envelope, self.envelope.route
-        if envelope.format == "columns" and not source.has_columns:
-            raise fault("envelope.format", "a record of Kafka has no columns: allowed are protobuf and none")
-        if envelope.format == "none" and not self.payload.is_framed:
-            detail = "without an envelope, only the header in front of a message tells its schema: framing confluent"
-            raise fault("payload.framing", detail)
-        if envelope.format == "none" and not route.of_record:
-            kind = self.payload.format
-            if kind in ("bytes", "text"):
-                raise fault("envelope.route", f"{kind} payloads are not read: allowed are from, header and constant")
-            if not self.payload.has_schema and route.place == "message_type":
-                raise fault(
-                    "envelope.route", "without a schema a record has no type: give a field, or where else it is"
-                )
-            if kind != "protobuf" and (route.oneof is not None or route.any is not None):
-                raise fault("envelope.route", f"{kind} has no oneof and no Any: give a field, or where else it is")
-        if not source.has_offsets and (route.place == "key" or route.header is not None):
-            raise fault("envelope.route", "allowed with source.type kafka only, whose records have keys and headers")
-        if route.header is not None and not source.with_headers:
-            raise fault("source.headers", "the route is a header: headers must be read, so give source.headers: true")
-        if self.is_declarative and route.of_record:
-            detail = "with layout declarative the envelope or the message says the route; other layouts take this too"
-            raise fault("envelope.route", detail)
-
-    def _check_changes(self) -> None:
-        """Keys that mean nothing for this kind of source are faults, not silence."""
-        if self.holds_changes:
-            for key in ("expectations", "select", "include", "exclude"):
-                if _is_given(self.tables, key):
-                    raise fault(f"tables.{key}", "not allowed with change files")
-            for route, own in self.tables.routes.items():
-                if own.name is not None:
-                    raise fault(f"tables.routes.{route}.name", "change files make two tables each: give log and merged")
-            for key in ("registry", "envelope", "payload"):
-                if _is_given(self, key):
-                    raise fault(key, "change files carry their schemas themselves: leave it out")
-            if _is_given(self.tables, "name"):
-                raise fault("tables.name", "change files make two tables each: give tables.log and tables.merged")
-            return
-        for key in Tables.CHANGE_KEYS:
-            if _is_given(self.tables, key):
-                raise fault(f"tables.{key}", "allowed with source.type datastream only")
-        for route, own in self.tables.routes.items():
-            for key in RouteOverride.CHANGE_KEYS:
-                if _is_given(own, key):
-                    raise fault(f"tables.routes.{route}.{key}", "allowed with source.type datastream only")
-
-    def _check_stores(self) -> None:
-        """Spark has a connector for `s3://` on some platforms only; `s3a://` is the one that anybody can add.
-
-        Tables that tasks write, and a state without a checkpoint, need none.
-        """
-        if "DATABRICKS_RUNTIME_VERSION" in environment():
-            for key, why in not_on_databricks(self):
-                raise fault(key, why)
-            return
-        if any("fs.s3." in key for key in self.spark.conf) or "databricks" in self.model_fields_set:
-            return
-        checkpoint = "checkpoint" if self.checkpoint else "state" if self.state else "tables.root"
-        places = [
-            ("source.path", self.source.table),
-            (checkpoint, self.checkpoint_path),
-            ("bronze.path" if self.bronze.path else "tables.root", self.bronze_table),
-            ("tables.root", self.tables.root if self.is_declarative else None),
-        ]
-        for key, place in places:
-            if place is not None and place.startswith("s3://"):
-                detail = "write s3a://, or name the connector of s3:// as spark.conf's spark.hadoop.fs.s3.impl"
-                raise fault(key, f"Spark has no connector for s3:// here: {detail}")
-
-    def _check_declarative(self) -> None:
-        if not self.is_declarative:
-            if _is_given(self, "declarative"):
-                raise fault("declarative", "allowed with layout: declarative only")
-            for key, function in self.tables.each("function").items():
-                if function is not None:
-                    raise fault(key, "allowed with layout: declarative only; use select")
-        else:
-            for key in ("include", "exclude"):
-                if _is_given(self.tables, key):
-                    detail = "with layout declarative, declarative.subject says which routes there are"
-                    raise fault(f"tables.{key}", detail)
-
-    def _check_names(self) -> None:
-        """Names that two routes could share, where nobody could tell whose a view or a dataset is."""
-        if self.layout not in ("wide", "declarative"):
-            return
-        if rules_of(self.tables.name):
-            raise fault("tables.name", f"rules are not allowed with layout {self.layout}; give {{route}} without them")
-        for route, own in self.tables.routes.items():
-            if own.name is not None:
-                raise fault(f"tables.routes.{route}.name", f"not allowed with layout {self.layout}")
-
-    def _check_layout(self) -> None:
-        for layout, key in (("two_hop", "bronze"), ("wide", "wide")):
-            if self.layout != layout and _is_given(self, key):
-                raise fault(key, f"allowed with layout: {layout} only")
-        if self.holds_changes and self.layout != "fanout":
-            raise fault("layout", "change files have one layout; leave it out")
-        if self.bronze.new_checkpoint == "continue" and not self.source.has_offsets:
-            raise fault("bronze.new_checkpoint", "continue: allowed with source.type kafka only, which has offsets")
-        if self.bronze_table is not None:
-            names = self.envelope.columns
-            for key, name in zip(("route", "schema_id", "payload"), names, strict=True):
-                if name.lower() in Bronze.COLUMNS or len({n.lower() for n in names}) < len(names):
-                    raise fault(f"envelope.{key}", f"bronze has a column {name!r} of its own; give the envelope others")
-        if self.shared_table is not None:
-            for key, engine in self.tables.each("engine").items():
-                if engine == "spark":
-                    raise fault(key, "a wide table is written by engine task only")
 
     @property
     def holds_changes(self) -> bool:
@@ -387,10 +258,6 @@ class Pipeline(Model):
         """All keys with their values, for printing: a value from a reference as the reference, a secret as stars."""
         masked: dict[str, Any] = _masked(self.model_dump(mode="json"), (), self._references)
         return masked
-
-
-def _is_given(model: Model, key: str) -> bool:
-    return bool(getattr(model, key) != type(model).model_fields[key].get_default())
 
 
 def _masked(value: Any, path: KeyPath, references: dict[KeyPath, str]) -> Any:

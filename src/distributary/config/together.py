@@ -1,0 +1,152 @@
+"""Keys of a pipeline file that do not go together. A key that would mean nothing is a fault, not silence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distributary.config.base import fault, is_given
+from distributary.config.databricks import not_on_databricks
+from distributary.config.environment import environment
+from distributary.config.keyed import check_keyed
+from distributary.config.layouts import Bronze
+from distributary.config.writing import RouteOverride, Tables
+from distributary.names import rules_of
+
+if TYPE_CHECKING:
+    from distributary.config.pipeline import Pipeline
+
+
+def check_together(config: Pipeline) -> None:
+    """Raises ValueError, which names the key and what is allowed."""
+    _check_changes(config)
+    check_keyed(config)
+    _check_stores(config)
+    _check_declarative(config)
+    _check_layout(config)
+    _check_names(config)
+    if config.holds_changes:
+        return
+    if config.registry is None and (config.payload.has_schema or config.envelope.format == "protobuf"):
+        what = f"{config.payload.format} payloads" if config.payload.has_schema else "protobuf envelopes"
+        raise fault("registry", f"{what} need a registry: give url (a server) or path (embedded)")
+    _check_route(config)
+    bare = config.envelope.format == "protobuf" and config.envelope.framing == "none"
+    if bare and config.envelope.proto is None and config.envelope_subject is None:
+        raise fault("envelope.proto", "a bare envelope (framing none) needs its schema: give proto or subject")
+
+
+def _check_route(config: Pipeline) -> None:
+    """What the route needs of the source, the payload and the layout."""
+    source, envelope, route = config.source, config.envelope, config.envelope.route
+    if envelope.format == "columns" and not source.has_columns:
+        raise fault("envelope.format", "a record of Kafka has no columns: allowed are protobuf and none")
+    if envelope.format == "none" and not config.payload.is_framed:
+        detail = "without an envelope, only the header in front of a message tells its schema: framing confluent"
+        raise fault("payload.framing", detail)
+    if envelope.format == "none" and not route.of_record:
+        kind = config.payload.format
+        if kind in ("bytes", "text"):
+            raise fault("envelope.route", f"{kind} payloads are not read: allowed are from, header and constant")
+        if not config.payload.has_schema and route.place == "message_type":
+            raise fault("envelope.route", "without a schema a record has no type: give a field, or where else it is")
+        if kind != "protobuf" and (route.oneof is not None or route.any is not None):
+            raise fault("envelope.route", f"{kind} has no oneof and no Any: give a field, or where else it is")
+    if not source.has_offsets and (route.place == "key" or route.header is not None):
+        raise fault("envelope.route", "allowed with source.type kafka only, whose records have keys and headers")
+    if route.header is not None and not source.with_headers:
+        raise fault("source.headers", "the route is a header: headers must be read, so give source.headers: true")
+    if config.is_declarative and route.of_record:
+        detail = "with layout declarative the envelope or the message says the route; other layouts take this too"
+        raise fault("envelope.route", detail)
+
+
+def _check_changes(config: Pipeline) -> None:
+    """Keys that mean nothing for this kind of source are faults, not silence."""
+    if config.holds_changes:
+        for key in ("expectations", "select", "include", "exclude"):
+            if is_given(config.tables, key):
+                raise fault(f"tables.{key}", "not allowed with change files")
+        for route, own in config.tables.routes.items():
+            if own.name is not None:
+                raise fault(f"tables.routes.{route}.name", "change files make two tables each: give log and merged")
+        for key in ("registry", "envelope", "payload"):
+            if is_given(config, key):
+                raise fault(key, "change files carry their schemas themselves: leave it out")
+        if is_given(config.tables, "name"):
+            raise fault("tables.name", "change files make two tables each: give tables.log and tables.merged")
+        return
+    for key in Tables.CHANGE_KEYS:
+        if is_given(config.tables, key):
+            raise fault(f"tables.{key}", "allowed with source.type datastream only")
+    for route, own in config.tables.routes.items():
+        for key in RouteOverride.CHANGE_KEYS:
+            if is_given(own, key):
+                raise fault(f"tables.routes.{route}.{key}", "allowed with source.type datastream only")
+
+
+def _check_stores(config: Pipeline) -> None:
+    """Spark has a connector for `s3://` on some platforms only; `s3a://` is the one that anybody can add.
+
+    Tables that tasks write, and a state without a checkpoint, need none.
+    """
+    if "DATABRICKS_RUNTIME_VERSION" in environment():
+        for key, why in not_on_databricks(config):
+            raise fault(key, why)
+        return
+    if any("fs.s3." in key for key in config.spark.conf) or "databricks" in config.model_fields_set:
+        return
+    checkpoint = "checkpoint" if config.checkpoint else "state" if config.state else "tables.root"
+    places = [
+        ("source.path", config.source.table),
+        (checkpoint, config.checkpoint_path),
+        ("bronze.path" if config.bronze.path else "tables.root", config.bronze_table),
+        ("tables.root", config.tables.root if config.is_declarative else None),
+    ]
+    for key, place in places:
+        if place is not None and place.startswith("s3://"):
+            detail = "write s3a://, or name the connector of s3:// as spark.conf's spark.hadoop.fs.s3.impl"
+            raise fault(key, f"Spark has no connector for s3:// here: {detail}")
+
+
+def _check_declarative(config: Pipeline) -> None:
+    if not config.is_declarative:
+        if is_given(config, "declarative"):
+            raise fault("declarative", "allowed with layout: declarative only")
+        for key, function in config.tables.each("function").items():
+            if function is not None:
+                raise fault(key, "allowed with layout: declarative only; use select")
+    else:
+        for key in ("include", "exclude"):
+            if is_given(config.tables, key):
+                detail = "with layout declarative, declarative.subject says which routes there are"
+                raise fault(f"tables.{key}", detail)
+
+
+def _check_names(config: Pipeline) -> None:
+    """Names that two routes could share, where nobody could tell whose a view or a dataset is."""
+    if config.layout not in ("wide", "declarative"):
+        return
+    if rules_of(config.tables.name):
+        raise fault("tables.name", f"rules are not allowed with layout {config.layout}; give {{route}} without them")
+    for route, own in config.tables.routes.items():
+        if own.name is not None:
+            raise fault(f"tables.routes.{route}.name", f"not allowed with layout {config.layout}")
+
+
+def _check_layout(config: Pipeline) -> None:
+    for layout, key in (("two_hop", "bronze"), ("wide", "wide")):
+        if config.layout != layout and is_given(config, key):
+            raise fault(key, f"allowed with layout: {layout} only")
+    if config.holds_changes and config.layout != "fanout":
+        raise fault("layout", "change files have one layout; leave it out")
+    if config.bronze.new_checkpoint == "continue" and not config.source.has_offsets:
+        raise fault("bronze.new_checkpoint", "continue: allowed with source.type kafka only, which has offsets")
+    if config.bronze_table is not None:
+        names = config.envelope.columns
+        for key, name in zip(("route", "schema_id", "payload"), names, strict=True):
+            if name.lower() in Bronze.COLUMNS or len({n.lower() for n in names}) < len(names):
+                raise fault(f"envelope.{key}", f"bronze has a column {name!r} of its own; give the envelope others")
+    if config.shared_table is not None:
+        for key, engine in config.tables.each("engine").items():
+            if engine == "spark":
+                raise fault(key, "a wide table is written by engine task only")

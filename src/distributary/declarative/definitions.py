@@ -127,9 +127,9 @@ class _Definitions:
         # Built out here: what looks at the source's columns may not be called while a dataset is being defined.
         rows = bronze_rows(source_stream(self.spark, self.config), self.config, self.known, self.careful)
 
-        owner = Owner(self.config.pipeline, "").text()
+        owner = Owner(self.config.pipeline, "").properties()
 
-        @dp.table(name=self._note(self.datasets.bronze, "bronze"), comment=owner, partition_cols=["route"])
+        @dp.table(name=self._note(self.datasets.bronze, "bronze"), table_properties=owner, partition_cols=["route"])
         def bronze() -> DataFrame:
             return rows
 
@@ -141,6 +141,7 @@ class _Definitions:
         decode = partial(decode_in_task, route=route, read_sec=self.known.reader.read_sec, careful=self.careful)
         properties = {
             **self.config.tables.properties,
+            **Owner(self.config.pipeline, route.route).properties(),
             ROUTE_PROPERTY: route.route,
             WRITERS_PROPERTY: write_down(route.slots),
         }
@@ -148,9 +149,7 @@ class _Definitions:
         own = load_function(self.config, route.route, self.base)
         name = self._note(self.datasets.silver(route.route), "silver", route.route)
 
-        owner = Owner(self.config.pipeline, route.route).text()
-
-        @dp.table(name=name, comment=owner, table_properties=properties)
+        @dp.table(name=name, table_properties=properties)
         def silver() -> DataFrame:
             rows = silver_rows(spark.readStream.table(source), route, decode, origin)
             return rows if own is None else own(rows)

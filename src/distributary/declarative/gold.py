@@ -127,7 +127,7 @@ def materialized(spark: SparkSession, plan: GoldPlan) -> None:
         ]
         return reduce(lambda a, b: a.unionByName(b), parts)
 
-    dp.materialized_view(name=plan.unified, comment=Owner(plan.pipeline, "").text())(unified)
+    dp.materialized_view(name=plan.unified, table_properties=Owner(plan.pipeline, "").properties())(unified)
 
 
 def _materialize(spark: SparkSession, pipeline: str, one: Gold) -> None:
@@ -135,7 +135,7 @@ def _materialize(spark: SparkSession, pipeline: str, one: Gold) -> None:
         found = [F.count(F.lit(1)).alias(COUNT), F.min(one.time).alias(FIRST), F.max(one.time).alias(LAST)]
         return spark.read.table(one.silver).groupBy(F.col(one.player).alias(one.alias)).agg(*found)
 
-    dp.materialized_view(name=one.name, comment=Owner(pipeline, one.route).text())(rows)
+    dp.materialized_view(name=one.name, table_properties=Owner(pipeline, one.route).properties())(rows)
 
 
 def quarantine_sql(datasets: Datasets) -> str:

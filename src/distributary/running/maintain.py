@@ -30,7 +30,7 @@ from distributary.tables.faults import CommitConflict, reading
 from distributary.tables.files import TableFiles
 from distributary.tables.merge_rows import DELETED, DELETED_AT
 from distributary.tables.quarantine import quarantine_uri
-from distributary.tables.snapshot import Owner, Snapshot
+from distributary.tables.snapshot import OWNER_KEY, Owner, Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
@@ -98,12 +98,14 @@ def _look_after(
     try:
         table = Table(uri, store).open()
         if table is None:
-            done.skipped = "there is no such table"
+            # As long as nothing has been set aside, there is no quarantine, and all is well.
+            done.skipped = None if done.route is None else "there is no such table"
         elif table.owner != owner:
             done.skipped = "it was not made by this pipeline"
         elif why := spark_needed(table):
             done.skipped = f"delta-rs must not write it: {why}"
         else:
+            _own(table)
             if merged is not None:
                 _purge(table, config, merged, oldest, done)
             _compact(table, config, done)
@@ -112,6 +114,13 @@ def _look_after(
     except BaseException as e:
         done.skipped = contained(e)
     return done
+
+
+def _own(table: Snapshot) -> None:
+    """Earlier versions wrote the owner into the description, which anybody may change."""
+    if table.owner is not None and OWNER_KEY not in table.properties:
+        table.set_properties(table.owner.properties())
+        table.refresh()
 
 
 def _compact(table: Snapshot, config: Pipeline, done: Maintained) -> None:

@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from distributary.tables.datafile import DataFile
@@ -64,6 +65,15 @@ def commit_text(
 def put_commit(uri: str, store: Store, version: int, text: bytes) -> bool:
     """Commit `version`; False where it is there already. Raises OSError, as `put_once`."""
     return put_once(uri, store, "_delta_log", f"{version:020d}.json", text)
+
+
+def first_commit(table: Path, properties: Mapping[str, str]) -> bytes:
+    """The text of the commit that made the table in the folder `table`, with more `properties`. Raises OSError."""
+    actions = [json.loads(line) for line in (table / "_delta_log" / f"{0:020d}.json").read_bytes().splitlines()]
+    for action in actions:
+        if "metaData" in action:
+            action["metaData"]["configuration"] |= properties
+    return "".join(json.dumps(action) + "\n" for action in actions).encode()
 
 
 def has_commit(uri: str, store: Store, version: int) -> bool:

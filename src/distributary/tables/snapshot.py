@@ -20,6 +20,8 @@ from distributary.tables.edge import edge
 from distributary.tables.log_folder import empty_commit
 from distributary.tables.store import Store, engine_uri
 
+OWNER_KEY = "distributary.owner"
+"""Table property: the owner, as JSON."""
 ROWS_KEY = "distributary.rows"
 APP_KEY = "distributary.app"
 BATCH_KEY = "distributary.batch"
@@ -48,7 +50,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who a table belongs to; written into the table at creation, checked at every opening.
+    """Who a table belongs to; a property of the table from its creation on, checked at every opening.
 
     `keys`: the columns by which a merged table's rows are told apart.
     """
@@ -61,12 +63,17 @@ class Owner:
         about = {"pipeline": self.pipeline, "route": self.route, **({"keys": list(self.keys)} if self.keys else {})}
         return json.dumps({"distributary": about}, ensure_ascii=False)
 
+    def properties(self) -> dict[str, str]:
+        """The owner as table properties: a table's description belongs to people, who may change it."""
+        return {OWNER_KEY: self.text()}
+
     @classmethod
-    def read(cls, text: str | None) -> Owner | None:
-        """The owner of whom `text` speaks; None where it speaks of none."""
+    def read(cls, properties: Mapping[str, str], description: str | None) -> Owner | None:
+        """The owner of whom a table speaks; None where it speaks of none. Tables that version 0.1.0 made, or that are
+        in a store without conditional puts, have it as their description."""
         try:
-            found = json.loads(text or "").get("distributary")
-            return cls(found["pipeline"], found["route"], tuple(found.get("keys", ())))
+            about = json.loads(properties.get(OWNER_KEY) or description or "").get("distributary")
+            return cls(about["pipeline"], about["route"], tuple(about.get("keys", ())))
         except (ValueError, AttributeError, KeyError, TypeError):
             return None
 
@@ -146,7 +153,8 @@ class Snapshot:
     @edge()
     def owner(self) -> Owner | None:
         """None for a table that was not made by this software."""
-        return Owner.read(self.delta.metadata().description)
+        metadata = self.delta.metadata()
+        return Owner.read(metadata.configuration, metadata.description)
 
     @property
     @edge()

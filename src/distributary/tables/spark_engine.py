@@ -60,9 +60,7 @@ class SparkEngine:
 
     def _create(self, target: Table, schema: pa.Schema) -> None:
         builder = SparkDeltaTable.createIfNotExists(self.spark).location(target.uri)
-        if target.owner is not None:
-            builder = builder.comment(target.owner.text())
-        for key, value in {**_mapping(schema), **target.properties}.items():
+        for key, value in {**_mapping(schema), **target.properties_of_new}.items():
             builder = builder.property(key, value)
         builder.addColumns(spark_schema(schema)).execute()
 

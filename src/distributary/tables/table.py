@@ -12,6 +12,9 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -22,11 +25,12 @@ from distributary.backoff import Backoff
 from distributary.errors import TableCollision
 from distributary.errors.border import contained
 from distributary.tables.checkpoints import checkpoint_in_turn
-from distributary.tables.commits import OVERWRITE, commit_text, put_commit
+from distributary.tables.commits import OVERWRITE, commit_text, first_commit, put_commit
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.edge import edge
 from distributary.tables.evolve import Evolution, Policy, evolve, types_before
 from distributary.tables.faults import CommitConflict
+from distributary.tables.put_once import cannot_put_once
 from distributary.tables.rewrite import PUTS, Partition, rewrite_wider
 from distributary.tables.snapshot import HOOKS, ROWS_KEY, Mark, Owner, Snapshot, columns_of, delta_schema
 from distributary.tables.store import Store, engine_uri
@@ -81,6 +85,11 @@ class Table:
             whose = f"pipeline {found.pipeline}, route {found.route!r}"
             raise TableCollision(route=self.owner.route, table=self.uri, owner=whose)
         return table
+
+    @property
+    def properties_of_new(self) -> dict[str, str]:
+        """The properties that the table gets when it is made."""
+        return {**self.properties, **({} if self.owner is None else self.owner.properties())}
 
     def write(self, rows: pa.Table) -> DataFile:
         """Write rows as a file of the table's folder, which a commit takes in later. Raises OSError."""
@@ -182,7 +191,7 @@ class Table:
         there already. Raises TableFault, OSError."""
         metadata = before.metadata_action(schema)
         if self.owner is not None:
-            metadata["description"] = self.owner.text()
+            metadata["configuration"] |= self.owner.properties()
         rows = sum(file.rows for file in files)
         removed = before.sizes().items()
         text = commit_text(before.version, mark, files, removed, rows=rows, about=OVERWRITE, metadata=metadata)
@@ -225,17 +234,29 @@ class Table:
         return None if evolution.changed else before.version + 1
 
     def _create(self, schema: pa.Schema, files: Sequence[DataFile], commit: CommitProperties | None) -> None:
-        create_table_with_add_actions(
-            engine_uri(self.uri),
-            delta_schema(schema),
-            _actions(files),
+        """deltalake makes no table with a property that Delta does not know, such as its owner (1.6.6). So it makes the
+        first commit elsewhere, and that is put here with the owner in it; where nothing can be put once, the owner is
+        the description."""
+        made = partial(
+            create_table_with_add_actions,
+            schema=delta_schema(schema),
+            add_actions=_actions(files),
             mode="error",
             partition_by=list(self.partitioned_by),
-            description=None if self.owner is None else self.owner.text(),
             configuration=dict(self.properties),
-            storage_options=dict(self.store.options) or None,
             commit_properties=commit,
         )
+        if self.owner is None:
+            made(engine_uri(self.uri), storage_options=dict(self.store.options) or None)
+        elif cannot_put_once(self.uri, self.store):
+            options = dict(self.store.options) or None
+            made(engine_uri(self.uri), storage_options=options, description=self.owner.text())
+        else:
+            with TemporaryDirectory(prefix="distributary-") as folder:
+                made(folder)
+                text = first_commit(Path(folder), self.owner.properties())
+            if Snapshot.open(self.uri, self.store) is not None or not put_commit(self.uri, self.store, 0, text):
+                raise CommitConflict(f"{self.uri} is there already")
 
     def _landed(self, before: Snapshot | None, mark: Mark, error: BaseException) -> bool:
         """Whether the marked commit is in the table after all.

@@ -70,7 +70,7 @@ def test_the_tasks_read_the_files_of_a_delta_source_and_spark_the_rows_where_the
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Fanout, "cut", seen)
         if way == "rows":
-            patch.setattr("distributary.running.pipeline.batch_files", lambda *_: None)
+            patch.setattr("distributary.sources.delta_source.batch_files", lambda *_: None)
         for _ in range(2):
             scenario.send(event(scenario, "a_game"), None, event(scenario, "b_game"), b"no envelope")
             scenario.run()

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from distributary.errors import CheckpointLost, SourceDataLost
+from distributary.sources import kafka_source
 from distributary.sources.kafka import Topic
-from distributary.state import checkpoint as module
-from distributary.state.checkpoint import check_checkpoint, check_topics, read_offsets, stream_id
+from distributary.state.checkpoint import check_checkpoint, check_source, read_offsets, stream_id
 from distributary.state.ledger import LOSS, Entry, Ledger, replay_stream
 from distributary.tables.store import Store
 from tests.scenarios import Scenario, message
@@ -105,7 +105,7 @@ def test_offsets_and_the_stream_id_are_read_as_spark_writes_them(lake: Path) -> 
 def broker(monkeypatch: pytest.MonkeyPatch) -> list[Topic]:
     """What the broker says of the topics; the real one is in test_kafka_pipeline.py."""
     topics = [Topic("events", "id-1", {0: 0, 1: 0}, {0: 9, 1: 9})]
-    monkeypatch.setattr(module, "describe_topics", lambda _: topics)
+    monkeypatch.setattr(kafka_source, "describe_topics", lambda _: topics)
     return topics
 
 
@@ -115,38 +115,38 @@ def kafka_state(root: Path, on_data_loss: str = "fail") -> State:
 
 def test_a_topic_seen_for_the_first_time_is_remembered(lake: Path, broker: list[Topic]) -> None:
     state = kafka_state(lake)
-    check_topics(state.config, state.store, state.ledger)
-    check_topics(state.config, state.store, state.ledger)
+    check_source(state.config, state.store, state.ledger)
+    check_source(state.config, state.store, state.ledger)
     assert state.ledger.entries() == []
 
 
 def test_a_topic_made_again_is_refused(lake: Path, broker: list[Topic]) -> None:
     """Case S6: whatever its offsets are; one that has grown past the old offset would be read from the middle."""
     state = kafka_state(lake)
-    check_topics(state.config, state.store, state.ledger)
+    check_source(state.config, state.store, state.ledger)
     broker[0] = Topic("events", "id-2", {0: 0, 1: 0}, {0: 99, 1: 99})
     for _ in range(2):
         with pytest.raises(SourceDataLost) as caught:
-            check_topics(state.config, state.store, state.ledger)
+            check_source(state.config, state.store, state.ledger)
         assert "id-2" in caught.value.parameters["detail"]
 
 
 def test_offsets_that_were_never_read_and_are_gone_are_named(lake: Path, broker: list[Topic]) -> None:
     """Case S6: topic, partition and range."""
     state = kafka_state(lake).finished("s", 4).checkpoint("s", 4, offsets={"events": {"0": 3, "1": 8}})
-    check_topics(state.config, state.store, state.ledger)
+    check_source(state.config, state.store, state.ledger)
     broker[0] = Topic("events", "id-1", {0: 7, 1: 8}, {0: 9, 1: 9})
     with pytest.raises(SourceDataLost) as caught:
-        check_topics(state.config, state.store, state.ledger)
+        check_source(state.config, state.store, state.ledger)
     assert caught.value.parameters["detail"] == "topic events partition 0: offsets 3 to 6 are gone"
 
 
 def test_a_loss_that_was_agreed_to_is_noted_once(lake: Path, broker: list[Topic]) -> None:
     state = kafka_state(lake, "continue").finished("s", 4).checkpoint("s", 4, offsets={"events": {"0": 3, "1": 8}})
-    check_topics(state.config, state.store, state.ledger)
+    check_source(state.config, state.store, state.ledger)
     broker[0] = Topic("events", "id-2", {0: 0, 1: 0}, {0: 9, 1: 9})
-    check_topics(state.config, state.store, state.ledger)
-    check_topics(state.config, state.store, state.ledger)
+    check_source(state.config, state.store, state.ledger)
+    check_source(state.config, state.store, state.ledger)
     notes = [e.error or "" for e in state.ledger.entries() if e.state == "loss"]
     assert len(notes) == 1
     assert "events was deleted and made again" in notes[0]

@@ -171,7 +171,7 @@ class Stream:
         """The batches with files."""
         from pyspark.errors import StreamingQueryException
 
-        from distributary.sources.files import file_stream
+        from distributary.sources.change_files import file_stream
 
         self.batches = []
         writer = file_stream(self.spark, self.state).writeStream.foreachBatch(self._take)

@@ -12,12 +12,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary.config import DeltaSource, KafkaSource
+from distributary.config import KafkaSource
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.errors import DistributaryError, SourceDataLost, SourceMissing, SourceReplaced
 from distributary.running.bronze.unwrap import Asked, unwrap_task
 from distributary.running.failures import translated
 from distributary.sources.bronze_rows import bronze_schema
+from distributary.sources.delta_source import TableId
 from distributary.sources.kafka import TopicIds
 from distributary.state.checkpoint import TopicIdsSeen
 from distributary.state.identity import SameSource
@@ -58,7 +59,7 @@ def test_rows_of_a_topic_that_is_made_anew_while_a_task_reads_do_not_count(tmp_p
         given = kafka.source(topic)
         source = KafkaSource.model_validate(given)
         TopicIdsSeen(state, Store()).add(began := TopicIds(source).now())
-        same = SameSource(source, began, state, Store())
+        same = SameSource(TopicIds(source), began, state, Store())
         assert len(list(hop_1(tmp_path, same, nothing))) == 2
 
         def anew() -> None:
@@ -68,7 +69,7 @@ def test_rows_of_a_topic_that_is_made_anew_while_a_task_reads_do_not_count(tmp_p
         found = told(tmp_path, same, anew)
         assert isinstance(found, SourceDataLost) and topic in found.parameters["detail"]
         # A topic that has come since the query began is known by what the driver has noted of it.
-        found = told(tmp_path, SameSource(source, {}, state, Store()), nothing)
+        found = told(tmp_path, SameSource(TopicIds(source), {}, state, Store()), nothing)
         assert isinstance(found, SourceDataLost)
         kafka.delete_topic(topic)
         assert sum(rows.num_rows for rows in hop_1(tmp_path, same, nothing, ROW.slice(0, 0))) == 0
@@ -80,9 +81,8 @@ def test_rows_of_a_table_that_is_made_anew_while_a_task_reads_do_not_count(tmp_p
     uri = str(tmp_path / "source")
     rows = pa.table({"a": [1]})
     write_deltalake(uri, rows)
-    source = DeltaSource(type="delta", path=uri)
     began = str(DeltaTable(uri).metadata().id)
-    same = SameSource(source, {uri: began}, str(tmp_path / "state"), Store())
+    same = SameSource(TableId(uri, Store()), {uri: began}, str(tmp_path / "state"), Store())
     assert len(list(hop_1(tmp_path, same, lambda: write_deltalake(uri, rows, mode="append")))) == 2
 
     def anew() -> None:

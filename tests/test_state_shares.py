@@ -134,7 +134,7 @@ def test_status_adds_up_and_shows_the_streams(lake: Path) -> None:
 @pytest.mark.parametrize("down", [False, True])
 def test_the_source_is_asked_once_for_all_shares(lake: Path, monkeypatch: pytest.MonkeyPatch, down: bool) -> None:
     """Also one that does not answer: its time-out is not waited for once per share."""
-    from distributary.audit.status import lag
+    from distributary.sources import kafka_source
 
     asked: list[str] = []
 
@@ -144,7 +144,7 @@ def test_the_source_is_asked_once_for_all_shares(lake: Path, monkeypatch: pytest
             raise SourceDown(source="Kafka", detail="nobody there")
         return [Topic("events", "id", {0: 0}, {0: 9})]
 
-    monkeypatch.setattr(lag, "describe_topics", describe)
+    monkeypatch.setattr(kafka_source, "describe_topics", describe)
     whole = Lake(lake)
     follow(whole.config, Current(Division.even(3), 1), STORE)
     for number, share in enumerate(Division.even(3).shares()):

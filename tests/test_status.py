@@ -14,12 +14,13 @@ from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
 from distributary.audit.status import Status, TableStatus, html, render, status, watched
-from distributary.audit.status.lag import kafka_lag, source_lag
+from distributary.audit.status.lag import source_lag
 from distributary.cli.entry import execute
 from distributary.config import KafkaSource
 from distributary.errors import Exit, StoreUnreadable
 from distributary.sources.kafka import Topic
-from distributary.sources.newest import newest_records
+from distributary.sources.kafka_source import kafka_lag
+from distributary.sources.registered import origin_of
 from distributary.state.checkpoint import last_committed
 from distributary.state.ledger import Entry
 from distributary.state.lock import only_run
@@ -277,8 +278,7 @@ def test_a_real_topic_waits_with_all_its_records(lake: Path, kafka: Kafka) -> No
         producer.flush(10)
         made = Lake(lake, source=kafka.source(topic))
         assert source_lag(made.config, made.store).rows == 50
-        assert isinstance(made.config.source, KafkaSource)
-        newest = newest_records(made.config.source, made.config, 5)
+        newest = origin_of(made.config).newest(5)
         assert sorted(newest.column("offset").to_pylist())[-2:] == [24, 24] and newest.num_rows == 5
         made.commit_offsets(0, {topic: {"0": 20, "1": 25}})
         assert source_lag(made.config, made.store).rows == 5

@@ -13,19 +13,20 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.audit.json_samples import json_fields, proposed_columns
-from distributary.config import DatastreamSource, Pipeline
+from distributary.config import Pipeline
 from distributary.engine.apart import Apart, Died
 from distributary.engine.messages.chunks import read_rejected
 from distributary.engine.messages.demux import demux
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.schemas import Schemas, schemas_of
-from distributary.errors import BadInput, SchemaNotFound
+from distributary.errors import SchemaNotFound
 from distributary.errors.border import contained
 from distributary.schemas.decoding import CompiledSchema
 from distributary.schemas.formats import FORMATS, decoder_for
 from distributary.schemas.looks import looks
-from distributary.sources.newest import ORIGIN, newest_records
+from distributary.sources.newest import ORIGIN
+from distributary.sources.registered import origin_of
 
 READ_SEC = 10.0
 """CPU time that one record may take."""
@@ -75,10 +76,7 @@ def inspect(config: Pipeline, count: int) -> Inspection:
 
     Raises BadInput (change files), SourceDown, SourceMissing, RegistryDown, RegistryDenied.
     """
-    source = config.source
-    if isinstance(source, DatastreamSource):
-        raise BadInput(detail="inspect shows messages; what change files hold, `distributary plan FILE` says")
-    rows = newest_records(source, config, count)
+    rows = origin_of(config).newest(count)
     schemas = schemas_of(config, keep=False)
     with Apart(READ_SEC) as apart:
         verdicts = _verdicts(rows, config, schemas, apart)
@@ -91,7 +89,7 @@ def inspect(config: Pipeline, count: int) -> Inspection:
             nested = inner is not None and isinstance(inner[1], bytes) and config.envelope.format == "protobuf"
             payload = _message(inner[1], schemas, apart) if inner is not None and nested else None
             found.append(Inspected(_origin(rows, n), record, payload, **verdict))
-    return Inspection(config.pipeline, source.type, tuple(found), tuple(propose(config, found)))
+    return Inspection(config.pipeline, config.source.type, tuple(found), tuple(propose(config, found)))
 
 
 def _without_bytes(value: Any) -> Any:

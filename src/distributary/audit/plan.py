@@ -11,14 +11,15 @@ from distributary.audit.dry_run import DryRun
 from distributary.audit.plan_report import Plan as Plan
 from distributary.audit.plan_report import TablePlan as TablePlan
 from distributary.audit.plan_report import add_counts
-from distributary.config import KafkaSource, Pipeline
-from distributary.engine.changes.planned import plan_files, strays_left
+from distributary.config import Pipeline
+from distributary.engine.changes.planned import plan_files
 from distributary.errors import Reason
 from distributary.names import shown
 from distributary.running.bronze.table import check_hop_1, first_hop, open_bronze
 from distributary.running.pipeline import session_of
 from distributary.running.report import build
-from distributary.sources.kafka import describe_topics
+from distributary.sources.registered import origin_of
+from distributary.sources.watch import strays_left
 from distributary.state.checkpoint import check_checkpoint
 from distributary.tables.store import Store
 
@@ -29,8 +30,7 @@ def plan(config: Pipeline) -> Plan:
 
     Raises what a run would raise before its first batch: CheckpointLost, SourceDown, SourceMissing, JavaMissing.
     """
-    if isinstance(config.source, KafkaSource):
-        describe_topics(config.source)
+    origin_of(config).check()
     spark = session_of(config)
     found = Plan(config.pipeline, build(config).source)
     tables: dict[str, TablePlan] = {}

@@ -7,12 +7,13 @@ import pyarrow as pa
 from distributary.audit.recount import Kept
 from distributary.audit.status.facts import Status
 from distributary.audit.status.facts import status as facts
-from distributary.audit.status.lag import SourceLag, source_lag
+from distributary.audit.status.lag import source_lag
 from distributary.config import Pipeline
 from distributary.declarative.books import Books
 from distributary.declarative.bronze import Bronze
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.flows import Flows
+from distributary.sources.port import SourceLag
 from distributary.state.ledger import Entry, totals
 from distributary.tables.faults import reading
 from distributary.tables.quarantine import QUARANTINE_SCHEMA

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from distributary.backoff import Backoff
-from distributary.config import DatastreamSource, DeltaSource, KafkaSource, Pipeline
+from distributary.config import Pipeline
 from distributary.engine.batch import BatchReport, BatchWriter, Returns
 from distributary.engine.changes.feed import Feed
 from distributary.engine.changes.micro_batch import Changes
@@ -43,14 +43,10 @@ from distributary.running.maintain import maintain
 from distributary.running.report import RunReport, added, build
 from distributary.running.views import refresh
 from distributary.schemas.shape import check_shapes
-from distributary.sources.bronze import bronze_stream
 from distributary.sources.data_files import BatchFiles
-from distributary.sources.delta import delta_stream
-from distributary.sources.delta_batch import batch_files, store_of_source
-from distributary.sources.files import file_stream
-from distributary.sources.kafka import kafka_stream
+from distributary.sources.registered import source_of
 from distributary.spark.session import build_session
-from distributary.state.checkpoint import check_checkpoint, check_topics, last_begun
+from distributary.state.checkpoint import check_checkpoint, check_source, last_begun
 from distributary.state.cleaning import at_work
 from distributary.state.identity import SourceIdentity
 from distributary.state.layout import claim_layout
@@ -84,17 +80,9 @@ def session_of(config: Pipeline) -> SparkSession:
     )
 
 
-def source_stream(spark: SparkSession, config: Pipeline, hop: int = 2) -> DataFrame:
+def source_stream(spark: SparkSession, config: Pipeline) -> DataFrame:
     """What the stream reads: the source, or bronze, where this is the second of two hops."""
-    source = config.source
-    if config.bronze_table is not None and hop == 2:
-        return bronze_stream(spark, config)
-    if isinstance(source, KafkaSource):
-        return kafka_stream(spark, source, key=config.reads_keys)
-    if isinstance(source, DatastreamSource):
-        return file_stream(spark, config.state_root)
-    # Hop 1 fills bronze for all shares.
-    return delta_stream(spark, source, config.envelope, config.share if hop == 2 else None)
+    return source_of(config).stream(spark)
 
 
 def triggered(writer: DataStreamWriter, config: Pipeline, once: bool) -> DataStreamWriter:
@@ -125,13 +113,14 @@ class Run:
         self.spark = spark
         self.progress = progress
         self.store = Store.of(config.tables)
+        self.source = source_of(config)
         self.ledger = Ledger(config.state_root, config.pipeline, self.store)
         self.provenance = Provenance(config, self.ledger)
         self._busy = threading.Lock()
         self.feed: Feed | None = None
         self.writer: BatchWriter
         self.replay: Returns
-        if isinstance(config.source, DatastreamSource):
+        if config.holds_changes:
             self._take_changes()
         else:
             self._take_messages()
@@ -157,13 +146,7 @@ class Run:
 
     def _files(self, batch: int) -> BatchFiles | None:
         """The files of the running batch, where it is files of a Delta table that tasks can read."""
-        source = self.config.source
-        if not isinstance(source, DeltaSource) or self.config.bronze_table or self.config.share is not None:
-            return None
-        store = store_of_source(source, self.config.tables)
-        if store is None or self.query is None:
-            return None
-        return batch_files(self.spark, self.query, batch, source, self.config.envelope, store)
+        return None if self.query is None else self.source.files(self.spark, self.query, batch)
 
     def _check_source(self, batch: int) -> None:
         """Raises when the batch was read from a source that took the place of ours."""
@@ -193,8 +176,7 @@ class Run:
             claim_layout(self.config, self.store)
             check_checkpoint(self.config, self.ledger)
             self.provenance.begun = last_begun(self.config.checkpoint_path, self.store)
-            if self.config.bronze_table is None:
-                check_topics(self.config, self.store, self.ledger)
+            check_source(self.config, self.store, self.ledger)
         if self.config.shared_table is not None:
             # A run that died after its last batch may have left some out of date.
             refresh(self.spark, self.config, self.ledger)

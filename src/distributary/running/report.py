@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from distributary.config import DatastreamSource, KafkaSource, Pipeline
+from distributary.config import Pipeline
 from distributary.engine.batch import BatchReport
+from distributary.sources.registered import origin_of
 from distributary.tables.store import join
 
 
@@ -25,21 +26,16 @@ class PipelinePlan:
 
 def build(config: Pipeline) -> PipelinePlan:
     """Describe the pipeline; touches nothing."""
-    source = config.source
-    if isinstance(source, KafkaSource):
-        what, tables = f"Kafka {source.bootstrap_servers}", config.tables.name
-    elif isinstance(source, DatastreamSource):
-        what = f"change files below {source.path}"
+    tables = config.tables.name
+    if config.holds_changes:
         tables = " and ".join(p for p in (config.tables.log, config.tables.merged) if p is not None)
-    else:
-        what, tables = f"Delta {source.path}", config.tables.name
     trigger = f"every {config.trigger.every:g} s" if config.trigger.mode == "every" else config.trigger.mode
     tables = join(config.tables.root, tables)
     if config.bronze_table is not None:
         tables = f"{tables}, by way of {config.bronze_table}"
     return PipelinePlan(
         pipeline=config.pipeline,
-        source=what,
+        source=origin_of(config).name,
         tables=config.shared_table or tables,
         state=config.state_root,
         checkpoint=config.checkpoint_path,

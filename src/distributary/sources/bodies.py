@@ -9,6 +9,7 @@ import obstore
 import pyarrow as pa
 from obstore.exceptions import BaseError
 
+from distributary.config import Pipeline
 from distributary.errors import ConfigError, SourceDown
 from distributary.tables.object_stores import ObjectStore, SettingsRefused, first_line, object_store
 from distributary.tables.store import engine_uri, local_path
@@ -17,6 +18,12 @@ Options = Mapping[str, str]
 """Settings and credentials as delta-rs names them (`tables.storage_options`); none for local folders."""
 
 _SUFFIX = re.compile(r"(\.(avro|jsonl?|parquet))?(\.gz)?$")
+
+
+def source_options(config: Pipeline) -> Options:
+    """Settings and credentials of the store that holds the files."""
+    found = config.change_files.storage_options or config.tables.storage_options
+    return {key: value.get_secret_value() for key, value in found.items()}
 
 
 def open_body(path: str, options: Options) -> pa.Buffer:

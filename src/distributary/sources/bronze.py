@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -14,7 +16,40 @@ from distributary.names import quoted
 from distributary.shares import Share
 from distributary.sources.bronze_rows import KEY, REJECTED, UNROUTED
 from distributary.sources.delta import NO_TABLE, ORIGIN_COLUMNS, reader_options
+from distributary.sources.delta_source import TableId, newest_of_table, table_lag
+from distributary.sources.port import Asked, Position, Source, SourceLag
 from distributary.sources.unread import AlreadyRead
+
+NO_BRONZE = "bronze table yet. Hop 1 makes it: distributary run FILE, or run FILE --hop 1"
+
+
+class Bronze(Source):
+    """What hop 2 reads in place of the pipeline's source."""
+
+    def __init__(self, config: Pipeline) -> None:
+        super().__init__(config)
+        self.keys = bronze_source(config)
+
+    @property
+    def name(self) -> str:
+        return f"bronze {self.keys.path}"
+
+    def check(self) -> None:
+        if not self.ids().now():
+            raise SourceMissing(source=self.keys.path, what=NO_BRONZE)
+
+    def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
+        return bronze_stream(spark, self.config)
+
+    def lag(self, read: Position | None, asked: Asked, taken: Callable[[], int]) -> SourceLag:
+        return table_lag(self.keys, self.store, read, asked)
+
+    def ids(self) -> TableId:
+        return TableId(self.keys.path, self.store)
+
+    def newest(self, count: int) -> pa.Table:
+        needed = {name: (name, "") for name in self.config.envelope.columns}
+        return newest_of_table(self.keys, needed, self.store, count)
 
 
 def bronze_source(config: Pipeline) -> DeltaSource:
@@ -42,8 +77,7 @@ def bronze_stream(spark: SparkSession, config: Pipeline) -> DataFrame:
     except AnalysisException as e:
         if e.getCondition() not in NO_TABLE:
             raise
-        what = "bronze table yet. Hop 1 makes it: distributary run FILE, or run FILE --hop 1"
-        raise SourceMissing(source=source.path, what=what) from e
+        raise SourceMissing(source=source.path, what=NO_BRONZE) from e
     if (condition := wanted(config)) is not None:
         rows = rows.where(condition)
     return _columns(config, rows)

@@ -15,6 +15,7 @@ ORIGIN_COLUMNS = ("topic", "partition", "offset", "timestamp")
 """Columns of a Kafka export that say where a row came from; taken over where the table has them."""
 
 NO_TABLE = ("DELTA_SCHEMA_NOT_SET", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND")
+NO_TABLE_THERE = "Delta table. Check source.path, or write to it first."
 
 
 def reader_options(source: DeltaSource) -> dict[str, str]:
@@ -54,7 +55,7 @@ def delta_stream(spark: SparkSession, source: DeltaSource, envelope: Envelope, s
     except AnalysisException as e:
         if e.getCondition() not in NO_TABLE:
             raise
-        raise SourceMissing(source=source.path, what="Delta table. Check source.path, or write to it first.") from e
+        raise SourceMissing(source=source.path, what=NO_TABLE_THERE) from e
     needed = needed_columns(source, envelope)
     for name in needed:
         if name not in found:

@@ -1,65 +1,29 @@
-"""A Kafka topic as a stream of `value`, `partition`, `offset`, `timestamp` (and `topic` where several are read)."""
+"""What a broker says of topics: their ids and offsets; and how both of our clients are let in."""
 
 from __future__ import annotations
 
-import json
+import pickle
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
-from pyspark.errors import PySparkAttributeError
-from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import KafkaSecurity, KafkaSource
-from distributary.errors import SourceDown, SourceMissing
+from distributary.errors import SourceDataLost, SourceDown, SourceMissing
 
 TIMEOUT_SEC = 10.0
 
 ISOLATION = "isolation.level"
-_CLIENT_DEFAULTS = {
+CLIENT_DEFAULTS = {
     "default.api.timeout.ms": "30000",
     "request.timeout.ms": "15000",
     ISOLATION: "read_committed",
 }
 """Kafka's own defaults let a broker that is away hang a batch for minutes, and give records of aborted transactions."""
-
-
-def kafka_stream(spark: SparkSession, source: KafkaSource, *, key: bool = False) -> DataFrame:
-    """The streaming DataFrame, with the records' keys where asked for. Build it anew for every start: a plan that is
-    kept goes stale (delta-io/delta#6050)."""
-    options = {f"kafka.{k}": v for k, v in {**_CLIENT_DEFAULTS, **source.options, **spark_security(source)}.items()}
-    options["kafka.bootstrap.servers"] = source.bootstrap_servers
-    if source.topics:
-        options["subscribe"] = ",".join(source.topics)
-    else:
-        options["subscribePattern"] = str(source.topic_pattern)
-    offsets = source.starting_offsets
-    options["startingOffsets"] = offsets if isinstance(offsets, str) else json.dumps(offsets)
-    options["failOnDataLoss"] = "true" if source.on_data_loss == "fail" else "false"
-    if source.max_offsets_per_batch is not None:
-        options["maxOffsetsPerTrigger"] = str(source.max_offsets_per_batch)
-    if (partitions := source.min_partitions or _cores(spark)) is not None:
-        options["minPartitions"] = str(partitions)
-    columns = ["value", "partition", "offset", "timestamp"]
-    if source.headers:
-        options["includeHeaders"] = "true"
-        columns.append("headers")
-    if key:
-        columns.append("key")
-    if len(source.topics) != 1:
-        columns.append("topic")
-    return spark.readStream.format("kafka").options(**options).load().select(*columns)
-
-
-def _cores(spark: SparkSession) -> int | None:
-    """How many tasks run at a time; None over Spark Connect, which does not say it."""
-    try:
-        return spark.sparkContext.defaultParallelism
-    except PySparkAttributeError:
-        return None
 
 
 def spark_security(source: KafkaSource) -> dict[str, str]:
@@ -141,7 +105,7 @@ def describe_topics(source: KafkaSource) -> list[Topic]:
     for name in names:
         if name not in known:
             raise SourceMissing(source=f"Kafka at {source.bootstrap_servers}", what=f"topic {name!r}")
-    isolation = {ISOLATION: source.options.get(ISOLATION, _CLIENT_DEFAULTS[ISOLATION])}
+    isolation = {ISOLATION: source.options.get(ISOLATION, CLIENT_DEFAULTS[ISOLATION])}
     consumer = Consumer({**client, **isolation, "group.id": "distributary-lookup", "enable.auto.commit": False})
     try:
         return [_describe(admin, consumer, name, list(known[name].partitions)) for name in names]
@@ -172,11 +136,19 @@ def _describe(admin: Any, consumer: Any, name: str, partitions: list[int]) -> To
 
 
 class TopicIds:
-    """Asks for the ids of a source's topics, over a connection that is kept: one call, or two for a pattern."""
+    """Asks for the ids of a source's topics, over a connection that is kept: one call, or two for a pattern.
+
+    It goes to tasks as the source's settings; there, all tasks of a worker have one connection.
+    """
 
     def __init__(self, source: KafkaSource) -> None:
         self.source = source
+        self.in_positions = False
+        self.agreed = source.on_data_loss == "continue"
         self._admin = AdminClient(_client(source, lambda _: None))
+
+    def __reduce__(self) -> tuple[Callable[[bytes], TopicIds], tuple[bytes]]:
+        return _of_worker, (pickle.dumps(self.source),)
 
     def now(self) -> dict[str, str]:
         """Topic -> id, as the broker has them now. Raises SourceDown, SourceMissing."""
@@ -190,6 +162,44 @@ class TopicIds:
             if e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise SourceMissing(source=where, what=f"topic (one of {', '.join(names)})") from e
             raise SourceDown(source=where, detail=str(e)) from e
+
+    def begun(self, position: Mapping[str, object]) -> dict[str, str]:
+        return {}
+
+    def refuse(self, seen: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+        lost = [*made_anew(seen, now).values()]
+        refuse_loss(lost, self.source)
+        return lost
+
+
+@lru_cache(maxsize=4)
+def _of_worker(source: bytes) -> TopicIds:
+    return TopicIds(pickle.loads(source))
+
+
+def made_anew(seen: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """Topics that have another id now, and that in words. Both: topic -> id."""
+    return {
+        name: f"topic {name} was deleted and made again (id {seen[name]} is now {found})"
+        for name, found in now.items()
+        if seen.get(name, found) != found
+    }
+
+
+def gone(topic: Topic, offsets: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Offsets that were never read and are gone, in words. `offsets`: topic -> partition -> the next one."""
+    found = []
+    for partition, offset in offsets.get(topic.name, {}).items():
+        earliest = topic.earliest.get(int(partition))
+        if earliest is not None and earliest > offset:
+            found.append(f"topic {topic.name} partition {partition}: offsets {offset} to {earliest - 1} are gone")
+    return found
+
+
+def refuse_loss(lost: Sequence[str], source: KafkaSource) -> None:
+    """Raises SourceDataLost where something is lost, and nobody has agreed to it (`source.on_data_loss`)."""
+    if lost and source.on_data_loss == "fail":
+        raise SourceDataLost(source=f"Kafka at {source.bootstrap_servers}", detail="; ".join(lost))
 
 
 class _Errors:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from distributary.config import Pipeline
+from distributary.config.quantities import moment
 from distributary.errors import Outage
-from distributary.sources.bodies import Options
+from distributary.names import shown
+from distributary.sources.bodies import Options, source_options
 from distributary.sources.file_ledger import FileLedger
+from distributary.sources.known import FileRef
 from distributary.sources.listing import Lister, Round, Tree
 from distributary.sources.listing_local import LocalTree
 from distributary.sources.listing_objects import ObjectTree
-from distributary.tables.store import local_path
+from distributary.tables.store import Store, local_path
 
 
 def open_tree(path: str, options: Options) -> Tree:
     """The folders below a source's path, with or without a slash at its end. Raises ConfigError."""
     local = local_path(path)
     return ObjectTree(path, options) if local is None else LocalTree(local)
+
+
+STRAYS_NAMED = 5
 
 
 class Watch:
@@ -85,3 +92,32 @@ class Watch:
                 failed(e)
                 return
             self._stop.wait(every_sec)
+
+
+def waiting_files(config: Pipeline, store: Store) -> list[FileRef]:
+    """Files below the source's path that no run has taken.
+
+    Raises SourceDown, SourceMissing, TableFault, OSError.
+    """
+    return look(config, FileLedger(config.state_root, config.pipeline, store)).files
+
+
+def look(config: Pipeline, ledger: FileLedger, full: bool = True) -> Round:
+    """The files that no run has taken: all of them, or those that a run would find first; and what else such a round
+    finds. Raises as `waiting_files`."""
+    source = config.change_files
+    start = None if source.start_date is None else moment(source.start_date)
+    tree = open_tree(source.path, source_options(config))
+    lister = Lister(tree, ledger.known, start=start, strays=source.stray_files == "read")
+    lister.seed(ledger.folders)
+    return lister.new_files(full)
+
+
+def strays_left(strays: Sequence[str], root: str) -> str:
+    """In words: files that are none of Datastream's by their place."""
+    names = [shown(path.removeprefix(root.rstrip("/")).lstrip("/"), 200) for path in strays[:STRAYS_NAMED]]
+    more = f" and {len(strays) - len(names):,} more" if len(strays) > len(names) else ""
+    return (
+        f"{len(strays):,} file{'' if len(strays) == 1 else 's'} at the source left alone, which by place or ending "
+        f"Datastream did not write: {', '.join(names)}{more} (source.stray_files: read takes them too)"
+    )

@@ -7,13 +7,13 @@ ids for other rows, which the tables would skip as replays (delta-io/delta#1813)
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from distributary.config import KafkaSource, Pipeline, StateFolder
-from distributary.errors import CheckpointDamaged, CheckpointLost, SourceDataLost, StateLost
-from distributary.sources.kafka import Topic, describe_topics
+from distributary.config import Pipeline, StateFolder
+from distributary.errors import CheckpointDamaged, CheckpointLost, StateLost
+from distributary.sources.registered import source_of
 from distributary.state.checkpoint_damage import Checkpoint
 from distributary.state.journal import Journal
 from distributary.state.ledger import Ledger, is_batch
@@ -97,48 +97,15 @@ def _check_first_start(config: Pipeline, ledger: Ledger) -> None:
         raise StateLost(**about, found=f"checkpoint {config.checkpoint_path} has batches", stream=stream)
 
 
-def check_topics(config: Pipeline, store: Store, ledger: Ledger) -> None:
+def check_source(config: Pipeline, store: Store, ledger: Ledger) -> None:
     """Raises SourceDataLost when a topic was made anew, or has lost offsets that were never read (case S6).
 
     Raises SourceDown, SourceMissing when the broker or the topic is not there.
     """
-    if not isinstance(config.source, KafkaSource):
-        return
     done = max((b for s, b in ledger.finished.items() if is_batch(s)), default=None)
     offsets = [] if done is None else read_offsets(config.checkpoint_path, store, done) or []
-    if lost := lost_offsets(config.source, config.state_root, offsets, store):
+    if lost := source_of(config).lost(offsets[0] if offsets else {}, TopicIdsSeen(config.state_root, store)):
         ledger.note_loss(lost)
-
-
-def lost_offsets(source: KafkaSource, state_root: str, offsets: Sequence[Mapping[str, Any]], store: Store) -> list[str]:
-    """What was never read and is gone, in words. `offsets`: where the stream is. Keeps the topics' ids in `state_root`.
-
-    Raises as `check_topics`.
-    """
-    topics = describe_topics(source)
-    ids = TopicIdsSeen(state_root, store)
-    new = made_anew(ids.ids, {topic.name: topic.id for topic in topics})
-    lost = [*new.values()]
-    for topic in topics:
-        lost += _gone(topic, offsets[0] if offsets else {}) if topic.name not in new else []
-    refuse_loss(lost, source)
-    ids.add({topic.name: topic.id for topic in topics})
-    return lost
-
-
-def refuse_loss(lost: Sequence[str], source: KafkaSource) -> None:
-    """Raises SourceDataLost where something is lost, and nobody has agreed to it (`source.on_data_loss`)."""
-    if lost and source.on_data_loss == "fail":
-        raise SourceDataLost(source=f"Kafka at {source.bootstrap_servers}", detail="; ".join(lost))
-
-
-def made_anew(seen: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """Topics that have another id now, and that in words. Both: topic -> id."""
-    return {
-        name: f"topic {name} was deleted and made again (id {seen[name]} is now {found})"
-        for name, found in now.items()
-        if seen.get(name, found) != found
-    }
 
 
 class TopicIdsSeen:
@@ -153,12 +120,3 @@ class TopicIdsSeen:
         if now.items() - self.ids.items():
             self.ids |= now
             self._store.put_whole(self._root, StateFolder.topics.name, json.dumps(self.ids).encode())
-
-
-def _gone(topic: Topic, offsets: Mapping[str, Mapping[str, int]]) -> list[str]:
-    found = []
-    for partition, offset in offsets.get(topic.name, {}).items():
-        earliest = topic.earliest.get(int(partition))
-        if earliest is not None and earliest > offset:
-            found.append(f"topic {topic.name} partition {partition}: offsets {offset} to {earliest - 1} are gone")
-    return found

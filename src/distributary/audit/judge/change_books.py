@@ -13,8 +13,8 @@ import pyarrow as pa
 from distributary.audit.judge.source_files import Known, SourceFiles
 from distributary.config import Pipeline
 from distributary.engine.changes.backlog import parcel_done
-from distributary.engine.changes.names import source_options
 from distributary.errors import Reason
+from distributary.sources.bodies import source_options
 from distributary.state.ledger import Entry, Ledger, quarantine_files, read_entries
 from distributary.tables.files import TableFiles, read_file
 from distributary.tables.quarantine import quarantine_uri

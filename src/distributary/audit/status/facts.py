@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from distributary.audit.recount import Kept, count_quarantine
-from distributary.audit.status.lag import SourceLag, pipeline_lag
+from distributary.audit.status.lag import pipeline_lag
 from distributary.config import Pipeline
 from distributary.errors import Exit, Reason
 from distributary.names import shown
+from distributary.sources.port import SourceLag
 from distributary.state.ledger import Entry, Ledger, is_batch, read_entries, totals
 from distributary.state.refused import is_refused, refused_rows
 from distributary.state.shares import current_parts, parts

@@ -6,74 +6,25 @@ log (`sources.unread`).
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
-from distributary.config import DatastreamSource, DeltaSource, KafkaSource, Pipeline
+from distributary.config import Pipeline
 from distributary.engine.changes.backlog import parcel_done
-from distributary.engine.changes.planned import look, strays_left
 from distributary.errors import CheckpointDamaged, SourceDown, SourceMissing
 from distributary.running.bronze.table import first_hop
-from distributary.sources.bronze import bronze_source
-from distributary.sources.file_ledger import read_version, waiting
-from distributary.sources.kafka import Topic, describe_topics
-from distributary.sources.unread import Unknown, unread
+from distributary.sources.port import Asked, SourceLag
+from distributary.sources.registered import source_of
 from distributary.state.checkpoint import last_committed, read_offsets
 from distributary.state.ledger import Ledger
 from distributary.state.shares import current_parts
-from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
 
-@dataclass(frozen=True)
-class SourceLag:
-    """`rows`: rows that wait; None where nobody can say, and `note` says why. `files`, `bytes`: change files that were
-    found and wait, or would be first; how many events they hold, nobody knows before they are read."""
-
-    rows: int | None = None
-    note: str | None = None
-    files: int | None = None
-    bytes: int | None = None
-
-
-class Asked:
-    """What a pipeline's sources hold at this moment. Each is asked once, whatever number of streams reads it; one that
-    does not answer is not waited for twice."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self._said: dict[str, Any] = {}
-
-    def topics(self, source: KafkaSource) -> list[Topic]:
-        """Raises SourceDown, SourceMissing."""
-        found: list[Topic] = self._once("topics", lambda: describe_topics(source))
-        return found
-
-    def unread(self, source: DeltaSource, read: Mapping[str, Any] | None) -> int:
-        """Raises Unknown, TableFault, OSError."""
-        table = self._once(f"table {source.path}", lambda: Snapshot(source.path, self.store))
-        # Shares are often at one and the same place.
-        place = f"unread {source.path} {json.dumps(read, sort_keys=True)}"
-        found: int = self._once(place, lambda: unread(source, table, read, self.store))
-        return found
-
-    def _once(self, what: str, ask: Callable[[], Any]) -> Any:
-        if what not in self._said:
-            try:
-                self._said[what] = ask()
-            except Exception as e:
-                self._said[what] = e
-        if isinstance(found := self._said[what], Exception):
-            raise found
-        return found
-
-
 def pipeline_lag(config: Pipeline, store: Store) -> SourceLag:
     """Rows that are in no table yet: of two hops, those that wait for either. Raises OSError."""
-    streams, asked = current_parts(config, store), Asked(store)
+    streams, asked = current_parts(config, store), Asked()
     if config.bronze_table is None:
         return slowest(source_lag(stream, store, asked) for stream in streams)
     first = source_lag(first_hop(config), store, asked)
@@ -95,35 +46,12 @@ def source_lag(config: Pipeline, store: Store, asked: Asked | None = None) -> So
         return SourceLag(note=str(e))
     if batch is not None and not offsets:
         return SourceLag(note=f"the checkpoint does not say what batch {batch} has read")
-    read, asked = offsets[0] if offsets else None, asked or Asked(store)
+    read = offsets[0] if offsets else None
     try:
-        if config.bronze_table is not None:
-            return _delta_lag(bronze_source(config), read, asked)
-        if isinstance(config.source, KafkaSource):
-            return kafka_lag(config.source, asked.topics(config.source), read)
-        if isinstance(config.source, DatastreamSource):
-            return _files_lag(config, store, read_version(read))
-        return _delta_lag(config.source, read, asked)
+        ledger = partial(Ledger, config.state_root, config.pipeline, store)
+        return source_of(config).lag(read, asked or Asked(), lambda: parcel_done(ledger()))
     except (SourceDown, SourceMissing, OSError) as e:
         return SourceLag(note=f"the source cannot be asked: {e}")
-
-
-def _files_lag(config: Pipeline, store: Store, version: int) -> SourceLag:
-    """Files that were found and wait, and those that lie where a run would look first."""
-    source = config.source
-    assert isinstance(source, DatastreamSource)
-    # A batch is finished by the ledger's word, which comes before Spark's.
-    finished = parcel_done(Ledger(config.state_root, config.pipeline, store))
-    given = waiting(config.state_root, store, version, finished)
-    try:
-        found = look(config, store, full=False)
-    except (SourceDown, SourceMissing) as e:
-        return SourceLag(note=f"the source cannot be asked: {e}", files=given.files, bytes=given.bytes)
-    return SourceLag(
-        note=strays_left(found.strays, source.path) if found.strays else None,
-        files=given.files + len(found.files),
-        bytes=given.bytes + sum(ref.size for ref in found.files),
-    )
 
 
 def slowest(lags: Iterable[SourceLag]) -> SourceLag:
@@ -143,34 +71,3 @@ def _together(lags: Sequence[SourceLag], of: Callable[[list[int]], int]) -> Sour
         of(files) if files else None,
         of(sizes) if sizes else None,
     )
-
-
-# -- Kafka -------------------------------------------------------------------------------------------------
-
-
-def kafka_lag(source: KafkaSource, topics: list[Topic], read: Mapping[str, Mapping[str, int]] | None) -> SourceLag:
-    """End offsets less the offsets in `read`; before the first batch, less where it will begin."""
-    if read is None and source.starting_offsets != "earliest":
-        return SourceLag(note="no batch has been read yet")
-    rows, gone = 0, []
-    for topic in topics:
-        done = (read or {}).get(topic.name, {})
-        for partition, latest in topic.latest.items():
-            # A partition that is new since the last batch is read from its beginning.
-            begin = done.get(str(partition), topic.earliest[partition])
-            if begin > latest:
-                gone.append(f"{topic.name} partition {partition} ends at {latest}, but was read up to {begin}")
-            rows += max(0, latest - begin)
-    note = "was the topic made anew? " + "; ".join(gone) if gone else None
-    return SourceLag(rows, note)
-
-
-# -- Delta -------------------------------------------------------------------------------------------------
-
-
-def _delta_lag(source: DeltaSource, read: Mapping[str, Any] | None, asked: Asked) -> SourceLag:
-    try:
-        found = asked.unread(source, read)
-    except Unknown as e:
-        return SourceLag(note=str(e))
-    return SourceLag(found)

@@ -12,13 +12,12 @@ from distributary.config import Pipeline
 from distributary.config.quantities import moment
 from distributary.engine.changes.merges import Merges
 from distributary.engine.changes.micro_batch import Changes
-from distributary.engine.changes.planned import strays_left
 from distributary.engine.changes.retries import Aside
 from distributary.engine.replay import ReplayReport
 from distributary.errors import Reason
 from distributary.sources.file_ledger import FileLedger
 from distributary.sources.listing import Round
-from distributary.sources.watch import Watch, open_tree
+from distributary.sources.watch import Watch, open_tree, strays_left
 from distributary.state.ledger import Ledger
 from distributary.tables.faults import writing
 

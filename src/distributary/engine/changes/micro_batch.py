@@ -20,7 +20,7 @@ from distributary.engine.attempts import attempted, killers_after
 from distributary.engine.changes.attempt import Attempt, Result
 from distributary.engine.changes.books import Behind
 from distributary.engine.changes.by_spark import BySpark
-from distributary.engine.changes.names import Named, reading_of, source_options
+from distributary.engine.changes.names import Named, reading_of
 from distributary.engine.changes.orders import ChangeOrders, WorkFile
 from distributary.engine.changes.retries import Aside, Kept, narrowed, previous
 from distributary.engine.changes.routing import FileRoutes
@@ -28,6 +28,7 @@ from distributary.engine.changes.settled import Settled
 from distributary.engine.changes.tasks import run_killers
 from distributary.engine.decisions import Decision
 from distributary.engine.outcomes import Delivered, Fault, Outcome
+from distributary.sources.bodies import source_options
 from distributary.state.journal import Journal
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, quarantine_uri, write_rejected

@@ -130,9 +130,3 @@ def reading_of(config: Pipeline) -> Reading:
         json_numbers=source.json_numbers,
         max_unpacked_bytes=source.max_unpacked_bytes,
     )
-
-
-def source_options(config: Pipeline) -> dict[str, str]:
-    """Settings and credentials of the store that holds the files."""
-    found = config.change_files.storage_options or config.tables.storage_options
-    return {key: value.get_secret_value() for key, value in found.items()}

@@ -15,20 +15,18 @@ import pyarrow as pa
 
 from distributary.changes.model import FileEvents, Reading
 from distributary.config import Pipeline
-from distributary.config.quantities import moment
 from distributary.engine.apart import Apart, Died
 from distributary.engine.changes.fitting import Part, RouteEvents, fit
 from distributary.engine.changes.log import payload_schema
-from distributary.engine.changes.names import Named, reading_of, source_options
+from distributary.engine.changes.names import Named, reading_of
 from distributary.engine.changes.read import events_of
 from distributary.errors import Outage, Reason
 from distributary.errors.border import contained
-from distributary.names import shown
-from distributary.sources.bodies import open_body
+from distributary.sources.bodies import open_body, source_options
 from distributary.sources.file_ledger import FileLedger, parcels, parcels_after
 from distributary.sources.known import FileRef
-from distributary.sources.listing import Lister, Round
-from distributary.sources.watch import open_tree
+from distributary.sources.listing import Round
+from distributary.sources.watch import look
 from distributary.state.ledger import Ledger
 from distributary.tables.engines import why_spark
 from distributary.tables.faults import reading
@@ -37,8 +35,6 @@ from distributary.tables.snapshot import Owner, Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.widening import growing
-
-STRAYS_NAMED = 5
 
 Attempts = list[tuple[FileRef, int]]
 """Files, and which attempt at each it is; from the second on, what comes of it hangs on the quarantine."""
@@ -96,7 +92,7 @@ def plan_files(config: Pipeline) -> FilesPlan:
     with reading(config.state_root):
         ledger = Ledger(config.state_root, config.pipeline, store)
         files = FileLedger(config.state_root, config.pipeline, store)
-        found = _round(config, files)
+        found = look(config, files)
         batches = _batches(config, files, parcels_after(config.state_root, store, parcel_done(ledger)), found)
     return _planned(config, store, batches, ledger.resting(time.time()), found.strays)
 
@@ -138,38 +134,6 @@ def parcel_done(ledger: Ledger) -> int:
         return -1
     batch = ledger.finished[ledger.stream]
     return int(ledger.details(ledger.stream, batch).get("parcel", batch))
-
-
-def waiting_files(config: Pipeline, store: Store, full: bool = True) -> list[FileRef]:
-    """Files below the source's path that no run has taken: all of them, or those that a run would find first.
-
-    Raises SourceDown, SourceMissing, TableFault, OSError.
-    """
-    return look(config, store, full).files
-
-
-def look(config: Pipeline, store: Store, full: bool = True) -> Round:
-    """As `waiting_files`, with what else such a round finds."""
-    return _round(config, FileLedger(config.state_root, config.pipeline, store), full)
-
-
-def _round(config: Pipeline, ledger: FileLedger, full: bool = True) -> Round:
-    source = config.change_files
-    start = None if source.start_date is None else moment(source.start_date)
-    tree = open_tree(source.path, source_options(config))
-    lister = Lister(tree, ledger.known, start=start, strays=source.stray_files == "read")
-    lister.seed(ledger.folders)
-    return lister.new_files(full)
-
-
-def strays_left(strays: Sequence[str], root: str) -> str:
-    """In words: files that are none of Datastream's by their place."""
-    names = [shown(path.removeprefix(root.rstrip("/")).lstrip("/"), 200) for path in strays[:STRAYS_NAMED]]
-    more = f" and {len(strays) - len(names):,} more" if len(strays) > len(names) else ""
-    return (
-        f"{len(strays):,} file{'' if len(strays) == 1 else 's'} at the source left alone, which by place or ending "
-        f"Datastream did not write: {', '.join(names)}{more} (source.stray_files: read takes them too)"
-    )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,21 +19,28 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from distributary.config import HopFolder, KafkaSource, Pipeline
+from distributary.config import HopFolder, Pipeline
 from distributary.engine.batch import BatchReport
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.schemas import schemas_of
 from distributary.engine.workers import told_death
 from distributary.errors import DistributaryError
-from distributary.running.bronze.table import Start, check_hop_1, hop_1_checkpoint, hop_1_state, make_bronze, schema_of
+from distributary.running.bronze.table import (
+    Start,
+    check_hop_1,
+    first_hop,
+    hop_1_checkpoint,
+    hop_1_state,
+    make_bronze,
+    schema_of,
+)
 from distributary.running.bronze.unwrap import Asked, unwrap_task
 from distributary.running.failures import translated, tries
-from distributary.running.pipeline import rest_sec, source_stream, triggered
+from distributary.running.pipeline import rest_sec, triggered
 from distributary.running.report import build
 from distributary.sources.bronze_rows import KEY
-from distributary.sources.kafka import describe_topics
-from distributary.state.checkpoint import lost_offsets, read_offsets, stream_id
-from distributary.state.identity import Place, SourceIdentity
+from distributary.state.checkpoint import TopicIdsSeen, read_offsets, stream_id
+from distributary.state.identity import SourceIdentity
 from distributary.state.journal import Refusals
 from distributary.state.ledger import Ledger
 from distributary.tables.faults import writing
@@ -47,7 +54,6 @@ STREAM = "bronze"
 LOOK_SEC = 1
 ASK_AGAIN_SEC = 30.0
 """So often an envelope schema that the registry did not have is asked for again."""
-_EARLIEST = -2
 
 
 class Ingest:
@@ -63,7 +69,7 @@ class Ingest:
         self.query: StreamingQuery | None = None
         self._known: set[int] = set()
         self._asked = Asked(HopFolder(hop_1_state(config)).asked, self.store)
-        self.identity = SourceIdentity(config, self.store, Place(hop_1_state(config), hop_1_checkpoint(config)))
+        self.identity = SourceIdentity(first_hop(config), self.store)
         self._start: Start | None = None
         self._outages = 0
         self._careful = False
@@ -108,15 +114,14 @@ class Ingest:
         return start
 
     def _check_topics(self, table: Snapshot, start: Start) -> None:
-        source, checkpoint = self.config.source, hop_1_checkpoint(self.config)
-        if not isinstance(source, KafkaSource):
-            return
+        checkpoint = hop_1_checkpoint(self.config)
         stream = stream_id(checkpoint, self.store)
         done = -1 if stream is None else table.newest(stream)
         offsets = read_offsets(checkpoint, self.store, done) or [] if done >= 0 else []
         if start.offsets is not None:
             offsets = [dict(start.offsets)]
-        if lost := lost_offsets(source, hop_1_state(self.config), offsets, self.store):
+        seen = TopicIdsSeen(hop_1_state(self.config), self.store)
+        if lost := self.identity.source.lost(offsets[0] if offsets else {}, seen):
             Ledger(self.config.state_root, self.config.pipeline, self.store).note_loss(lost)
 
     def _newest(self) -> set[int]:
@@ -162,14 +167,13 @@ class Ingest:
             raise translated(e, build(self.config).source, hop_1_checkpoint(self.config)) from e
 
     def _rows(self, start: Start) -> DataFrame:
-        config, schema = self.config, schema_of(self.config)
-        source = config.source
-        if start.offsets is not None and isinstance(source, KafkaSource):
-            config = config.model_copy(update={"source": _from(source, start.offsets)})
+        config, schema, source = self.config, schema_of(self.config), self.identity.source
+        if start.offsets is not None:
+            source = source.beginning_at(start.offsets)
         reader = replace(self.envelopes.begin(), share=None, refused=self.refused)
         same = self.identity.for_tasks()
         task = partial(unwrap_task, reader=reader, schema=schema, asked=self._asked, same=same, careful=self._careful)
-        rows = source_stream(self.spark, config, hop=1).mapInArrow(task, from_arrow_schema(schema))
+        rows = source.stream(self.spark, whole=True).mapInArrow(task, from_arrow_schema(schema))
         if "delta.autoOptimize.optimizeWrite" in config.bronze.properties:
             return rows
         # Each route's rows in one task, so that a batch adds one file per route and not one per route and task.
@@ -224,15 +228,6 @@ class Ingest:
         except DistributaryError:
             return False
         return before != set(self.refused)
-
-
-def _from(source: KafkaSource, offsets: Mapping[str, Mapping[str, int]]) -> KafkaSource:
-    """The source, begun where bronze ends. Partitions of which it has nothing are read from their beginning."""
-    found = {
-        topic.name: {str(p): offsets.get(topic.name, {}).get(str(p), _EARLIEST) for p in topic.latest}
-        for topic in describe_topics(source)
-    }
-    return source.model_copy(update={"starting_offsets": found})
 
 
 def _report(found: Any) -> BatchReport:

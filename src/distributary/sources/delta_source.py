@@ -1,0 +1,130 @@
+"""A Delta table as a source (`sources.port`): envelopes as one binary `value`, or as columns of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from distributary.config import DeltaSource, Pipeline
+from distributary.errors import SourceDown, SourceMissing, SourceReplaced
+from distributary.sources.data_files import BatchFiles
+from distributary.sources.delta import NO_TABLE_THERE, ORIGIN_COLUMNS, delta_stream, needed_columns
+from distributary.sources.delta_batch import batch_files, store_of_source
+from distributary.sources.newest import ORIGIN
+from distributary.sources.port import Asked, Position, Source, SourceLag
+from distributary.sources.unread import Unknown, unread
+from distributary.tables.faults import reading
+from distributary.tables.files import TableFiles
+from distributary.tables.snapshot import Snapshot
+from distributary.tables.store import Store
+from distributary.tables.table import Table
+
+Needed = Mapping[str, tuple[str, str]]
+
+
+class DeltaRows(Source):
+    def __init__(self, config: Pipeline) -> None:
+        super().__init__(config)
+        assert isinstance(config.source, DeltaSource)
+        self.keys = config.source
+
+    @property
+    def name(self) -> str:
+        return f"Delta {self.keys.path}"
+
+    def check(self) -> None:
+        if (ids := self.ids()) is not None and not ids.now():
+            raise SourceMissing(source=self.keys.path, what=NO_TABLE_THERE)
+
+    def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
+        return delta_stream(spark, self.keys, self.config.envelope, None if whole else self.config.share)
+
+    def files(self, spark: SparkSession, query: StreamingQuery, batch: int) -> BatchFiles | None:
+        store = store_of_source(self.keys, self.config.tables)
+        if store is None or self.config.share is not None:
+            return None
+        return batch_files(spark, query, batch, self.keys, self.config.envelope, store)
+
+    def lag(self, read: Position | None, asked: Asked, taken: Callable[[], int]) -> SourceLag:
+        return table_lag(self.keys, self.store, read, asked)
+
+    def ids(self) -> TableId | None:
+        store = store_of_source(self.keys, self.config.tables)
+        return None if store is None else TableId(self.keys.path, store)
+
+    def newest(self, count: int) -> pa.Table:
+        store = store_of_source(self.keys, self.config.tables) or self.store
+        return newest_of_table(self.keys, needed_columns(self.keys, self.config.envelope), store, count)
+
+
+@dataclass(frozen=True)
+class TableId:
+    """The id of the table at `path`: Spark's offsets say which one the stream has begun with."""
+
+    path: str
+    store: Store
+    agreed: bool = False
+    in_positions: bool = True
+
+    def now(self) -> dict[str, str]:
+        """Empty where there is no table. Raises SourceDown."""
+        try:
+            table = Table(self.path, self.store).open()
+        except OSError as e:
+            raise SourceDown(source=self.path, detail=str(e)) from e
+        return {} if table is None else {self.path: table.id}
+
+    def begun(self, position: Position) -> dict[str, str]:
+        began = position.get("reservoirId")
+        return {} if began is None else {self.path: began}
+
+    def refuse(self, seen: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+        for path, began in seen.items():
+            if now.get(path) != began:
+                raise SourceReplaced(source=path, began=began, now=now.get(path) or "there is no table")
+        return []
+
+
+def table_lag(source: DeltaSource, store: Store, read: Position | None, asked: Asked) -> SourceLag:
+    """The rows after `read` in the table's log."""
+
+    def rows() -> int:
+        table = asked.once(f"table {source.path}", lambda: Snapshot(source.path, store))
+        return unread(source, table, read, store)
+
+    try:
+        # Shares are often at one and the same place.
+        return SourceLag(asked.once(f"unread {source.path} {json.dumps(read, sort_keys=True)}", rows))
+    except Unknown as e:
+        return SourceLag(note=str(e))
+
+
+def newest_of_table(source: DeltaSource, needed: Needed, store: Store, count: int) -> pa.Table:
+    """The newest rows as the stream has them. `needed`: as `needed_columns`. Raises SourceMissing, StoreUnreadable."""
+    with reading(source.path):
+        table = Table(source.path, store).open()
+        if table is None:
+            raise SourceMissing(source=source.path, what=NO_TABLE_THERE)
+        files = TableFiles(table)
+        if missing := [name for name in needed if not files.has(name)]:
+            raise SourceMissing(source=source.path, what=f"column {missing[0]!r}; it has: {', '.join(files.columns)}")
+        origin = [name for name in ORIGIN_COLUMNS if files.has(name) and name not in needed]
+        rows = _last(files, [*needed, *origin], count)
+    columns = {alias: rows.column(name) for name, (alias, _) in needed.items()}
+    given = {name: rows.column(name) for name in origin} | columns
+    blank = {f.name: pa.nulls(rows.num_rows, f.type) for f in ORIGIN}
+    return pa.table({**blank, **given})
+
+
+def _last(files: TableFiles, names: Sequence[str], count: int) -> pa.Table:
+    """The last rows of the last file that has any: names of files say nothing of time, so any will do."""
+    for name in reversed(files.names):
+        rows = pa.concat_tables([piece.slice(max(0, piece.num_rows - count)) for piece in files.read(name, names)])
+        if rows.num_rows:
+            return rows.slice(max(0, rows.num_rows - count))
+    return pa.table({name: pa.array([], pa.binary()) for name in names})

@@ -1,0 +1,182 @@
+"""Kafka topics as a source (`sources.port`): a stream of `value`, `partition`, `offset`, `timestamp`, with `topic`
+where several are read."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from pyspark.errors import PySparkAttributeError
+from pyspark.sql import DataFrame, SparkSession
+
+from distributary.config import KafkaSource, Pipeline
+from distributary.errors import SourceDown
+from distributary.sources.kafka import (
+    CLIENT_DEFAULTS,
+    Topic,
+    TopicIds,
+    client_security,
+    describe_topics,
+    gone,
+    made_anew,
+    refuse_loss,
+    spark_security,
+)
+from distributary.sources.newest import ORIGIN
+from distributary.sources.port import Asked, Position, SeenIds, Source, SourceLag
+
+READ_SEC = 15.0
+_EARLIEST = -2
+
+
+class KafkaTopics(Source):
+    def __init__(self, config: Pipeline) -> None:
+        super().__init__(config)
+        assert isinstance(config.source, KafkaSource)
+        self.keys = config.source
+
+    @property
+    def name(self) -> str:
+        return f"Kafka {self.keys.bootstrap_servers}"
+
+    def check(self) -> None:
+        describe_topics(self.keys)
+
+    def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
+        return kafka_stream(spark, self.keys, key=self.config.reads_keys)
+
+    def lag(self, read: Position | None, asked: Asked, taken: Callable[[], int]) -> SourceLag:
+        return kafka_lag(self.keys, asked.once("topics", lambda: describe_topics(self.keys)), read)
+
+    def ids(self) -> TopicIds:
+        return TopicIds(self.keys)
+
+    def lost(self, read: Position, seen: SeenIds) -> list[str]:
+        topics = describe_topics(self.keys)
+        now = {topic.name: topic.id for topic in topics}
+        new = made_anew(seen.ids, now)
+        lost = [*new.values()]
+        for topic in topics:
+            lost += gone(topic, read) if topic.name not in new else []
+        refuse_loss(lost, self.keys)
+        seen.add(now)
+        return lost
+
+    def newest(self, count: int) -> pa.Table:
+        return newest_of_topic(self.keys, count)
+
+    def beginning_at(self, position: Position) -> KafkaTopics:
+        """Partitions of which `position` has nothing are read from their beginning."""
+        found = {
+            topic.name: {str(p): position.get(topic.name, {}).get(str(p), _EARLIEST) for p in topic.latest}
+            for topic in describe_topics(self.keys)
+        }
+        keys = self.keys.model_copy(update={"starting_offsets": found})
+        return KafkaTopics(self.config.model_copy(update={"source": keys}))
+
+
+def kafka_stream(spark: SparkSession, source: KafkaSource, *, key: bool = False) -> DataFrame:
+    """The streaming DataFrame, with the records' keys where asked for. Build it anew for every start: a plan that is
+    kept goes stale (delta-io/delta#6050)."""
+    options = {f"kafka.{k}": v for k, v in {**CLIENT_DEFAULTS, **source.options, **spark_security(source)}.items()}
+    options["kafka.bootstrap.servers"] = source.bootstrap_servers
+    if source.topics:
+        options["subscribe"] = ",".join(source.topics)
+    else:
+        options["subscribePattern"] = str(source.topic_pattern)
+    offsets = source.starting_offsets
+    options["startingOffsets"] = offsets if isinstance(offsets, str) else json.dumps(offsets)
+    options["failOnDataLoss"] = "true" if source.on_data_loss == "fail" else "false"
+    if source.max_offsets_per_batch is not None:
+        options["maxOffsetsPerTrigger"] = str(source.max_offsets_per_batch)
+    if (partitions := source.min_partitions or _cores(spark)) is not None:
+        options["minPartitions"] = str(partitions)
+    columns = ["value", "partition", "offset", "timestamp"]
+    if source.headers:
+        options["includeHeaders"] = "true"
+        columns.append("headers")
+    if key:
+        columns.append("key")
+    if len(source.topics) != 1:
+        columns.append("topic")
+    return spark.readStream.format("kafka").options(**options).load().select(*columns)
+
+
+def _cores(spark: SparkSession) -> int | None:
+    """How many tasks run at a time; None over Spark Connect, which does not say it."""
+    try:
+        return spark.sparkContext.defaultParallelism
+    except PySparkAttributeError:
+        return None
+
+
+# -- what waits ------------------------------------------------------------------------------------------
+
+
+def kafka_lag(source: KafkaSource, topics: list[Topic], read: Mapping[str, Mapping[str, int]] | None) -> SourceLag:
+    """End offsets less the offsets in `read`; before the first batch, less where it will begin."""
+    if read is None and source.starting_offsets != "earliest":
+        return SourceLag(note="no batch has been read yet")
+    rows, gone = 0, []
+    for topic in topics:
+        done = (read or {}).get(topic.name, {})
+        for partition, latest in topic.latest.items():
+            # A partition that is new since the last batch is read from its beginning.
+            begin = done.get(str(partition), topic.earliest[partition])
+            if begin > latest:
+                gone.append(f"{topic.name} partition {partition} ends at {latest}, but was read up to {begin}")
+            rows += max(0, latest - begin)
+    note = "was the topic made anew? " + "; ".join(gone) if gone else None
+    return SourceLag(rows, note)
+
+
+# -- the newest records ------------------------------------------------------------------------------------
+
+
+def newest_of_topic(source: KafkaSource, count: int) -> pa.Table:
+    topics = describe_topics(source)
+    ends = [(topic, p, end) for topic in topics for p, end in topic.latest.items() if end > topic.earliest[p]]
+    if not ends:
+        return pa.table([], schema=pa.schema([*ORIGIN, ("value", pa.binary())]))
+    each = -(-count // len(ends))
+    places = [
+        TopicPartition(topic.name, p, max(topic.earliest[p], end - each)) for topic, p, end in ends[: max(count, 1)]
+    ]
+    client = {"bootstrap.servers": source.bootstrap_servers, "group.id": "distributary-inspect", "log_level": 0}
+    more = {"enable.auto.commit": False, "enable.partition.eof": True}
+    consumer = Consumer({**client, **more, **client_security(source.security)})
+    try:
+        consumer.assign(places)
+        rows = list(_polled(consumer, topics, len(places), f"Kafka at {source.bootstrap_servers}"))
+    except KafkaException as e:
+        raise SourceDown(source=f"Kafka at {source.bootstrap_servers}", detail=str(e)) from e
+    finally:
+        consumer.close()
+    rows.sort(key=lambda row: (row["timestamp"], row["offset"]))
+    return pa.Table.from_pylist(rows[-count:], schema=pa.schema([*ORIGIN, ("value", pa.binary())]))
+
+
+def _polled(consumer: Consumer, topics: Sequence[Topic], partitions: int, name: str) -> Iterator[dict[str, object]]:
+    """All records up to the end of each partition, or what comes in `READ_SEC`."""
+    ended, until = 0, time.monotonic() + READ_SEC
+    while ended < partitions and time.monotonic() < until:
+        message = consumer.poll(1.0)
+        if message is None:
+            continue
+        if (error := message.error()) is not None:
+            if error.code() != KafkaError._PARTITION_EOF:
+                raise SourceDown(source=name, detail=str(error))
+            ended += 1
+            continue
+        yield {
+            "topic": message.topic(),
+            "partition": message.partition(),
+            "offset": message.offset(),
+            "timestamp": message.timestamp()[1] * 1000,
+            "headers": [{"key": key, "value": value} for key, value in message.headers() or ()],
+            "key": message.key(),
+            "value": message.value(),
+        }

@@ -62,10 +62,9 @@ def check_all(stage: Stage, spark: SparkSession) -> None:
 
 def check_it_says_what_it_is(stage: Stage) -> None:
     with pytest.raises(SourceMissing):
-        stage.source.check()
-        stage.waiting(None)
+        stage.source.look()
     stage.add(3)
-    stage.source.check()
+    assert all(seen.text for seen in stage.source.look())
     assert len(stage.source.name) > 8 and "\n" not in stage.source.name
 
 

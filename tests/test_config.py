@@ -226,7 +226,7 @@ def test_an_unknown_key_names_the_nearest_and_all_allowed_keys(tmp_path: Path) -
     problem = fault(tmp_path, source__topics="events")
     assert problem["key"] == "source.topics"
     assert "did you mean 'topic'?" in problem["detail"]
-    assert "topic_pattern, starting_offsets, on_data_loss" in problem["detail"]
+    assert "topic_pattern, starting_offsets, starting_timestamp" in problem["detail"]
     assert "(line 6)" in problem["detail"]
 
 

@@ -11,7 +11,8 @@ from pydantic import SecretStr
 
 from distributary.config import KafkaSecurity, KafkaSource
 from distributary.errors import SourceDown
-from distributary.sources.kafka import client_security, describe_topics, spark_security
+from distributary.sources.kafka import describe_topics
+from distributary.sources.kafka_settings import client_security, java_security
 from tests.conftest import needed
 from tests.scenarios import message
 from tests.services.kafka import Kafka
@@ -27,13 +28,13 @@ def source(**security: Any) -> KafkaSource:
 
 
 def test_without_security_nothing_is_set() -> None:
-    assert spark_security(source()) == {}
+    assert java_security(source().security) == {}
     assert client_security(None) == {}
 
 
 def test_quotes_and_backslashes_of_a_password_survive_the_jaas_line() -> None:
-    said = spark_security(
-        source(protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="ann", password=SecretStr(PASSWORD))
+    said = java_security(
+        KafkaSecurity(protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="ann", password=SecretStr(PASSWORD))
     )
     assert said["sasl.mechanism"] == "PLAIN"
     assert said["sasl.jaas.config"] == (
@@ -52,7 +53,7 @@ def test_certificates_are_given_to_both_clients(tmp_path: Path) -> None:
         "key_file": str(files["key"]),
         "key_password": SecretStr("k"),
     }
-    java = spark_security(source(**security))
+    java = java_security(KafkaSecurity(**security))
     assert java["ssl.truststore.location"] == str(files["ca"])
     assert (java["ssl.keystore.certificate.chain"], java["ssl.keystore.key"]) == ("-----cert-----", "-----key-----")
     assert (java["ssl.truststore.type"], java["ssl.keystore.type"], java["ssl.key.password"]) == ("PEM", "PEM", "k")

@@ -14,10 +14,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.processes import SERVICE_JAVA
 from tests.services import Server, ServiceFailed, free_ports, maven, wait_until
+from tests.services.tokens import Tokens
 
 JARS = ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4")
 
-Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
 # CLIENT is the listener that tests use; SECURE is the same with TLS, where there is a certificate. Only these have
 # SASL, so that the broker's talk with itself (transaction markers) needs no credentials. After a kill the controller
@@ -61,7 +62,8 @@ class Kafka(Server):
 
     Args:
         folder: data, settings and log; must be empty at first.
-        mechanism: None = no security; else SASL_PLAINTEXT with `users` (name -> password).
+        mechanism: None = no security; else SASL_PLAINTEXT with `users` (name -> password), or with `tokens`.
+        tokens: who signs the tokens of OAUTHBEARER.
         certificate: PEM files of a certificate and its key, for a second door with TLS (`secure_servers`).
         through: the port that clients are sent to, of a proxy in front of `port`; without one, the broker's own.
     """
@@ -74,12 +76,14 @@ class Kafka(Server):
         *,
         mechanism: Mechanism | None = None,
         users: Mapping[str, str] | None = None,
+        tokens: Tokens | None = None,
         certificate: tuple[str, str] | None = None,
         through: int | None = None,
     ) -> None:
         super().__init__(folder)
         self.mechanism = mechanism
         self.users = dict(users or {})
+        self.tokens = tokens
         self._lib = maven.jars(self.name, *JARS)
         client, secure, internal, controller = free_ports(4)
         self.port = client
@@ -105,7 +109,9 @@ class Kafka(Server):
     def client(self, user: str | None = None, **more: str) -> dict[str, str]:
         """Settings of a librdkafka client; `user` defaults to the first one."""
         conf = {"bootstrap.servers": self.bootstrap_servers, **more}
-        if self.mechanism:
+        if self.tokens is not None:
+            conf |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", **self.tokens.settings()}
+        elif self.mechanism:
             name = user or next(iter(self.users))
             conf |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": self.mechanism}
             conf |= {"sasl.username": name, "sasl.password": self.users[name]}
@@ -190,13 +196,25 @@ class Kafka(Server):
 
     def _jvm(self) -> list[str]:
         logging = f"-Dlog4j2.configurationFile={(self.folder / 'log4j2.properties').as_uri()}"
-        return [self.java, *SERVICE_JAVA, logging, "-cp", f"{self._lib}/*"]
+        allowed = (
+            [] if self.tokens is None else [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.tokens.keys_url}"]
+        )
+        return [self.java, *SERVICE_JAVA, *allowed, logging, "-cp", f"{self._lib}/*"]
 
     def _sasl(self) -> str:
         if self.mechanism is None:
             return ""
         package = "org.apache.kafka.common.security"
         login = f"{package}.scram.ScramLoginModule required;"
+        if self.tokens is not None:
+            return "sasl.enabled.mechanisms=OAUTHBEARER\n" + "".join(
+                f"listener.name.client.oauthbearer.{line}\n"
+                for line in (
+                    f"sasl.jaas.config={package}.oauthbearer.OAuthBearerLoginModule required;",
+                    f"sasl.server.callback.handler.class={package}.oauthbearer.OAuthBearerValidatorCallbackHandler",
+                    f"sasl.oauthbearer.jwks.endpoint.url={self.tokens.keys_url}",
+                )
+            )
         if self.mechanism == "PLAIN":
             users = " ".join(f'user_{name}="{password}"' for name, password in self.users.items())
             login = f"{package}.plain.PlainLoginModule required {users};"
@@ -215,7 +233,7 @@ class Kafka(Server):
     def _format(self) -> None:
         command = [*self._jvm(), "kafka.tools.StorageTool", "format"]
         command += ["-t", "4L6g3nShT-eMCtK--X86sw", "-c", "server.properties"]
-        if self.mechanism and self.mechanism != "PLAIN":
+        if self.mechanism and self.mechanism.startswith("SCRAM"):
             for name, password in self.users.items():
                 command += ["--add-scram", f"{self.mechanism}=[name={name},password={password}]"]
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)

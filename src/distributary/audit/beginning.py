@@ -16,10 +16,11 @@ import yaml
 
 from distributary.audit.inspection import Inspection, inspect
 from distributary.config import DeltaSource, Pipeline, load_document
-from distributary.engine.changes.planned import look
 from distributary.errors import BadInput
 from distributary.names import shown
 from distributary.sources.delta_batch import store_of_source
+from distributary.sources.file_ledger import FileLedger
+from distributary.sources.watch import look
 from distributary.tables.faults import reading
 from distributary.tables.snapshot import columns_of
 from distributary.tables.store import Store
@@ -106,7 +107,8 @@ def without_looking(document: Mapping[str, Any]) -> Beginning:
 
 def _change_files(document: Mapping[str, Any]) -> Beginning:
     config = load_document(document)
-    files = look(config, Store.of(config.tables), full=False).files
+    ledger = FileLedger(config.state_root, config.pipeline, Store.of(config.tables))
+    files = look(config, ledger, full=False).files
     folders = sorted({ref.path.removeprefix(config.change_files.path).lstrip("/").split("/")[0] for ref in files})
     named = ", ".join(shown(name) for name in folders[:NAMED_ROUTES])
     more = f" and {len(folders) - NAMED_ROUTES} more" if len(folders) > NAMED_ROUTES else ""

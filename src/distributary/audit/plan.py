@@ -30,7 +30,7 @@ def plan(config: Pipeline) -> Plan:
 
     Raises what a run would raise before its first batch: CheckpointLost, SourceDown, SourceMissing, JavaMissing.
     """
-    origin_of(config).check()
+    origin_of(config).look()
     spark = session_of(config)
     found = Plan(config.pipeline, build(config).source)
     tables: dict[str, TablePlan] = {}

@@ -1,6 +1,7 @@
 """The pipeline file: `load` reads and checks it; the models are its keys."""
 
 from distributary.config.databricks import Databricks
+from distributary.config.kafka_security import KafkaSecurity
 from distributary.config.layouts import Bronze, Wide
 from distributary.config.loading import load, load_document
 from distributary.config.operating import Email, Grant, Metrics, Notices, Otlp
@@ -13,7 +14,6 @@ from distributary.config.reading import (
 from distributary.config.sources import (
     DatastreamSource,
     DeltaSource,
-    KafkaSecurity,
     KafkaSource,
     Source,
 )

@@ -8,38 +8,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from distributary.config.addresses import Brokers, Place
 from distributary.config.base import Model, fault
+from distributary.config.kafka_security import KafkaSecurity
 from distributary.config.quantities import ColumnType, CommitTime, Duration, Offsets, Option, Size, Text, Time, Topics
-
-
-class KafkaSecurity(Model):
-    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        description="How clients talk to the brokers. The SASL protocols need mechanism, username and password."
-    )
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
-        default=None, description="The SASL mechanism."
-    )
-    username: Text | None = Field(default=None, description="The SASL user.")
-    password: SecretStr | None = Field(default=None, description="The SASL password.")
-    ca_file: Place | None = Field(
-        default=None, description="PEM file of the authority that signed the brokers' certificates."
-    )
-    cert_file: Place | None = Field(default=None, description="PEM file of the client's certificate.")
-    key_file: Place | None = Field(default=None, description="PEM file of the client's private key (PKCS#8).")
-    key_password: SecretStr | None = Field(default=None, description="The password of key_file.")
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        sasl = ("mechanism", "username", "password")
-        for key in sasl:
-            if self.protocol.startswith("SASL") and getattr(self, key) is None:
-                raise fault(key, f"protocol {self.protocol} needs {', '.join(sasl)}; {key} is missing")
-            if not self.protocol.startswith("SASL") and getattr(self, key) is not None:
-                raise fault(key, f"protocol {self.protocol} does not use it; allowed with SASL_PLAINTEXT, SASL_SSL")
-        if (self.cert_file is None) != (self.key_file is None):
-            raise fault("key_file", "cert_file and key_file go together: give both or none")
-        if not self.protocol.endswith("SSL") and (self.ca_file or self.cert_file):
-            raise fault("ca_file", f"protocol {self.protocol} does not use certificates; allowed with SSL, SASL_SSL")
-        return self
 
 
 class RecordKey(Model):
@@ -59,6 +29,11 @@ class SourceKeys(Model):
     """Has each record columns, as `envelope.format: columns` needs them?"""
     reads_files: ClassVar[bool] = False
     """Is a batch some files, given out by the file ledger, so that it comes again as it was?"""
+
+    @property
+    def needs_library(self) -> bool:
+        """Does reading it take a library that may not be installed?"""
+        return False
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -95,6 +70,11 @@ class KafkaSource(SourceKeys):
         description="Where the first run begins; later runs go on from the checkpoint. A mapping of topic to partition "
         "to offset must name all partitions (-2 is earliest, -1 is latest).",
     )
+    starting_timestamp: Time | None = Field(
+        default=None,
+        description="The first run begins with the records since, by their timestamps, in place of starting_offsets: "
+        "`2026-01-31 12:00:00` (UTC). A partition that has none since is read from its end.",
+    )
     on_data_loss: Literal["fail", "continue"] = Field(
         default="fail",
         description="When offsets are gone at the broker: stop with an error, or record the range and go on.",
@@ -112,10 +92,17 @@ class KafkaSource(SourceKeys):
     security: KafkaSecurity | None = Field(
         default=None, description="Encryption and credentials; without it PLAINTEXT."
     )
+    group_id: Text | None = Field(
+        default=None,
+        description="A consumer group whose offsets are set after each batch, for tools that watch it (a share's has "
+        "its name at the end). Nothing is read from it: the checkpoint says where a stream is. Also the beginning of "
+        "the groups' names that lookups use (`<group_id>-lookup`), for brokers that allow some groups only.",
+    )
     options: dict[str, Option] = Field(
         default={},
         repr=False,
-        description="More Kafka client settings, without the `kafka.` prefix. `isolation.level` is "
+        description="More settings of Kafka's clients, without the `kafka.` prefix, as Java or librdkafka spells them: "
+        "each client gets what it knows (docs/kafka.md). `isolation.level` is "
         "`read_committed`: records of aborted transactions are not read, and those of an open one hold up what is "
         "behind them in their partition; `read_uncommitted` reads all.",
     )
@@ -141,7 +128,25 @@ class KafkaSource(SourceKeys):
             unknown = sorted(self.starting_offsets.keys() - set(self.topics))
             if unknown:
                 raise fault("starting_offsets", f"names {unknown[0]!r}, which source.topic does not read")
+        if self.starting_timestamp is not None and self.starting_offsets != "earliest":
+            raise fault("starting_timestamp", "give starting_offsets or starting_timestamp, not both")
+        self._check_stores()
         return self
+
+    def _check_stores(self) -> None:
+        """Files of certificates that one of the two clients could not read."""
+        given, security = self.options, self.security
+        kinds = {"ssl.truststore": ("PEM",), "ssl.keystore": ("PEM", "PKCS12")}
+        own = {"ssl.truststore": security and security.ca_file, "ssl.keystore": security and security.cert_file}
+        for store, allowed in kinds.items():
+            kind = given.get(f"{store}.type", "JKS")
+            if f"{store}.location" in given and kind not in allowed and not own[store]:
+                detail = f"{store}.location of type {kind} is Java's alone, and lag and verify read Kafka without Java"
+                raise fault("options", f"{detail}: give security.ca_file, cert_file and key_file (PEM)")
+
+    def group_of(self, use: str) -> str:
+        """The consumer group of a client that looks something up."""
+        return f"{self.group_id or 'distributary'}-{use}"
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -154,6 +159,10 @@ class KafkaSource(SourceKeys):
     @property
     def record_key(self) -> RecordKey | None:
         return self.key
+
+    @property
+    def needs_library(self) -> bool:
+        return self.security is not None and self.security.mechanism in ("GSSAPI", "AWS_MSK_IAM")
 
 
 class DeltaSource(SourceKeys):

@@ -46,8 +46,12 @@ class Kind(ABC):
     one_stream: ClassVar[str | None] = None
     """Why its routes cannot be shared out, and what to do instead; None where they can."""
 
-    def check(self) -> None:  # noqa: B027 - most kinds have nothing more to check
+    def check(self) -> None:
         """Check what the pipeline file names and the configuration cannot see. Raises BadInput."""
+        if self.config.source.needs_library:
+            from distributary.sources.registered import origin_of
+
+            origin_of(self.config).check_here()
 
     @abstractmethod
     def check_runs_here(self) -> None:

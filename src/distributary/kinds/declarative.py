@@ -23,6 +23,7 @@ class Declarative(Kind):
     )
 
     def check(self) -> None:
+        super().check()
         from distributary.declarative.lint import own_files
 
         own_files(self.config, self.file.resolve().parent)

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -46,7 +47,7 @@ from distributary.schemas.shape import check_shapes
 from distributary.sources.data_files import BatchFiles
 from distributary.sources.registered import source_of
 from distributary.spark.session import build_session
-from distributary.state.checkpoint import check_checkpoint, check_source, last_begun
+from distributary.state.checkpoint import check_checkpoint, check_source, last_begun, position_after
 from distributary.state.cleaning import at_work
 from distributary.state.identity import SourceIdentity
 from distributary.state.layout import claim_layout
@@ -274,6 +275,7 @@ class Run:
     def _take(self, rows: DataFrame, batch: int) -> None:
         report = self.writer.take(rows, self._stream_id, batch)
         self._outages = 0
+        self.source.decided(partial(position_after, self.config.checkpoint_path, self.store, batch))
         self.report = added(self.report, report)
         self._bring_back(report)
         if self.feed is not None:

@@ -16,8 +16,8 @@ from distributary.names import quoted
 from distributary.shares import Share
 from distributary.sources.bronze_rows import KEY, REJECTED, UNROUTED
 from distributary.sources.delta import NO_TABLE, ORIGIN_COLUMNS, reader_options
-from distributary.sources.delta_source import TableId, newest_of_table, table_lag
-from distributary.sources.port import Asked, Position, Source, SourceLag
+from distributary.sources.delta_source import TableId, newest_of_table, seen_table, table_lag
+from distributary.sources.port import Asked, Position, Seen, Source, SourceLag
 from distributary.sources.unread import AlreadyRead
 
 NO_BRONZE = "bronze table yet. Hop 1 makes it: distributary run FILE, or run FILE --hop 1"
@@ -34,9 +34,8 @@ class Bronze(Source):
     def name(self) -> str:
         return f"bronze {self.keys.path}"
 
-    def check(self) -> None:
-        if not self.ids().now():
-            raise SourceMissing(source=self.keys.path, what=NO_BRONZE)
+    def look(self) -> list[Seen]:
+        return [seen_table(self.keys.path, self.store, NO_BRONZE)]
 
     def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
         return bronze_stream(spark, self.config)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from distributary.config import StateFolder
 from distributary.errors import BadInput, SourceDown, SourceMissing
 from distributary.sources.file_ledger import FILES_SCHEMA, FileLedger, read_version, waiting
-from distributary.sources.port import Asked, Position, Source, SourceLag
+from distributary.sources.port import Asked, Position, Seen, Source, SourceLag
 from distributary.sources.watch import look, strays_left
 
 
@@ -28,8 +28,10 @@ class ChangeFiles(Source):
     def name(self) -> str:
         return f"change files below {self.config.change_files.path}"
 
-    def check(self) -> None:
-        look(self.config, self._ledger(), full=False)
+    def look(self) -> list[Seen]:
+        waiting = len(look(self.config, self._ledger(), full=False).files)
+        path = self.config.change_files.path
+        return [Seen(f"{path} can be listed; {waiting:,} new files where a run looks first")]
 
     def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
         return file_stream(spark, self.config.state_root)

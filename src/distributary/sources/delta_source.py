@@ -16,7 +16,7 @@ from distributary.sources.data_files import BatchFiles
 from distributary.sources.delta import NO_TABLE_THERE, ORIGIN_COLUMNS, delta_stream, needed_columns
 from distributary.sources.delta_batch import batch_files, store_of_source
 from distributary.sources.newest import ORIGIN
-from distributary.sources.port import Asked, Position, Source, SourceLag
+from distributary.sources.port import Asked, Position, Seen, Source, SourceLag
 from distributary.sources.unread import Unknown, unread
 from distributary.tables.faults import reading
 from distributary.tables.files import TableFiles
@@ -37,9 +37,11 @@ class DeltaRows(Source):
     def name(self) -> str:
         return f"Delta {self.keys.path}"
 
-    def check(self) -> None:
-        if (ids := self.ids()) is not None and not ids.now():
-            raise SourceMissing(source=self.keys.path, what=NO_TABLE_THERE)
+    def look(self) -> list[Seen]:
+        store = store_of_source(self.keys, self.config.tables)
+        if store is None:
+            return [Seen(f"{self.name}: only Spark has what opens its store; a run will see")]
+        return [seen_table(self.keys.path, store, NO_TABLE_THERE)]
 
     def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
         return delta_stream(spark, self.keys, self.config.envelope, None if whole else self.config.share)
@@ -60,6 +62,17 @@ class DeltaRows(Source):
     def newest(self, count: int) -> pa.Table:
         store = store_of_source(self.keys, self.config.tables) or self.store
         return newest_of_table(self.keys, needed_columns(self.keys, self.config.envelope), store, count)
+
+
+def seen_table(path: str, store: Store, missing: str) -> Seen:
+    """Raises SourceDown, SourceMissing with `missing`."""
+    try:
+        table = Table(path, store).open()
+    except OSError as e:
+        raise SourceDown(source=path, detail=str(e)) from e
+    if table is None:
+        raise SourceMissing(source=path, what=missing)
+    return Seen(f"Delta table {path}, version {table.version}")
 
 
 @dataclass(frozen=True)

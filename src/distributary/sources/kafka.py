@@ -1,79 +1,69 @@
-"""What a broker says of topics: their ids and offsets; and how both of our clients are let in."""
+"""What a broker says of topics: their ids and offsets."""
 
 from __future__ import annotations
 
 import pickle
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
-from distributary.config import KafkaSecurity, KafkaSource
-from distributary.errors import SourceDataLost, SourceDown, SourceMissing
+from distributary.backoff import Backoff
+from distributary.config import KafkaSource
+from distributary.errors import BadInput, SourceDataLost, SourceDown, SourceMissing
+from distributary.sources.kafka_settings import client_settings
 
 TIMEOUT_SEC = 10.0
+SET_ATTEMPTS = 12
+_LOADING = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR)
+"""For a moment after a broker has started, or has taken a group over."""
 
-ISOLATION = "isolation.level"
-CLIENT_DEFAULTS = {
-    "default.api.timeout.ms": "30000",
-    "request.timeout.ms": "15000",
-    ISOLATION: "read_committed",
-}
-"""Kafka's own defaults let a broker that is away hang a batch for minutes, and give records of aborted transactions."""
-
-
-def spark_security(source: KafkaSource) -> dict[str, str]:
-    """Security settings as the Java client spells them (KIP-651: PEM files)."""
-    security = source.security
-    if security is None:
-        return {}
-    found: dict[str, str] = {"security.protocol": security.protocol}
-    if security.mechanism and security.password:
-        module = "plain.PlainLoginModule" if security.mechanism == "PLAIN" else "scram.ScramLoginModule"
-        found["sasl.mechanism"] = security.mechanism
-        found["sasl.jaas.config"] = (
-            f"org.apache.kafka.common.security.{module} required "
-            f"username={_jaas(security.username or '')} password={_jaas(security.password.get_secret_value())};"
-        )
-    if security.ca_file:
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": security.ca_file}
-    if security.cert_file and security.key_file:
-        found |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": _text(security.cert_file)}
-        found |= {"ssl.keystore.key": _text(security.key_file)}
-        if security.key_password:
-            found["ssl.key.password"] = security.key_password.get_secret_value()
-    return found
+NO_KERBEROS = (
+    "the confluent-kafka that is installed cannot do Kerberos: build it with libsasl2 "
+    "(pip install --no-binary confluent-kafka confluent-kafka); see docs/kafka.md"
+)
 
 
-def _jaas(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+def check_client(source: KafkaSource) -> None:
+    """Can a client be made of the settings? Asks no broker. Raises BadInput."""
+    settings = {key: value for key, value in client_settings(source).items() if key != "bootstrap.servers"}
+    if settings.get("sasl.oauthbearer.method") == "oidc":
+        settings["sasl.oauthbearer.method"] = "default"  # else it asks for a token at once
+    settings.pop("oauth_cb", None)
+    _made(Consumer, {**settings, "group.id": "distributary-check", "logger": _Silent()})
 
 
-def _text(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
+def consumer_of(source: KafkaSource, name: str, **more: Any) -> Any:
+    """A consumer that commits nothing; `name`: of its group. Raises BadInput where the settings make no client."""
+    own = {"group.id": source.group_of(name), "enable.auto.commit": False, "logger": _Silent(), **more}
+    return _made(Consumer, {**client_settings(source), **own})
 
 
-def client_security(security: KafkaSecurity | None) -> dict[str, str]:
-    """Security settings as librdkafka spells them."""
-    if security is None:
-        return {}
-    given = {
-        "security.protocol": security.protocol,
-        "sasl.mechanism": security.mechanism,
-        "sasl.username": security.username,
-        "sasl.password": security.password.get_secret_value() if security.password else None,
-        "ssl.ca.location": security.ca_file,
-        "ssl.certificate.location": security.cert_file,
-        "ssl.key.location": security.key_file,
-        "ssl.key.password": security.key_password.get_secret_value() if security.key_password else None,
-    }
-    return {k: v for k, v in given.items() if v is not None}
+def admin_of(source: KafkaSource, on_error: Callable[[Any], None] = lambda _: None) -> Any:
+    """Raises BadInput where the settings make no client."""
+    own = {"error_cb": on_error, "logger": _Silent(), "socket.timeout.ms": int(TIMEOUT_SEC * 1000)}
+    return _made(AdminClient, {**client_settings(source), **own})
+
+
+def _made(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
+    try:
+        return kind(settings)
+    except KafkaException as e:
+        error = e.args[0]
+        detail = NO_KERBEROS if "GSSAPI" in str(error) else error.str() if isinstance(error, KafkaError) else str(e)
+        raise BadInput(detail=f"source: no client of Kafka can be made of its settings: {detail}") from e
 
 
 @dataclass(frozen=True)
@@ -93,8 +83,7 @@ def describe_topics(source: KafkaSource) -> list[Topic]:
     Raises SourceDown when no broker answers (or refuses the credentials), SourceMissing when a topic is not there.
     """
     errors = _Errors()
-    client = _client(source, errors)
-    admin = AdminClient(client)
+    admin = admin_of(source, errors)
     try:
         known = admin.list_topics(timeout=TIMEOUT_SEC).topics
     except KafkaException as e:
@@ -105,24 +94,13 @@ def describe_topics(source: KafkaSource) -> list[Topic]:
     for name in names:
         if name not in known:
             raise SourceMissing(source=f"Kafka at {source.bootstrap_servers}", what=f"topic {name!r}")
-    isolation = {ISOLATION: source.options.get(ISOLATION, CLIENT_DEFAULTS[ISOLATION])}
-    consumer = Consumer({**client, **isolation, "group.id": "distributary-lookup", "enable.auto.commit": False})
+    consumer = consumer_of(source, "lookup", error_cb=errors)
     try:
         return [_describe(admin, consumer, name, list(known[name].partitions)) for name in names]
     except KafkaException as e:
         raise SourceDown(source=f"Kafka at {source.bootstrap_servers}", detail=str(e)) from e
     finally:
         consumer.close()
-
-
-def _client(source: KafkaSource, on_error: Callable[[Any], None]) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": source.bootstrap_servers,
-        "error_cb": on_error,
-        "logger": _Silent(),
-        "socket.timeout.ms": int(TIMEOUT_SEC * 1000),
-        **client_security(source.security),
-    }
 
 
 def _matching(source: KafkaSource, known: Iterable[str]) -> list[str]:
@@ -135,6 +113,21 @@ def _describe(admin: Any, consumer: Any, name: str, partitions: list[int]) -> To
     return Topic(name, str(found.topic_id), {p: r[0] for p, r in ranges.items()}, {p: r[1] for p, r in ranges.items()})
 
 
+def set_offsets(admin: Any, group: str, position: Mapping[str, Mapping[str, int]]) -> None:
+    """Say to the broker that `group` is there: topic -> partition -> next offset. Raises KafkaException."""
+    places = [TopicPartition(t, int(p), offset) for t, found in position.items() for p, offset in found.items()]
+    rests = Backoff(0.1, 1.0)
+    for attempt in range(1, SET_ATTEMPTS + 1):
+        asked = [ConsumerGroupTopicPartitions(group, places)]
+        done = admin.alter_consumer_group_offsets(asked, request_timeout=TIMEOUT_SEC)[group].result()
+        wrong = next((place.error for place in done.topic_partitions if place.error is not None), None)
+        if wrong is None:
+            return
+        if wrong.code() not in _LOADING or attempt == SET_ATTEMPTS:
+            raise KafkaException(wrong)
+        time.sleep(rests.rest_sec(attempt))
+
+
 class TopicIds:
     """Asks for the ids of a source's topics, over a connection that is kept: one call, or two for a pattern.
 
@@ -145,7 +138,7 @@ class TopicIds:
         self.source = source
         self.in_positions = False
         self.agreed = source.on_data_loss == "continue"
-        self._admin = AdminClient(_client(source, lambda _: None))
+        self._admin = admin_of(source)
 
     def __reduce__(self) -> tuple[Callable[[bytes], TopicIds], tuple[bytes]]:
         return _of_worker, (pickle.dumps(self.source),)

@@ -4,8 +4,10 @@ where several are read."""
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -13,22 +15,26 @@ from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import KafkaSource, Pipeline
+from distributary.config.quantities import milliseconds
 from distributary.errors import SourceDown
 from distributary.sources.kafka import (
-    CLIENT_DEFAULTS,
     Topic,
     TopicIds,
-    client_security,
+    admin_of,
+    check_client,
+    consumer_of,
     describe_topics,
     gone,
     made_anew,
     refuse_loss,
-    spark_security,
+    set_offsets,
 )
+from distributary.sources.kafka_settings import java_settings
 from distributary.sources.newest import ORIGIN
-from distributary.sources.port import Asked, Position, SeenIds, Source, SourceLag
+from distributary.sources.port import Asked, Position, Seen, SeenIds, Source, SourceLag
 
 READ_SEC = 15.0
+log = logging.getLogger("distributary")
 _EARLIEST = -2
 
 
@@ -37,13 +43,22 @@ class KafkaTopics(Source):
         super().__init__(config)
         assert isinstance(config.source, KafkaSource)
         self.keys = config.source
+        self._admin: Any = None
 
     @property
     def name(self) -> str:
         return f"Kafka {self.keys.bootstrap_servers}"
 
-    def check(self) -> None:
-        describe_topics(self.keys)
+    def check_here(self) -> None:
+        check_client(self.keys)
+
+    def look(self) -> list[Seen]:
+        found = []
+        for topic in describe_topics(self.keys):
+            rows = sum(topic.latest[p] - topic.earliest[p] for p in topic.latest)
+            said = f"topic {topic.name}: {len(topic.latest)} partitions, {rows:,} offsets"
+            found.append(Seen(said) if rows else Seen(f"{said}: nothing was sent yet", "Is it the right topic?"))
+        return found
 
     def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
         return kafka_stream(spark, self.keys, key=self.config.reads_keys)
@@ -65,6 +80,18 @@ class KafkaTopics(Source):
         seen.add(now)
         return lost
 
+    def decided(self, position: Callable[[], Position | None]) -> None:
+        """Sets the offsets of `group_id`, in which there is no member: only tools that watch it read them."""
+        if self.keys.group_id is None or (found := position()) is None:
+            return
+        share = self.config.share
+        group = self.keys.group_id if share is None else f"{self.keys.group_id}-{share.name}"
+        try:
+            self._admin = self._admin or admin_of(self.keys)
+            set_offsets(self._admin, group, found)
+        except KafkaException as e:
+            log.warning("the offsets of group %s could not be set: %s", group, e)
+
     def newest(self, count: int) -> pa.Table:
         return newest_of_topic(self.keys, count)
 
@@ -74,21 +101,25 @@ class KafkaTopics(Source):
             topic.name: {str(p): position.get(topic.name, {}).get(str(p), _EARLIEST) for p in topic.latest}
             for topic in describe_topics(self.keys)
         }
-        keys = self.keys.model_copy(update={"starting_offsets": found})
+        keys = self.keys.model_copy(update={"starting_offsets": found, "starting_timestamp": None})
         return KafkaTopics(self.config.model_copy(update={"source": keys}))
 
 
 def kafka_stream(spark: SparkSession, source: KafkaSource, *, key: bool = False) -> DataFrame:
     """The streaming DataFrame, with the records' keys where asked for. Build it anew for every start: a plan that is
     kept goes stale (delta-io/delta#6050)."""
-    options = {f"kafka.{k}": v for k, v in {**CLIENT_DEFAULTS, **source.options, **spark_security(source)}.items()}
+    options = {f"kafka.{k}": v for k, v in java_settings(source).items()}
     options["kafka.bootstrap.servers"] = source.bootstrap_servers
     if source.topics:
         options["subscribe"] = ",".join(source.topics)
     else:
         options["subscribePattern"] = str(source.topic_pattern)
     offsets = source.starting_offsets
-    options["startingOffsets"] = offsets if isinstance(offsets, str) else json.dumps(offsets)
+    if source.starting_timestamp is None:
+        options["startingOffsets"] = offsets if isinstance(offsets, str) else json.dumps(offsets)
+    else:
+        options["startingTimestamp"] = str(milliseconds(source.starting_timestamp))
+        options["startingOffsetsByTimestampStrategy"] = "latest"
     options["failOnDataLoss"] = "true" if source.on_data_loss == "fail" else "false"
     if source.max_offsets_per_batch is not None:
         options["maxOffsetsPerTrigger"] = str(source.max_offsets_per_batch)
@@ -118,7 +149,7 @@ def _cores(spark: SparkSession) -> int | None:
 
 def kafka_lag(source: KafkaSource, topics: list[Topic], read: Mapping[str, Mapping[str, int]] | None) -> SourceLag:
     """End offsets less the offsets in `read`; before the first batch, less where it will begin."""
-    if read is None and source.starting_offsets != "earliest":
+    if read is None and (source.starting_offsets != "earliest" or source.starting_timestamp is not None):
         return SourceLag(note="no batch has been read yet")
     rows, gone = 0, []
     for topic in topics:
@@ -145,9 +176,7 @@ def newest_of_topic(source: KafkaSource, count: int) -> pa.Table:
     places = [
         TopicPartition(topic.name, p, max(topic.earliest[p], end - each)) for topic, p, end in ends[: max(count, 1)]
     ]
-    client = {"bootstrap.servers": source.bootstrap_servers, "group.id": "distributary-inspect", "log_level": 0}
-    more = {"enable.auto.commit": False, "enable.partition.eof": True}
-    consumer = Consumer({**client, **more, **client_security(source.security)})
+    consumer = consumer_of(source, "inspect", **{"enable.partition.eof": True})
     try:
         consumer.assign(places)
         rows = list(_polled(consumer, topics, len(places), f"Kafka at {source.bootstrap_servers}"))

@@ -35,6 +35,14 @@ class SourceLag:
     bytes: int | None = None
 
 
+@dataclass(frozen=True)
+class Seen:
+    """Something of a source, in words. `remedy`: what to do, where it is not what one would wish."""
+
+    text: str
+    remedy: str | None = None
+
+
 class Asked:
     """What sources hold at this moment. Each is asked once, whatever number of streams reads it; one that does not
     answer is not waited for twice."""
@@ -102,8 +110,12 @@ class Source(ABC):
     def name(self) -> str:
         """What it is and where, in words."""
 
-    def check(self) -> None:  # noqa: B027 - some can only be asked by Spark
-        """Look whether it is there, before anything is started. Raises SourceDown, SourceMissing."""
+    def check_here(self) -> None:  # noqa: B027 - most need nothing that could be missing
+        """Can it be read from this machine, by its settings and by what is installed? Asks nobody. Raises BadInput."""
+
+    @abstractmethod
+    def look(self) -> list[Seen]:
+        """What is there now, seen before anything is started. Raises SourceDown, SourceMissing."""
 
     @abstractmethod
     def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
@@ -127,6 +139,10 @@ class Source(ABC):
         """What was never read and is gone, in words, where that is agreed. `read`: where the stream is; empty before
         its first batch. Raises SourceDataLost, SourceDown, SourceMissing, OSError."""
         return []
+
+    def decided(self, position: Callable[[], Position | None]) -> None:  # noqa: B027 - most have nobody to tell
+        """Tell those who watch the stream that all before `position` is in the tables. What cannot be told is a line
+        in the log, never an error."""
 
     @abstractmethod
     def newest(self, count: int) -> pa.Table:

@@ -43,6 +43,14 @@ def read_offsets(checkpoint: str, store: Store, batch: int) -> list[dict[str, An
     return Checkpoint(checkpoint, store).offsets(batch)
 
 
+def position_after(checkpoint: str, store: Store, batch: int) -> dict[str, Any] | None:
+    """The place of the one source at the end of `batch`; None where nobody can say."""
+    with suppress(CheckpointDamaged, OSError):
+        found = read_offsets(checkpoint, store, batch)
+        return found[0] if found else None
+    return None
+
+
 def last_committed(checkpoint: str, store: Store) -> int | None:
     """The newest batch whose offsets are committed; None for none. Raises OSError."""
     found = names_in(join(checkpoint, "commits"), store)

@@ -20,22 +20,18 @@ from urllib.parse import urlsplit
 from pyarrow.fs import FileSelector
 
 from distributary.audit.doctor.findings import Check, Finding, Level
-from distributary.config import DatastreamSource, DeltaSource, KafkaSource, Pipeline
+from distributary.config import Pipeline
 from distributary.config.environment import environment
 from distributary.config.reading import RegistryConfig
-from distributary.engine.changes.planned import look
-from distributary.errors import SchemaNotFound, SourceMissing
+from distributary.errors import SchemaNotFound
 from distributary.schemas.registry import open_registry
-from distributary.sources.delta_batch import store_of_source
-from distributary.sources.kafka import describe_topics
-from distributary.sources.newest import newest_records
+from distributary.sources.registered import origin_of
 from distributary.spark.java import cache_folder, find_java
 from distributary.spark.launcher import Jars
 from distributary.spark.session import PACKAGES, SHIPPED_BY_SPARK
 from distributary.state.ledger import read_entries
 from distributary.tables.put_once import cannot_put_once, put_once
 from distributary.tables.store import Store, filesystem, join, local_path
-from distributary.tables.table import Table
 from distributary.version import __version__
 
 GIB = 1 << 30
@@ -72,31 +68,8 @@ def _jars(config: Pipeline) -> Iterator[Finding]:
 
 
 def _source(config: Pipeline) -> Iterator[Finding]:
-    source = config.source
-    if isinstance(source, KafkaSource):
-        yield from _topics(source)
-    elif isinstance(source, DatastreamSource):
-        waiting = len(look(config, Store.of(config.tables), full=False).files)
-        yield Finding("source", "ok", f"{source.path} can be listed; {waiting:,} new files where a run looks first")
-    else:
-        yield from _table(config, source)
-
-
-def _topics(source: KafkaSource) -> Iterator[Finding]:
-    for topic in describe_topics(source):
-        rows = sum(topic.latest[p] - topic.earliest[p] for p in topic.latest)
-        said = f"topic {topic.name}: {len(topic.latest)} partitions, {rows:,} offsets"
-        if rows:
-            yield Finding("source", "ok", said)
-        else:
-            yield Finding("source", "warning", f"{said}: nothing was sent yet", "Is it the right topic?")
-
-
-def _table(config: Pipeline, source: DeltaSource) -> Iterator[Finding]:
-    table = Table(source.path, store_of_source(source, config.tables) or Store.of(config.tables)).open()
-    if table is None:
-        raise SourceMissing(source=source.path, what="Delta table. Check source.path, or write to it first.")
-    yield Finding("source", "ok", f"Delta table {source.path}, version {table.version}")
+    for seen in origin_of(config).look():
+        yield Finding("source", "ok" if seen.remedy is None else "warning", seen.text, seen.remedy)
 
 
 def _registry(config: Pipeline) -> Iterator[Finding]:
@@ -198,9 +171,8 @@ def _clocks(config: Pipeline) -> Iterator[Finding]:
         there, asked_at = _date(registry)
         if there is not None:
             yield _compared("the registry's clock", there - asked_at)
-    source = config.source
-    if isinstance(source, KafkaSource):
-        times = newest_records(source, config, 1).column("timestamp").to_pylist()
+    if config.source.has_offsets:
+        times = origin_of(config).newest(1).column("timestamp").to_pylist()
         if times and times[-1] is not None:
             # A record of long ago says nothing of clocks; one of the future does.
             ahead = times[-1].timestamp() - time.time()

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from distributary.audit.judge.opening import Record
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import SourceDown
-from distributary.sources.kafka import client_security
+from distributary.sources.kafka import consumer_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
@@ -41,11 +41,7 @@ class KafkaRecords:
     def __init__(self, source: KafkaSource) -> None:
         self._source = source
         self._name = f"Kafka at {source.bootstrap_servers}"
-        client = {"bootstrap.servers": source.bootstrap_servers, "group.id": "distributary-verify"}
-        more = {"enable.auto.commit": False, "log_level": 0, "enable.partition.eof": True}
-        # A run that takes uncommitted records has rows of transactions that were aborted.
-        isolation = {"isolation.level": source.options.get("isolation.level", "read_committed")}
-        self._consumer = Consumer({**client, **more, **isolation, **client_security(source.security)})
+        self._consumer = consumer_of(source, "verify", **{"enable.partition.eof": True})
 
     def close(self) -> None:
         self._consumer.close()

@@ -39,7 +39,7 @@ from distributary.running.failures import translated, tries
 from distributary.running.pipeline import rest_sec, triggered
 from distributary.running.report import build
 from distributary.sources.bronze_rows import KEY
-from distributary.state.checkpoint import TopicIdsSeen, read_offsets, stream_id
+from distributary.state.checkpoint import TopicIdsSeen, position_after, read_offsets, stream_id
 from distributary.state.identity import SourceIdentity
 from distributary.state.journal import Refusals
 from distributary.state.ledger import Ledger
@@ -195,6 +195,7 @@ class Ingest:
                         told = report["batchId"]
                         self._outages = 0
                         self.progress(_report(report))
+                self._tell(told)
                 if self._careful and told >= 0:
                     self._careful = False
                     query.stop()
@@ -205,6 +206,11 @@ class Ingest:
                     query.stop()
                     return False
         return True
+
+    def _tell(self, batch: int) -> None:
+        if batch >= 0:
+            checkpoint = hop_1_checkpoint(self.config)
+            self.identity.source.decided(partial(position_after, checkpoint, self.store, batch))
 
     def _check_source(self, query: StreamingQuery, batch: int) -> None:
         """After each batch: is the source still the one that the stream began with? The batch's own tasks have asked

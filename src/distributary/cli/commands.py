@@ -13,6 +13,7 @@ import typer
 
 from distributary.cli.doctor import doctor
 from distributary.cli.grants import grants
+from distributary.cli.history import history
 from distributary.cli.init import init
 from distributary.cli.inspect import inspect
 from distributary.cli.logs import LogFormat, set_up
@@ -131,16 +132,50 @@ def schema() -> None:
 
 
 @app.command()
-def plan(file: File, as_json: Json = False) -> None:
+def plan(
+    file: File,
+    schema: Annotated[
+        Path | None,
+        typer.Option("--schema", metavar="FILE", help="What this schema would change (.proto).", show_default=False),
+    ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option("--subject", metavar="NAME", help="Or the newest one of this subject.", show_default=False),
+    ] = None,
+    message: Annotated[
+        str | None,
+        typer.Option("--message", metavar="NAME", help="Which message of it, else the first.", show_default=False),
+    ] = None,
+    route: Annotated[
+        list[str] | None,
+        typer.Option("--route", help="Which tables, whatever they hold; may be repeated.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> Exit:
     """Say what a run would do now; write nothing.
 
     For what is waiting in the source: tables and rows, new tables, new columns, type changes, the engine, and what
     would be quarantined and why. All of it is read and decoded, so it takes about as long as a run does.
+
+    With --schema or --subject: what a schema would change in the tables that hold rows of its message, by the run's own
+    rules and without looking at a record, as a check for the producers' own CI. Exit code 1 where values would be
+    quarantined, 2 where the schema does not compile.
     """
-    found = kind_of(load_file(file), file).plan()
+    config = load_file(file)
+    if schema is not None or subject is not None:
+        from distributary.audit.foresight import foresee
+        from distributary.cli.render_history import foresight_text
+
+        seen = foresee(config, file=schema, subject=subject, message=message, routes=route or ())
+        say_json(seen.to_json()) if as_json else show(foresight_text(seen))
+        return seen.exit_code
+    if message is not None or route:
+        raise BadInput(detail="plan: --message and --route go with --schema or --subject")
+    found = kind_of(config, file).plan()
     from distributary.cli.render import plan_text
 
     say_json(found.to_json()) if as_json else show(plan_text(found))
+    return Exit.OK
 
 
 @app.command()
@@ -300,6 +335,7 @@ def load_file(file: Path) -> Pipeline:
 # -- verbs of other modules -----------------------------------------------------------------------------------------
 
 app.command("doctor")(doctor)
+app.command("history")(history)
 app.command("init")(init)
 app.command("inspect")(inspect)
 app.command("quarantine")(quarantine)

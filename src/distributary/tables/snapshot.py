@@ -211,13 +211,17 @@ class Snapshot:
     def marks(self, route: str | None = None, *, limit: int | None = None) -> set[tuple[str, int]]:
         """(stream, batch) of every commit of ours that the log still has, by either engine. `route`: leave out
         commits to a table of many routes that did not take it. `limit`: of the newest so many commits."""
-        found = set()
+        return set(self.versions(route, limit=limit))
+
+    def versions(self, route: str | None = None, *, limit: int | None = None) -> dict[tuple[str, int], int]:
+        """As `marks`, with the version that each of the commits made."""
+        found = {}
         for commit in self.history(limit):
             about = {**commit, **_user_metadata(commit)}
             if APP_KEY in about and (
                 route is None or ROUTES_KEY not in about or route in json.loads(about[ROUTES_KEY])
             ):
-                found.add((str(about[APP_KEY]), int(about[BATCH_KEY])))
+                found[str(about[APP_KEY]), int(about[BATCH_KEY])] = int(commit["version"])
         return found
 
     # -- its files and rows --------------------------------------------------------------------------------

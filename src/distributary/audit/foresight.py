@@ -1,0 +1,209 @@
+"""What a schema that nobody has written with yet would change in which tables: a check for the producers' own CI.
+
+By the run's own rules: the payload format's columns, `tables.evolution`, each table as it is open. Reads the registry,
+the ledger and the tables' logs; takes no Spark, looks at no record, writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from distributary.audit.plan_report import TablePlan
+from distributary.config import Pipeline
+from distributary.engine.messages.decode import incoming_schema
+from distributary.engine.messages.orders import ORIGIN, Orders
+from distributary.engine.schemas import registry_of, schemas_of
+from distributary.errors import BadInput, Exit
+from distributary.schemas.decoding import CompiledSchema, Decoder
+from distributary.schemas.formats import BadIndex, compile_payload, decoder_for
+from distributary.schemas.registry.compiler import Compiler, Limits
+from distributary.state.ledger import Entry, read_entries, totals
+from distributary.state.shares import current_parts
+from distributary.tables.engines import why_spark
+from distributary.tables.evolve import Slot
+from distributary.tables.faults import reading
+from distributary.tables.store import Store
+
+FILE_ID = 2**31 - 1
+"""The schema id that the file stands for: it would be the newest."""
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """What would become of one table. Columns by path, types as Spark SQL spells them.
+
+    `refused`: columns whose values would be quarantined, and why. `risky`: those of which only values that the table's
+    type holds would be written. `unfilled`: columns of the table that the schema does not have; their rows stay.
+    """
+
+    route: str
+    table: str
+    new_columns: Mapping[str, str] = field(default_factory=dict)
+    type_changes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    risky: tuple[str, ...] = ()
+    unfilled: tuple[str, ...] = ()
+    why_spark: str | None = None
+
+
+@dataclass(frozen=True)
+class Foresight:
+    """`message`: the full name of the schema's message. `tables`: those whose newest rows are of this message, or the
+    routes that were asked for. `new_table`: the columns of a table that a new route would get. `notes`: what could not
+    be found out."""
+
+    pipeline: str
+    schema: str
+    message: str
+    tables: tuple[TableChange, ...]
+    new_table: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> Exit:
+        """ATTENTION where rows by this schema would be quarantined, or may be."""
+        return Exit.ATTENTION if any(table.refused or table.risky for table in self.tables) else Exit.OK
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def foresee(
+    config: Pipeline,
+    *,
+    file: Path | None = None,
+    subject: str | None = None,
+    message: str | None = None,
+    routes: Collection[str] = (),
+) -> Foresight:
+    """What the schema in `file`, or the newest one of `subject`, would change. `message`: which of its messages, by its
+    full name; without it, the first. `routes`: which tables; without them, those that have rows of this message.
+
+    Raises BadInput, ConfigError (the file), SchemaBroken, SchemaNotFound, RegistryDown, StoreUnreadable.
+    """
+    if config.holds_changes or not config.payload.has_schema:
+        raise BadInput(detail="plan --schema and --subject are for messages whose payload has a schema")
+    compiled, name = _compiled(config, file, subject)
+    decoder = _decoder(config, compiled, message)
+    store = Store.of(config.tables)
+    with reading(config.state_root):
+        sums = _routes(config, store)
+    notes: list[str] = []
+    chosen = sorted(routes) if routes else _of_message(config, decoder.full_name, sums, notes)
+    orders = _orders(config, store, sums)
+    incoming = {route: _incoming(route, decoder, orders) for route in {*chosen, ""}}
+    with reading(config.tables.root):
+        tables = tuple(_change(route, incoming[route], orders) for route in chosen)
+    new = TablePlan("", "", new=True)
+    new.add_changes(None, pa.schema([f for f in incoming[""] if f.name != ORIGIN]))
+    return Foresight(config.pipeline, name, decoder.full_name, tables, new.new_columns, tuple(notes))
+
+
+def _compiled(config: Pipeline, file: Path | None, subject: str | None) -> tuple[CompiledSchema, str]:
+    """The schema, and what it is called. Raises as `foresee`."""
+    assert config.registry is not None
+    if (file is None) == (subject is None):
+        raise BadInput(detail="give --schema FILE or --subject NAME")
+    if file is not None:
+        texts = {**config.registry.texts, FILE_ID: str(file)}
+        config = config.model_copy(update={"registry": config.registry.model_copy(update={"texts": texts})})
+    registry = registry_of(config)
+    schema = registry.get(FILE_ID) if subject is None else registry.latest(subject).schema
+    assert config.registry is not None
+    name = str(file) if subject is None else f"{subject}, schema id {schema.id}"
+    return compile_payload(schema, registry, Compiler(Limits.of(config.registry))), name
+
+
+def _decoder(config: Pipeline, compiled: CompiledSchema, message: str | None) -> Decoder:
+    """Raises BadInput: there is no such message; SchemaBroken."""
+    try:
+        return decoder_for(
+            compiled,
+            message or "0",
+            format=config.payload.format,
+            raw_nested_indexes=config.payload.raw_nested_indexes,
+            null_out_of_range=config.payload.out_of_range == "null",
+        )
+    except BadIndex as e:
+        raise BadInput(detail=f"--message {message}: {e}") from e
+
+
+def _routes(config: Pipeline, store: Store) -> dict[str, Entry]:
+    """What the ledgers of the pipeline's streams know of each route. Raises OSError, TableFault."""
+    entries = [entry for part in current_parts(config, store) for entry in read_entries(part.state_root, store)]
+    return {route: entry for route, entry in totals(entries).items() if route is not None}
+
+
+def _of_message(config: Pipeline, name: str, sums: Mapping[str, Entry], notes: list[str]) -> list[str]:
+    """Routes whose newest schema is of the message `name`."""
+    newest = {route: max(entry.schema_ids) for route, entry in sums.items() if entry.schema_ids}
+    schemas, refused = schemas_of(config, keep=False).resolve(set(newest.values()), {})
+    names: dict[int, str] = {}
+    for schema_id, compiled in schemas.items():
+        try:
+            names[schema_id] = _decoder(config, compiled, None).full_name
+        except Exception as e:  # one broken schema of another route hides nothing else
+            notes.append(f"schema id {schema_id} was passed over: {e}")
+    notes += [f"schema id {schema_id} was passed over: {why}" for schema_id, (_, why) in sorted(refused.items())]
+    return sorted(route for route, schema_id in newest.items() if names.get(schema_id) == name)
+
+
+def _orders(config: Pipeline, store: Store, sums: Mapping[str, Entry]) -> Orders:
+    """As a batch has them, but for what only its records say."""
+    folders = {route: entry.table.rsplit("/", 1)[-1] for route, entry in sums.items() if entry.table}
+    return Orders(
+        pipeline=config.pipeline,
+        stream="",
+        batch=0,
+        tables=config.tables,
+        store=store,
+        quarantine="",
+        payload_format=config.payload.format,
+        payload_framed=config.payload.is_framed,
+        raw_nested_indexes=config.payload.raw_nested_indexes,
+        names={} if config.shared_table is not None else folders,
+        wide=config.shared_table,
+    )
+
+
+def _incoming(route: str, decoder: Decoder, orders: Orders) -> pa.Schema:
+    return incoming_schema(orders.shape(route).columns(decoder.columns), orders)
+
+
+def _change(route: str, incoming: pa.Schema, orders: Orders) -> TableChange:
+    table = orders.target(route).open()
+    before = orders.columns(route, table)
+    evolution = orders.evolve(route, table, before, [incoming])
+    said = TablePlan(route, orders.table(route), before is None)
+    said.add_changes(before, evolution.schema)
+    slots = evolution.slots[0]
+    filled = {slot.target for slot in slots}
+    return TableChange(
+        route,
+        said.table,
+        {path: kind for path, kind in said.new_columns.items() if path.split(".")[0] != ORIGIN},
+        said.type_changes,
+        dict(_refused(slots, "")),
+        tuple(_risky(slots, "")),
+        tuple(f.name for f in before or () if f.name not in filled and f.name != ORIGIN and "__" not in f.name),
+        why_spark(table, orders.tables, route, evolution) if orders.wide is None else None,
+    )
+
+
+def _refused(slots: Sequence[Slot], path: str) -> Iterator[tuple[str, str]]:
+    for slot in slots:
+        if slot.reject is not None:
+            yield f"{path}{slot.source}", slot.reject.value
+        yield from _refused(slot.children, f"{path}{slot.source}.")
+
+
+def _risky(slots: Sequence[Slot], path: str) -> Iterator[str]:
+    for slot in slots:
+        if slot.fit:
+            yield f"{path}{slot.source}"
+        yield from _risky(slot.children, f"{path}{slot.source}.")

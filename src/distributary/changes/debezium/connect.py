@@ -10,7 +10,7 @@
 | ZonedTimestamp, IsoTimestamp | text | timestamp, the instant |
 | ZonedTime, IsoTime, Interval, Enum, EnumSet, Json, Xml, Uuid, Ltree and all other texts | text | text as it is |
 | Year, MicroDuration, NanoDuration | a number | that number |
-| Bits | bytes, lowest first | bytes as they are |
+| Bits | bytes, lowest first | bytes, highest first, as databases write them |
 | a map | object | JSON text |
 | geometry.Point and other structs, arrays, vectors | | struct, array |
 
@@ -44,6 +44,7 @@ SCALARS = {
     "bytes": "bytes",
 }
 _CONNECT, _TIME = "org.apache.kafka.connect.data.", "io.debezium.time."
+BITS = "io.debezium.data.Bits"
 DECIMAL, VARIABLE = f"{_CONNECT}Decimal", "io.debezium.data.VariableScaleDecimal"
 LOGICAL = {
     f"{_CONNECT}Date": "date",
@@ -142,13 +143,17 @@ def loader(kind: Connect) -> Callable[[Any], Any]:
     if kind.kind == "map":
         return lambda value: json.dumps(value, ensure_ascii=False)
     if kind.kind == "bytes":
-        return casts.unbase64
+        return _bits if kind.name == BITS else casts.unbase64
     convert: Callable[[Any], Any] = _CONVERT.get(SCALARS[kind.kind], int)
     return convert
 
 
 def _perhaps(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else load(value)
+
+
+def _bits(value: str) -> bytes:
+    return casts.unbase64(value)[::-1]
 
 
 def _micros(value: str) -> int:

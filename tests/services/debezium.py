@@ -1,0 +1,115 @@
+"""Debezium's own engine and connectors, from Maven, on a real MariaDB or PostgreSQL: its changes as messages.
+
+The connector for MariaDB is not at hand; that for MySQL reads a MariaDB that says it is a MySQL (`MariaDbAsMySql`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from distributary.changes.debezium.heads import Record
+from distributary.changes.debezium.messages import Message
+from tests.processes import SERVICE_JAVA
+from tests.services import Server, maven, wait_until
+from tests.services.mariadb import MariaDb
+
+VERSION = "3.6.1.Final"
+JARS = tuple(
+    f"io.debezium:debezium-{name}:{VERSION}"
+    for name in ("api", "embedded", "connector-mysql", "connector-postgres", "storage-file")
+)
+_SETTINGS = {
+    "topic.prefix": "srv",
+    "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
+    "offset.flush.interval.ms": "200",
+    "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
+    "snapshot.mode": "initial",
+    "poll.interval.ms": "50",
+    "database.ssl.mode": "disabled",
+    "provide.transaction.metadata": "true",
+}
+_CONNECTORS = {
+    "mysql": {"connector.class": "io.debezium.connector.mysql.MySqlConnector", "database.server.id": "7771"},
+    "postgresql": {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "plugin.name": "pgoutput",
+        "slot.drop.on.stop": "false",
+    },
+}
+
+
+class _Line(msgspec.Struct):
+    topic: str
+    headers: list[str]
+    key: msgspec.Raw
+    value: msgspec.Raw
+
+
+class MariaDbAsMySql(MariaDb):
+    """With the name of a version for which the connector asks nothing that MariaDB has not."""
+
+    def command(self) -> list[str]:
+        return [*super().command(), "--version=5.7.19-log"]
+
+
+class Debezium(Server):
+    """One engine. What it has sent stays in a file, over stops and kills; its position too."""
+
+    name = "debezium"
+
+    def __init__(self, folder: Path, url: str, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(folder)
+        self._jars = maven.jars("debezium", *JARS)
+        self.lines = folder / "changes.jsonl"
+        place = urlsplit(url)
+        database = place.path.strip("/")
+        kind = "mysql" if place.scheme == "mysql" else "postgresql"
+        given = {
+            **_SETTINGS,
+            **_CONNECTORS[kind],
+            "name": folder.name,
+            "offset.storage.file.filename": str(folder / "offsets"),
+            "schema.history.internal.file.filename": str(folder / "history"),
+            "database.hostname": str(place.hostname),
+            "database.port": str(place.port),
+            "database.user": str(place.username),
+            "database.password": place.password or "none",
+        }
+        given |= {"database.include.list": database} if kind == "mysql" else {"database.dbname": database}
+        given |= {} if kind == "mysql" else {"slot.name": f"slot_{database}", "publication.name": f"pub_{database}"}
+        self._properties = folder / "engine.properties"
+        text = "".join(f"{name}={value}\n" for name, value in {**given, **(settings or {})}.items())
+        self._properties.write_text(text)
+
+    def command(self) -> list[str]:
+        source = Path(__file__).with_name("DebeziumLines.java")
+        classes = ["-cp", f"{self._jars}/*", str(source)]
+        return [self.java, *SERVICE_JAVA, *classes, str(self._properties), str(self.lines)]
+
+    def is_ready(self) -> bool:
+        return self.lines.exists()
+
+    def messages(self) -> list[Message]:
+        """All that was sent, as one partition a topic has it."""
+        offsets: Counter[str] = Counter()
+        found = []
+        for line in self.lines.read_bytes().split(b"\n")[:-1] if self.lines.exists() else ():
+            said = msgspec.json.decode(line, type=_Line)
+            place = Record(said.topic, 0, offsets[said.topic], 0, frozenset(said.headers))
+            offsets[said.topic] += 1
+            key, value = (None if bytes(raw) == b"null" else bytes(raw) for raw in (said.key, said.value))
+            found.append(Message(place, key, value))
+        return found
+
+    def wait_for(self, mark: str, timeout_sec: float = 60) -> None:
+        """Until a row of which a value is `mark` has come: then all that was committed before it has."""
+        text = json.dumps(mark).encode()
+        wait_until(
+            lambda: text in self.lines.read_bytes() if self.lines.exists() else False, timeout_sec, f"{mark} to come"
+        )

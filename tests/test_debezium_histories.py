@@ -1,0 +1,119 @@
+"""Invented histories of five kinds of databases, as Debezium's messages: what is left is what the tables hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from distributary.changes.debezium.heads import Record
+from distributary.changes.debezium.messages import Message, read_messages
+from distributary.changes.model import METADATA, Kind, Reading
+from distributary.changes.reduce import reduce_rows
+from distributary.changes.sequence import OrderSettings
+from distributary.errors import Reason
+from distributary_simulate.change_messages.debezium import DebeziumTopics
+from distributary_simulate.changes.history import History, HistoryPlan
+from distributary_simulate.changes.truth import TableTruth
+from distributary_simulate.changes.unified import Unified, instant_text
+
+KINDS = (Kind.MYSQL, Kind.POSTGRESQL, Kind.ORACLE, Kind.SQLSERVER, Kind.MONGODB)
+
+
+def messages_of(history: History, events: int, *, schemas: bool) -> list[Message]:
+    topics = DebeziumTopics(schemas=schemas)
+    made: list[Message] = []
+    for changes in (history.changes(events), history.finish()):
+        for change in changes:
+            for message in topics.messages(change):
+                headers = frozenset(name for name, _ in message.headers)
+                made.append(Message(Record(message.topic, 0, len(made), 0, headers), message.key, message.value))
+    return made
+
+
+def plain(kind: Unified, value: Any) -> Any:
+    """A value of the history as its column has it."""
+    match kind.name:
+        case _ if value is None:
+            return None
+        case "NUMBER":
+            return format(Decimal(value), "f")
+        case "TIME" | "TIME_INTERVAL":
+            seconds, micros = divmod(abs(value), 1_000_000)
+            text = f"{'-' if value < 0 else ''}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+            return text + (f".{micros:06d}".rstrip("0") if micros else "")
+        case "TIMESTAMP" | "TIMESTAMP_TZ":
+            micros = value if kind.name == "TIMESTAMP" else value[0]
+            return instant_text(micros, "")
+        case "DATE":
+            return str(np.datetime64(value, "D"))
+        case "FLOAT":
+            return str(np.float32(value))
+        case "DOUBLE":
+            return str(value)
+        case _:
+            return value
+
+
+def shown(kind: Unified, value: Any) -> Any:
+    """A value of a column, in the same form."""
+    match kind.name:
+        case _ if value is None:
+            return None
+        case "TIMESTAMP" | "TIMESTAMP_TZ":
+            return value.strftime("%Y-%m-%dT%H:%M:%S.%f").rjust(26, "0")
+        case "DATE":
+            return value.isoformat()
+        case "FLOAT":
+            return str(np.float32(value))
+        case "DOUBLE":
+            return str(value)
+        case _:
+            return value
+
+
+def left(truth: TableTruth, rows: pa.Table) -> dict[Any, Mapping[str, Any]]:
+    keys = truth.table.keys
+    newest = reduce_rows(rows, list(keys), OrderSettings()).rows.to_pylist()
+    living = [row for row in newest if not row[METADATA]["is_deleted"]]
+    return {tuple(row[key] for key in keys): row for row in living}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("schemas", [True, False], ids=["with schemas", "without"])
+def test_what_is_left_is_what_the_tables_hold(kind: Kind, schemas: bool) -> None:
+    history = History(HistoryPlan(tables=tuple(t for t in HistoryPlan().tables if t.kind is kind), seed=11))
+    messages = messages_of(history, 1_500, schemas=schemas)
+    Random(5).shuffle(messages)
+    found = read_messages(messages, Reading(json_numbers="double"))
+    assert {bad.reason for bad in found.bad} <= ({Reason.NO_ROW_IMAGE} if kind is Kind.MONGODB else set())
+    for truth in history.truth().values():
+        table = truth.table
+        if not table.keys:
+            continue
+        mine = [
+            events.rows
+            for events in found.events
+            if (events.table.table, events.table.schema) == (table.name, table.schema)
+        ]
+        rows = left(truth, pa.concat_tables(mine, promote_options="permissive"))
+        if kind is Kind.MONGODB:
+            assert {json.loads(key[0]): row["data"] for key, row in rows.items()} == {
+                row["_id"]: row["data"] for row in truth.rows
+            }
+            continue
+        assert rows.keys() == truth.by_key().keys()
+        if schemas:
+            for key, row in truth.by_key().items():
+                for column in table.columns:
+                    expected, ours = (
+                        plain(column.type, row.get(column.name)),
+                        shown(column.type, rows[key].get(column.name)),
+                    )
+                    assert ours == expected, (table.route, key, column)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distributary.config.base import fault
+from distributary.config.debezium import check_debezium
 
 if TYPE_CHECKING:
     from distributary.config.pipeline import Pipeline
@@ -30,6 +31,9 @@ def check_keyed(config: Pipeline) -> None:
                 raise fault(f"tables.routes.{route}.newest_by", "not allowed with change files, which have an order")
         if tables.message_log is not None:
             raise fault("tables.log", "change files have tables by source table: allowed is {table}, not {route}")
+        return
+    if config.envelope.is_debezium:
+        check_debezium(config)
         return
     _check_log(config)
     _check_record_key(config)

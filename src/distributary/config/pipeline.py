@@ -134,9 +134,9 @@ class Pipeline(Model):
     def _no_envelope(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        if value != "none":
-            raise ValueError("allowed: 'none', or keys as in {format: protobuf, route: game_name}")
-        return {"format": "none"}
+        if value not in ("none", "debezium"):
+            raise ValueError("allowed: 'none', 'debezium', or keys as in {format: protobuf, route: game_name}")
+        return {"format": value}
 
     @field_validator("trigger", mode="before")
     @classmethod
@@ -172,7 +172,8 @@ class Pipeline(Model):
     @property
     def reads_keys(self) -> bool:
         """Are the records' keys read?"""
-        return self.source.record_key is not None or self.envelope.route.place == "key"
+        named = self.source.record_key is not None or self.envelope.route.place == "key"
+        return named or self.envelope.is_debezium
 
     @property
     def bronze_table(self) -> str | None:

@@ -76,12 +76,31 @@ class RegistryConfig(Model):
         return self
 
 
+NO_ENVELOPE = ("subject", "proto", "message", "schema_id", "payload", "framing")
+"""Keys that mean something where one message holds another."""
+
+
 class Envelope(Model):
-    format: Literal["protobuf", "columns", "none"] = Field(
+    format: Literal["protobuf", "columns", "none", "debezium"] = Field(
         default="protobuf",
         description="`protobuf`: one binary value holds the envelope. `columns`: the source already has a column each. "
         "`none`: there is no envelope, the message itself is the payload; `envelope: none` is short for it, and each "
-        "topic is a route then, unless `route` says otherwise.",
+        "topic is a route then, unless `route` says otherwise. `debezium`: changes of a database's rows, which become "
+        "a log table and a merged table per source table; `envelope: debezium` is short. See docs/debezium.md.",
+    )
+    flattened: bool = Field(
+        default=False,
+        description="Debezium: the messages are rows, as ExtractNewRecordState makes them, and not whole changes.",
+    )
+    order: Literal["position", "offset"] = Field(
+        default="position",
+        description="Debezium: which of two changes of a row is newer. `position`: the one that stands later in the "
+        "source's log. `offset`: the one that stands later in the topic.",
+    )
+    placeholder: Text = Field(
+        default="__debezium_unavailable_value",
+        description="Debezium: what stands in place of a value that was not logged since it did not change, as the "
+        "connector's unavailable.value.placeholder says.",
     )
     framing: Literal["confluent", "none"] = Field(
         default="confluent",
@@ -134,6 +153,14 @@ class Envelope(Model):
     @model_validator(mode="after")
     def _check(self) -> Self:
         found = self.route
+        if self.format == "debezium":
+            for key in (*NO_ENVELOPE, "route"):
+                if getattr(self, key) != type(self).model_fields[key].get_default():
+                    raise fault(key, "a change of Debezium says itself which table it is of: leave it out")
+            return self
+        for key in ("flattened", "order", "placeholder"):
+            if getattr(self, key) != type(self).model_fields[key].get_default():
+                raise fault(key, "allowed with format debezium only")
         if self.format != "none":
             if found.of_message:
                 raise fault("route", "the message itself says this route: it needs format none, the message as payload")
@@ -142,10 +169,15 @@ class Envelope(Model):
             if self.format == "columns" and found.field is None:
                 raise fault("route", "with format columns the route is a column: give its name")
             return self
-        for key in ("subject", "proto", "message", "schema_id", "payload", "framing"):
+        for key in NO_ENVELOPE:
             if getattr(self, key) != type(self).model_fields[key].get_default():
                 raise fault(key, "there is no envelope (format none): leave it out")
         return self
+
+    @property
+    def is_debezium(self) -> bool:
+        """Are the messages changes of Debezium? Then a source table has a log table and a merged one."""
+        return self.format == "debezium"
 
     @property
     def columns(self) -> tuple[str, str, str]:

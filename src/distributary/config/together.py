@@ -24,7 +24,7 @@ def check_together(config: Pipeline) -> None:
     _check_declarative(config)
     _check_layout(config)
     _check_names(config)
-    if config.holds_changes:
+    if config.holds_changes or config.envelope.is_debezium:
         return
     if config.registry is None and (config.payload.has_schema or config.envelope.format == "protobuf"):
         what = f"{config.payload.format} payloads" if config.payload.has_schema else "protobuf envelopes"
@@ -74,6 +74,8 @@ def _check_changes(config: Pipeline) -> None:
                 raise fault(key, "change files carry their schemas themselves: leave it out")
         if is_given(config.tables, "name"):
             raise fault("tables.name", "change files make two tables each: give tables.log and tables.merged")
+        return
+    if config.envelope.is_debezium:
         return
     for key in Tables.CHANGE_KEYS:
         if is_given(config.tables, key):

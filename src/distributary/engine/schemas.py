@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from distributary.config import Pipeline, StateFolder
+from distributary.config.debezium import decoded_format
 from distributary.errors import Reason, SchemaBroken, SchemaNotFound
 from distributary.schemas.decoding import CompiledSchema
 from distributary.schemas.formats import FORMATS, compile_payload
@@ -149,7 +150,7 @@ def schemas_of(config: Pipeline, keep: bool = True) -> Schemas:
     folder, registry = _schema_cache(config) if keep else None, config.registry
     limits = None if registry is None else Limits.of(registry)
     compiler = Compiler(limits, None if folder is None else folder / "compiled")
-    plain = FORMATS[config.payload.encoding].without_schema(config.payload.columns)
+    plain = FORMATS[decoded_format(config)].without_schema(config.payload.columns)
     most = None if registry is None else registry.max_unknown_ids
     return Schemas(registry_of(config), compiler, most, plain=plain)
 

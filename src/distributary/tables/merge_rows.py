@@ -40,6 +40,7 @@ class MergeRules:
     that the table does not have cannot be judged.
     `settled`: transactions of Oracle of which the batch has all events of its keys; a key that rows of another one
     hand on ends the merge (`changes.handed_on`). None: it is decided by what is at hand.
+    `has_unchanged`: an event's schema key may name columns of which it does not speak (`layout.with_unchanged`).
     `task_rows`: rows of the files that may hold the events' keys, up to which a task merges; None: `merge.TASK_ROWS`.
     """
 
@@ -50,12 +51,13 @@ class MergeRules:
     horizon: int | None = None
     settled: frozenset[str] | None = None
     task_rows: int | None = None
+    has_unchanged: bool = False
     order: OrderSettings = field(default=OrderSettings())
 
     @property
     def is_partial(self) -> bool:
         """May the newest event of a key leave something to an older one?"""
-        return bool(self.toast_columns) or self.dropped_columns == "keep"
+        return bool(self.toast_columns) or self.dropped_columns == "keep" or self.has_unchanged
 
     def gaps(self, absent: Mapping[str, Collection[str]]) -> Gaps:
         """For `reduce_rows`. `absent`: schema key -> the table's columns that events of this schema lack."""

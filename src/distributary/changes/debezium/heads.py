@@ -137,23 +137,24 @@ def _by_fields(source: Mapping[str, Any]) -> Kind:
     return Kind.MONGODB if "ord" in there else Kind.GENERIC
 
 
-def _table(kind: Kind, source: Mapping[str, Any], record: Record, form: Form) -> SourceTable:
+def table_names(source: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Database, schema and table of a change, "" for what its source does not have; None where it names no table."""
     database, schema, table = (str(source.get(name) or "") for name in ("db", "schema", "table"))
     table = table or str(source.get("collection") or "")
-    if form.flattened and form.by_offset:
-        database = schema = table = ""  # a tombstone has nothing but its topic
-    if kind is Kind.MYSQL:
+    if KINDS.get(str(source.get("connector") or "")) in (Kind.MYSQL, Kind.MONGODB):
         schema = ""
-    if not table and form.flattened:
+    return (database, schema, table) if table else None
+
+
+def _table(kind: Kind, source: Mapping[str, Any], record: Record, form: Form) -> SourceTable:
+    if form.flattened:
         # <prefix>.<database or schema>.<table>, <prefix>.<database>.<schema>.<table>
-        parts = record.topic.split(".")
-        table = parts[-1]
-        if len(parts) > 2:
-            schema = schema or ("" if kind in (Kind.MYSQL, Kind.MONGODB, Kind.GENERIC) else parts[-2])
-            database = database or ("" if schema == parts[-2] else parts[-2])
-    if not table:
+        first, *rest = (record.topic.partition(".")[2] or record.topic).split(".")
+        return SourceTable(kind, first, ".".join(rest[:-1]), rest[-1]) if rest else SourceTable(kind, "", "", first)
+    names = table_names(source)
+    if names is None:
         raise Unusable(Reason.NO_SOURCE_TABLE, "source.table (MongoDB: source.collection) does not name its table")
-    return SourceTable(kind, database, schema, table)
+    return SourceTable(kind, *names)
 
 
 def _kept(source: Mapping[str, Any], transaction: str) -> dict[str, Any]:

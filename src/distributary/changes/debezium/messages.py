@@ -37,7 +37,7 @@ NULL = msgspec.Raw(b"null")
 NO_DOCUMENT = "the message does not hold the row as it is after the change"
 _FIELDS: msgspec.json.Decoder[Fields] = msgspec.json.Decoder(Fields)
 _PERHAPS: msgspec.json.Decoder[Fields | None] = msgspec.json.Decoder(Fields | None)
-_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _META = frozenset(
     {
         "op",
@@ -100,7 +100,7 @@ def read_messages(messages: Sequence[Message], reading: Reading, form: Form = PL
                 continue
             head = head_of(change.said, message.record, form)
             row = _row(change, head, form)
-        except _UNDECODABLE as exc:
+        except UNDECODABLE as exc:
             words = "it is nested too deep" if isinstance(exc, RecursionError) else str(exc)
             parts.bad.append(_bad(number, message, Reason.CORRUPT_EVENT, f"it is no JSON object: {words}"))
             continue
@@ -143,17 +143,17 @@ class _Row(NamedTuple):
 
 def _change(message: Message, form: Form) -> _Change | None:
     """None: it says nothing of a row. Raises Unusable, and what the decoder raises."""
-    key_schema, key = _opened(message.key)
+    key_schema, key = opened(message.key)
     keys = tuple(key)
     if message.value is None:
         # Behind the change that says it, or in its place.
         alone = form.flattened and form.by_offset and keys
         return _Change(Said("d", {}), key_schema, None, key, keys) if alone else None
-    schema, fields = _opened(message.value)
+    schema, fields = opened(message.value)
     if form.flattened:
         return _flattened(schema, fields, key, keys, form)
     if "op" not in fields or not {"before", "after", "source"} & fields.keys():
-        if _is_notice(fields):
+        if is_notice(fields):
             return None
         names = ", ".join(list(fields)[:8]) or "nothing"
         raise Unusable(Reason.CORRUPT_EVENT, f"it is no change: it has {names}, not op, source, before and after")
@@ -173,7 +173,7 @@ def _change(message: Message, form: Form) -> _Change | None:
     return _Change(said, schema, document, key, ("_id",))
 
 
-def _opened(body: bytes | None) -> tuple[bytes, Fields]:
+def opened(body: bytes | None) -> tuple[bytes, Fields]:
     """The schema that the message brings, b"" for none, and its fields."""
     if not body or body == b"null":
         return b"", {}
@@ -186,7 +186,7 @@ def _opened(body: bytes | None) -> tuple[bytes, Fields]:
     return b"", fields
 
 
-def _is_notice(fields: Fields) -> bool:
+def is_notice(fields: Fields) -> bool:
     """Heartbeats, begins and ends of transactions, DDL: messages of other topics that say nothing of a row."""
     names = fields.keys()
     return names == {"ts_ms"} or {"status", "id", "event_count"} <= names or {"ddl", "source"} <= names

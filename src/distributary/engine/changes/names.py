@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from distributary.changes.debezium.heads import PLAIN, Form
+from distributary.changes.debezium.routes import table_of
 from distributary.changes.model import CHANGE, Kind, Reading, SourceTable
 from distributary.changes.sequence import OrderSettings
 from distributary.config import Pipeline, Tables
@@ -37,6 +39,10 @@ class Named:
     def takes(self, route: str) -> bool:
         """Are the rows of this route events?"""
         return True
+
+    def table(self, route: str) -> str | None:
+        """Address of the table that stands for the route, where that is not the one of `tables.name`."""
+        return None
 
     @property
     def keeps(self) -> bool:
@@ -114,6 +120,34 @@ class MessageNames(Named):
 
     def order(self, source: SourceTable) -> OrderSettings:
         return OrderSettings(kind=source.kind.value, metadata=CHANGE)
+
+
+@dataclass(frozen=True)
+class DebeziumNames(Named):
+    """The tables of topics of Debezium. `form`: of their messages. A route is its source table's names, and gives them
+    back (`table_of`), so that who knows only the route calls its tables as who knows the table does."""
+
+    form: Form = PLAIN
+    of_files: ClassVar = False
+
+    def log(self, source: SourceTable) -> str | None:
+        return super().log(table_of(source.route))
+
+    def merged(self, source: SourceTable) -> str | None:
+        return super().merged(table_of(source.route))
+
+    def table(self, route: str) -> str | None:
+        source = table_of(route)
+        return self.log(source) or self.merged(source)
+
+    def rules(self, source: SourceTable, horizon: int | None) -> MergeRules:
+        return replace(super().rules(source, horizon), has_unchanged=True)
+
+
+def form_of(config: Pipeline) -> Form:
+    """How the messages of a pipeline of Debezium's topics are made."""
+    envelope = config.envelope
+    return Form(envelope.flattened, envelope.order == "offset", envelope.placeholder)
 
 
 def reading_of(config: Pipeline) -> Reading:

@@ -10,8 +10,10 @@ import pyarrow as pa
 from distributary.changes.model import Kind, SourceTable
 from distributary.engine.changes.deliver import deliver_route
 from distributary.engine.changes.fitting import RouteEvents
+from distributary.engine.changes.names import DebeziumNames
+from distributary.engine.messages.changed import changed
 from distributary.engine.messages.decode import Decoded, all_aside
-from distributary.engine.messages.events import keyed, rejected_records, route_events
+from distributary.engine.messages.events import Maker, keyed, rejected_records, route_events
 from distributary.engine.messages.orders import Orders
 from distributary.engine.outcomes import Append, Merge, Outcome, Parked, SourceEvents
 from distributary.tables.quarantine import count_reasons
@@ -28,7 +30,7 @@ def deliver_events(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcom
             raise Parked(decision.why)
         if decoded.broken is not None:
             raise decoded.broken
-        events, bad = route_events(route, decoded, orders, keyed)
+        events, bad = route_events(route, decoded, orders, maker_of(orders))
     except BaseException as e:
         return all_aside(outcome.failed(e), decoded, orders)
     late: list[pa.Table] = []
@@ -44,6 +46,11 @@ def deliver_events(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcom
     return replace(outcome, schema_ids=ids, reasons=count_reasons(bad), warnings=dict(decoded.warnings)), bad
 
 
+def maker_of(orders: Orders) -> Maker:
+    """What the pipeline's messages are."""
+    return changed if isinstance(orders.named, DebeziumNames) else keyed
+
+
 def _begun(route: str, decoded: Decoded, orders: Orders) -> Outcome:
     """The outcome of a route of which no event is written (yet)."""
     changes, source = orders.for_changes(), SourceTable(Kind.MESSAGES, "", "", route)
@@ -56,6 +63,8 @@ def _begun(route: str, decoded: Decoded, orders: Orders) -> Outcome:
 def _schema_ids(events: RouteEvents, late: list[pa.Table]) -> dict[int, int]:
     """Events by writer schema, without those that were set aside afterwards (`late`)."""
     found: Counter[int] = Counter()
+    if events.source.kind is not Kind.MESSAGES:  # no writer's schema has a number
+        return {}
     for part in events.parts:
         found[int(part.events.schema_key)] += part.events.rows.num_rows
     for rows in late:

@@ -168,11 +168,12 @@ def _unwrap(
             cut.unknown(schema_id)
         return
     bad: list[pa.Table] = []
+    passed: list[int] = []
 
     def work(begin: int, end: int) -> _Opened | None:
         count = end - begin
         some = (raw.slice(begin, count), body.slice(begin, count), origin.slice(begin, count))
-        return _open(schema_id, message, *some, reader, bad)
+        return _open(schema_id, message, *some, reader, bad, passed)
 
     def alone(begin: int, end: int, why: str) -> None:
         count = end - begin
@@ -184,6 +185,8 @@ def _unwrap(
             cut.bad(bad.pop(0))
         if opened is not None:
             then(*opened, reader, cut)
+    if any(passed):
+        cut.tombstones(None, sum(passed))
 
 
 def _open(
@@ -194,14 +197,17 @@ def _open(
     origin: pa.Table,
     reader: EnvelopeReader,
     bad: list[pa.Table],
+    passed: list[int],
 ) -> _Opened | None:
-    """What some envelopes hold; None where their schema is no envelope's. Those that cannot be read go to `bad`."""
+    """What some envelopes hold; None where their schema is no envelope's. Those that cannot be read go to `bad`, and to
+    `passed` how many say nothing of a row."""
     try:
         read = reading(reader, schema_id, message)
     except (BadIndex, SchemaBroken) as e:
         bad.append(rejected_envelopes(origin, raw, _BAD, f"{e} (schema id {schema_id})"))
         return None
     found = read(body)
+    passed.append(found.passed)
     good = origin if found.positions is None else origin.take(found.positions)
     whole = raw if found.positions is None else raw.take(found.positions)
     if found.rejected:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from distributary.config import Envelope, Payload, Pipeline, Tables
+from distributary.config.debezium import decoded_format
 from distributary.config.text_files import read_text
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.routing import (
     AnyType,
+    ChangedTable,
     Constant,
     FieldOf,
     Header,
@@ -21,10 +23,12 @@ from distributary.engine.messages.routing import (
     OneofMember,
     RecordRouter,
     Topic,
+    TopicTable,
     Wanted,
 )
 from distributary.engine.schemas import Schemas
 from distributary.errors import ConfigError, SchemaBroken
+from distributary.schemas.raw import BytesSchema
 from distributary.schemas.registry.compile import CompiledSchema, compile_schema, compile_text
 from distributary.state.journal import Refusals
 
@@ -41,9 +45,9 @@ class Envelopes:
         """The reader to begin a batch with: all that is known, nothing refused."""
         envelope, payload = self.config.envelope, self.config.payload
         topics, tables = self.config.source.topics, self.config.tables
-        bare = envelope.format == "protobuf" and envelope.framing == "none"
+        bare = envelope.format == "debezium" or (envelope.format == "protobuf" and envelope.framing == "none")
         if bare and not self._known:
-            self._known[0] = self._bare_schema()
+            self._known[0] = BytesSchema(0) if envelope.format == "debezium" else self._bare_schema()
         return EnvelopeReader(
             format=envelope.format,
             framed=not bare,
@@ -53,7 +57,7 @@ class Envelopes:
             message=envelope.message,
             max_route_length=envelope.max_route_length,
             schemas=dict(self._known),
-            payload_format=payload.encoding,
+            payload_format=decoded_format(self.config),
             payload_framed=payload.is_framed,
             payload_message=payload.message or "0",
             legacy_varints=payload.legacy_varints,
@@ -61,7 +65,7 @@ class Envelopes:
             share=self.config.share,
             read_sec=self.config.quarantine.read_sec,
             needs_key=self.config.reads_keys,
-            deletes=None if self.config.source.record_key is None else partial(_has_keys, tables),
+            deletes=self._deletes(),
             wanted=Wanted(tuple(tables.include), tuple(tables.exclude)),
             by_record=record_router(envelope),
             by_message=message_router(envelope, payload),
@@ -74,6 +78,13 @@ class Envelopes:
             return reader
         route, *_ = self.config.envelope.columns
         return replace(reader, format="columns", route=route, bronze=True, needs_key=False, by_record=None)
+
+    def _deletes(self) -> Callable[[str], bool] | None:
+        """Of which routes a record without a value deletes the row of its key."""
+        envelope = self.config.envelope
+        if envelope.format == "debezium":  # else it stands behind the change that says it
+            return _every if envelope.flattened and envelope.order == "offset" else None
+        return None if self.config.source.record_key is None else partial(_has_keys, self.config.tables)
 
     def learn(self, ids: Iterable[int], refused: Refusals) -> Refusals:
         """Look up envelope schema ids; returns those that cannot be had. Raises RegistryDown, RegistryDenied."""
@@ -99,6 +110,10 @@ class Envelopes:
             raise ConfigError(file=proto, key="envelope.proto", detail=str(e)) from e
 
 
+def _every(route: str) -> bool:
+    return True
+
+
 def _has_keys(tables: Tables, route: str) -> bool:
     return bool(tables.keys_of(route))
 
@@ -106,6 +121,8 @@ def _has_keys(tables: Tables, route: str) -> bool:
 def record_router(envelope: Envelope) -> RecordRouter | None:
     """What finds the route before a record is read; None where its message or its envelope says it."""
     found = envelope.route
+    if envelope.format == "debezium":
+        return TopicTable() if envelope.flattened else None
     if found.header is not None:
         return Header(found.header)
     if found.constant is not None:
@@ -117,6 +134,8 @@ def record_router(envelope: Envelope) -> RecordRouter | None:
 def message_router(envelope: Envelope, payload: Payload) -> MessageRouter | None:
     """What finds the route in a message that is the payload; None where something else says it."""
     found = envelope.route
+    if envelope.format == "debezium":
+        return None if envelope.flattened else ChangedTable()
     if envelope.format != "none" or found.of_record:
         return None
     raw = payload.raw_nested_indexes

@@ -17,9 +17,10 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import Pipeline
+from distributary.config.debezium import decoded_format
 from distributary.engine.attempts import attempted, killers_after
 from distributary.engine.changes.by_spark import BySpark
-from distributary.engine.changes.names import MessageNames
+from distributary.engine.changes.names import DebeziumNames, MessageNames, Named, form_of
 from distributary.engine.decisions import Decision
 from distributary.engine.messages.admission import refused_routes
 from distributary.engine.messages.attempt import Attempt
@@ -189,8 +190,8 @@ class Fanout:
     ) -> Orders:
         """Orders for some routes. Raises TableFault, OSError."""
         wide = self.config.shared_table
-        names = {} if wide is not None else self.names.settle(routes)
-        tables = self.config.tables
+        is_plain = wide is None and not self.config.envelope.is_debezium
+        names = self.names.settle(routes) if is_plain else {}
         return Orders(
             pipeline=self.config.pipeline,
             stream=stream,
@@ -198,7 +199,7 @@ class Fanout:
             tables=self.config.tables,
             store=self.store,
             quarantine=self.quarantine,
-            payload_format=self.config.payload.encoding,
+            payload_format=decoded_format(self.config),
             payload_framed=self.config.payload.is_framed,
             raw_nested_indexes=self.config.payload.raw_nested_indexes,
             null_out_of_range=self.config.payload.out_of_range == "null",
@@ -208,7 +209,7 @@ class Fanout:
             decisions={route: Decision("parked", why=why) for route, why in parked.items()},
             names=names,
             wide=wide,
-            named=MessageNames(tables, names=names) if tables.has_keys else None,
+            named=_named(self.config, names),
             record_key=self.config.source.record_key,
             parts=self.config.state_folder.parts,
         )
@@ -285,6 +286,13 @@ class Fanout:
             self.on_spark.add(route)
         elif merge.state == "merged":
             self.on_spark.discard(route)
+
+
+def _named(config: Pipeline, names: Mapping[str, str]) -> Named | None:
+    """The tables of routes whose rows are events."""
+    if config.envelope.is_debezium:
+        return DebeziumNames(config.tables, form=form_of(config))
+    return MessageNames(config.tables, names=names) if config.tables.has_keys else None
 
 
 def _ids(writers: Mapping[str, set[Writer]]) -> set[int]:

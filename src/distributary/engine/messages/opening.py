@@ -26,7 +26,7 @@ class EnvelopeReader:
     the message is the payload, and `schemas` are those of messages.
     """
 
-    format: Literal["protobuf", "columns", "none"]
+    format: Literal["protobuf", "columns", "none", "debezium"]
     framed: bool
     route: str
     schema_id: str
@@ -77,13 +77,15 @@ class EnvelopeReader:
 @dataclass(frozen=True)
 class Found:
     """What was read of some values. `positions`: of those that can be read (None: all); `rejected`: the others.
-    `route`: None where the record says it; `payload`: None where it is the whole value."""
+    `route`: None where the record says it; `payload`: None where it is the whole value. `passed`: how many say
+    nothing of a row, and are neither."""
 
     route: pa.Array | None
     schema_id: pa.Array
     payload: pa.Array | None
     positions: pa.Array | None
     rejected: list[Rejected]
+    passed: int = 0
 
 
 def reading(reader: EnvelopeReader, schema_id: int, message: str) -> Callable[[pa.BinaryArray], Found]:
@@ -99,7 +101,9 @@ def reading(reader: EnvelopeReader, schema_id: int, message: str) -> Callable[[p
 
 
 def _of_message(found: Routed) -> Found:
-    return Found(found.route, pa.nulls(len(found.route), pa.int32()), None, found.positions, found.rejected)
+    return Found(
+        found.route, pa.nulls(len(found.route), pa.int32()), None, found.positions, found.rejected, found.passed
+    )
 
 
 def _of_envelope(split: Split, reader: EnvelopeReader) -> Found:

@@ -104,6 +104,8 @@ class Orders(BatchOrders):
     def table(self, route: str) -> str:
         if self.wide is not None:
             return self.wide
+        if self.named is not None and (own := self.named.table(route)) is not None:
+            return own
         return join(self.tables.root, self.name(route))
 
     def name(self, route: str) -> str:

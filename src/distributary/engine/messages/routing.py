@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.changes.debezium.routes import route_of_topic, routes_of
 from distributary.engine.messages.chunks import KEY
+from distributary.errors import Reason
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Decoder, Rejected, Split
 from distributary.schemas.formats import decoder_for
 from distributary.schemas.json.bare import BareSchema
@@ -79,6 +81,8 @@ class Routed:
     route: pa.StringArray
     positions: pa.Int64Array | None
     rejected: list[Rejected]
+    passed: int = 0
+    """How many say nothing of a row, and are neither."""
 
 
 # -- by the record --------------------------------------------------------------------------------------------
@@ -106,6 +110,16 @@ class Key:
 
     def of(self, origin: pa.Table) -> pa.Array:
         return texts(_one(origin.column(KEY)))
+
+
+@dataclass(frozen=True)
+class TopicTable:
+    """The table that a topic of Debezium is named after."""
+
+    def of(self, origin: pa.Table) -> pa.Array:
+        coded = _one(origin.column("topic")).dictionary_encode("encode")
+        routes = [None if topic is None else route_of_topic(topic) for topic in coded.dictionary.to_pylist()]
+        return pa.array(routes, pa.string()).take(coded.indices)
 
 
 @dataclass(frozen=True)
@@ -238,6 +252,22 @@ class AnyType:
 
     def part(self, message: pa.StringArray, route: pa.StringArray) -> pa.StringArray:
         return pc.binary_join_element_wise(message, f"{STEP}{'.'.join(self.path)}{STEP}", route, "")
+
+
+@dataclass(frozen=True)
+class ChangedTable:
+    """The source table that a change of Debezium is of."""
+
+    def of(self, schema: CompiledSchema, message: str) -> Callable[[pa.BinaryArray], Routed]:
+        def read(bodies: pa.BinaryArray) -> Routed:
+            found = routes_of(bodies.to_pylist())
+            bad = [Rejected(at, Reason.CORRUPT_EVENT, detail) for at, detail in found.bad]
+            return Routed(pa.array(found.routes, pa.string()), pa.array(found.positions, pa.int64()), bad, found.passed)
+
+        return read
+
+    def part(self, message: pa.StringArray, route: pa.StringArray) -> pa.StringArray:
+        return message
 
 
 def _type_urls(found: pa.BinaryArray) -> pa.StringArray:

@@ -9,7 +9,8 @@ import pyarrow as pa
 from distributary.engine.changes import fitting
 from distributary.engine.changes.log import payload_schema
 from distributary.engine.messages.decode import Decoded, decode, fit
-from distributary.engine.messages.events import keyed, route_events
+from distributary.engine.messages.deliver_events import maker_of
+from distributary.engine.messages.events import route_events
 from distributary.engine.messages.killers import Packed, unpacked
 from distributary.engine.messages.orders import Orders
 from distributary.schemas.registry.compile import CompiledSchema
@@ -28,7 +29,7 @@ def count_good(
 
 
 def _count_events(route: str, decoded: Decoded, columns: pa.Schema | None, orders: Orders) -> int:
-    events, _ = route_events(route, decoded, orders, keyed)
+    events, _ = route_events(route, decoded, orders, maker_of(orders))
     if not events.rows:
         return 0
     schema = None if columns is None else payload_schema(columns)

@@ -1,0 +1,63 @@
+"""What topics of Debezium need of the rest of a pipeline file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distributary.config.base import fault
+from distributary.errors import NotYet
+
+if TYPE_CHECKING:
+    from distributary.config.base import Model
+    from distributary.config.pipeline import Pipeline
+
+OF_TABLES = ("merged", "deleted_values", "merge_engine_rows")
+OF_ROUTES = ("epochs", "repair_backfills", "log", "merged")
+"""Keys of change files that mean the same here."""
+
+
+def check_debezium(config: Pipeline) -> None:
+    """Raises ConfigError for what cannot work, NotYet for what does not work yet."""
+    tables, payload = config.tables, config.payload
+    if not config.source.has_offsets:
+        raise fault("source.type", "changes of Debezium are read from Kafka: allowed is kafka")
+    if config.layout != "fanout":
+        raise fault("layout", "changes of Debezium have one layout: leave it out")
+    if payload.format in ("avro", "protobuf"):
+        given = "payload.format" if "format" in payload.model_fields_set else "payload.format, which is not given,"
+        raise NotYet(what=f"{given} {payload.format} with envelope debezium", available="json")
+    if payload.format != "json":
+        raise fault("payload.format", "changes of Debezium have fields: allowed is json")
+    if payload.columns:
+        raise fault("payload.columns", "changes of Debezium have columns of their own: leave it out")
+    if config.registry is not None:
+        raise fault("registry", "JSON of Debezium brings its schemas itself, or has none: leave it out")
+    if tables.log is None or tables.merged is None:
+        raise fault("tables.log", "a source table makes two tables, by which they are verified: give log and merged")
+    if tables.database is not None:
+        raise NotYet(what="tables.database with envelope debezium", available="tables by their address")
+    if "{route" in tables.log:
+        raise fault("tables.log", "tables are named by source table: allowed are {database}, {schema} and {table}")
+    for key in ("keys", "newest_by", "include", "exclude", "expectations", "select"):
+        if getattr(tables, key):
+            raise fault(f"tables.{key}", "not allowed with envelope debezium; keys can be given by route")
+    if _given(tables, "name"):
+        raise fault("tables.name", "a source table makes two tables: give tables.log and tables.merged")
+    _refuse(tables, "tables", type(tables).CHANGE_KEYS, OF_TABLES)
+    for route, own in tables.routes.items():
+        _refuse(own, f"tables.routes.{route}", (*type(own).CHANGE_KEYS, "name", "newest_by"), OF_ROUTES)
+
+
+def decoded_format(config: Pipeline) -> str:
+    """The format by which a payload becomes columns: a change of Debezium is taken apart when it is delivered."""
+    return "bytes" if config.envelope.is_debezium else config.payload.encoding
+
+
+def _refuse(given: Model, place: str, keys: tuple[str, ...], allowed: tuple[str, ...]) -> None:
+    for key in keys:
+        if key not in allowed and _given(given, key):
+            raise fault(f"{place}.{key}", "not allowed with envelope debezium")
+
+
+def _given(model: Model, key: str) -> bool:
+    return bool(getattr(model, key) != type(model).model_fields[key].get_default())

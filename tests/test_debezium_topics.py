@@ -1,0 +1,191 @@
+"""Topics of Debezium through a pipeline without Spark: messages go in, log and merged tables come out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from distributary.changes.debezium.messages import Message
+from distributary.changes.model import Kind
+from distributary.config import Pipeline
+from distributary.engine.batch import BatchReport, BatchWriter
+from distributary.engine.messages.micro_batch import Fanout
+from distributary.engine.replay import Replay, ReplayReport
+from distributary.engine.schemas import schemas_of
+from distributary.errors import Reason
+from distributary.state.ledger import Ledger
+from distributary.tables.quarantine import ORIGIN_FIELDS
+from distributary.tables.store import Store
+from distributary_simulate.changes.history import History, HistoryPlan
+from tests.debezium_messages import change, flattened, text, tombstone
+from tests.sparkless_messages import SOURCE, STREAM, Rows, Session
+from tests.test_debezium_histories import messages_of, plain, shown
+
+WITH_HEADERS = SOURCE.append(next(field for field in ORIGIN_FIELDS if field.name == "headers"))
+KINDS = {"id": "int32", "name": "string", "big": "string"}
+
+
+class Shop:
+    """A pipeline. Each of its methods is a new process."""
+
+    def __init__(self, root: Path, tables: dict[str, Any] | None = None, **envelope: Any) -> None:
+        self.config = Pipeline.model_validate(
+            {
+                "pipeline": "shop",
+                "source": {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic_pattern": "srv.*"},
+                "envelope": {"format": "debezium", **envelope},
+                "payload": {"format": "json"},
+                "tables": {"root": str(root / "lake"), **(tables or {})},
+                "quarantine": {"max_ratio": 1.0},
+            }
+        )
+        self._batch = -1
+
+    def take(self, messages: Sequence[Message], batch: int | None = None) -> BatchReport:
+        self._batch += 1
+        fanout, ledger = self._fanout()
+        records = pa.RecordBatch.from_pylist([_record(m) for m in messages], schema=WITH_HEADERS)
+        batch = self._batch if batch is None else batch
+        rows = Rows(fanout.spark, [records])  # type: ignore[arg-type]
+        return BatchWriter(self.config, fanout, ledger).take(rows, STREAM, batch)  # type: ignore[arg-type]
+
+    def replay(self) -> ReplayReport:
+        fanout, ledger = self._fanout()
+        return Replay(self.config, ledger, fanout).run()
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = DeltaTable(f"{self.config.tables.root}/{table}").to_pyarrow_table().to_pylist()
+        return found
+
+    def living(self, table: str) -> list[dict[str, Any]]:
+        return [row for row in self.rows(table) if not row["_deleted"]]
+
+    def quarantined(self) -> list[tuple[str, str]]:
+        try:
+            rows = DeltaTable(f"{self.config.state_root}/quarantine").to_pyarrow_table()
+        except Exception:
+            return []
+        return sorted((row["reason"], row["state"]) for row in rows.select(["reason", "state"]).to_pylist())
+
+    def _fanout(self) -> tuple[Fanout, Ledger]:
+        store = Store.of(self.config.tables)
+        fanout = Fanout(Session(2), self.config, schemas_of(self.config), store)  # type: ignore[arg-type]
+        return fanout, Ledger(self.config.state_root, self.config.pipeline, store)
+
+
+def _record(message: Message) -> dict[str, Any]:
+    place = message.record
+    at = datetime.fromtimestamp(1_700_000_000 + place.offset, UTC)
+    here = {"partition": place.partition, "offset": place.offset, "timestamp": at, "topic": place.topic}
+    headers = [{"key": name, "value": b"{}"} for name in sorted(place.headers)]
+    return {"value": message.value, "key": message.key, "headers": headers or None, **here}
+
+
+@pytest.mark.parametrize("kind", [Kind.MYSQL, Kind.POSTGRESQL, Kind.SQLSERVER, Kind.MONGODB, Kind.ORACLE])
+def test_after_any_batches_in_any_order_the_merged_tables_are_those_of_the_source(kind: Kind, tmp_path: Path) -> None:
+    tables = tuple(table for table in HistoryPlan().tables if table.kind is kind)
+    history = History(HistoryPlan(tables=tables, seed=4, schema_changes=0))
+    messages = messages_of(history, 400, schemas=True)
+    random = Random(4)
+    sent = [*messages, *random.sample(messages, 40)]
+    random.shuffle(sent)
+    shop = Shop(tmp_path)
+    for begin in range(0, len(sent), 150):
+        shop.take(sent[begin : begin + 150])
+    for truth in history.truth().values():
+        table = truth.table
+        if not table.keys:
+            continue
+        parts = [table.database or "app", table.schema, table.name]
+        found = shop.living("_".join(part for part in parts if part).lower())
+        if kind is Kind.MONGODB:
+            assert {json.loads(row["_id"]): row["data"] for row in found} == {
+                row["_id"]: row["data"] for row in truth.rows
+            }
+            continue
+        assert len(found) == len(truth.rows)
+        ours = {tuple(row[key] for key in table.keys): row for row in found}
+        for key, row in truth.by_key().items():
+            for column in table.columns:
+                is_held = shown(column.type, ours[key].get(column.name))
+                assert is_held == plain(column.type, row.get(column.name)), (key, column)
+
+
+def put(op: str, key: int, offset: int, pos: int, **values: Any) -> Message:
+    return change(op, {"id": key, "name": None, "big": None, **values}, kinds=KINDS, offset=offset, pos=pos)
+
+
+def test_a_batch_makes_a_log_of_all_changes_and_a_table_of_the_rows_that_live(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {"log": "{database}_{table}_log", "merged": "{database}_{table}"})
+    delete = put("d", 2, 2, 30)
+    report = shop.take([put("c", 1, 0, 10, name="a"), put("c", 2, 1, 20, name="b"), delete, tombstone(delete)])
+    assert (report.rows_in, report.rows_written, report.tombstones) == (3, 3, 1)
+    assert [(row["id"], row["name"]) for row in shop.living("shop_orders")] == [(1, "a")]
+    log = shop.rows("shop_orders_log")
+    assert sorted((row["_origin"]["file"], row["_origin"]["row"]) for row in log) == [
+        ("srv.shop.orders/0", n) for n in range(3)
+    ]
+    assert shop.take([put("u", 1, 4, 5, name="older")]).rows_written == 1
+    assert [row["name"] for row in shop.living("shop_orders")] == ["a"]
+
+
+def test_a_batch_that_is_taken_again_changes_nothing(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    messages = [put("c", 1, 0, 10, name="a"), put("u", 1, 1, 20, name="b")]
+    shop.take(messages, 0)
+    shop.take(messages, 0)
+    assert len(shop.rows("shop_orders_log")) == 2
+    assert [row["name"] for row in shop.living("shop_orders")] == ["b"]
+
+
+def test_a_value_that_was_not_logged_stays_as_it_was(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.take([put("c", 1, 0, 10, name="a", big="long"), put("c", 2, 1, 20, name="a", big="long too")])
+    unchanged = "__debezium_unavailable_value"
+    shop.take([put("u", 1, 2, 30, name="b", big=unchanged), put("u", 2, 3, 40, name="b", big="new")])
+    shop.take([put("u", 2, 4, 50, name="c", big=unchanged)])
+    assert sorted((row["id"], row["name"], row["big"]) for row in shop.living("shop_orders")) == [
+        (1, "b", "long"),
+        (2, "c", "new"),
+    ]
+
+
+def test_what_cannot_be_used_is_set_aside_and_the_rest_is_written(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    good = put("c", 1, 0, 10, name="a")
+    body = json.loads(good.value or b"")
+    truncate = text({**body, "payload": {**body["payload"], "op": "t", "after": None}})
+    bad = [
+        good._replace(value=b"{", record=good.record._replace(offset=1)),
+        good._replace(value=truncate, key=None, record=good.record._replace(offset=2)),
+    ]
+    heartbeat = good._replace(value=b'{"ts_ms":1}', record=good.record._replace(offset=3))
+    report = shop.take([good, *bad, heartbeat])
+    assert (report.rows_in, report.rows_written, report.tombstones) == (3, 1, 1)
+    assert shop.quarantined() == [("CORRUPT_ENVELOPE", "open"), (Reason.TRUNCATED.value, "open")]
+
+
+def test_rows_that_were_set_aside_come_in_by_replay_in_their_place(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {"max_new_tables": 1})
+    first, second = (put("c", 1, 0, 10, name=table)._replace() for table in ("a", "b"))
+    other = change("c", {"id": 1, "name": "b", "big": None}, kinds=KINDS, table="users", offset=0)
+    shop.take([first, second._replace(record=second.record._replace(offset=1)), other])
+    assert [reason for reason, _ in shop.quarantined()] == ["TOO_MANY_ROUTES"]
+    assert shop.replay().rows == {"shop.users": 1}
+    assert [row["name"] for row in shop.living("shop_users")] == ["b"]
+
+
+def test_flattened_rows_by_offset_are_deleted_by_tombstones(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, flattened=True, order="offset")
+    kinds = {"id": "int32", "name": "string"}
+    rows = [flattened({"id": n, "name": f"v{n}"}, key={"id": n}, offset=n, kinds=kinds) for n in (1, 2)]
+    shop.take([*rows, flattened(None, key={"id": 1}, offset=3, kinds=kinds)])
+    assert [(row["id"], row["name"]) for row in shop.living("shop_orders")] == [(2, "v2")]

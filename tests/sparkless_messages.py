@@ -3,6 +3,7 @@ replay), but the tasks run here, one after the other. What only Spark may write 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,6 +68,7 @@ class Players:
 
     def __init__(self, root: Path, texts: Mapping[int, str], topic: str = "players", **keys: Any) -> None:
         self.root, self.topic, self.offset = root, topic, 0
+        self.sent: list[dict[str, Any]] = []
         registry = open_registry(RegistryConfig(path=str(root / "registry")))
         self.ids = {n: registry.register(f"{topic}-{n}", text).schema.id for n, text in texts.items()}
         self.texts = texts
@@ -96,7 +98,8 @@ class Players:
         self.offset += 1
         at = datetime.fromtimestamp(1_700_000_000 + self.offset, UTC)
         here = {"partition": 0, "offset": self.offset - 1, "timestamp": at, "topic": self.topic}
-        return {"value": value, "key": str(key).encode(), **here}
+        self.sent.append({"value": value, "key": str(key).encode(), **here})
+        return self.sent[-1]
 
     def writer(self, cores: int = 2) -> BatchWriter:
         fanout, ledger = self._fanout(cores)
@@ -106,7 +109,19 @@ class Players:
         """One batch of the stream. `writer`: of a process that goes on."""
         writer = writer or self.writer()
         rows = Rows(writer.delivery.spark, [pa.RecordBatch.from_pylist(records, schema=SOURCE)])  # type: ignore[attr-defined]
-        return writer.take(rows, STREAM, batch)  # type: ignore[arg-type]
+        report = writer.take(rows, STREAM, batch)  # type: ignore[arg-type]
+        self._commit_offsets(batch)
+        return report
+
+    def _commit_offsets(self, batch: int) -> None:
+        """As Spark does: all that was sent is read."""
+        checkpoint = Path(self.config.checkpoint_path)
+        for folder in ("offsets", "commits"):
+            (checkpoint / folder).mkdir(parents=True, exist_ok=True)
+        (checkpoint / "metadata").write_text(json.dumps({"id": STREAM}))
+        offsets = json.dumps({self.topic: {"0": self.offset}})
+        (checkpoint / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{offsets}")
+        (checkpoint / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
 
     def replay(self) -> ReplayReport:
         fanout, ledger = self._fanout(2)

@@ -17,6 +17,7 @@ from distributary.changes.message_order import message_numbers
 from distributary.config import Tables
 from distributary.config.sources import RecordKey
 from distributary.engine.changes.names import MessageNames
+from distributary.engine.decisions import Decision
 from distributary.engine.messages.chunks import GONE, RECORD_SCHEMA
 from distributary.engine.messages.decode import decode
 from distributary.engine.messages.deliver import deliver_route
@@ -240,3 +241,25 @@ def test_a_message_without_an_offset_or_a_value_has_no_place() -> None:
     assert message_numbers(pa.array([1]), none, *about).bad == []
     with pytest.raises(ValueError, match="struct"):
         message_numbers(pa.array([{"a": 1}]), pa.array([1]), *about)
+
+
+def test_a_plan_counts_and_writes_nothing(lake: Path) -> None:
+    orders = orders_of(lake, newest_by="at")
+    decided = orders.deciding({"a": Decision("counted")})
+    outcome, bad = put(decided, [Sent("x", 0, 1, 5), Sent("x", 1, 2)])
+    assert (outcome.state, outcome.rows_in, outcome.rows_written) == ("counted", 2, 1)
+    assert reasons(bad) == [(1, Reason.BAD_POSITION)]
+    assert not Path(orders.table("a")).exists()
+
+
+@pytest.mark.parametrize("log", [{}, {"log": "{route}_log"}])
+@pytest.mark.parametrize("rule", ["quarantine", "freeze"])
+def test_a_column_that_may_not_be_added_keeps_aside_the_messages_that_need_it(
+    lake: Path, rule: str, log: dict[str, Any]
+) -> None:
+    orders = orders_of(lake, evolution={"new_column": rule}, **log)
+    put_all(orders, [[Sent("x", 0, 1, schema=1)]])
+    outcome, bad = put(replace(orders, batch=1), [Sent("y", 1, 2, 3), Sent("z", 2, 4, schema=1), Sent("x", 3, 5)])
+    assert [offset for offset, _ in reasons(bad)] == [1]
+    assert (outcome.rows_in, outcome.rows_written) == (3, 2)
+    assert rows_of(orders) == {"x": (5, None), "z": (4, None)}

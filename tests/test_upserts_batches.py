@@ -128,17 +128,25 @@ def test_a_route_that_several_tasks_write_is_one_merge(
     assert (books(players).rows_in, books(players).rows_written) == (41, 41)
 
 
-def test_a_table_that_cannot_be_written_parks_its_route_and_takes_its_records_back(lake: Path) -> None:
-    players = Players(lake, TEXTS, **KEYED)
+@pytest.mark.parametrize("log", [None, "{route}_log"])
+def test_a_table_that_cannot_be_written_parks_its_route_and_takes_its_records_back(lake: Path, log: str | None) -> None:
+    players = Players(lake, TEXTS, tables={} if log is None else {"log": log}, **KEYED)
     one = players.record
     Path(players.table).parent.mkdir()
     Path(players.table).write_text("no folder")
     report = players.take(0, [one("x", level=1), one("y", level=2), one("x", None)])
     assert (report.parked, report.rows_quarantined) == (("players",), 3)
+    bad = players.take(1, [one("z", schema_id=99, level=9)])
+    assert bad.rows_quarantined == 1
     Path(players.table).unlink()
-    assert players.replay().rows == {"players": 3}
-    assert held(players) == {"x": None, "y": 2}
-    assert (books(players).rows_in, books(players).rows_written, books(players).rows_quarantined) == (3, 3, 0)
+    (lake / "player.proto").write_text(TEXTS[1])
+    players.config.registry.texts[99] = str(lake / "player.proto")  # type: ignore[union-attr]
+    assert players.replay().rows == {"players": 4}
+    assert held(players) == {"x": None, "y": 2, "z": 9}
+    assert (books(players).rows_in, books(players).rows_written, books(players).rows_quarantined) == (4, 4, 0)
+    if log is not None:
+        rows = DeltaTable(f"{players.table}_log").to_pyarrow_table().column("_origin").to_pylist()
+        assert sorted(row["row"] for row in rows) == [0, 1, 2, 3]
 
 
 def test_routes_without_keys_keep_every_message_beside_those_with(lake: Path) -> None:
@@ -149,3 +157,27 @@ def test_routes_without_keys_keep_every_message_beside_those_with(lake: Path) ->
     assert table.column("level").to_pylist() == [1, 2]
     assert "_deleted" not in table.column_names
     assert (report.rows_in, report.tombstones) == (2, 1)
+
+
+def test_a_table_keeps_the_keys_that_it_was_begun_with(lake: Path) -> None:
+    players = Players(lake, TEXTS)
+    writer = players.writer()
+    report = players.take(0, [players.record("x", level=1)], writer)
+    assert report.created == ("players",)
+    players.take(1, [players.record("x", level=2)], writer)
+
+    def why(batch: int, keys: list[str]) -> str:
+        other = Players(lake, TEXTS, tables={"keys": keys, "retry_after": 0.001})
+        other.offset = 10 * batch
+        assert other.take(batch, [other.record("y", level=3)]).parked == ("players",)
+        return str(books(other).error)
+
+    assert "KeysSwitched" in why(2, []) and "holds the newest message" in why(3, [])
+    assert "tells its rows apart by id" in why(4, ["level"])
+    assert held(players) == {"x": 2}
+    plain = Players(lake / "plain", TEXTS, tables={"keys": []})
+    plain.take(0, [plain.record("x", level=1)])
+    keyed = Players(lake / "plain", TEXTS)
+    keyed.offset = 10
+    assert keyed.take(1, [keyed.record("x", level=2)]).parked == ("players",)
+    assert "it holds every message" in str(books(keyed).error)

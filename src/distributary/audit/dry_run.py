@@ -30,6 +30,7 @@ from distributary.engine.messages.batch_chunks import BatchChunks
 from distributary.engine.messages.chunks import read_records, read_rejected
 from distributary.engine.messages.decode import decode, incoming_schemas
 from distributary.engine.messages.deliver import deliver_route, open_own
+from distributary.engine.messages.events import as_merged
 from distributary.engine.messages.micro_batch import Fanout
 from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.pieces import cut_pieces
@@ -146,9 +147,7 @@ class DryRun:
         self.fanout.killed |= self.fanout.journal.killed(stream, batch)
         with self.fanout.cut(rows, earlier or {}) as chunks:
             writers = chunks.writers()
-            compiled, refused = self.fanout.schemas.resolve(
-                {i for found in writers.values() for i, _ in found}, earlier
-            )
+            compiled, refused = self.fanout.schemas.resolve(chunks.schema_ids(), earlier)
             orders = self.fanout.admit(chunks, self.fanout.orders(stream, batch, refused, {}, writers))
             self._fits = {}
             decisions = {route: self._decision(route, found, compiled, orders) for route, found in writers.items()}
@@ -178,7 +177,10 @@ class DryRun:
         found.parked = self.ledger.resting(time.time()).get(route)
         try:
             if found.parked is None:
-                return self._fit(found, incoming_schemas(route, writers, compiled, orders), orders)
+                incoming = incoming_schemas(route, writers, compiled, orders)
+                if orders.has_events(route):
+                    incoming = [as_merged(columns, orders) for columns in incoming]
+                return self._fit(found, incoming, orders)
         except BaseException as e:
             found.parked = contained(e)
         return Decision("parked", why=found.parked)

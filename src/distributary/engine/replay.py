@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from distributary.config import Pipeline
 from distributary.engine.apart import Apart, Died
 from distributary.engine.changes.books import ledger_fields
 from distributary.engine.changes.concluding import conclude
+from distributary.engine.committed import committed
 from distributary.engine.messages.admission import refused_routes
 from distributary.engine.messages.chunks import GONE, KEY, Cut, Groups, one_array, read_records
 from distributary.engine.messages.decode import Decoded, decode
@@ -88,8 +89,10 @@ class Replay:
                 good = self._good_now(found, rows, report)
                 if bad := rows.num_rows - good.num_rows:
                     report.left[found] = bad
-                if good.num_rows:
-                    self._finish(self._claim(good), good, report)
+                logged = self._in_log(found, good)
+                for part in (good.filter(logged), good.filter(pc.invert(logged))):
+                    if part.num_rows:
+                        self._finish(self._claim(part), part, report)
         return report
 
     def finish_claimed(self) -> ReplayReport:
@@ -264,6 +267,8 @@ class Replay:
         try:
             rest = rows.filter(pc.invert(self._already_there(route, rows)))
             decoded, orders = self._decode(route, rest, number)
+            if rest.num_rows and pc.all(self._in_log(route, rest)).as_py():
+                orders = orders.only_merging()
             outcome = self._write(route, decoded, orders)
         except BaseException as e:
             report.failed[route] = self._fault(route, e)
@@ -283,26 +288,21 @@ class Replay:
 
     def _already_there(self, route: str, rows: pa.Table) -> pa.Array:
         """Rows that were kept aside because their table failed, though its commit had come through."""
-        uri = self._orders(0, {}, [route]).table(route)
-        table = Table(uri, self.fanout.store).open()
-        marks = set() if table is None else table.marks(route)
-        return pa.array(
-            [
-                reason == Reason.TABLE_PARKED and (stream, batch) in marks
-                for reason, stream, batch in zip(
-                    *(rows.column(n).to_pylist() for n in ("reason", "stream", "batch")), strict=True
-                )
-            ],
-            pa.bool_(),
-        )
+        tables = (Table(uri, self.fanout.store).open() for uri in self._orders(0, {}, [route]).all_of(route))
+        return reduce(pc.and_, (committed(rows, route, table) for table in tables))
+
+    def _in_log(self, route: str, rows: pa.Table) -> pa.Array:
+        """Rows whose merge failed once their log had them."""
+        uri = self._orders(0, {}, [route]).log(route)
+        return committed(rows, route, None if uri is None else Table(uri, self.fanout.store).open())
 
     def _write(self, route: str, decoded: Decoded, orders: Orders) -> Outcome:
         outcome, _ = deliver_route(route, decoded, orders)
-        if outcome.merge is not None:
-            return conclude({route: [outcome]}, self.fanout.merging, orders.for_changes())[route]
-        if outcome.state != "spark":
-            return outcome
         try:
+            if outcome.merge is not None:
+                return conclude({route: [outcome]}, self.fanout.merging, orders.for_changes())[route]
+            if outcome.state != "spark":
+                return outcome
             return self.fanout.write_decoded(route, decoded, orders)
         except BaseException as e:
             return replace(outcome, fault=Fault(self._fault(route, e)))

@@ -75,6 +75,7 @@ from distributary.errors.sources import (
 from distributary.errors.tables import (
     ExpectationBroken,
     KeysChanged,
+    KeysSwitched,
     KeyTypeChanged,
     LogBegunAnew,
     QuarantineLimit,
@@ -106,6 +107,7 @@ __all__ = [
     "JavaMissing",
     "KeyTypeChanged",
     "KeysChanged",
+    "KeysSwitched",
     "LayoutChanged",
     "LintFailed",
     "LogBegunAnew",

@@ -54,6 +54,16 @@ class KeysChanged(NeedsAttention):
     )
 
 
+class KeysSwitched(NeedsAttention):
+    """A table was begun with other keys of messages than the pipeline file gives now, or with none."""
+
+    condition = "KEYS_SWITCHED"
+    template = (
+        "{route}: {table} {detail}. A table keeps the keys that it was begun with: give the route another one "
+        "(tables.routes.<route>.name), or remove it and read the source anew"
+    )
+
+
 class LogBegunAnew(NeedsAttention):
     """Two changes of one row cannot be of one log: which is the newer one cannot be told from them."""
 

@@ -99,7 +99,7 @@ def tables_of(config: Pipeline) -> list[Securable]:
     for route, entry in sorted((r, e) for r, e in totals(all_entries(config, store)).items() if r is not None):
         if not (entry.created or entry.rows_written):
             continue
-        if config.holds_changes:
+        if config.holds_changes or entry.merged is not None:
             found += _of_changes(config, route, entry)
         elif entry.table and config.shared_table is not None:
             found.append(Securable("VIEW", table_name(route, config.tables.name), route, "view"))
@@ -125,7 +125,7 @@ def _of_declarative(config: Pipeline, routes: Sequence[str]) -> Iterator[Securab
 
 def _of_changes(config: Pipeline, route: str, entry: Entry) -> Iterator[Securable]:
     """The log of a source table, its merged table, and the view of its living rows."""
-    if entry.table:
+    if entry.table and entry.table != entry.merged:
         yield Securable("TABLE", last_part(entry.table), route, "log")
     if entry.merged and entry.merge_state == "merged":
         yield Securable("TABLE", last_part(entry.merged), route)

@@ -36,9 +36,11 @@ class Messages(Kind):
 
     def verify(self, *, deep: bool) -> Verification:
         from distributary.audit.judge.payloads import judge_payloads
+        from distributary.audit.judge.upserts import judge_upserts
         from distributary.audit.verify import verify
 
-        return judge_payloads(self.config, verify(self.config), deep=deep)
+        found = judge_payloads(self.config, verify(self.config), deep=deep)
+        return judge_upserts(self.config, found, self.set_aside(), deep=deep)
 
     def replay(self, route: str | None, reasons: Collection[Reason] | None) -> ReplayReport:
         from distributary.repair.replays import replay

@@ -76,7 +76,7 @@ def build(fanout: Fanout, rows: DataFrame | None, route: str, table: Snapshot | 
     try:
         with fanout.cut(rows, {}) as chunks:
             writers = chunks.writers()
-            compiled, refused = fanout.schemas.resolve({i for found in writers.values() for i, _ in found})
+            compiled, refused = fanout.schemas.resolve(chunks.schema_ids())
             orders = replace(orders, refused={**orders.refused, **refused})
             while True:
                 orders = replace(orders, killed=dict(fanout.killed))

@@ -70,7 +70,7 @@ def put_view(spark: SparkSession, name: str, text: str) -> None:
 
 def _locations(config: Pipeline, ledger: Ledger, route: str) -> list[str]:
     entry = ledger.newest.get(route)
-    if not config.holds_changes:
+    if not config.holds_changes and (entry is None or entry.merged is None):
         name = config.tables.table_name(route)
         return [entry.table if entry is not None and entry.table else join(config.tables.root, name)]
     found = (entry.table, entry.merged if entry.merge_state == "merged" else None) if entry is not None else ()

@@ -79,6 +79,12 @@ class RecordSaid:
                 found[name] = Simple(value, None, plain[0] == "string")
         return found
 
+    def has(self, name: str) -> bool:
+        return any(known == name for known, _, _ in self._fields())
+
+    def value_of(self, name: str) -> Any:
+        return next((value for known, _, value in self._fields() if known == name), None)
+
     def text_at(self, path: str) -> str | None:
         value = {name: value for name, _, value in self._fields()}
         found: Any = value

@@ -88,6 +88,12 @@ class ObjectSaid:
             found[name] = Simple(said, None, kind == "string")
         return found
 
+    def has(self, name: str) -> bool:
+        return name in self.plain or (isinstance(self.value, dict) and name in self.value)
+
+    def value_of(self, name: str) -> Any:
+        return self.value.get(name) if isinstance(self.value, dict) else None
+
     def text_at(self, path: str) -> str | None:
         found: Any = self.value
         for step in path.split("."):

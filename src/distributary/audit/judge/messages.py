@@ -87,6 +87,22 @@ class MessageSaid:
             if f.type == FieldDescriptor.TYPE_STRING or (f.cpp_type in _WHOLE and f.enum_type is None)
         }
 
+    def has(self, name: str) -> bool:
+        return name in self.message.DESCRIPTOR.fields_by_name
+
+    def value_of(self, name: str) -> Any:
+        field = self.message.DESCRIPTOR.fields_by_name.get(name)
+        if field is None or (field.has_presence and not self.message.HasField(name)):
+            return None
+        value = getattr(self.message, name)
+        if field.enum_type is not None:
+            return text_at(self.message, name)
+        if field.message_type is None:
+            return value
+        if field.message_type.full_name == "google.protobuf.Timestamp":
+            return Moment(value.seconds * 1_000_000 + value.nanos // 1000)
+        return value.value if field.message_type.full_name in _WRAPPERS else value
+
     def text_at(self, path: str) -> str | None:
         return text_at(self.message, path)
 

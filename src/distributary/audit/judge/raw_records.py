@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -26,6 +26,15 @@ class Place(NamedTuple):
     topic: str | None
     partition: int
     offset: int
+
+
+class Given(NamedTuple):
+    """A record of the source. `gone`: it has no value; its body is empty then."""
+
+    at: Place
+    record: Record
+    gone: bool
+    time_us: int | None
 
 
 class Records(Protocol):
@@ -54,6 +63,31 @@ class KafkaRecords:
         for (topic, partition), wanted in by_partition.items():
             self._read(str(topic or self._source.topic), partition, wanted, found)
         return found
+
+    def every(self, ends: Mapping[tuple[str, int], int]) -> Iterator[Given]:
+        """All records that are there, up to the offsets `ends` of each (topic, partition). Raises SourceDown."""
+        for (topic, partition), end in ends.items():
+            try:
+                yield from self._every(topic, partition, end)
+            except KafkaException as e:
+                raise SourceDown(source=self._name, detail=str(e)) from e
+
+    def _every(self, topic: str, partition: int, end: int) -> Iterator[Given]:
+        self._consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+        while True:
+            message = self._consumer.poll(READ_SEC)
+            if message is None:
+                raise SourceDown(source=self._name, detail=f"no record in {READ_SEC:.0f} s")
+            if (error := message.error()) is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
+                    return
+                raise SourceDown(source=self._name, detail=str(error))
+            offset, (kind, stamp) = int(message.offset() or 0), message.timestamp()
+            if offset >= end:
+                return
+            body = message.value()
+            time_us = stamp * 1000 if kind else None
+            yield Given(Place(topic, partition, offset), _record(message, topic), body is None, time_us)
 
     def _read(self, topic: str, partition: int, wanted: list[Place], found: dict[Place, Record]) -> None:
         try:
@@ -108,4 +142,4 @@ class BronzeRecords:
 
 def _record(message: Any, topic: str) -> Record:
     headers = tuple((str(name), value) for name, value in message.headers() or ())
-    return Record(message.value(), topic=topic, key=message.key(), headers=headers)
+    return Record(message.value() or b"", topic=topic, key=message.key(), headers=headers)

@@ -38,6 +38,12 @@ class RawSaid:
     def simple(self) -> dict[str, Simple]:
         return {_COLUMN: Simple(self.value, None, True)} if isinstance(self.value, str) else {}
 
+    def has(self, name: str) -> bool:
+        return name == _COLUMN
+
+    def value_of(self, name: str) -> Any:
+        return self.value if name == _COLUMN else None
+
     def text_at(self, path: str) -> str | None:
         raise KeyError(path)
 

@@ -21,6 +21,14 @@ class Said(Protocol):
         """The first column that does not say what the payload does; None where all do."""
         ...
 
+    def has(self, name: str) -> bool:
+        """Does its schema, or where it has none the payload itself, know a field of that name?"""
+        ...
+
+    def value_of(self, name: str) -> Any:
+        """A field at the top, as a key or an order is told by it; None where it is not set, or there is none."""
+        ...
+
     def text_at(self, path: str) -> str | None:
         """A field as a route; None where it is not set. Raises KeyError, TypeError, ValueError: there is none."""
         ...

@@ -37,7 +37,9 @@ class TableStatus:
     came, and more than half of them were. `refused`: rows of its last batch with rows that were. `age_sec`: since rows
     were written last. `lag_sec`: how old its newest record is, by the time at the source, which need not be now.
     Of change files, `table` is the log table, `merged` the merged one, and `merge_state` one of merged, waiting (until
-    the next merge), parked, append_only (the source table has no key), off.
+    the next merge), parked, append_only (the source table has no key), off. Of messages with keys `merged` is the table
+    with the newest of each key, `table` its log, or the same. `upserts`, `deletes`: rows that were written to it and
+    deleted, one per key and batch; `stale`: keys of batches for which it had a newer event.
     `lag_rows`: rows that wait in the quarantine because the table could not be written; `quarantined`: all rows of this
     route that are there. `failures`, `retry_at`, `error`: of a parked table. `warnings`: rows that were written and
     break an expectation, by its name, or that hold an extension, which has no column. `decoders`: which library reads
@@ -61,6 +63,9 @@ class TableStatus:
     error: str | None = None
     merged: str | None = None
     merge_state: str | None = None
+    upserts: int = 0
+    deletes: int = 0
+    stale: int = 0
     warnings: Mapping[str, int] = field(default_factory=dict)
     decoders: Mapping[int, str] = field(default_factory=dict)
     widened: Mapping[str, str] = field(default_factory=dict)
@@ -260,6 +265,9 @@ def _table(route: str, said: Entry, last: Entry | None, kept: Kept, now: float) 
         error=said.error if parked else None,
         merged=said.merged,
         merge_state=said.merge_state,
+        upserts=said.upserts,
+        deletes=said.deletes,
+        stale=said.stale,
         warnings=dict(said.warnings),
         decoders=dict(said.decoders),
         widened=dict(said.widened),

@@ -48,6 +48,7 @@ class _Conclusion:
                 join_into(self.outcomes, one)
         self._commit_files()
         self._merge()
+        self._refuse_parked()
         for outcome in self.outcomes.values():
             self.by_spark.drop(outcome, self.orders)
         return self.outcomes
@@ -125,6 +126,14 @@ class _Conclusion:
         for route in (*by_spark, *merged):
             self.outcomes[route] = self._merged(self.outcomes[route], merged.get(route))
 
+    def _refuse_parked(self) -> None:
+        """Messages do not wait in a log for their merge: the quarantine has them until the table works, and a replay
+        knows what the log has."""
+        for route, outcome in self.outcomes.items():
+            merge = outcome.merge
+            if merge is not None and merge.state == "parked" and not self.orders.named.of_files:
+                raise RouteFault(route, (merge.fault or Fault("")).own(str(merge.table)))
+
     def _merged(self, outcome: Outcome, merge: Merge | None) -> Outcome:
         """With what a task has merged (None: none has), and what it left to Spark."""
         if merge is not None and outcome.merge is not None:
@@ -136,7 +145,8 @@ class _Conclusion:
         if outcome.merge is not None and outcome.merge.state == "parked":
             fault = outcome.merge.fault or Fault("")
             raise RouteFault(outcome.route, fault.own(outcome.table))
-        return replace(outcome, append=replace(outcome.append, state="written"))
+        created = outcome.merge is not None and outcome.merge.created
+        return replace(outcome, append=replace(outcome.append, state="written", created=created))
 
 
 def _merge_work(outcome: Outcome, orders: ChangeOrders) -> MergeWork:

@@ -123,7 +123,7 @@ def _merge(
     append = outcome.append
     if merge.state == "merged" and append.state == "empty":
         # Without a log table, what is merged is what was written.
-        append = replace(append, state="written")
+        append = replace(append, state="written", created=merge.created)
     return replace(outcome, append=append, merge=merge)
 
 

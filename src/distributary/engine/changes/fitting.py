@@ -136,11 +136,11 @@ def _conformed(
 
 
 def with_origin(schema: pa.Schema) -> pa.Schema:
-    """A log's columns as this version writes them: fields of our own are no matter of the policy for
-    new columns."""
+    """A log's columns as this version writes them, or what a merged table without a log would have for one: fields of
+    our own are no matter of the policy for new columns."""
     at = schema.get_field_index(ORIGIN)
     if at < 0:
-        return schema
+        return schema.append(pa.field(ORIGIN, ORIGIN_TYPE))
     known = schema.field(at)
     new = [f for f in ORIGIN_TYPE if known.type.get_field_index(f.name) < 0]
     return schema.set(at, known.with_type(pa.struct([*known.type, *new]))) if new else schema

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from distributary.changes.anew import BegunAnew
 from distributary.changes.handed_on import HandedOn, of_keys
-from distributary.changes.model import SourceTable
+from distributary.changes.model import Kind, SourceTable
 from distributary.changes.reduce import Reduced, reduce_rows
 from distributary.engine.changes.fitting import RESERVED, Fitted, RouteEvents
 from distributary.engine.changes.gather import Gathered, by_share
@@ -29,7 +29,7 @@ from distributary.engine.changes.rejected import rejected_events
 from distributary.engine.changes.transactions import log_of, others_of
 from distributary.engine.changes.unjudged import unjudged
 from distributary.engine.outcomes import Merge, Outcome, SourceEvents
-from distributary.errors import KeysChanged, KeyTypeChanged, LogBegunAnew, Reason
+from distributary.errors import KeysChanged, KeysSwitched, KeyTypeChanged, LogBegunAnew, Reason
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.engines import by_settings, spark_needed
 from distributary.tables.evolve import common_type, widened_in_words
@@ -366,8 +366,11 @@ def _gathered(work: MergeWork, pieces: Iterator[pa.Table], orders: ChangeOrders)
 
 
 def _check_keys(into: Into, table: Snapshot | None) -> None:
-    """Raises KeysChanged when the table's rows are told apart by other columns."""
+    """Raises KeysChanged, or of messages KeysSwitched, when the table's rows are told apart by other columns."""
     known = table.owner if table is not None else None
+    if known is not None and into.source.kind is Kind.MESSAGES and set(known.keys) != set(into.keys):
+        by = f"by {', '.join(known.keys)}" if known.keys else "by nothing, for it holds every message"
+        raise KeysSwitched(route=into.route, table=into.uri, detail=f"tells its rows apart {by}")
     if known is not None and known.keys and set(known.keys) != set(into.keys):
         raise KeysChanged(route=into.route, table=into.uri, known=", ".join(known.keys), found=", ".join(into.keys))
 

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from distributary.engine.messages.chunks import CHUNK_SCHEMA, Groups, Writer
+from distributary.engine.messages.chunks import CHUNK_SCHEMA, GONE, Groups, Writer
 from distributary.engine.messages.pieces import FEW_ROWS, PIECE_CELLS
 from distributary.engine.messages.spool import close_spool, spooled
 from distributary.engine.messages.tasks import listed_task
@@ -95,6 +95,10 @@ class BatchChunks(ABC):
             if chunk["kind"] == "rows":
                 found.setdefault(chunk["route"], set()).update((g[0], g[1]) for g in json.loads(chunk["groups"]))
         return found
+
+    def schema_ids(self) -> set[int]:
+        """Of the writers."""
+        return {schema_id for found in self.writers().values() for schema_id, _ in found - {GONE}}
 
     def rows(self) -> Counter[str]:
         """Records of each route."""

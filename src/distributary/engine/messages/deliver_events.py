@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from distributary.changes.model import Kind, SourceTable
 from distributary.engine.changes.deliver import deliver_route
-from distributary.engine.changes.fitting import RouteEvents
+from distributary.engine.changes.fitting import Fitted, RouteEvents, fit
+from distributary.engine.changes.log import payload_schema
 from distributary.engine.changes.names import DebeziumNames
 from distributary.engine.messages.changed import changed
 from distributary.engine.messages.decode import Decoded, all_aside
@@ -34,7 +35,12 @@ def deliver_events(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcom
     except BaseException as e:
         return all_aside(outcome.failed(e), decoded, orders)
     late: list[pa.Table] = []
-    if events.rows:
+    if events.rows and decision.append == "counted":
+        fitted = fit_events(events, decision.schema, orders)
+        late = list(rejected_records(route, fitted.rejected, decoded, orders))
+        bad += late
+        outcome = replace(outcome, append=Append("counted", fitted.table.num_rows))
+    elif events.rows:
         done, unfit = deliver_route(events, orders.for_changes())
         if done.state == "failed":
             return all_aside(replace(outcome, fault=done.fault), decoded, orders)
@@ -49,6 +55,12 @@ def deliver_events(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcom
 def maker_of(orders: Orders) -> Maker:
     """What the pipeline's messages are."""
     return changed if isinstance(orders.named, DebeziumNames) else keyed
+
+
+def fit_events(events: RouteEvents, columns: pa.Schema | None, orders: Orders) -> Fitted:
+    """The events as they would enter a merged table of these columns (None: there is none yet)."""
+    schema = None if columns is None else payload_schema(columns)
+    return fit(events, schema, orders.policy(events.source.route), orders.batch, flat=False)
 
 
 def _begun(route: str, decoded: Decoded, orders: Orders) -> Outcome:

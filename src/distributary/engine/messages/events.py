@@ -26,6 +26,7 @@ from distributary.engine.messages.chunks import GONE, KEY, Writer
 from distributary.engine.messages.decode import Decoded, rejected_rows
 from distributary.engine.messages.orders import ORIGIN, Orders, payload_columns
 from distributary.errors import Reason
+from distributary.tables.merge_rows import DELETED, DELETED_AT, DELETED_AT_TYPE
 from distributary.tables.snapshot import columns_of
 
 OF_ORIGIN = f"{ORIGIN}."
@@ -142,6 +143,17 @@ def keyed(some: Some, orders: Orders) -> Made:
     source = SourceTable(Kind.MESSAGES, "", "", some.route)
     events = Events(source, str(some.writer[0]), keys, table.take(at), pa.chunked_array([at]))
     return Made([events], rejected)
+
+
+def as_merged(incoming: pa.Schema, orders: Orders) -> pa.Schema:
+    """The columns of a merged table that takes rows of a writer (`decode.incoming_schema`)."""
+    columns = [f.with_name(_own_name(f.name)) for f in incoming if f.name != ORIGIN]
+    record_key = orders.record_key
+    if record_key is not None and spelled_in([f.name for f in columns], record_key.column) is None:
+        kind = None if record_key.type is None else named_type(record_key.type)
+        columns.append(pa.field(record_key.column, kind or pa.string()))
+    own = [(CHANGE, MESSAGE_METADATA_TYPE), (DELETED, pa.bool_()), (DELETED_AT, DELETED_AT_TYPE)]
+    return pa.schema([*columns, *own])
 
 
 def _columns(some: Some, orders: Orders) -> dict[str, pa.Array]:

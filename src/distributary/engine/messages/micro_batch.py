@@ -25,7 +25,7 @@ from distributary.engine.decisions import Decision
 from distributary.engine.messages.admission import refused_routes
 from distributary.engine.messages.attempt import Attempt
 from distributary.engine.messages.batch_chunks import BatchChunks, CarriedChunks, SpooledChunks
-from distributary.engine.messages.chunks import CHUNK_DDL, GONE, Writer
+from distributary.engine.messages.chunks import CHUNK_DDL, Writer
 from distributary.engine.messages.decode import Decoded, fit, incoming_schema
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader
@@ -111,7 +111,7 @@ class Fanout:
                 self.journal.write_killed(stream, batch, self.killed)
             cut = time.monotonic()
             writers = chunks.writers()
-            compiled, refused = self.schemas.resolve(_ids(writers), earlier)
+            compiled, refused = self.schemas.resolve(chunks.schema_ids(), earlier)
             if earlier is None:
                 self.journal.write(stream, batch, {**chunks.refused, **refused})
             # Only this batch's tips: orders travel with every task.
@@ -295,10 +295,6 @@ def _named(config: Pipeline, names: Mapping[str, str]) -> Named | None:
     return MessageNames(config.tables, names=names) if config.tables.has_keys else None
 
 
-def _ids(writers: Mapping[str, set[Writer]]) -> set[int]:
-    return {schema_id for found in writers.values() for schema_id, _ in found - {GONE}}
-
-
 def _tables(routes: Iterable[str], orders: Orders) -> dict[str, list[str]]:
     """Addresses of the tables that a batch writes, by the route of their owner."""
-    return {("" if orders.wide else r): [orders.table(r)] for r in routes if r not in orders.decisions}
+    return {("" if orders.wide else r): orders.all_of(r) for r in routes if r not in orders.decisions}

@@ -9,17 +9,19 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from distributary.changes.model import CHANGE, Kind, SourceTable
 from distributary.config import Tables
 from distributary.config.sources import RecordKey
 from distributary.engine.apart import detail_of
 from distributary.engine.changes.names import Named
 from distributary.engine.changes.orders import ChangeOrders
 from distributary.engine.decisions import BatchOrders
-from distributary.errors import Reason
+from distributary.errors import KeysSwitched, Reason
 from distributary.schemas.shape import Shape
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.engines import policy_of
 from distributary.tables.evolve import Evolution, Policy, evolve
+from distributary.tables.merge_rows import DELETED
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.quarantine import ORIGIN_FIELDS
 from distributary.tables.snapshot import Owner, Snapshot, columns_of
@@ -57,6 +59,10 @@ def killing(records: pa.Array, killed: Mapping[str, str]) -> dict[int, str]:
     return {n: detail_of(killed[one]) for n, one in enumerate(prints) if one in killed}
 
 
+def _source(route: str) -> SourceTable:
+    return SourceTable(Kind.MESSAGES, "", "", route)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Orders(BatchOrders):
     """One batch's orders to its tasks. `killed`: records by `fingerprint`. `refused`: schema ids, and why their rows
@@ -80,6 +86,21 @@ class Orders(BatchOrders):
     def has_events(self, route: str) -> bool:
         """Are the route's rows events, which are merged (`engine.messages.events`)?"""
         return self.named is not None and self.named.takes(route)
+
+    def log(self, route: str) -> str | None:
+        """Address of the log of a route whose rows are events; None where there is none."""
+        return self.named.log(_source(route)) if self.named is not None and self.named.takes(route) else None
+
+    def all_of(self, route: str) -> list[str]:
+        """Addresses of all tables of a route: of events its log and its merged table, as far as there are such."""
+        if self.named is None or not self.named.takes(route):
+            return [self.table(route)]
+        return [uri for uri in (self.named.log(_source(route)), self.named.merged(_source(route))) if uri is not None]
+
+    def only_merging(self) -> Self:
+        """For events that are in their log already."""
+        tables = self.tables.model_copy(update={"log": None})
+        return self if self.named is None else replace(self, named=replace(self.named, tables=tables))
 
     def for_changes(self) -> ChangeOrders:
         """The same, for the routes of events."""
@@ -147,6 +168,9 @@ class Orders(BatchOrders):
         """The columns of the route's table, as the route sees them (`schema`), once rows of the schemas `new` are in
         it. Without `table`, as it is open, no column that is there gets another type."""
         policy = self.policy(route)
+        if schema is not None and {CHANGE, DELETED} <= set(schema.names) and not self.has_events(route):
+            detail = "holds the newest message of each key, and tables.keys gives it none now"
+            raise KeysSwitched(route=route, table=self.table(route), detail=detail)
         if table is None:
             return evolve(schema, new, replace(policy, can_widen=False))
         places: dict[str, Any] = {} if self.wide is None else {"partitioned_by": [KEY], "within": within(route)}

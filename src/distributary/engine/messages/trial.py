@@ -6,10 +6,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from distributary.engine.changes import fitting
-from distributary.engine.changes.log import payload_schema
 from distributary.engine.messages.decode import Decoded, decode, fit
-from distributary.engine.messages.deliver_events import maker_of
+from distributary.engine.messages.deliver_events import fit_events, maker_of
 from distributary.engine.messages.events import route_events
 from distributary.engine.messages.killers import Packed, unpacked
 from distributary.engine.messages.orders import Orders
@@ -32,6 +30,4 @@ def _count_events(route: str, decoded: Decoded, columns: pa.Schema | None, order
     events, _ = route_events(route, decoded, orders, maker_of(orders))
     if not events.rows:
         return 0
-    schema = None if columns is None else payload_schema(columns)
-    found = fitting.fit(events, schema, orders.policy(route), orders.batch, flat=False)
-    return int(found.table.num_rows)
+    return int(fit_events(events, columns, orders).table.num_rows)

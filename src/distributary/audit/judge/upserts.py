@@ -1,0 +1,289 @@
+"""Is a table with keys what its records say: one row for each key, that of its newest record, with its values?
+
+All records are read once more, opened by the official library, and gone through one by one; of each key the newest is
+remembered. Then the table's rows are held against them. A thorough look, not a fast one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from distributary.audit.judge.opening import UNREADABLE, Opener, Record
+from distributary.audit.judge.raw_records import Given, KafkaRecords, Place
+from distributary.audit.judge.said import Said
+from distributary.audit.judge.values import plain, spelled
+from distributary.audit.verify import TableCheck, Verification
+from distributary.config import KafkaSource, Pipeline
+from distributary.errors import DistributaryError
+from distributary.errors.border import contained
+from distributary.names import shown
+from distributary.state.checkpoint import read_offsets, stream_id
+from distributary.state.ledger import Ledger, read_entries, totals
+from distributary.state.shares import current_parts
+from distributary.tables.files import TableFiles
+from distributary.tables.store import Store
+from distributary.tables.table import Table
+
+OURS = ("_change", "_deleted", "_deleted_at")
+SAMPLE = 20
+"""Rows of each data file whose values are compared, where not all are."""
+AT_ONCE = 4_096
+
+Ends = Mapping[tuple[str, int], int]
+"""(topic, partition) -> the offset behind the last record that a finished batch has read."""
+
+
+class Source(Protocol):
+    """What has the records still."""
+
+    def every(self, ends: Ends) -> Iterator[Given]: ...
+
+    def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, Record]: ...
+
+    def close(self) -> None: ...
+
+
+class Newest(NamedTuple):
+    place: tuple[Any, ...]
+    at: Place
+    gone: bool
+
+
+def judge_upserts(config: Pipeline, found: Verification, aside: Iterable[pa.Table], *, deep: bool) -> Verification:
+    """`found` with what a fold of all records tells of the tables with keys. `aside`: the quarantine's open rows.
+
+    What cannot be judged is said in `notes`, and is no problem.
+    """
+    routes = [t.route for t in found.tables if config.tables.keys_of(t.route) and t.table is not None]
+    if not routes:
+        return found
+    if not isinstance(config.source, KafkaSource):
+        return replace(
+            found, notes=(*found.notes, "the rows of tables with keys were not judged: the source is no Kafka")
+        )
+    source = KafkaRecords(config.source)
+    try:
+        judge = Fold(config, routes, _places(aside))
+        ends, merged = _read(config)
+        for given in source.every(ends):
+            judge.take(given)
+        tables = [_judged(judge, table, merged.get(table.route), source, ends, deep=deep) for table in found.tables]
+    except (DistributaryError, OSError) as e:
+        return replace(found, notes=(*found.notes, f"the rows of tables with keys were not judged: {e}"))
+    finally:
+        source.close()
+    problems = tuple(
+        f"{shown(t.table or t.route)}: {text}"
+        for t, old in zip(tables, found.tables, strict=True)
+        for text in t.problems[len(old.problems) :]
+    )
+    notes = (*found.notes, *judge.notes)
+    return replace(
+        found, ok=found.ok and not problems, tables=tuple(tables), problems=(*found.problems, *problems), notes=notes
+    )
+
+
+def _read(config: Pipeline) -> tuple[dict[tuple[str, int], int], dict[str, str]]:
+    """How far finished batches have read, and the address of each route's merged table. Raises TableFault, OSError."""
+    store = Store.of(config.tables)
+    ends: dict[tuple[str, int], int] = {}
+    merged: dict[str, str] = {}
+    for part in current_parts(config, store):
+        entries = read_entries(part.state_root, store)
+        ledger = Ledger(part.state_root, part.pipeline, store, entries)
+        stream = stream_id(part.checkpoint_path, store)
+        batch = None if stream is None else ledger.finished.get(stream)
+        offsets = None if batch is None else read_offsets(part.checkpoint_path, store, batch)
+        for topic, partitions in (offsets[0] if offsets else {}).items():
+            for partition, end in partitions.items():
+                place = (topic, int(partition))
+                ends[place] = min(ends.get(place, end), end)
+        merged |= {str(e.route): e.merged for e in totals(entries).values() if e.merged is not None}
+    return ends, merged
+
+
+def _places(aside: Iterable[pa.Table]) -> set[Place]:
+    found: set[Place] = set()
+    for piece in aside:
+        columns = (piece.column(name).to_pylist() for name in ("topic", "partition", "offset"))
+        found |= {Place(*place) for place in zip(*columns, strict=True)}
+    return found
+
+
+@dataclass
+class Fold:
+    """The newest record of each key, of some routes. `aside`: records that are kept aside, which count for nothing."""
+
+    config: Pipeline
+    routes: Iterable[str]
+    aside: set[Place]
+    newest: dict[str, dict[str, Newest]] = field(default_factory=dict)
+    first: dict[tuple[str | None, int], int] = field(default_factory=dict)
+    """(topic, partition) -> the first offset that the source still has."""
+    unreadable: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.opener = Opener(self.config)
+        self.newest = {route: {} for route in self.routes}
+
+    def take(self, given: Given) -> None:
+        self.first.setdefault((given.at.topic, given.at.partition), given.at.offset)
+        if given.at in self.aside:
+            return
+        try:
+            route, schema_id, body = self.opener.envelope(given.record)
+        except UNREADABLE:
+            return  # of no route: the quarantine has it, or the counts do not add up
+        if route not in self.newest or (given.gone and self.config.source.record_key is None):
+            return
+        try:
+            said = None if given.gone else self.said(schema_id, body)
+            key, place = self._key(route, said, given.record), self._place(route, said, given)
+        except UNREADABLE:
+            self.unreadable[route] += 1
+            return
+        if key is None:
+            return
+        held = self.newest[route].get(key)
+        if held is None or place > held.place:
+            self.newest[route][key] = Newest(place, given.at, given.gone)
+
+    def said(self, schema_id: int | None, body: bytes) -> Said:
+        return self.opener.said(*self.opener.payload(schema_id, body))
+
+    def _key(self, route: str, said: Said | None, record: Record) -> str | None:
+        """None for a record without a value that names no row."""
+        own = self.config.source.record_key
+        parts = []
+        for name in self.config.tables.keys_of(route):
+            value = None if said is None else said.value_of(name)
+            if value is None and own is not None and own.column == name and (said is None or not said.has(name)):
+                value = None if record.key is None else record.key.decode()
+            parts.append(spelled(value))
+        return None if all(part is None for part in parts) else json.dumps(parts)
+
+    def _place(self, route: str, said: Said | None, given: Given) -> tuple[Any, ...]:
+        """Comparable with those of the same route."""
+        at, name = given.at, self.config.tables.newest_by_of(route)
+        if name is None:
+            value: Any = 0
+        elif name == "_origin.timestamp":
+            value = given.time_us
+        elif name.startswith("_origin."):
+            value = getattr(at, name.removeprefix("_origin."))
+        else:
+            value = None if said is None else said.value_of(name)
+        if value is None:
+            raise ValueError("it has no place")
+        return value.encode() if isinstance(value, str) else value, at.offset, at.partition
+
+    def is_gone(self, at: Place) -> bool:
+        """Does the source not reach back to this record?"""
+        first = self.first.get((at.topic, at.partition))
+        return first is None or at.offset < first
+
+    def key_of(self, route: str, row: Mapping[str, Any]) -> str:
+        return json.dumps([spelled(row.get(name)) for name in self.config.tables.keys_of(route)])
+
+
+def _judged(fold: Fold, table: TableCheck, uri: str | None, source: Source, ends: Ends, *, deep: bool) -> TableCheck:
+    _, select, function = fold.config.tables.shape_of(table.route)
+    if uri is None or table.route not in fold.newest:
+        return table
+    if select is not None or function is not None:
+        fold.notes.append(f"{shown(table.route)}: its columns are made by tables.select; its keys were not judged")
+        return table
+    try:
+        compared = compare(fold, table.route, _rows(uri, fold.config), source, ends, deep=deep)
+    except BaseException as e:
+        return replace(table, problems=(*table.problems, f"its rows cannot be judged: {contained(e)}"))
+    if compared.unjudged:
+        text = f"{compared.unjudged} rows are of records that the source or the books do not have; they were not judged"
+        fold.notes.append(f"{shown(table.route)}: {text}")
+    problems = [f"{count} {text}" for text, count in compared.wrong.items() if count]
+    return replace(table, rows_compared=compared.rows, problems=(*table.problems, *problems))
+
+
+def _rows(uri: str, config: Pipeline) -> Iterator[list[dict[str, Any]]]:
+    """The table's rows, file by file, some thousand at a time."""
+    opened = Table(uri, Store.of(config.tables)).open()
+    if opened is None:
+        return
+    files = TableFiles(opened)
+    for name in files.names:
+        for piece in files.read_whole(name):
+            for at in range(0, piece.num_rows, AT_ONCE):
+                some = piece.slice(at, AT_ONCE)
+                values = zip(*(plain(some.column(c)) for c in some.column_names), strict=True)
+                yield [dict(zip(some.column_names, one, strict=True)) for one in values]
+
+
+@dataclass
+class Compared:
+    """`rows`: whose values were compared. `wrong`: in words, and how often."""
+
+    rows: int = 0
+    unjudged: int = 0
+    wrong: Counter[str] = field(default_factory=Counter)
+
+
+def compare(
+    fold: Fold, route: str, pieces: Iterable[list[dict[str, Any]]], source: Source, ends: Ends, *, deep: bool
+) -> Compared:
+    """Hold a table's rows against the fold."""
+    found, seen, newest = Compared(), set[str](), fold.newest[route]
+    for rows in pieces:
+        right: dict[Place, dict[str, Any]] = {}
+        for row in rows:
+            key, at = fold.key_of(route, row), _place_of(row)
+            held = newest.get(key)
+            found.wrong["rows have a key that is there already"] += key in seen
+            seen.add(key)
+            if at is None or at.offset >= ends.get((str(at.topic), at.partition), 0) or fold.is_gone(at):
+                found.unjudged += 1  # of a batch that is not finished, or a record that is not there any more
+            elif held is None:
+                # Compaction takes records that delete away in the end.
+                found.wrong["rows have a key that no record has"] += not row["_deleted"]
+            elif held.at != at:
+                found.wrong["rows are not of the newest record of their key"] += 1
+            elif held.gone != bool(row["_deleted"]):
+                found.wrong["rows are deleted, or are not, unlike their newest record says"] += 1
+            elif not held.gone and (deep or len(right) < SAMPLE):
+                right[at] = row
+        _compare_values(fold, route, right, source, found)
+    missing = sum(key not in seen and not held.gone for key, held in newest.items())
+    found.wrong["keys have no row in the table"] += missing
+    found.wrong["records cannot be read, and are not in the quarantine"] += fold.unreadable[route]
+    return found
+
+
+def _place_of(row: Mapping[str, Any]) -> Place | None:
+    change = row.get("_change")
+    return None if change is None else Place(change["topic"], change["partition"], change["offset"])
+
+
+def _compare_values(
+    fold: Fold, route: str, rows: Mapping[Place, dict[str, Any]], source: Source, found: Compared
+) -> None:
+    records = source.get(route, rows)
+    own = fold.config.source.record_key
+    for at, row in rows.items():
+        record = records.get(at)
+        if record is None:
+            found.unjudged += 1
+            continue
+        _, schema_id, body = fold.opener.envelope(record)
+        said = fold.said(schema_id, body)
+        values = {name: value for name, value in row.items() if name not in OURS}
+        if own is not None and not said.has(own.column):
+            values.pop(own.column, None)
+        found.rows += 1
+        if (column := said.differs(values)) is not None:
+            found.wrong[f"rows have another {shown(column)} than their record"] += 1

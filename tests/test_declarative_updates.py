@@ -25,6 +25,7 @@ from distributary.errors import AlreadyRunning, BadInput, SourceMissing
 from distributary.state.lock import only_run
 from distributary_simulate.games.records import Faults, Plan
 from tests.declarative import World, connect_server
+from tests.extent import either
 from tests.services.kafka import Kafka
 
 pytestmark = pytest.mark.spark
@@ -55,7 +56,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Reader(threading.Thread):
-    """Reads unified gold all the time."""
+    """Reads unified gold again and again."""
 
     def __init__(self, world: World) -> None:
         super().__init__(daemon=True)
@@ -67,7 +68,7 @@ class Reader(threading.Thread):
     def run(self) -> None:
         table = self.world.datasets.sql(self.world.datasets.unified)
         with client(self.world.remote) as spark:
-            while not self.done.wait(0.2):
+            while not self.done.wait(either(1.0, 0.2)):
                 try:
                     self.counts.append(int(spark.sql(f"SELECT sum(events) FROM {table}").collect()[0][0] or 0))
                 except Exception as e:

@@ -32,7 +32,7 @@ from distributary_simulate.games.truth import Truth
 
 PIPELINE: Final = "games"
 PLAN: Final = Plan(
-    games=4, versions=3, records=500, seed=7,
+    games=3, versions=3, records=500, seed=7,
     faults=Faults(corrupt=12, unknown_id=4, empty_name=3, tombstones=3, bad_envelope=3), topic="events",
 )  # fmt: skip
 

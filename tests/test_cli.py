@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from distributary_simulate.games.sinks import write_delta
 from distributary_simulate.games.stream import Games
 from distributary_simulate.games.truth import Truth
 from tests.processes import command
+from tests.services import free_ports
 
 pytestmark = pytest.mark.usefixtures("old_signals")
 
@@ -361,8 +363,20 @@ def fill(root: Path, commits: int = 6) -> Truth:
     return truth
 
 
+def _check_served(port: int) -> None:
+    """A run that goes on says of itself that it decides its batches, and how many tables it has."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
+        assert answer.status == 200
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    assert re.search(r'^distributary_up\{pipeline="games",stream="whole"\} 1.0$', text, re.MULTILINE), text
+    assert re.search(r'^distributary_tables\{pipeline="games",state="ok",stream="whole"\} [123].0$', text, re.MULTILINE)
+
+
 def interrupted(file: Path, signals: int) -> tuple[int, list[str], str]:
     """Start `run`, send Ctrl-C after its first batch, once or twice; exit code, stdout, stderr."""
+    (port,) = free_ports(1)
+    file.write_text(f"{file.read_text().split('metrics:')[0]}metrics: {{port: {port}}}\n")
     with subprocess.Popen(command("run", file), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         lines = []
@@ -370,6 +384,7 @@ def interrupted(file: Path, signals: int) -> tuple[int, list[str], str]:
             lines.append(line)
             if line.startswith("batch "):
                 break
+        _check_served(port)
         for _ in range(signals):
             process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=300)

@@ -163,7 +163,8 @@ def test_a_replay_lowers_what_is_in_the_quarantine_and_no_counter() -> None:
 
 def test_a_run_begins_with_the_states_of_the_ledger_and_counts_nothing_of_it() -> None:
     board = Board(10)
-    board.begin([written("chess", 10, 2), parked("go")])
+    board.begin([written("chess", 10, 2), parked("go"), Entry(STREAM, 7, None, finished_at=6_000_000)])
+    assert values(board, "last_batch_timestamp_seconds") == {(): 6.0}
     assert values(board, "rows_in") == {}
     assert values(board, "table_parked") == {("chess",): 0, ("go",): 1}
     assert values(board, "quarantine_rows") == {("CORRUPT_PAYLOAD",): 2, ("TABLE_PARKED",): 3}
@@ -217,7 +218,8 @@ PROGRESS = {
 
 def test_sparks_own_figures_are_read_from_its_progress() -> None:
     board = Board(10)
-    board.spark(PROGRESS, None)
+    board.spark(PROGRESS, {"isDataAvailable": True, "isTriggerActive": True, "message": "Processing new data"})
+    assert values(board, "data_available") == {(): 1}
     assert values(board, "spark_input_rows_per_second") == {(): 12.5}
     assert values(board, "spark_processed_rows_per_second") == {}
     assert values(board, "spark_phase_seconds") == {("addBatch",): 1.5, ("walCommit",): 0.02}
@@ -282,7 +284,8 @@ def test_the_endpoint_serves_figures_that_prometheus_can_read_and_the_health(tmp
 def test_every_metric_of_the_list_can_be_exposed(tmp_path: Path) -> None:
     meter = Meter(pipeline(tmp_path))
     board = meter.boards["whole"]
-    every = written("chess", 10, 1, newest=1, widened={"a": "int -> bigint"}, tombstones=1, bytes_written=99, upserts=1)
+    merged = {"upserts": 1, "merge_state": "merged"}
+    every = written("chess", 10, 1, newest=1, widened={"a": "int -> bigint"}, tombstones=1, bytes_written=99, **merged)
     board.record([every, Entry(STREAM, 7, None, excluded=4)])
     board.batch(REPORT)
     board.spark({**PROGRESS, "processedRowsPerSecond": 1.0}, IDLE)
@@ -307,7 +310,7 @@ def test_each_cluster_of_a_pipeline_has_the_next_port(tmp_path: Path) -> None:
 
 
 def test_both_hops_of_one_process_have_a_board_each(tmp_path: Path) -> None:
-    meter = Meter(pipeline(tmp_path))
+    meter = Meter(pipeline(tmp_path, port=0))
     ledger = SimpleNamespace(entries=lambda: [written("chess")], watcher=None)
     hop_1, hop_2 = SimpleNamespace(query=None, outages=0), SimpleNamespace(query=None, outages=1, ledger=ledger)
     meter.attach(SimpleNamespace(first=hop_1, second=hop_2, ledger=ledger))
@@ -315,6 +318,7 @@ def test_both_hops_of_one_process_have_a_board_each(tmp_path: Path) -> None:
     meter.look()
     assert meter.boards.keys() == {"hop-1", "whole"}
     assert meter.boards["hop-1"].ready[0] and not meter.ready()[0]
+    assert values(meter.boards["hop-1"], "rows_in") == {(NO_ROUTE,): 10}
     ledger.watcher([written("chess", 4)])
     assert values(meter.boards["whole"], "rows_in") == {("chess",): 4}
 
@@ -328,7 +332,7 @@ def test_a_ledger_that_cannot_be_read_and_a_session_that_is_gone_stop_no_run(tmp
     def fails() -> list[Entry]:
         raise OSError("store away")
 
-    meter = Meter(pipeline(tmp_path))
+    meter = Meter(pipeline(tmp_path, port=0))
     meter.attach(SimpleNamespace(query=Gone(), outages=0, ledger=SimpleNamespace(entries=fails)))
     meter.look()
     assert "store away" in caplog.text
@@ -398,4 +402,5 @@ def test_a_pipeline_without_the_key_loads_no_library_and_opens_no_port(tmp_path:
     before = threading.active_count()
     with measured(pipeline(tmp_path)) as meter:
         meter.batch(REPORT)
+        meter.attach(None)  # it does not even look
         assert threading.active_count() == before

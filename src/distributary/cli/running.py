@@ -34,8 +34,8 @@ def go(
     with told(config.pipeline, Notices() if supervised else config.notices) as notifier, measured(config) as meter:
 
         def progress(report: BatchReport) -> None:
-            output.batch(report)
             meter.batch(report)
+            output.batch(report)
             notifier.batch({"parked": report.parked, "recovered": report.recovered})
 
         def handle(running: Any) -> None:

@@ -75,6 +75,9 @@ class Board:
         """What the ledger holds before the run: states and times, but no counts."""
         every = list(entries)
         with self._lock:
+            decided = max((e.finished_at for e in every if e.route is None and is_batch(e.stream)), default=0)
+            if decided:
+                self._gauges["last_batch_timestamp_seconds", ()] = decided / MICROS
             written = {e.route: e.finished_at for e in every if e.rows_written > 0}
             for route, entry in totals(every).items():
                 self._kept.update(entry.reasons)
@@ -95,8 +98,8 @@ class Board:
             for entry in entries:
                 self._count(entry)
 
-    def batch(self, report: BatchReport) -> None:
-        """A batch was decided, of hop 1 too."""
+    def batch(self, report: BatchReport, *, has_ledger: bool = True) -> None:
+        """A batch was decided. `has_ledger`: `record` is told of its rows; hop 1 has none, and knows no routes."""
         with self._lock:
             self._outages, self._decided = 0, True
             self._gauges["last_batch", ()] = report.batch
@@ -104,6 +107,9 @@ class Board:
             if report.already:
                 return
             self._counters["batches", ()] += 1
+            if not has_ledger:
+                self._counters["rows_in", (NO_ROUTE,)] += report.rows_in
+                self._counters["rows_written", (NO_ROUTE,)] += report.rows_written
             for phase, sec in report.seconds.items():
                 self._counters["batch_seconds", (phase,)] += sec  # type: ignore[assignment]
                 self._gauges["last_batch_seconds", (phase,)] = sec
@@ -122,6 +128,8 @@ class Board:
         """What Spark says of the query: `lastProgress` and `status`."""
         with self._lock:
             self._idle = status is not None and _is_idle(status)
+            if status is not None:
+                self._gauges["data_available", ()] = float(bool(status.get("isDataAvailable")))
             for name, labels, value in _of_spark(progress or {}):
                 self._gauges[name, labels] = value
 
@@ -218,6 +226,8 @@ class Board:
         for change, rows in (("upsert", entry.upserts), ("delete", entry.deletes), ("stale", entry.stale)):
             if rows > 0:
                 self._counters["merge_rows", (route, change)] += rows
+        if entry.merge_state == "merged" and (entry.upserts or entry.deletes):
+            self._counters["merges", ()] += 1
         columns = entry.evolved and not entry.created
         for change, happened in (("created", entry.created), ("columns", columns), ("types", bool(entry.widened))):
             if happened:

@@ -110,16 +110,24 @@ METRICS: Final = (
         "gauge",
         "s",
         "When the last batch was decided, in seconds since 1970. Without new rows there is no batch.",
-        "Compare with the backlog: rows that wait while no batch is decided mean that one hangs or fails. " + _STATUS,
+        "Old, while `data_available` is 1: a batch hangs or fails. Its log says in which phase. " + _STATUS,
         panel="time() - distributary_last_batch_timestamp_seconds",
         alert=Alert(
             "DistributaryStandsStill",
             "(time() - distributary_last_batch_timestamp_seconds > 900)"
-            " and on (pipeline, stream) (distributary_source_backlog_rows > 0)",
-            "5m",
+            " and on (pipeline, stream) (distributary_data_available == 1)",
+            "15m",
             "page",
-            "Rows wait at the source, and no batch was decided for 15 minutes",
+            "There are new rows, and no batch was decided for 15 minutes",
         ),
+    ),
+    Metric(
+        "data_available",
+        "gauge",
+        "1",
+        "1 while Spark has new rows for a batch or is at one, 0 while it waits for some.",
+        "Always 1: the stream never catches up. " + _SPARK,
+        panel="avg_over_time(distributary_data_available[15m])",
     ),
     Metric("last_batch", "gauge", "1", "Number of the last batch.", _NONE),
     Metric(
@@ -278,6 +286,14 @@ METRICS: Final = (
         "Many by `spark`: `distributary plan FILE` says which feature of a table needs it.",
         ("engine",),
         panel="sum by (engine) (rate(distributary_commits_total[5m]))",
+    ),
+    Metric(
+        "merges",
+        "counter",
+        "merges",
+        "Merges of keys into merged tables.",
+        "See `merges_waiting`.",
+        panel="rate(distributary_merges_total[5m])",
     ),
     Metric(
         "merges_waiting",

@@ -47,6 +47,7 @@ class Meter:
 
     def __init__(self, config: Pipeline) -> None:
         self.pipeline = config.pipeline
+        self._is_asked = config.metrics.port is not None or config.metrics.otlp is not None
         self._shown = config.metrics.routes
         self._own = "whole" if config.share is None else config.share.name
         self._streams: dict[str, Stream] = {}
@@ -54,6 +55,8 @@ class Meter:
 
     def attach(self, running: Any) -> None:
         """A run (or both hops of one) is about to begin. Never raises: figures are no reason not to run."""
+        if not self._is_asked:
+            return
         try:
             for name, stream in self._parts(running).items():
                 self._streams[name] = stream
@@ -75,7 +78,7 @@ class Meter:
 
     def batch(self, report: BatchReport) -> None:
         name = "hop-1" if report.stream == HOP_1 else self._own
-        self.boards.setdefault(name, Board(self._shown)).batch(report)
+        self.boards.setdefault(name, Board(self._shown)).batch(report, has_ledger=name == self._own)
 
     def failed(self, error: BaseException) -> None:
         for board in self.boards.values():

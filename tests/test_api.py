@@ -6,15 +6,20 @@ import json
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import distributary as dy
 from distributary.api import Pipeline
+from distributary.config import RegistryConfig
+from distributary.schemas.registry import open_registry
 from tests.lake import Lake
+from tests.services import free_ports
 
 PAGE = Path(__file__).parent.parent / "docs" / "python.md"
 
@@ -62,6 +67,37 @@ def test_status_and_quarantine_need_no_spark(tmp_path: Path) -> None:
     assert [(t.route, t.rows) for t in pipeline.status().tables] == [("chess", 2)]
     assert pipeline.quarantine().rows == 4
     assert pipeline.quarantine(route="chess", reasons=[dy.Reason.CORRUPT_PAYLOAD]).rows == 3
+
+
+def test_a_run_is_measured_as_the_command_s_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stream that does nothing but one batch."""
+    report: Any = SimpleNamespace(stream="s", batch=4, already=False, seconds={"total": 1.0})
+    said: list[Any] = []
+
+    def runs(config: Any, *, progress: Any, handle: Any, **_: Any) -> str:
+        handle(SimpleNamespace(query=None, outages=0, ledger=SimpleNamespace(entries=list)))
+        progress(report)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            said.append(answer.read().decode())
+        return "done"
+
+    (port,) = free_ports(1)
+    monkeypatch.setattr("distributary.running.hops.run", runs)
+    document = {**_document(Lake(tmp_path)), "metrics": {"port": port}}
+    given: list[Any] = []
+    assert dy.load(document).run(progress=given.append) == "done"  # type: ignore[comparison-overlap]
+    assert given == [report]
+    assert 'distributary_last_batch{pipeline="games",stream="whole"} 4.0' in said[0]
+
+
+def test_history_and_foresight_need_no_spark(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.batch(0, {"chess": {1: 2}})
+    text = 'syntax = "proto3"; message M { string user = 1; int32 level = 2; }'
+    open_registry(RegistryConfig(path=str(tmp_path / "r"))).register("m", text)
+    pipeline = dy.load(_document(lake))
+    assert pipeline.history("chess").rows == 2
+    assert pipeline.foresee(subject="m").tables[0].new_columns == {"level": "int"}
 
 
 def test_every_method_stands_in_the_page() -> None:

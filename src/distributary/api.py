@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from distributary.errors import Reason
 
 if TYPE_CHECKING:
+    from distributary.audit.doctor import Diagnosis
+    from distributary.audit.foresight import Foresight
+    from distributary.audit.history import History
     from distributary.audit.inspection import Inspection
     from distributary.audit.plan import Plan
     from distributary.audit.rejected import Rejections
@@ -74,9 +77,16 @@ class Pipeline:
             progress: called after each batch.
         """
         self._kind.check_runs_here()
+        from distributary.metrics.meter import measured
         from distributary.running.hops import run
 
-        return run(self.config, once=once, force=force, progress=progress)
+        with measured(self.config) as meter:
+
+            def told(report: BatchReport) -> None:
+                meter.batch(report)
+                progress(report)
+
+            return run(self.config, once=once, force=force, progress=told, handle=meter.attach)
 
     def status(self) -> Status:
         """Rows, lag, bad rows and state of each table. Works beside a run, without Spark."""
@@ -102,6 +112,32 @@ class Pipeline:
         from distributary.audit.inspection import inspect
 
         return inspect(self.config, records)
+
+    def doctor(self, within_sec: float = 30.0) -> Diagnosis:
+        """Try out what the pipeline needs. Starts no JVM."""
+        from distributary.audit.doctor import diagnose
+
+        return diagnose(self.config, within_sec)
+
+    def history(self, route: str) -> History:
+        """Which schema, column and type of a route came with which batch, offset and table version."""
+        from distributary.audit.history import history
+
+        return history(self.config, route)
+
+    def foresee(
+        self,
+        *,
+        schema: str | Path | None = None,
+        subject: str | None = None,
+        message: str | None = None,
+        routes: Collection[str] = (),
+    ) -> Foresight:
+        """What the schema in a file, or the newest one of a subject, would change in which tables."""
+        from distributary.audit.foresight import foresee
+
+        file = None if schema is None else Path(schema)
+        return foresee(self.config, file=file, subject=subject, message=message, routes=routes)
 
     def resync(self, route: str) -> Rebuilt:
         """Make one table anew from rows that are kept."""

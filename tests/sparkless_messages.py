@@ -105,10 +105,16 @@ class Players:
         fanout, ledger = self._fanout(cores)
         return BatchWriter(self.config, fanout, ledger)
 
-    def take(self, batch: int, records: list[dict[str, Any]], writer: BatchWriter | None = None) -> BatchReport:
-        """One batch of the stream. `writer`: of a process that goes on."""
+    def take(
+        self,
+        batch: int,
+        records: list[dict[str, Any]],
+        writer: BatchWriter | None = None,
+        schema: pa.Schema = SOURCE,
+    ) -> BatchReport:
+        """One batch of the stream. `writer`: of a process that goes on; `schema`: of what the stream reads."""
         writer = writer or self.writer()
-        rows = Rows(writer.delivery.spark, [pa.RecordBatch.from_pylist(records, schema=SOURCE)])  # type: ignore[attr-defined]
+        rows = Rows(writer.delivery.spark, [pa.RecordBatch.from_pylist(records, schema=schema)])  # type: ignore[attr-defined]
         report = writer.take(rows, STREAM, batch)  # type: ignore[arg-type]
         self._commit_offsets(batch)
         return report

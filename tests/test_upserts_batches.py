@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from distributary.engine import packing
-from distributary.engine.changes import deliver as changes_deliver
+from distributary.engine import appending, packing
+from distributary.engine import batch as batch_of
+from distributary.engine.changes import deliver, merging
 from distributary.engine.decisions import Decision
 from distributary.engine.messages import chunks
+from distributary.sources.bronze_rows import bronze_schema
+from distributary.state.journal import Journal
 from distributary.state.ledger import Ledger, totals
 from distributary.tables.store import Store
+from distributary.tables.table import Table
 from tests.sparkless_messages import Players
 
 TEXTS = {
@@ -91,7 +97,7 @@ def test_a_run_that_dies_between_the_log_and_the_merge_is_finished_by_the_next(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(changes_deliver, "merge_now", die)
+        patch.setattr(deliver, "merge_now", die)
         with pytest.raises(Killed):
             players.take(1, batch)
     assert held(players) == {"x": 1}
@@ -181,3 +187,100 @@ def test_a_table_keeps_the_keys_that_it_was_begun_with(lake: Path) -> None:
     keyed.offset = 10
     assert keyed.take(1, [keyed.record("x", level=2)]).parked == ("players",)
     assert "it holds every message" in str(books(keyed).error)
+
+
+class Ended(KeyboardInterrupt):
+    """The end of the process."""
+
+
+BORDERS: tuple[tuple[Any, str], ...] = (
+    (Journal, "write"),
+    (deliver, "append_events"),
+    (deliver, "merge_now"),
+    (merging, "merge_rows"),
+    (merging, "merge_on_tip"),
+    (Table, "commit"),
+    (appending, "append_on_tip"),
+    (Ledger, "record"),
+    (batch_of, "commit_quarantine"),
+)
+"""Steps that leave something behind."""
+
+
+@contextmanager
+def ending_at(number: int) -> Iterator[list[int]]:
+    """The process ends at the border of this number, counted before and after each step; gives what is left of it."""
+    left = [number]
+
+    def passed() -> None:
+        left[0] -= 1
+        if left[0] == -1:
+            raise Ended
+
+    def bordered(whole: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            passed()
+            result = whole(*args, **kwargs)
+            passed()
+            return result
+
+        return step
+
+    with pytest.MonkeyPatch.context() as patch:
+        for target, name in BORDERS:
+            patch.setattr(target, name, bordered(getattr(target, name)))
+        yield left
+
+
+@pytest.mark.parametrize("log", [None, "{route}_log"])
+def test_wherever_the_process_ends_each_message_is_counted_once_and_the_newest_is_there(
+    lake: Path, log: str | None
+) -> None:
+    """A batch is ended at each of its borders in turn, then done again by a new process."""
+    borders = 0
+    ended = True
+    while ended:
+        players = Players(lake / str(borders), TEXTS, tables={} if log is None else {"log": log}, **KEYED)
+        one = players.record
+        players.take(0, [one("x", level=1), one("y", level=2)])
+        batch = [one("x", level=3), one("x", schema_id=99, level=4), one("y", None), one("z", 2, level=5, clan="red")]
+        with ending_at(borders) as left, suppress(Ended):
+            players.take(1, batch)
+        ended = left[0] < 0
+        players.take(1, batch)
+        players.take(2, [one("z", level=6)])
+        assert held(players) == {"x": 3, "y": None, "z": 6}
+        assert kept(players) == [("UNKNOWN_SCHEMA_ID", 3)]
+        said = books(players)
+        assert (said.rows_in, said.rows_written, said.rows_quarantined) == (7, 6, 1)
+        if log is not None:
+            assert DeltaTable(f"{players.table}_log").to_pyarrow_table().num_rows == 6
+        borders += 1
+    assert borders > 8
+
+
+def test_messages_of_a_source_without_offsets_go_by_their_column(lake: Path) -> None:
+    players = Players(lake, TEXTS, tables={"newest_by": "level"})
+    records = [players.record("x", level=level) for level in (2, 3, 1)] + [players.record("y", level=1)]
+    for record in records:
+        record |= {"offset": None, "partition": None}
+    players.take(0, records[:2])
+    players.take(1, [*records[2:], dict(records[0])])
+    assert held(players) == {"x": 3, "y": 1}
+    by_offset = Players(lake / "other", TEXTS)
+    record = by_offset.record("x", level=1) | {"offset": None}
+    assert by_offset.take(0, [record]).reasons == {"BAD_POSITION": 1}
+
+
+def test_messages_that_come_by_way_of_bronze_go_by_their_offsets_too(lake: Path) -> None:
+    players = Players(lake, TEXTS, layout="two_hop")
+    sent = [players.record("x", level=1), players.record("y", level=2), players.record("x", level=3)]
+    columns = players.config.envelope.columns
+    rows = [
+        {columns[0]: players.topic, columns[2]: one["value"], **{n: one[n] for n in ("topic", "partition", "offset")}}
+        for one in sent
+    ]
+    schema = bronze_schema(columns, headers=False)
+    players.take(0, [rows[2], rows[1]], schema=schema)
+    players.take(1, [rows[0]], schema=schema)
+    assert held(players) == {"x": 3, "y": 2}

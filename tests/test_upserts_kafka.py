@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from distributary.audit.plan import plan
 from distributary.audit.status import status
 from distributary.config import Pipeline, RegistryConfig
+from distributary.kinds import kind_of
 from distributary.repair.replays import replay
 from distributary.running.pipeline import run
 from distributary.schemas.protobuf.framing import frame
@@ -64,10 +65,19 @@ def test_the_newest_message_of_each_key_is_its_row_and_one_without_a_value_delet
         run(config, once=True)
         held |= {1: 78, 3: 79, 4: None}
         assert players(config, topic) == held
+        # More than a task merges, so Spark does.
+        shop.send(topic, [sent(1, 80), sent(5, None), sent(8, 81)])
+        run(pipeline({}, merge_engine_rows=1), once=True)
+        held |= {1: 80, 5: None, 8: 81}
+        assert players(config, topic) == held
+        (table,) = status(config).tables
+        assert table.engine == "spark"
         # The message that is brought back is older than the row of its key, so it changes nothing.
         (lake / "player.proto").write_text(PLAYER)
         config = pipeline({999: str(lake / "player.proto")})
         assert replay(config).rows == {topic: 1}
         assert players(config, topic) == held
         (table,) = status(config).tables
-        assert (table.rows, table.quarantined) == (45, 0)
+        assert (table.rows, table.quarantined) == (48, 0)
+        found = kind_of(config, lake / "players.yaml").verify(deep=True)
+        assert (found.ok, found.problems, found.notes, found.tables[0].rows_compared) == (True, (), (), 6)

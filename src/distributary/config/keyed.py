@@ -10,8 +10,9 @@ from distributary.config.debezium import check_debezium
 if TYPE_CHECKING:
     from distributary.config.pipeline import Pipeline
 
+OF_KEYED = ("deleted_values", "merge_engine_rows")
+"""Keys of change files that mean the same for messages with keys."""
 LAYOUTS = {
-    "two_hop": "bronze keeps every message, and hop 2 cannot tell in which order they came: give layout fanout",
     "wide": "one table of all routes gets every message: give layout fanout",
     "declarative": "a declarative pipeline appends: give layout fanout",
 }
@@ -71,6 +72,8 @@ def _check_record_key(config: Pipeline) -> None:
     if not config.envelope.route.of_record or config.envelope.format != "none":
         detail = "a record without a value has no message that could say its route: give envelope none, and a route "
         raise fault("source.key", f"{detail}by topic, header or constant")
+    if config.layout == "two_hop":
+        raise fault("source.key", "not allowed with layout two_hop: bronze keeps no keys; give layout fanout")
     if config.envelope.route.place == "key":
         raise fault("source.key", "the record's key says the route already, so it tells no rows apart")
     for key, column in tables.each("newest_by").items():

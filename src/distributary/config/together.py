@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from distributary.config.base import fault, is_given
 from distributary.config.databricks import not_on_databricks
 from distributary.config.environment import environment
-from distributary.config.keyed import check_keyed
+from distributary.config.keyed import OF_KEYED, check_keyed
 from distributary.config.layouts import Bronze
 from distributary.config.writing import RouteOverride, Tables
 from distributary.names import rules_of
@@ -77,8 +77,9 @@ def _check_changes(config: Pipeline) -> None:
         return
     if config.envelope.is_debezium:
         return
+    also = OF_KEYED if config.tables.has_keys else ()
     for key in Tables.CHANGE_KEYS:
-        if is_given(config.tables, key):
+        if is_given(config.tables, key) and key not in also:
             raise fault(f"tables.{key}", "allowed with source.type datastream only")
     for route, own in config.tables.routes.items():
         for key in RouteOverride.CHANGE_KEYS:

@@ -222,7 +222,9 @@ class Tables(Model):
         "cannot bring it back. At least 3 days; `distributary maintain` removes older ones.",
     )
     deleted_values: Literal["keep", "null"] = Field(
-        default="null", description="Change files: what a deleted row's other columns hold until it is removed."
+        default="null",
+        description="Change files: what a deleted row's other columns hold until it is removed. Also for "
+        "messages with keys.",
     )
     dropped_columns: Literal["null", "keep"] = Field(
         default="null",
@@ -232,7 +234,7 @@ class Tables(Model):
         default=None,
         ge=1,
         description="Change files: the most rows, in those files of a merged table that may hold a key of the batch, "
-        "that a task merges; with more, Spark does. Without it: 20 million.",
+        "that a task merges; with more, Spark does. Without it: 20 million. Also for messages with keys.",
     )
 
     @field_validator("name")

@@ -176,13 +176,15 @@ class Reason(StrEnum):
     )
     NO_KEY_VALUE = (
         "NO_KEY_VALUE",
-        "The event has no value in the columns of its table's key.",
-        "Name columns that are always there with `tables.routes.<table>.keys`.",
+        "The event, or the message, has no value in the columns of its table's key.",
+        "Name columns that are always there with `tables.routes.<table>.keys`, of messages also `tables.keys`.",
     )
     BAD_POSITION = (
         "BAD_POSITION",
-        "The event's place in the source's log cannot be read, so nobody can say which event is newer.",
-        "Please report it with the sample. `reconcile` or a new backfill mends the merged table.",
+        "The event's place in the source's log cannot be read, so nobody can say which event is newer. Of messages "
+        "with keys: it has no value in the column that `tables.newest_by` names, or no offset.",
+        "Of messages, name a column that always has a value. Of a database, please report it with the sample; "
+        "`reconcile` or a new backfill mends the merged table.",
     )
     LATE_EVENT = (
         "LATE_EVENT",

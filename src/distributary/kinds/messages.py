@@ -67,6 +67,11 @@ class TwoHop(Messages):
     def resync(self, route: str) -> Rebuilt:
         from distributary.repair.resync_bronze import rebuild
 
+        if self.config.tables.keys_of(route):
+            raise BadInput(
+                detail=f"{route} has keys: its table is not made anew from bronze. Give it another name "
+                f"(tables.routes.{route}.name) and a pipeline of its own that reads the source from its beginning"
+            )
         done = rebuild(self.config, route)
         lines = [f"{done.table}: {done.rows:,} rows from bronze, {done.quarantined:,} kept aside"]
         if done.returned:

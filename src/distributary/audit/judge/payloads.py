@@ -58,7 +58,10 @@ def judge_payloads(config: Pipeline, found: Verification, *, deep: bool) -> Veri
     except BaseException as e:
         return replace(found, notes=(*found.notes, f"values were not compared: {contained(e)}"))
     try:
-        tables = judge.all(found.tables)
+        # Those with keys are judged by `upserts`.
+        plain_ones = [table for table in found.tables if not config.tables.keys_of(table.route)]
+        judged = {table.route: table for table in judge.all(plain_ones)}
+        tables = [judged.get(table.route, table) for table in found.tables]
     finally:
         judge.close()
     problems = tuple(
@@ -95,8 +98,8 @@ class _Judge:
 
     def table(self, table: TableCheck) -> TableCheck:
         _, select, function = self.config.tables.shape_of(table.route)
-        if table.table is None or self._down or self.config.tables.keys_of(table.route):
-            return table  # with keys, `upserts` judges it
+        if table.table is None or self._down:
+            return table
         if select is not None or function is not None:
             self.notes.append(f"{shown(table.route)}: its columns are made by tables.select; they were not compared")
             return table

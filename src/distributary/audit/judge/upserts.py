@@ -63,10 +63,9 @@ def judge_upserts(config: Pipeline, found: Verification, aside: Iterable[pa.Tabl
     routes = [t.route for t in found.tables if config.tables.keys_of(t.route) and t.table is not None]
     if not routes:
         return found
-    if not isinstance(config.source, KafkaSource):
-        return replace(
-            found, notes=(*found.notes, "the rows of tables with keys were not judged: the source is no Kafka")
-        )
+    if not isinstance(config.source, KafkaSource) or config.bronze_table is not None:
+        note = "the rows of tables with keys were not judged: that takes a stream that reads Kafka itself"
+        return replace(found, notes=(*found.notes, note))
     source = KafkaRecords(config.source)
     try:
         judge = Fold(config, routes, _places(aside))

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaException
 from pydantic import ValidationError
 
 from distributary.config import KafkaSource, Pipeline
+from distributary.config.secrets import looks_secret
 from distributary.errors import BadInput
 from distributary.kinds import kind_of
 from distributary.sources.kafka import check_client
@@ -220,3 +221,10 @@ def test_a_beginning_is_given_in_one_way() -> None:
 def test_lookups_have_groups_that_a_broker_can_be_told_to_allow() -> None:
     assert source().group_of("lookup") == "distributary-lookup"
     assert source(group_id="games").group_of("verify") == "games-verify"
+
+
+def test_a_secret_in_the_options_is_known_as_one_in_either_spelling() -> None:
+    secret = (
+        "sasl.jaas.config sasl.password sasl.oauthbearer.client.secret ssl.key.pem ssl.keystore.key ssl.key.password"
+    )
+    assert all(looks_secret(("source", "options", name)) for name in secret.split())

@@ -23,7 +23,7 @@ _FREE = frozenset({"options", "conf", "spark_conf", "storage_options"})
 _NO_SECRET = re.compile(r"(?i)(provider|class|enabled|type|location|file|path|ur[il]|endpoint)s?$")
 _BEGIN = re.compile(r"\$\{\w+:")
 _SECRET_KEY = re.compile(
-    r"(?i)secret|passw|passphrase|token|access.?key|account.?key|private.?key|keystore.?key|jaas|credential|\bsas\b"
+    r"(?i)secret|passw|passphrase|token|(access|account|private|keystore).?key|key\.pem|jaas|credential|\bsas\b"
 )
 
 

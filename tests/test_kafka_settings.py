@@ -17,7 +17,14 @@ from distributary.config.secrets import looks_secret
 from distributary.errors import BadInput
 from distributary.kinds import kind_of
 from distributary.sources.kafka import check_client
-from distributary.sources.kafka_settings import RDKAFKA_ONLY, RENAMED, SAME, client_settings, java_settings
+from distributary.sources.kafka_settings import (
+    RDKAFKA_ONLY,
+    RENAMED,
+    SAME,
+    client_settings,
+    java_settings,
+    producer_options,
+)
 
 OAUTH = {"token_url": "http://127.0.0.1:1/token", "client_id": "id", "client_secret": 'se"c', "scope": "kafka"}
 SIGNER = "aws_msk_iam_sasl_signer.MSKAuthTokenProvider"
@@ -100,6 +107,13 @@ def test_files_and_a_login_in_the_form_of_librdkafka_reach_java(tmp_path: Path) 
     assert (java["ssl.keystore.certificate.chain"], java["ssl.keystore.key"]) == ("--cert--", "--key--")
     assert "ScramLoginModule required username=" in java["sasl.jaas.config"] and "sasl.password" not in java
     assert rust["sasl.password"] == "word"
+
+
+def test_a_producer_gets_its_own_settings_beside_those_of_both() -> None:
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="ann" password="word";'
+    given = {"linger.ms": "5", "request.timeout.ms": "7", "sasl.jaas.config": jaas, "security.protocol": "SASL_SSL"}
+    login = {"security.protocol": "SASL_SSL", "sasl.username": "ann", "sasl.password": "word"}
+    assert producer_options(given) == {"linger.ms": "5", "socket.timeout.ms": "7", **login}
 
 
 def test_a_store_that_only_java_reads_is_refused_with_what_to_give_instead() -> None:

@@ -52,6 +52,10 @@ _ONLY = (
 )
 RDKAFKA_ONLY = frozenset(_ONLY.split())
 """What Java does not know by any name: it does not get these, apart from what `_java_files` makes of them."""
+JAVA_FORMS = frozenset(
+    ("sasl.jaas.config", "ssl.keystore.location", "ssl.keystore.type", "ssl.truststore.location", "ssl.truststore.type")
+)
+"""What librdkafka gets in another form."""
 _BACK = {theirs: java for java, theirs in RENAMED.items()}
 _LOGIN = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 
@@ -101,6 +105,12 @@ def client_options(options: Mapping[str, str]) -> dict[str, str]:
         elif key in RENAMED:
             found[RENAMED[key]] = value
     return {**_stores(options), **_login(options.get("sasl.jaas.config", "")), **found}
+
+
+def producer_options(options: Mapping[str, str]) -> dict[str, str]:
+    """As `client_options`, of a producer: names that neither list has are librdkafka's own, and stay."""
+    own = {key: value for key, value in options.items() if key not in RENAMED and key not in JAVA_FORMS}
+    return {**own, **client_options(options)}
 
 
 def _stores(options: Mapping[str, str]) -> dict[str, str]:

@@ -34,7 +34,8 @@ Kafka = Annotated[
 Topic = Annotated[str, typer.Option(help="The topic, and the wrapper's subject <topic>-value.")]
 Partitions = Annotated[int, typer.Option(min=1, help="Of the topic, if it has to be created.")]
 KafkaConfig = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A librdkafka setting, e.g. of SASL.", show_default=False)
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="A setting of the Kafka client, e.g. of SASL.", show_default=False),
 ]
 Registry = Annotated[str | None, typer.Option(metavar="URL", help="A schema registry.", show_default=False)]
 RegistryPath = Annotated[
@@ -328,11 +329,14 @@ def _registry(given: Mapping[str, str | None]) -> RegistryConfig | None:
 
 
 def _settings(given: Sequence[str]) -> dict[str, str]:
+    from distributary.sources.kafka_settings import producer_options
+
     pairs = dict(pair.partition("=")[::2] for pair in given)
     for key, value in pairs.items():
         if not key or not value:
             raise BadInput(detail=f"simulate games: --kafka-config {key!r}: write it as KEY=VALUE")
-    return _resolved({f"--kafka-config {key}": value for key, value in pairs.items()}, "--kafka-config ")
+    resolved = _resolved({f"--kafka-config {key}": value for key, value in pairs.items()}, "--kafka-config ")
+    return producer_options(resolved)
 
 
 def _resolved(values: Mapping[str, str], prefix: str = "") -> dict[str, str]:

@@ -1,0 +1,71 @@
+"""Files in deploy/ say what the product does: their pipeline is valid, their command and their probes exist."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from distributary.cli import app
+from distributary.config import Pipeline, load_document
+from distributary.errors import Exit
+from distributary.metrics.endpoint import answers
+from distributary.metrics.meter import Meter
+
+DEPLOY = Path(__file__).parent.parent / "deploy"
+
+
+def accepted(arguments: list[str]) -> str:
+    """The command that `arguments` (after `distributary`) are for; fails where an option or command is not there."""
+    group: Any = get_command(app)
+    context = group.make_context("distributary", list(arguments), resilient_parsing=True)
+    name, command, rest = group.resolve_command(context, context._protected_args + context.args)
+    command.make_context(name, rest, parent=context).close()
+    return str(name)
+
+
+@pytest.fixture
+def kubernetes() -> tuple[Pipeline, dict[str, Any]]:
+    """The pipeline, and the pod."""
+    config, deployment = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+    document = yaml.safe_load(config["data"]["games.yaml"])
+    return load_document(document), deployment["spec"]
+
+
+def test_the_pod_runs_its_pipeline_and_its_probes_ask_what_is_served(
+    kubernetes: tuple[Pipeline, dict[str, Any]],
+) -> None:
+    config, spec = kubernetes
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert spec["replicas"] == 1 and spec["strategy"]["type"] == "Recreate", "one stream, one process"
+    assert container["ports"] == [{"name": "metrics", "containerPort": config.metrics.port}]
+    assert config.metrics.address == "0.0.0.0", "the probes come from outside of the pod"
+    served = answers(Meter(config)).keys()
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["path"] in served and container[probe]["httpGet"]["port"] == "metrics"
+    about = spec["template"]["metadata"]["annotations"]
+    assert about["prometheus.io/path"] in served and about["prometheus.io/port"] == str(config.metrics.port)
+
+
+def test_the_pod_has_longer_to_end_than_its_batch_may_take(kubernetes: tuple[Pipeline, dict[str, Any]]) -> None:
+    config, spec = kubernetes
+    assert config.trigger.stop_within is not None
+    assert spec["template"]["spec"]["terminationGracePeriodSeconds"] > config.trigger.stop_within
+
+
+def test_the_commands_of_pod_and_service_exist(kubernetes: tuple[Pipeline, dict[str, Any]]) -> None:
+    _, spec = kubernetes
+    program, *arguments = spec["template"]["spec"]["containers"][0]["args"]
+    assert (program, accepted(arguments)) == ("distributary", "run")
+    unit = configparser.ConfigParser(interpolation=None, strict=True)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string((DEPLOY / "distributary.service").read_text())
+    service = unit["Service"]
+    assert accepted(service["ExecStart"].split()[1:]) == "run"
+    assert accepted(service["ExecStartPre"].split()[1:]) == "check"
+    assert int(service["RestartPreventExitStatus"]) == Exit.BAD_INPUT

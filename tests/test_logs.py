@@ -122,4 +122,8 @@ def test_the_environment_chooses_the_form_too(
     monkeypatch.setenv("DISTRIBUTARY_LOG_FORMAT", "text")
     execute(["check", str(tmp_path / "no.yaml")])
     assert " ERROR -: " in capsys.readouterr().err
+    execute(["--log-format", "json", "run", str(tmp_path / "no.yaml")])
+    assert json.loads(capsys.readouterr().err)["level"] == "error", "a flag is nearer than the environment"
+    execute(["--log-format", "json", "run", "--log-format", "text", str(tmp_path / "no.yaml")])
+    assert " ERROR -: " in capsys.readouterr().err
     assert logs.are_structured()

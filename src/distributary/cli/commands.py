@@ -16,7 +16,7 @@ from distributary.cli.grants import grants
 from distributary.cli.history import history
 from distributary.cli.init import init
 from distributary.cli.inspect import inspect
-from distributary.cli.logs import LogFormat, set_up
+from distributary.cli.logs import LogFormat, OwnLogFormat, set_up
 from distributary.cli.options import GROUP, File, Force, Json, Yes
 from distributary.cli.output import note, note_places, say, say_json, show
 from distributary.cli.output import watch as show_again
@@ -189,7 +189,7 @@ def run(
     conf: Conf = None,
     force: Force = False,
     supervised: Supervised = False,
-    log_format: LogFormat = None,
+    log_format: OwnLogFormat = None,
     as_json: Json = False,
 ) -> Exit:
     """Run a pipeline.
@@ -208,11 +208,11 @@ def run(
     With --json: a line per batch ("kind": "batch"), then one for the run ("kind": "run"). A batch that an earlier run
     had finished, and had no time to tell of, says so ("already"); it is not in the run's sums.
     """
+    if log_format is not None:
+        set_up(log_format)
     config = load_file(file)
     kind_of(config, file).check_runs_here()
     config = first_hop(config, conf) if hop == 1 else spread(config, share, plan_file, cluster, conf)
-    if log_format is not None:
-        set_up(log_format)
     return go(config, file, hops=hops_of(config, hop), once=once, force=force, supervised=supervised, as_json=as_json)
 
 

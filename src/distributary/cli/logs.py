@@ -23,15 +23,18 @@ if TYPE_CHECKING:
     from distributary.running.report import RunReport
 
 Format = Literal["plain", "text", "json"]
+_HELP = (
+    "Lines on stderr: `plain` messages; `text` with time, level, pipeline, batch and route; `json`, an object a line. "
+    "With text and json a run is told on stderr as a whole."
+)
 LogFormat = Annotated[
     Format | None,
-    typer.Option(
-        "--log-format",
-        envvar="DISTRIBUTARY_LOG_FORMAT",
-        help="Lines on stderr: `plain` messages; `text` with time, level, pipeline, batch and route; `json`, an object "
-        "a line. With text and json a run is told on stderr as a whole.",
-        show_default=False,
-    ),
+    typer.Option("--log-format", envvar="DISTRIBUTARY_LOG_FORMAT", help=_HELP, show_default=False),
+]
+OwnLogFormat = Annotated[
+    Format | None,
+    # Without the environment: what was said before the command is nearer.
+    typer.Option("--log-format", help="As before the command.", show_default=False),
 ]
 FIELDS = ("pipeline", "stream", "batch", "route")
 _COUNTS = ("rows_in", "rows_written", "rows_quarantined", "tombstones", "excluded", "tables", "reasons", "seconds")

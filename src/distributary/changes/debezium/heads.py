@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from distributary.changes.debezium.positions import KINDS, Parts, place_of
@@ -12,6 +13,7 @@ from distributary.changes.model import Kind, SourceTable
 from distributary.errors import Reason
 
 CHANGES = {"c": "INSERT", "u": "UPDATE", "d": "DELETE", "r": "READ"}
+WITHOUT_SCHEMA = frozenset({"mysql", "mariadb", "mongodb"})
 SNAPSHOTS = frozenset({"true", "first", "first_in_data_collection", "last_in_data_collection", "last", "incremental"})
 NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 
@@ -82,8 +84,8 @@ def head_of(said: Said, record: Record, form: Form) -> Head:
     if change is None:
         raise _no_change(said)
     source = said.source
-    known = KINDS.get(str(source.get("connector") or ""), Kind.GENERIC) if source else Kind.GENERIC
-    kind = _by_fields(source) if known is Kind.GENERIC and "connector" not in source else known
+    connector = source.get("connector")
+    kind = KINDS.get(str(connector), Kind.GENERIC) if connector is not None else _by_fields(source)
     table = _table(kind, source, record, form)
     backfill = change == "READ" or str(source.get("snapshot") or "").lower() in SNAPSHOTS
     source_ms = _millis(source.get("ts_ms"))
@@ -139,11 +141,17 @@ def _by_fields(source: Mapping[str, Any]) -> Kind:
 
 def table_names(source: Mapping[str, Any]) -> tuple[str, str, str] | None:
     """Database, schema and table of a change, "" for what its source does not have; None where it names no table."""
-    database, schema, table = (str(source.get(name) or "") for name in ("db", "schema", "table"))
-    table = table or str(source.get("collection") or "")
-    if KINDS.get(str(source.get("connector") or "")) in (Kind.MYSQL, Kind.MONGODB):
-        schema = ""
-    return (database, schema, table) if table else None
+    get = source.get
+    table = get("table") or get("collection")
+    if not table:
+        return None
+    schema = "" if get("connector") in WITHOUT_SCHEMA else get("schema") or ""
+    return str(get("db") or ""), str(schema), str(table)
+
+
+@lru_cache(4_096)
+def _source_table(kind: Kind, database: str, schema: str, table: str) -> SourceTable:
+    return SourceTable(kind, database, schema, table)
 
 
 def _table(kind: Kind, source: Mapping[str, Any], record: Record, form: Form) -> SourceTable:
@@ -154,7 +162,7 @@ def _table(kind: Kind, source: Mapping[str, Any], record: Record, form: Form) ->
     names = table_names(source)
     if names is None:
         raise Unusable(Reason.NO_SOURCE_TABLE, "source.table (MongoDB: source.collection) does not name its table")
-    return SourceTable(kind, *names)
+    return _source_table(kind, *names)
 
 
 def _kept(source: Mapping[str, Any], transaction: str) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def read_messages(messages: Sequence[Message], reading: Reading, form: Form = PL
                 skipped += 1
                 continue
             head = head_of(change.said, message.record, form)
-            row = _row(change, head, form)
+            row = _row(change, head, form, message.value or b"")
         except UNDECODABLE as exc:
             words = "it is nested too deep" if isinstance(exc, RecursionError) else str(exc)
             parts.bad.append(_bad(number, message, Reason.CORRUPT_EVENT, f"it is no JSON object: {words}"))
@@ -218,7 +218,7 @@ def _flattened(schema: bytes, fields: Fields, key: Fields, keys: tuple[str, ...]
     return _Change(said, schema, row, key, keys)
 
 
-def _row(change: _Change, head: Head, form: Form) -> _Row:
+def _row(change: _Change, head: Head, form: Form, body: bytes) -> _Row:
     """The row's fields; those that were not logged are null. Raises Unusable."""
     row = change.row
     if row is None:
@@ -227,6 +227,8 @@ def _row(change: _Change, head: Head, form: Form) -> _Row:
         return _Row(change.key, ())
     if head.deleted:
         return _Row({**row, **{name: raw for name, raw in change.key.items() if name in row or not row}}, ())
+    if not any(mark in body for mark in _marks(form.placeholder)):
+        return _Row(row, ())
     unchanged = tuple(sorted(n for n, raw in row.items() if _stands_for_unchanged(bytes(raw), form.placeholder)))
     if unchanged:
         row = {name: NULL if name in unchanged else raw for name, raw in row.items()}
@@ -242,6 +244,14 @@ def _placeholders(text: str) -> tuple[Any, ...]:
     digest[6], digest[8] = digest[6] & 0x0F | 0x30, digest[8] & 0x3F | 0x80
     named = str(uuid.UUID(bytes=bytes(digest)))
     return text, encoded, body.hex(), [text], [encoded], list(body), {text: text}, named, [named]
+
+
+@lru_cache(8)
+def _marks(text: str) -> tuple[bytes, ...]:
+    """Of these, one is in every message that holds a placeholder."""
+    forms = _placeholders(text)
+    numbers = str(list(text.encode()[:6])).strip("[]").replace(" ", "")
+    return (*(form.encode() for form in forms if isinstance(form, str)), numbers.encode())
 
 
 def _stands_for_unchanged(token: bytes, placeholder: str) -> bool:

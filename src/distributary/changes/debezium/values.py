@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from distributary.avro.columns import arrow_type
 from distributary.avro.schema import Node, Scalar
-from distributary.changes.debezium.connect import DECIMAL, LOGICAL, NANO_TIME, SCALARS, Connect, loader, node_of
-from distributary.changes.json_values import JsonColumn, Tokens, by_node, by_tokens
+from distributary.changes.debezium.connect import BITS, DECIMAL, LOGICAL, NANO_TIME, SCALARS, Connect, loader, node_of
+from distributary.changes.json_values import QUOTE, TEXT, JsonColumn, Tokens, by_node, by_tokens
 from distributary.changes.model import Reading
 
+_LISTS: dict[str, msgspec.json.Decoder[Any]] = {
+    "string": msgspec.json.Decoder(list[str | None]),
+    "bytes": msgspec.json.Decoder(list[bytes | None]),
+}
 _PLAIN = frozenset(SCALARS) - {"bytes"}
 
 
@@ -20,15 +26,32 @@ def column(kind: Connect | None, tokens: Tokens, reading: Reading, wanted: str |
     number of which the settings say that it is a date."""
     if kind is None:
         days = wanted == "date" and tokens.first and tokens.first <= frozenset(b"-0123456789")
-        return _numbers(Scalar("int", "date"), tokens) if days else by_tokens(tokens, reading)
+        if days:
+            return _numbers(Scalar("int", "date"), tokens)
+        texts = _at_once(Connect("string"), TEXT, tokens) if tokens.first == {QUOTE} else None
+        return by_tokens(tokens, reading) if texts is None else texts
     node = node_of(kind)
     if not tokens.first:
         return JsonColumn(node, pa.nulls(len(tokens.texts), arrow_type(node)))
     if kind.name in LOGICAL and not kind.is_text and kind.name != NANO_TIME:
         return _numbers(node, tokens)
+    if (found := _at_once(kind, node, tokens)) is not None:
+        return found
     if kind.name == DECIMAL or (kind.kind in _PLAIN and kind.name in LOGICAL) or kind.kind not in _PLAIN:
         return _loaded(kind, node, tokens)
     return by_node(node, tokens, reading)
+
+
+def _at_once(kind: Connect, node: Node, tokens: Tokens) -> JsonColumn | None:
+    """Texts and bytes, all values in one call of the parser; None where they are others, or one of them is none."""
+    bits = kind.name == BITS
+    if kind.name in LOGICAL or bits or kind.kind not in ("string", "bytes"):
+        return None
+    body = "[" + ",".join(tokens.texts.fill_null("null").to_pylist()) + "]"
+    try:
+        return JsonColumn(node, pa.array(_LISTS[kind.kind].decode(body), arrow_type(node)))
+    except (msgspec.DecodeError, pa.ArrowInvalid):
+        return None
 
 
 def _numbers(node: Node, tokens: Tokens) -> JsonColumn:

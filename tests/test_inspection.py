@@ -18,6 +18,7 @@ from distributary.config import Pipeline, RegistryConfig
 from distributary.errors import BadInput, Exit, SourceMissing
 from distributary.schemas.protobuf.framing import frame
 from distributary.schemas.registry import open_registry
+from tests.debezium_messages import change
 from tests.scenarios import message
 
 ENVELOPE = 'syntax = "proto3"; message Wrapper { string game_name = 1; int32 schema_id = 2; bytes payload = 3; }'
@@ -123,6 +124,15 @@ def test_the_lines_that_are_proposed_for_bare_json_read_it(tmp_path: Path) -> No
     assert lines[2]["payload"] == {"format": "json", "framing": "none", "columns": columns}
     topic.document |= {**lines[1], **lines[2]}
     assert [(one.route, one.reason) for one in topic.inspect().records] == [("shop/sale", None)] * 2
+
+
+@pytest.mark.parametrize("kinds", [None, {"id": "int32"}], ids=["without its schema", "with it"])
+def test_a_change_of_debezium_is_known(tmp_path: Path, kinds: dict[str, str] | None) -> None:
+    found = Topic(tmp_path, [change("c", {"id": 1}, kinds=kinds).value]).inspect()
+    assert [yaml.safe_load(line) for line in found.proposal] == [
+        {"envelope": "debezium"},
+        {"payload": {"format": "json"}},
+    ]
 
 
 def test_an_empty_source_has_no_records_and_a_missing_one_is_an_error(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ from distributary.sources.registered import origin_of
 
 READ_SEC = 10.0
 """CPU time that one record may take."""
+DEBEZIUM = frozenset({"op", "source.connector"})
+"""Fields of every change that Debezium sends."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,9 @@ def propose(config: Pipeline, records: Sequence[Inspected]) -> list[str]:
 
 def _for_json(records: Sequence[Inspected]) -> list[str]:
     """Of JSON that names no schema: its fields as columns."""
+    paths = {path for one in records for path in one.record.fields}
+    if paths >= DEBEZIUM or {f"payload.{path}" for path in DEBEZIUM} <= paths:
+        return ["envelope: debezium  # a log and a merged table for each source table", "payload: {format: json}"]
     columns = proposed_columns(one.record.fields for one in records if one.record.schema_id is None)
     written = ", ".join(f"{json.dumps(path)}: {json.dumps(kind)}" for path, kind in columns.items())
     lines = ["envelope: none  # a table for each topic"]

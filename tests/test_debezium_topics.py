@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -11,8 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
+from distributary.audit.judge.debezium import judge_changes
+from distributary.audit.judge.opening import Record
+from distributary.audit.judge.raw_records import Place
+from distributary.audit.verify import Verification, verify
 from distributary.changes.debezium.messages import Message
 from distributary.changes.model import Kind
 from distributary.config import Pipeline
@@ -189,3 +193,82 @@ def test_flattened_rows_by_offset_are_deleted_by_tombstones(tmp_path: Path) -> N
     rows = [flattened({"id": n, "name": f"v{n}"}, key={"id": n}, offset=n, kinds=kinds) for n in (1, 2)]
     shop.take([*rows, flattened(None, key={"id": 1}, offset=3, kinds=kinds)])
     assert [(row["id"], row["name"]) for row in shop.living("shop_orders")] == [(2, "v2")]
+
+
+# -- the judge ---------------------------------------------------------------------------------------------------------
+
+
+class Topics:
+    """Finds messages as Kafka does."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._records = {
+            Place(m.record.topic, m.record.partition, m.record.offset): Record(m.value, topic=m.record.topic, key=m.key)
+            for m in messages
+            if m.value is not None
+        }
+
+    def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, Record]:
+        return {place: self._records[place] for place in places if place in self._records}
+
+    def close(self) -> None: ...
+
+
+def judged(shop: Shop, messages: Sequence[Message]) -> Verification:
+    return judge_changes(shop.config, verify(shop.config), Topics(messages))
+
+
+@pytest.mark.parametrize("kind", [Kind.MYSQL, Kind.POSTGRESQL, Kind.SQLSERVER, Kind.MONGODB])
+@pytest.mark.parametrize("schemas", [True, False], ids=["with schemas", "without"])
+def test_the_judge_finds_nothing_wrong_with_what_is_right(kind: Kind, schemas: bool, tmp_path: Path) -> None:
+    history = History(HistoryPlan(tables=tuple(t for t in HistoryPlan().tables if t.kind is kind), seed=8))
+    messages = messages_of(history, 300, schemas=schemas)
+    shop = Shop(tmp_path)
+    half = len(messages) // 2
+    shop.take(messages[half:])
+    shop.take(messages[:half])
+    found = judged(shop, messages)
+    assert (found.problems, found.notes) == ((), ())
+    assert sum(table.rows_compared for table in found.tables) == found.rows_written
+
+
+def spoil(uri: str, column: str, value: Any) -> None:
+    """Give one row of a table another value."""
+    table = DeltaTable(uri)
+    rows = table.to_pyarrow_table()
+    values = rows.column(column).to_pylist()
+    values[0] = value
+    place = rows.schema.get_field_index(column)
+    spoiled = rows.set_column(place, rows.schema.field(column), pa.array(values, rows.schema.field(column).type))
+    write_deltalake(table, spoiled, mode="overwrite")
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value", "words"),
+    [
+        ("shop_orders", "name", "other", "do not have the values of their newest message"),
+        ("shop_orders", "_deleted", True, "live, or are deleted, against their message"),
+        ("shop_orders", "id", 77, "keys are missing from the merged table"),
+        ("shop_orders_log", "name", "other", "have another name than their message"),
+    ],
+)
+def test_the_judge_finds_a_row_that_is_not_its_message(
+    table: str, column: str, value: Any, words: str, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path)
+    messages = [put("c", 1, 0, 10, name="a"), put("u", 1, 1, 20, name="b")]
+    shop.take(messages)
+    assert judged(shop, messages).ok
+    spoil(f"{shop.config.tables.root}/{table}", column, value)
+    found = judged(shop, messages)
+    assert not found.ok
+    assert any(words in problem for problem in found.problems), found.problems
+
+
+def test_the_judge_finds_a_row_of_an_older_message(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    messages = [put("c", 1, 0, 10, name="a"), put("u", 1, 1, 20, name="b")]
+    shop.take(messages)
+    newer = put("u", 1, 1, 5, name="b")  # as if the second one stood before the first
+    found = judged(shop, [messages[0], newer])
+    assert any("not the newest message of their key" in problem for problem in found.problems)

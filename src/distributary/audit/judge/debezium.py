@@ -1,0 +1,173 @@
+"""Are the tables of Debezium's topics what the messages say, as the source still has them? Each row of a log is its
+message, and a merged table has, for each key, the newest one. In memory is the newest message of each key."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from distributary.audit.judge.debezium_messages import Change, Rules
+from distributary.audit.judge.likeness import unlike
+from distributary.audit.judge.merged import key_of, plain_names
+from distributary.audit.judge.raw_records import KafkaRecords, Place, Records
+from distributary.audit.judge.values import plain
+from distributary.audit.verify import TableCheck, Verification
+from distributary.config import KafkaSource, Pipeline
+from distributary.config.quantities import milliseconds
+from distributary.errors import DistributaryError
+from distributary.errors.border import contained
+from distributary.names import shown
+from distributary.state.ledger import Ledger
+from distributary.tables.files import TableFiles
+from distributary.tables.store import Store
+from distributary.tables.table import Table
+
+AT_ONCE = 4_096
+METADATA, DELETED = "datastream_metadata", "_deleted"
+OURS = frozenset({METADATA, DELETED, "_deleted_at", "_origin"})
+Row = dict[str, Any]
+
+
+@dataclass
+class _Judged:
+    """What is known of one source table. `newest`: by key; several of one place are one event that was sent again."""
+
+    newest: dict[str, list[Change]] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
+    rows: int = 0
+    gone: int = 0
+    wrong: Counter[str] = field(default_factory=Counter)
+
+    def take(self, change: Change) -> None:
+        key = json.dumps(key_of(change.values, self.keys))
+        held = self.newest.get(key)
+        if held is None or change.place > held[0].place:
+            self.newest[key] = [change]
+        elif change.place == held[0].place:
+            held.append(change)
+
+
+def judge_changes(config: Pipeline, found: Verification, records: Records | None = None) -> Verification:
+    """`found` with what a comparison with the messages tells. What cannot be compared is said in `notes`.
+
+    `records`: finds the messages; without it, Kafka does.
+    """
+    assert isinstance(config.source, KafkaSource)
+    try:
+        records = records or KafkaRecords(config.source)
+        merged = _merged_tables(config)
+    except BaseException as e:
+        return replace(found, notes=(*found.notes, f"values were not compared: {contained(e)}"))
+    notes: list[str] = []
+    tables: list[TableCheck] = []
+    try:
+        for table in found.tables:
+            tables.append(_table(config, table, merged.get(table.route), records, notes))
+    finally:
+        records.close()
+    problems = [
+        f"{shown(t.table or t.route)}: {text}"
+        for t, old in zip(tables, found.tables, strict=True)
+        for text in t.problems[len(old.problems) :]
+    ]
+    return replace(
+        found, ok=found.ok and not problems, tables=tuple(tables), problems=(*found.problems, *problems),
+        notes=(*found.notes, *notes),
+    )  # fmt: skip
+
+
+def _merged_tables(config: Pipeline) -> dict[str, str]:
+    newest = Ledger(config.state_root, config.pipeline, Store.of(config.tables)).newest
+    return {route: entry.merged for route, entry in newest.items() if route is not None and entry.merged}
+
+
+def _rules(config: Pipeline, route: str) -> Rules:
+    envelope, own = config.envelope, config.tables.routes.get(route)
+    epochs = sorted(milliseconds(at) for at in (own.epochs or ())) if own else []
+    repairs = sorted(milliseconds(at) for at in own.repair_backfills) if own else []
+    return Rules(envelope.flattened, envelope.order == "offset", envelope.placeholder, epochs, repairs)
+
+
+def _table(config: Pipeline, table: TableCheck, merged: str | None, records: Records, notes: list[str]) -> TableCheck:
+    if table.table is None:
+        return table
+    own = config.tables.routes.get(table.route)
+    judged = _Judged(keys=tuple(own.keys) if own and own.keys else ())
+    store = Store.of(config.tables)
+    try:
+        _judge_log(table, _rules(config, table.route), records, store, judged)
+        if judged.gone:
+            notes.append(
+                f"{shown(table.route)}: {judged.gone} messages are gone at the source, so that it was not judged"
+            )
+        elif merged is not None and judged.keys:
+            _judge_merged(merged, store, judged)
+    except DistributaryError as e:
+        notes.append(f"{shown(table.route)}: values were not compared: {e}")
+        return table
+    except BaseException as e:
+        return replace(table, problems=(*table.problems, f"its values cannot be compared: {contained(e)}"))
+    wrong = [f"{count} {text}" for text, count in judged.wrong.items()]
+    return replace(table, rows_compared=judged.rows, problems=(*table.problems, *wrong))
+
+
+def _judge_log(table: TableCheck, rules: Rules, records: Records, store: Store, judged: _Judged) -> None:
+    for rows in _rows(str(table.table), store):
+        places = [_place(row["_origin"]) for row in rows]
+        found = records.get(table.route, places)
+        for row, place in zip(rows, places, strict=True):
+            record = found.get(place)
+            if record is None:
+                judged.gone += 1
+                continue
+            change = rules.change(str(place.topic), place.partition, place.offset, record.key, record.body)
+            judged.keys = judged.keys or change.keys
+            judged.rows += 1
+            if not change.is_of_type(row[METADATA]["change_type"]):
+                judged.wrong["rows of the log are of another kind of change than their message"] += 1
+            elif (name := _differs(change, row)) is not None:
+                judged.wrong[f"rows of the log have another {shown(name)} than their message"] += 1
+            judged.take(change)
+
+
+def _judge_merged(uri: str, store: Store, judged: _Judged) -> None:
+    left = dict(judged.newest)
+    for rows in _rows(uri, store):
+        for row in rows:
+            held = left.pop(json.dumps(key_of(row, judged.keys)), None)
+            if held is None:
+                judged.wrong["rows of the merged table have a key that no message has, or that is there already"] += 1
+            elif row[METADATA]["uuid"] not in {change.identity for change in held}:
+                judged.wrong["rows of the merged table are not the newest message of their key"] += 1
+            elif bool(row[DELETED]) != held[0].deleted:
+                judged.wrong["rows of the merged table live, or are deleted, against their message"] += 1
+            elif not held[0].deleted and all(_differs(change, row) is not None for change in held):
+                judged.wrong["rows of the merged table do not have the values of their newest message"] += 1
+    if left:
+        judged.wrong["keys are missing from the merged table"] += len(left)
+
+
+def _differs(change: Change, row: Mapping[str, Any]) -> str | None:
+    kept = plain_names({name: value for name, value in row.items() if name not in OURS})
+    return unlike(change.values, kept, silent=change.silent)
+
+
+def _place(origin: Mapping[str, Any]) -> Place:
+    topic, _, partition = origin["file"].rpartition("/")
+    return Place(topic, int(partition), origin["row"])
+
+
+def _rows(uri: str, store: Store) -> Iterator[Sequence[Row]]:
+    opened = Table(uri, store).open()
+    if opened is None:
+        return
+    files = TableFiles(opened)
+    for name in files.names:
+        for piece in files.read_whole(name):
+            for at in range(0, piece.num_rows, AT_ONCE):
+                some = piece.slice(at, AT_ONCE)
+                values = zip(*(plain(some.column(c)) for c in some.column_names), strict=True)
+                yield [dict(zip(some.column_names, one, strict=True)) for one in values]

@@ -1,0 +1,161 @@
+"""What a message of Debezium says: the documented rules, stated once more over what `json` reads (docs/debezium.md)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from distributary.audit.judge.values import Clock, Day, Moment
+
+_HOUR_MS = int(timedelta(hours=1).total_seconds() * 1000)
+_TYPES = {"c": "INSERT", "u": "UPDATE", "d": "DELETE", "r": "READ"}
+_MOVED = {"UPDATE-INSERT": "INSERT", "UPDATE-DELETE": "DELETE"}
+
+
+class Change(NamedTuple):
+    """`values`: by column, None for what is null. `silent`: there are columns of which it does not speak, which are not
+    in `values`. `place`: a greater one is newer. `type`: as the table's metadata has it."""
+
+    keys: tuple[str, ...]
+    values: Mapping[str, Any]
+    place: tuple[Any, ...]
+    identity: str
+    deleted: bool
+    silent: bool
+    type: str
+
+    def is_of_type(self, found: str | None) -> bool:
+        """A key change may be known as one (by the record's headers), or as a delete and an insert."""
+        return _MOVED.get(found or "", found) == self.type
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How messages are made, and in which order changes are. `epochs`, `repairs`: times in ms, sorted."""
+
+    flattened: bool = False
+    by_offset: bool = False
+    placeholder: str = "__debezium_unavailable_value"
+    epochs: Sequence[int] = ()
+    repairs: Sequence[int] = ()
+
+    def change(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes) -> Change:
+        """Raises ValueError, TypeError, KeyError, AttributeError for what is no change."""
+        schema, body = _opened(value)
+        _, named = ({}, {}) if key is None else _opened(key)
+        identity = f"{topic}-{partition}-{offset}"
+        if self.flattened:
+            body, kinds = self._envelope(body), _kinds(schema)
+        else:
+            parts = {field["field"]: field for field in schema.get("fields", ())}
+            kinds = _kinds(parts.get("after") or parts.get("before") or {})
+        source, op = body["source"], body["op"]
+        deleted = op == "d"
+        if source.get("connector") == "mongodb":
+            named = {"_id": named.get("id", named.get("_id"))}
+            row = {**named, "data": None if deleted else body["after"]}
+        else:
+            row = dict((body["before"] or named) if deleted else body["after"])
+        unknown = [] if deleted else [name for name, said in row.items() if self._is_unknown(said)]
+        values = {name: _read(kinds.get(name), said) for name, said in row.items() if name not in unknown}
+        place = self._place(source, op, offset)
+        return Change(tuple(named), values, place, identity, deleted, bool(unknown), _TYPES[op])
+
+    def _envelope(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """A flattened row as the change that it was."""
+        said = {n[2:].removeprefix("source_"): v for n, v in row.items() if n.startswith("__")}
+        kept = {n: v for n, v in row.items() if not n.startswith("__")}
+        op = "d" if str(said.get("deleted")).lower() == "true" else said.get("op") or "u"
+        return {"source": said, "op": op, "before": kept, "after": kept}
+
+    def _is_unknown(self, said: Any) -> bool:
+        text = self.placeholder
+        encoded = base64.b64encode(text.encode()).decode()
+        return said in (text, encoded, [text], [encoded], list(text.encode()), {text: text})
+
+    def _place(self, source: Mapping[str, Any], op: str, offset: int) -> tuple[Any, ...]:
+        if self.by_offset:
+            return (offset,)
+        time = max(0, int(source.get("ts_ms") or 0))
+        snapshot = op == "r" or str(source.get("snapshot")).lower() not in ("none", "false", "")
+        generation = bisect_right(self.repairs, time if snapshot else time + _HOUR_MS)
+        where = (time,) if snapshot else _position(source, time)
+        return (generation, bisect_right(self.epochs, time), not snapshot, *where, offset)
+
+
+def _position(source: Mapping[str, Any], time: int) -> tuple[Any, ...]:
+    match source.get("connector"):
+        case "mysql" | "mariadb":
+            gtid = re.fullmatch(r"\d+-\d+-(\d+)", source.get("gtid") or "")
+            number = gtid or re.search(r"(\d+)$", source["file"])
+            assert number is not None
+            return int(number[1]), source["pos"], source.get("row") or 0
+        case "postgresql":
+            return (source["lsn"],)
+        case "sqlserver":
+            return (_hex(source["commit_lsn"]), _hex(source.get("change_lsn")), source.get("event_serial_no") or 0)
+        case "oracle":
+            return int(source["scn"]), _hex(source.get("rs_id")), int(source.get("ssn") or 0)
+        case "mongodb":
+            return time // 1000, source.get("ord") or 0
+        case _:
+            return (time,)
+
+
+def _hex(text: str | None) -> list[int]:
+    return [int(part, 16) for part in re.split("[:.]", (text or "").strip()) if part]
+
+
+def _opened(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    found = json.loads(body, parse_float=Decimal)
+    if found.keys() == {"schema", "payload"}:
+        return found["schema"] or {}, found["payload"] or {}
+    return {}, found
+
+
+def _kinds(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {field["field"]: field for field in schema.get("fields", ())}
+
+
+def _read(kind: Mapping[str, Any] | None, said: Any) -> Any:
+    """A value by its type, in words that `likeness` knows."""
+    if said is None or kind is None:
+        return said
+    name = (kind.get("name") or "").rpartition(".")[2]
+    text = kind["type"] == "string"
+    match name:
+        case "Decimal":
+            return _scaled(said, int(kind["parameters"]["scale"]))
+        case "VariableScaleDecimal":
+            return _scaled(said["value"], said["scale"])
+        case "Date":
+            return Day(said)
+        case "Time" | "MicroTime" | "NanoTime":
+            return Clock({"Time": said * 1000, "MicroTime": said, "NanoTime": said // 1000}[name])
+        case "Timestamp" | "MicroTimestamp" | "NanoTimestamp" if not text:
+            return Moment({"Timestamp": said * 1000, "MicroTimestamp": said, "NanoTimestamp": said // 1000}[name])
+        case "IsoDate":
+            return said.removesuffix("Z")
+        case "Bits":
+            return base64.b64decode(said)[::-1]
+    if kind["type"] == "bytes":
+        return base64.b64decode(said)
+    if kind["type"] == "array":
+        return [_read(kind["items"], one) for one in said]
+    if kind["type"] == "struct":
+        kinds = _kinds(kind)
+        return {field: _read(kinds[field], one) for field, one in said.items()}
+    return said
+
+
+def _scaled(said: str, scale: int) -> Decimal:
+    number = int.from_bytes(base64.b64decode(said), "big", signed=True)
+    digits = tuple(map(int, str(abs(number))))
+    return Decimal((int(number < 0), digits, -scale))

@@ -101,6 +101,14 @@ def test_a_field_that_is_gone_and_a_frozen_table_are_told(lake: Path, registry: 
     assert table.unfilled == ("user",) and list(table.refused) == ["score"]
 
 
+def test_columns_that_the_product_adds_are_not_missed_in_a_schema(lake: Path, registry: Registry) -> None:
+    made = filled(lake)
+    rows = made.rows(2, {1: 1}).append_column("_deleted", [[False]])
+    made.append("ann", rows, Mark(made.stream, 2))
+    (table,) = foresee(made.config, file=proto(lake, GROWN), routes=["ann"]).tables
+    assert table.unfilled == () and table.new_columns == {"score": "double"}
+
+
 def test_a_new_route_and_a_message_that_nobody_sends_have_their_table_told(lake: Path, registry: Registry) -> None:
     text = 'syntax = "proto3"; message A { int32 a = 1; } message B { string b = 1; }'
     config = filled(lake).config

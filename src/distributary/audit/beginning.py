@@ -210,8 +210,9 @@ def _text(found: Beginning) -> str:
     given = {key: value for key, value in document.items() if key not in _OWN}
     given.setdefault("trigger", {"every": "10 seconds"})
     parts += [f"{key}: {_flow(value)}" for key, value in given.items()]
-    parts += ["# metrics: {port: 9464}   # /metrics, /healthz, /readyz: docs/monitoring.md", ""]
-    return "\n".join(parts)
+    if "metrics" not in given:
+        parts.append("# metrics: {port: 9464}   # /metrics, /healthz, /readyz: docs/monitoring.md")
+    return "\n".join(parts) + "\n"
 
 
 _OWN = ("pipeline", "source", "registry", "tables", "envelope", "payload")

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.audit.plan_report import TablePlan
+from distributary.changes.model import CHANGE
 from distributary.config import Pipeline
 from distributary.engine.messages.decode import incoming_schema
 from distributary.engine.messages.orders import ORIGIN, Orders
@@ -27,8 +28,11 @@ from distributary.state.shares import current_parts
 from distributary.tables.engines import why_spark
 from distributary.tables.evolve import Slot
 from distributary.tables.faults import reading
+from distributary.tables.merge_rows import DELETED, DELETED_AT
 from distributary.tables.store import Store
 
+OURS = (ORIGIN, CHANGE, DELETED, DELETED_AT)
+"""Columns that no schema brings."""
 FILE_ID = 2**31 - 1
 """The schema id that the file stands for: it would be the newest."""
 
@@ -186,11 +190,11 @@ def _change(route: str, incoming: pa.Schema, orders: Orders) -> TableChange:
     return TableChange(
         route,
         said.table,
-        {path: kind for path, kind in said.new_columns.items() if path.split(".")[0] != ORIGIN},
+        {path: kind for path, kind in said.new_columns.items() if path.split(".")[0] not in OURS},
         said.type_changes,
         dict(_refused(slots, "")),
         tuple(_risky(slots, "")),
-        tuple(f.name for f in before or () if f.name not in filled and f.name != ORIGIN and "__" not in f.name),
+        tuple(f.name for f in before or () if f.name not in {*filled, *OURS} and "__" not in f.name),
         why_spark(table, orders.tables, route, evolution) if orders.wide is None else None,
     )
 

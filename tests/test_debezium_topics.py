@@ -29,7 +29,7 @@ from distributary.state.ledger import Ledger
 from distributary.tables.quarantine import ORIGIN_FIELDS
 from distributary.tables.store import Store
 from distributary_simulate.changes.history import History, HistoryPlan
-from tests.debezium_messages import change, flattened, text, tombstone
+from tests.debezium_messages import MS, change, flattened, text, tombstone
 from tests.sparkless_messages import SOURCE, STREAM, Rows, Session
 from tests.test_debezium_histories import messages_of, plain, shown
 
@@ -193,6 +193,21 @@ def test_flattened_rows_by_offset_are_deleted_by_tombstones(tmp_path: Path) -> N
     rows = [flattened({"id": n, "name": f"v{n}"}, key={"id": n}, offset=n, kinds=kinds) for n in (1, 2)]
     shop.take([*rows, flattened(None, key={"id": 1}, offset=3, kinds=kinds)])
     assert [(row["id"], row["name"]) for row in shop.living("shop_orders")] == [(2, "v2")]
+
+
+def test_a_log_that_has_begun_anew_parks_its_table_until_its_time_is_given(tmp_path: Path) -> None:
+    hours = 3 * 3_600_000
+    shop = Shop(tmp_path)
+    shop.take([put("c", 1, 0, 900, name="before the failover")])
+    after = change("u", {"id": 1, "name": "after it", "big": None}, kinds=KINDS, offset=1, pos=4, ts_ms=MS + hours)
+    report = shop.take([after])
+    assert report.parked == ("shop.orders",)
+    assert shop.quarantined() == [("TABLE_PARKED", "open")]
+    since = datetime.fromtimestamp((MS + hours) / 1000 - 60, UTC).isoformat()
+    mended = Shop(tmp_path, {"routes": {"shop.orders": {"epochs": [since]}}})
+    assert mended.replay().rows == {"shop.orders": 1}
+    assert [row["name"] for row in mended.living("shop_orders")] == ["after it"]
+    assert len(mended.rows("shop_orders_log")) == 2
 
 
 # -- the judge ---------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distributary.config.base import fault
+from distributary.config.base import fault, is_given
 from distributary.errors import NotYet
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def check_debezium(config: Pipeline) -> None:
     for key in ("keys", "newest_by", "include", "exclude", "expectations", "select"):
         if getattr(tables, key):
             raise fault(f"tables.{key}", "not allowed with envelope debezium; keys can be given by route")
-    if _given(tables, "name"):
+    if is_given(tables, "name"):
         raise fault("tables.name", "a source table makes two tables: give tables.log and tables.merged")
     _refuse(tables, "tables", type(tables).CHANGE_KEYS, OF_TABLES)
     for route, own in tables.routes.items():
@@ -55,9 +55,5 @@ def decoded_format(config: Pipeline) -> str:
 
 def _refuse(given: Model, place: str, keys: tuple[str, ...], allowed: tuple[str, ...]) -> None:
     for key in keys:
-        if key not in allowed and _given(given, key):
+        if key not in allowed and is_given(given, key):
             raise fault(f"{place}.{key}", "not allowed with envelope debezium")
-
-
-def _given(model: Model, key: str) -> bool:
-    return bool(getattr(model, key) != type(model).model_fields[key].get_default())

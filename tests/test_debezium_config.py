@@ -1,0 +1,59 @@
+"""Pipeline files of Debezium's topics: what they may say, and what is refused with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from distributary.config import Pipeline
+from distributary.errors import NotYet
+
+
+def pipeline(**keys: Any) -> Pipeline:
+    source = {"type": "kafka", "bootstrap_servers": "localhost:9092", "topic_pattern": "shop.*"}
+    tables = {"root": "/lake", **keys.pop("tables", {})}
+    given = {"pipeline": "shop", "source": source, "envelope": "debezium", "payload": {"format": "json"}, **keys}
+    return Pipeline.model_validate({**given, "tables": tables})
+
+
+def test_the_short_form_is_enough() -> None:
+    config = pipeline()
+    assert (config.envelope.is_debezium, config.envelope.order, config.reads_keys) == (True, "position", True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        ({"envelope": {"format": "debezium", "route": "name"}}, "envelope.route"),
+        ({"envelope": {"format": "debezium", "subject": "s"}}, "envelope.subject"),
+        ({"envelope": {"format": "none", "flattened": True}}, "envelope.flattened"),
+        ({"payload": {"format": "text"}}, "payload.format"),
+        ({"layout": "two_hop"}, "layout"),
+        ({"registry": {"path": "/registry"}}, "registry"),
+        ({"source": {"type": "delta", "path": "/records"}}, "source.type"),
+        ({"tables": {"name": "{route}_x"}}, "tables.name"),
+        ({"tables": {"keys": ["id"]}}, "tables.keys"),
+        ({"tables": {"log": None}}, "tables.log"),
+        ({"tables": {"log": "{route}_log"}}, "tables.log"),
+        ({"tables": {"dropped_columns": "keep"}}, "tables.dropped_columns"),
+        ({"tables": {"routes": {"shop.orders": {"name": "orders"}}}}, "tables.routes.shop.orders.name"),
+    ],
+)
+def test_keys_that_mean_nothing_are_refused(keys: dict[str, Any], key: str) -> None:
+    with pytest.raises(ValidationError) as found:
+        pipeline(**keys)
+    (error,) = found.value.errors()
+    assert ".".join([*map(str, error["loc"]), error["ctx"]["key"]]) == key
+
+
+@pytest.mark.parametrize("encoding", ["avro", "protobuf"])
+def test_payloads_of_the_registry_are_not_there_yet(encoding: str) -> None:
+    with pytest.raises(NotYet):
+        pipeline(payload={"format": encoding})
+
+
+def test_epochs_repairing_backfills_keys_and_names_can_be_given_by_route() -> None:
+    own = {"epochs": ["2026-01-01"], "repair_backfills": ["2026-02-01"], "keys": ["id"], "log": "a_log", "merged": "a"}
+    assert pipeline(tables={"routes": {"shop.orders": own}}).tables.routes["shop.orders"].merged == "a"

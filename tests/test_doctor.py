@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -141,10 +142,10 @@ def test_a_real_registry_says_whether_the_subject_is_there(lake: Path, registry_
     assert clock.level == "ok"
 
 
-@pytest.mark.parametrize(
-    ("ahead_sec", "status", "level"), [(0, 200, "ok"), (0, 401, "ok"), (-60, 200, "warning"), (900, 401, "fault")]
-)
-def test_the_registry_s_clock_is_compared_with_ours(lake: Path, ahead_sec: int, status: int, level: str) -> None:
+@contextmanager
+def answering(status: int, ahead_sec: float = 0) -> Iterator[str]:
+    """A registry's address, which answers so, with the time of a clock that goes ahead."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response_only(status)
@@ -158,11 +159,27 @@ def test_the_registry_s_clock_is_compared_with_ours(lake: Path, ahead_sec: int, 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        url = f"http://127.0.0.1:{server.server_address[1]}"
-        found = found_by("clocks", pipeline(lake, registry={"url": url}))
+        yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
         thread.join()
-    assert levels(found) == [level]
+
+
+@pytest.mark.parametrize(
+    ("ahead_sec", "status", "level"), [(0, 200, "ok"), (0, 401, "ok"), (-60, 200, "warning"), (900, 401, "fault")]
+)
+def test_the_registry_s_clock_is_compared_with_ours(lake: Path, ahead_sec: int, status: int, level: str) -> None:
+    with answering(status, ahead_sec) as url:
+        assert levels(found_by("clocks", pipeline(lake, registry={"url": url}))) == [level]
+
+
+@pytest.mark.parametrize(("status", "level"), [(200, "ok"), (401, "fault"), (403, "fault"), (503, "fault")])
+def test_a_registry_that_refuses_is_a_fault_and_no_password_is_told(lake: Path, status: int, level: str) -> None:
+    secret = "s3cret-of-the-reader"
+    with answering(status) as url:
+        registry = {"url": url, "username": "reader", "password": secret}
+        (found,) = found_by("registry", pipeline(lake, registry=registry))
+    assert found.level == level and secret not in str(found)
+    assert level == "ok" or found.remedy
 
 
 def test_a_registry_that_is_down_is_a_fault_at_once(lake: Path) -> None:

@@ -26,6 +26,7 @@ from distributary.metrics.definitions import BY_NAME, COMMON, METRICS, NO_ROUTE,
 from distributary.metrics.endpoint import exposition, served
 from distributary.metrics.meter import Meter, measured, port_of
 from distributary.metrics.otlp import provider_of
+from distributary.running.bronze.ingest import STREAM as BRONZE
 from distributary.shares import Division
 from distributary.state.ledger import Entry, replay_stream
 
@@ -314,7 +315,7 @@ def test_both_hops_of_one_process_have_a_board_each(tmp_path: Path) -> None:
     ledger = SimpleNamespace(entries=lambda: [written("chess")], watcher=None)
     hop_1, hop_2 = SimpleNamespace(query=None, outages=0), SimpleNamespace(query=None, outages=1, ledger=ledger)
     meter.attach(SimpleNamespace(first=hop_1, second=hop_2, ledger=ledger))
-    meter.batch(BatchReport(**{**vars(REPORT), "stream": "bronze"}))
+    meter.batch(BatchReport(**{**vars(REPORT), "stream": BRONZE}))
     meter.look()
     assert meter.boards.keys() == {"hop-1", "whole"}
     assert meter.boards["hop-1"].ready[0] and not meter.ready()[0]

@@ -14,6 +14,7 @@ from distributary.config import load
 from distributary.errors import AlreadyRunning, Exit
 from distributary_simulate.demo.games import PLAN, Folder, rounds
 from distributary_simulate.errors import DemoFolderTaken
+from distributary_simulate.games.encodings import Format
 from distributary_simulate.games.schemas import game_names
 from distributary_simulate.games.truth import Truth
 from tests.processes import command
@@ -75,6 +76,13 @@ def test_the_pipeline_file_of_a_demo_is_valid_also_in_a_folder_with_an_odd_name(
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("form", ["protobuf", "avro", "json"])
+def test_a_demo_s_payloads_are_of_the_format_that_was_asked_for(tmp_path: Path, form: Format) -> None:
+    folder = Folder(tmp_path / "demo", form=form)
+    with folder.taken():
+        assert folder.write_pipeline().payload.format == form
+
+
 def test_the_demo_shows_that_nothing_is_lost(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "demo")
     done = subprocess.run(

@@ -51,7 +51,9 @@ class Counting:
     def subjects(self) -> list[str]:
         return self._ask("subjects").subjects()
 
-    def register(self, subject: str, text: str, references: Sequence[Reference] = ()) -> SchemaVersion:
+    def register(
+        self, subject: str, text: str, references: Sequence[Reference] = (), *, kind: str = "PROTOBUF"
+    ) -> SchemaVersion:
         return self._ask(f"register {subject}").register(subject, text, references)
 
     def set_compatibility(self, subject: str, level: str) -> None:

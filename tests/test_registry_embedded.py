@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import RegistryDown, SchemaBroken, SchemaIncompatible, SchemaInUse, SchemaNotFound
+from distributary.schemas.formats import compile_payload
 from distributary.schemas.registry import GLOBAL, Reference
 from distributary.schemas.registry.compile import compile_schema
+from distributary.schemas.registry.compiler import Compiler
 from distributary.schemas.registry.embedded import EmbeddedRegistry
 
 ALL_LEVELS = ["BACKWARD", "FORWARD", "FULL"]
@@ -36,6 +38,59 @@ def evolve(registry: EmbeddedRegistry, level: str, *texts: str) -> None:
     registry.set_compatibility("s", level)
     for text in texts:
         registry.register("s", text)
+
+
+# -- kinds ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "broken", "other"),
+    [
+        (
+            "AVRO",
+            '"string"',
+            '{"type": "nothing"}',
+            '{"type": "record", "name": "r", "fields": [{"name": "m", "type": "M"}]}',
+        ),
+        ("JSON", '{"type": "string"}', '{"type": "nothing"}', '{"properties": {"m": {"$ref": "M"}}}'),
+    ],
+)  # fmt: skip
+def test_avro_and_json_schemas_are_kept_by_the_rules_of_ids_versions_and_references(
+    registry: EmbeddedRegistry, kind: str, text: str, broken: str, other: str
+) -> None:
+    first = registry.register("a", text, kind=kind)
+    assert (first.version, first.schema.kind, first.schema.text) == (1, kind, text)
+    assert registry.register("a", text, kind=kind) == first
+    assert registry.register("b", text, kind=kind).schema == first.schema
+    assert registry.get(first.schema.id) == first.schema
+    with pytest.raises(SchemaBroken, match="nothing"):
+        registry.register("c", broken, kind=kind)
+    with pytest.raises(SchemaBroken, match="M"):
+        registry.register("c", other, kind=kind)
+    named = '{"type": "enum", "name": "M", "symbols": ["X"]}' if kind == "AVRO" else text
+    registry.register("m", named, kind=kind)
+    found = registry.register("c", other, [Reference("M", "m", 1)], kind=kind)
+    assert compile_payload(found.schema, registry, Compiler()).id == found.schema.id
+    with pytest.raises(SchemaInUse):
+        registry.delete_subject("m")
+
+
+def test_a_subject_keeps_its_kind_unless_its_level_is_none(registry: EmbeddedRegistry) -> None:
+    registry.register("s", '"string"', kind="AVRO")
+    for kind, text in (("JSON", '"string"'), ("JSON", "{}"), ("PROTOBUF", event("int32 a = 1;"))):
+        with pytest.raises((SchemaIncompatible, SchemaBroken)):
+            registry.register("s", text, kind=kind)
+    registry.set_compatibility("s", "NONE")
+    assert registry.register("s", "{}", kind="JSON").version == 2
+    assert registry.register("s", event("int32 a = 1;")).version == 3
+    with pytest.raises(SchemaBroken, match="kind XML"):
+        registry.register("s", "<a/>", kind="XML")
+
+
+def test_one_text_of_two_kinds_has_two_ids(registry: EmbeddedRegistry) -> None:
+    text = '{"type": "string"}'
+    ids = {registry.register(kind, text, kind=kind).schema.id for kind in ("AVRO", "JSON")}
+    assert len(ids) == 2
 
 
 # -- compatibility ---------------------------------------------------------------------------------------------

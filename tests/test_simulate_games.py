@@ -9,6 +9,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,14 @@ from google.protobuf.message import DecodeError
 
 from distributary.config import RegistryConfig
 from distributary.errors import SchemaIncompatible, SchemaNotFound, SourceDown, StoreDown
+from distributary.schemas.formats import FORMATS, compile_payload
 from distributary.schemas.protobuf.protobuf import decoder_for
 from distributary.schemas.registry import Registry, open_registry
 from distributary.schemas.registry.compile import compile_schema
+from distributary.schemas.registry.compiler import Compiler
 from distributary_simulate.errors import KafkaDown, SimulationInvalid
 from distributary_simulate.games.clean import Step, clean
+from distributary_simulate.games.encodings import Format
 from distributary_simulate.games.events import message_class
 from distributary_simulate.games.live import produce_live
 from distributary_simulate.games.made import Made
@@ -46,6 +51,36 @@ def registry(tmp_path: Path) -> Registry:
 
 def every(games: Games) -> list[Record]:
     return [record for version in range(1, games.plan.versions + 1) for record in games.records(version)]
+
+
+@pytest.mark.parametrize("form", ["avro", "json"])
+def test_games_in_other_formats_say_the_same_as_in_protobuf(registry: Registry, tmp_path: Path, form: Format) -> None:
+    plan = Plan(games=2, versions=3, records=20, seed=7, faults=FAULTS)
+    other = open_registry(RegistryConfig(path=str(tmp_path / "other")))
+    told, found = every(Games(plan, registry)), every(Games(replace(plan, form=form), other))
+    assert [one.fault for one in found] == [one.fault for one in told]
+    for one, same in zip(found, told, strict=True):
+        rows = _rows(one, other, form)
+        if one.fault in ("corrupt", "tombstones", "bad_envelope", "unknown_id"):
+            assert one.fault != "corrupt" or rows == []
+            continue
+        (row,) = rows
+        (expected,) = _rows(same, registry, "protobuf")
+        row.pop("_undeclared", None)
+        if form == "json":
+            row["event_timestamp"] = datetime.fromisoformat(row["event_timestamp"])
+        assert row == expected
+
+
+def _rows(record: Record, registry: Registry, form: Format) -> list[dict[str, Any]]:
+    """What a record's payload says, by its own writer's schema."""
+    if record.envelope.payload is None or record.fault == "unknown_id":
+        return []
+    schema = compile_payload(registry.get(record.schema_id), registry, Compiler())
+    frames = FORMATS[form].split_frames(pa.array([record.envelope.payload], pa.binary()))
+    assert frames.schema_id.to_pylist() == [record.schema_id]
+    rows: list[dict[str, Any]] = FORMATS[form].decoder_for(schema).decode(frames.body).rows.to_pylist()
+    return rows
 
 
 # -- an independent reader: the official library, the schema texts from the registry, the header by hand --------------

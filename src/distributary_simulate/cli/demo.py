@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,6 +11,9 @@ from distributary.cli.options import Json
 from distributary.cli.output import console, note, say, say_batch, say_json, say_run, show
 from distributary.cli.signals import Stopper
 from distributary.errors import BadInput, Exit
+
+if TYPE_CHECKING:
+    from distributary_simulate.demo.games import Folder
 
 
 def demo(
@@ -20,6 +23,10 @@ def demo(
     layout: Annotated[
         Literal["fanout", "two_hop", "wide"], typer.Option(help="Of demo games. See docs/layouts.md.")
     ] = "fanout",
+    form: Annotated[
+        Literal["protobuf", "avro", "json"],
+        typer.Option("--format", help="What the payloads of demo games are. See docs/payloads.md."),
+    ] = "protobuf",
     folder: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Where everything goes; an earlier demo there is replaced.")
     ] = Path("demo"),
@@ -34,28 +41,32 @@ def demo(
     """
     if scenario != "games" and layout != "fanout":
         raise BadInput(detail=f"demo {scenario} --layout {layout}: --layout is allowed with demo games only")
+    if scenario != "games" and form != "protobuf":
+        raise BadInput(detail=f"demo {scenario} --format {form}: --format is allowed with demo games only")
     if scenario == "cdc":
         return _changes(folder, as_json)
     if scenario == "declarative":
         return _declarative(folder, as_json)
-    return _games(folder, layout, as_json)
+    from distributary_simulate.demo.games import Folder
+
+    return _games(Folder(folder.resolve(), layout, form), as_json, str(folder / "pipeline.yaml"))
 
 
-def _games(folder: Path, layout: Literal["fanout", "two_hop", "wide"], as_json: bool) -> Exit:
+def _games(folder: Folder, as_json: bool, file: str) -> Exit:
     from distributary.running.progress import LineDisplay, LiveDisplay
     from distributary_simulate.cli.render import demo_text
-    from distributary_simulate.demo.games import Folder, play
+    from distributary_simulate.demo.games import play
 
     stopper, screen = Stopper(), console()
     if as_json:
-        result = play(Folder(folder.resolve(), layout), LineDisplay(note, say_batch), stopper.attach)
+        result = play(folder, LineDisplay(note, say_batch), stopper.attach)
         say_run(result.report)
         say_json({"kind": "demo", "seconds": round(result.seconds, 1), **result.comparison.to_json()})
         say_json(result.verification.to_json())
     else:
         display = LiveDisplay(screen) if screen.is_terminal else LineDisplay(say)
-        result = play(Folder(folder.resolve(), layout), display, stopper.attach)
-        screen.print(demo_text(result, str(folder / "pipeline.yaml")))
+        result = play(folder, display, stopper.attach)
+        screen.print(demo_text(result, file))
     return Exit.OK if result.ok else Exit.ATTENTION
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,7 @@ from distributary.running.report import RunReport
 from distributary.state.lock import only_run
 from distributary_simulate.demo.answers import Comparison, Query, ask, compare
 from distributary_simulate.errors import DemoFolderTaken
+from distributary_simulate.games.encodings import Format
 from distributary_simulate.games.records import VALUE_SCHEMA, Faults, Plan
 from distributary_simulate.games.sinks import write_delta
 from distributary_simulate.games.stream import Games
@@ -55,6 +56,7 @@ pipeline: {pipeline}
 layout:   {layout}
 source:   {{type: delta, path: {source}}}
 registry: {{path: {registry}}}
+payload:  {{format: {form}}}
 tables:   {{root: {lake}}}
 trigger:  {{every: 1 second}}
 """
@@ -66,6 +68,7 @@ class Folder:
 
     root: Path
     layout: str = "fanout"
+    form: Format = "protobuf"
 
     @property
     def file(self) -> Path:
@@ -112,7 +115,7 @@ class Folder:
         return (self.root / MARKER).is_file()
 
     def write_pipeline(self) -> Pipeline:
-        return self._write(_FILE, pipeline=PIPELINE, layout=self.layout)
+        return self._write(_FILE, pipeline=PIPELINE, layout=self.layout, form=self.form)
 
     def _write(self, template: str, **names: str) -> Pipeline:
         """The pipeline file, and what it says. `template`: has places for `names`, source, registry and lake."""
@@ -302,7 +305,7 @@ def play(folder: Folder, display: Display, handle: Handle = lambda _: None, plan
         config = _own_warehouse(folder.write_pipeline(), folder)
         DeltaTable.create(str(folder.source), Schema.from_arrow(VALUE_SCHEMA))
         registry = registry_of(config)
-        producer = Producer(Games(plan, registry), folder, display)
+        producer = Producer(Games(replace(plan, form=folder.form), registry), folder, display)
         tally = Tally()
         report = run_fed(config, producer, tally, display, handle)
         comparison = compare(config, registry, producer.truth)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from distributary.schemas.registry.compile import compile_text
+from distributary_simulate.games.encodings import Format, encoded
 from distributary_simulate.games.schemas import USERS, ZONES, column_kind, column_name, event_text
 
 #: 2024-01-01T00:00:00Z. Events of one game are a second apart, so (game, event_timestamp) names one event.
@@ -44,9 +45,10 @@ def mixed(base: int, position: int) -> int:
 class EventMaker:
     """Serialises events of one game in one version. Deterministic, in any order; not shared between processes."""
 
-    def __init__(self, game: str, version: int, seed: int) -> None:
+    def __init__(self, game: str, version: int, seed: int, form: Format = "protobuf") -> None:
         self.game = game
         self.version = version
+        self._form = form
         self._message = message_class(event_text(game, version), "event")
         self._columns = [(column_name(game, c), column_kind(c), c) for c in range(1, version + 1)]
         # Two checksums make 64 bits; the built-in hash of a text differs from process to process.
@@ -86,8 +88,7 @@ class EventMaker:
                 self._fill_detail(getattr(event, name), drawn)
             else:
                 setattr(event, name, _scalar(kind, drawn))
-        whole: bytes = event.SerializeToString(deterministic=True)
-        return whole
+        return encoded(self._form, self.game, self.version, event)
 
     def _fill_detail(self, detail: Any, drawn: int) -> None:
         detail.zone = ZONES[drawn % len(ZONES)]

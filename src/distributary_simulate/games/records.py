@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from distributary.errors import Reason
 from distributary_simulate.errors import SimulationInvalid
+from distributary_simulate.games.encodings import Format
 
 Fault = Literal["corrupt", "unknown_id", "empty_name", "tombstones", "bad_envelope", "id_mismatch"]
 
@@ -68,6 +69,7 @@ class Plan:
 
     topic: names the subject of the outer message, `<topic>-value`.
     framed: whether the envelope carries a wire header too; False leaves it bare (the payload always has one).
+    form: the format of the payloads; the envelope is always protobuf.
     """
 
     games: int = 12
@@ -77,6 +79,7 @@ class Plan:
     faults: Faults = Faults()
     topic: str = "events"
     framed: bool = True
+    form: Format = "protobuf"
 
     def __post_init__(self) -> None:
         for what in ("games", "versions", "records"):

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
+from distributary.schemas.header import frame as plain_frame
 from distributary.schemas.protobuf.framing import frame
 from distributary.schemas.registry import Registry, SchemaVersion
 from distributary_simulate.errors import SimulationInvalid
 from distributary_simulate.games.bulk import BLOCK_ROWS, Series, blocks, models_for
+from distributary_simulate.games.encodings import COMPATIBILITY, KIND, schema_text
 from distributary_simulate.games.events import EventMaker, message_class
 from distributary_simulate.games.made import Made
 from distributary_simulate.games.records import UNKNOWN_ID, Envelope, Fault, Plan, Record
-from distributary_simulate.games.schemas import WRAPPER_TEXT, event_text, game_names, game_subject, wrapper_subject
-
-COMPATIBILITY: Final = "FULL"
+from distributary_simulate.games.schemas import WRAPPER_TEXT, game_names, game_subject, wrapper_subject
 
 
 class Games:
@@ -63,18 +63,20 @@ class Games:
     def _register_game(self, game: str, version: int) -> SchemaVersion:
         known = self._registered.get((game, version))
         if known is None:
-            known = self._register(game_subject(game), event_text(game, version))
+            form = self.plan.form
+            text = schema_text(form, game, version)
+            known = self._register(game_subject(game), text, KIND[form], COMPATIBILITY[form])
             self._registered[game, version] = known
         return known
 
-    def _register(self, subject: str, text: str) -> SchemaVersion:
+    def _register(self, subject: str, text: str, kind: str = "PROTOBUF", level: str = "FULL") -> SchemaVersion:
         if self._found is None:
             self._found = set(self._registry.subjects())
         ours = self.made.has_subject(self._registry.name, subject)
         if subject not in self._found:
-            self._registry.set_compatibility(subject, COMPATIBILITY)
+            self._registry.set_compatibility(subject, level)
             ours = True
-        registered = self._registry.register(subject, text)
+        registered = self._registry.register(subject, text, kind=kind)
         if ours:
             self.made.add_subject(self._registry.name, subject, registered.schema.id)
         self._found.add(subject)
@@ -123,7 +125,7 @@ class Games:
     def _maker(self, game: str, version: int) -> EventMaker:
         maker = self._makers.get((game, version))
         if maker is None:
-            maker = self._makers[game, version] = EventMaker(game, version, self.plan.seed)
+            maker = self._makers[game, version] = EventMaker(game, version, self.plan.seed, self.plan.form)
         return maker
 
     def _fault_at(self, game: str, version: int, position: int) -> Fault | None:
@@ -147,7 +149,8 @@ class Games:
             name = "" if bits & 1 else None
         elif fault == "id_mismatch":
             named = schema_id + 1
-        return Envelope(name, named, frame(schema_id, body))
+        header = frame if self.plan.form == "protobuf" else plain_frame
+        return Envelope(name, named, header(schema_id, body))
 
     def _value(self, envelope: Envelope, fault: Fault | None, bits: int) -> bytes | None:
         if fault == "tombstones":
@@ -174,6 +177,8 @@ class Games:
         Rows of `VALUE_SCHEMA` (or `COLUMNS_SCHEMA` if `columns`) in blocks of about `block_rows`, games shuffled.
         Values repeat, but each (game, event_timestamp) comes once; give the next call the next `start`.
         """
+        if self.plan.form != "protobuf":
+            raise SimulationInvalid(what="format", detail=f"many at once are protobuf, not {self.plan.form}")
         wanted = dict.fromkeys(self.names, rows) if isinstance(rows, int) else dict(rows)
         self.register(version, list(wanted))
         series = [self._series(game, version, count, start) for game, count in wanted.items() if count > 0]

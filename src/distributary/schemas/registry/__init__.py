@@ -121,8 +121,10 @@ class Registry(Protocol):
         """The subjects that have a version that is not deleted, sorted."""
         ...
 
-    def register(self, subject: str, text: str, references: Sequence[Reference] = ()) -> SchemaVersion:
-        """Register a protobuf schema text; the version it already has, if it is registered.
+    def register(
+        self, subject: str, text: str, references: Sequence[Reference] = (), *, kind: str = "PROTOBUF"
+    ) -> SchemaVersion:
+        """Register a schema text of a `kind` (see `Schema`); the version it already has, if it is registered.
 
         Raises `SchemaIncompatible` (with the subject's level) and `SchemaBroken` (it does not compile, or a
         reference does not exist).

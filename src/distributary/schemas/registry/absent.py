@@ -28,7 +28,9 @@ class NoRegistry:
     def subjects(self) -> list[str]:
         return []
 
-    def register(self, subject: str, text: str, references: Sequence[Reference] = ()) -> SchemaVersion:
+    def register(
+        self, subject: str, text: str, references: Sequence[Reference] = (), *, kind: str = "PROTOBUF"
+    ) -> SchemaVersion:
         raise self._lacks(subject)
 
     def set_compatibility(self, subject: str, level: str) -> None:

@@ -63,8 +63,10 @@ class TextsByHand:
     def subjects(self) -> list[str]:
         return self._registry.subjects()
 
-    def register(self, subject: str, text: str, references: Sequence[Reference] = ()) -> SchemaVersion:
-        return self._registry.register(subject, text, references)
+    def register(
+        self, subject: str, text: str, references: Sequence[Reference] = (), *, kind: str = "PROTOBUF"
+    ) -> SchemaVersion:
+        return self._registry.register(subject, text, references, kind=kind)
 
     def set_compatibility(self, subject: str, level: str) -> None:
         self._registry.set_compatibility(subject, level)

@@ -86,8 +86,10 @@ class CachedRegistry:
     def subjects(self) -> list[str]:
         return self._registry.subjects()
 
-    def register(self, subject: str, text: str, references: Sequence[Reference] = ()) -> SchemaVersion:
-        registered = self._remember(self._registry.register(subject, text, references))
+    def register(
+        self, subject: str, text: str, references: Sequence[Reference] = (), *, kind: str = "PROTOBUF"
+    ) -> SchemaVersion:
+        registered = self._remember(self._registry.register(subject, text, references, kind=kind))
         with self._lock:
             self._missing.clear()
         return registered

@@ -119,19 +119,17 @@ class ConfluentRegistry:
     def subjects(self) -> list[str]:
         return self._call("subjects", lambda: sorted(str(s) for s in self._client.get_subjects()))
 
-    def register(self, subject: str, text: str, references: Sequence[Reference] = ()) -> SchemaVersion:
-        schema = ClientSchema(
-            text, "PROTOBUF", [SchemaReference(ref.name, ref.subject, ref.version) for ref in references]
-        )
+    def register(
+        self, subject: str, text: str, references: Sequence[Reference] = (), *, kind: str = "PROTOBUF"
+    ) -> SchemaVersion:
+        schema = ClientSchema(text, kind, [SchemaReference(ref.name, ref.subject, ref.version) for ref in references])
         try:
             done = self._call(subject, lambda: self._client.register_schema_full_response(subject, schema))
             if done.version is None:  # older registries answer with the id alone
                 done = self._call(subject, lambda: self._client.lookup_schema(subject, schema))
         except RegistryRefused as exc:
             raise self._refused_schema(subject, exc) from exc
-        return SchemaVersion(
-            subject, int(done.version), Schema(int(done.schema_id), "PROTOBUF", text, tuple(references))
-        )
+        return SchemaVersion(subject, int(done.version), Schema(int(done.schema_id), kind, text, tuple(references)))
 
     def set_compatibility(self, subject: str, level: str) -> None:
         check_level(self._name, level)

@@ -3,12 +3,14 @@
     registry.json              the next id, the global compatibility level
     schemas/<id>.json          text and references of an id, never changed
     links/<id>.json            which subjects use the id, which schemas refer to it (hints: checked when read)
-    fingerprints/<sha256>.json the id of a text with its references
+    fingerprints/<sha256>.json the id of a text with its kind and references
     subjects/<subject>.json    the versions of a subject and its level: written last, a version exists from then on
 
 Writers hold `flock` on the file `lock`; readers need no lock, since files are replaced whole. A writer that is
 killed half-way leaves at most an id that no subject uses. The folder must be on a local file system or one whose
 `flock` works between all its users.
+
+Protobuf, Avro and JSON schemas must compile. Which changes a level allows is looked at for protobuf only.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ from distributary.errors import (
     SchemaInUse,
     SchemaNotFound,
 )
+from distributary.schemas.formats import compile_payload
 from distributary.schemas.registry import GLOBAL, Reference, Schema, SchemaVersion, check_level
 from distributary.schemas.registry.compatibility import problems
 from distributary.schemas.registry.compile import compile_text
+from distributary.schemas.registry.compiler import Compiler
 from distributary.schemas.registry.jsonfile import read_json, schema_from_json, schema_to_json, write_json
 
 __all__ = ["DEFAULT_LEVEL", "EmbeddedRegistry"]
@@ -107,17 +111,21 @@ class EmbeddedRegistry:
 
     # -- writing -------------------------------------------------------------------------------------------
 
-    def register(self, subject: str, text: str, references: Sequence[Reference] = ()) -> SchemaVersion:
+    def register(
+        self, subject: str, text: str, references: Sequence[Reference] = (), *, kind: str = "PROTOBUF"
+    ) -> SchemaVersion:
         refs = tuple(references)
         with self._locked():
             record = self._subject(subject)
-            known = self._id_of(text, refs)
+            known = self._id_of(kind, text, refs)
             for v in record.live():
                 if v.id == known:
                     return SchemaVersion(subject, v.version, self.get(v.id))
-            compiled = self._compile(subject, text, refs)
-            self._check_compatible(record, compiled)
-            schema_id = known if known is not None else self._new_id(text, refs)
+            if kind == "PROTOBUF":
+                self._check_compatible(record, self._compile(subject, text, refs))
+            else:
+                self._check_other(record, Schema(0, kind, text, refs))
+            schema_id = known if known is not None else self._new_id(kind, text, refs)
             number = 1 + max((v.version for v in record.versions), default=0)
             self._link(schema_id, "used_by", subject, number)
             for ref in refs:
@@ -159,18 +167,42 @@ class EmbeddedRegistry:
         what = f"{subject} (new version)"
         imports: dict[str, str] = {}
         for ref in references:
-            try:
-                if self._is_deleted(ref):
-                    raise SchemaNotFound(registry=self.name, what=f"{ref.subject} version {ref.version}")
-                found = self.version(ref.subject, ref.version).schema
-            except SchemaNotFound as exc:
-                raise SchemaBroken(what=what, detail=f"reference {ref.name!r}: {exc}") from exc
+            found = self._referred(what, ref)
             self._collect(found, imports)
             imports[ref.name] = found.text
         try:
             return compile_text(text, imports, strict=True).descriptor_set
         except SchemaBroken as exc:
             raise SchemaBroken(what=what, detail=exc.parameters["detail"]) from exc
+
+    def _referred(self, what: str, ref: Reference) -> Schema:
+        """Raises SchemaBroken: there is no such schema."""
+        try:
+            if self._is_deleted(ref):
+                raise SchemaNotFound(registry=self.name, what=f"{ref.subject} version {ref.version}")
+            return self.version(ref.subject, ref.version).schema
+        except SchemaNotFound as exc:
+            raise SchemaBroken(what=what, detail=f"reference {ref.name!r}: {exc}") from exc
+
+    def _check_other(self, record: _Subject, schema: Schema) -> None:
+        """An Avro or JSON schema must be one, with all that it refers to, and a subject keeps its kind. Whether older
+        records can be read by it is not looked at: nothing here does that."""
+        what = f"{record.name} (new version)"
+        for ref in schema.references:
+            self._referred(what, ref)
+        try:
+            compile_payload(schema, self, Compiler())
+        except SchemaBroken as exc:
+            raise SchemaBroken(what=what, detail=exc.parameters["detail"]) from exc
+        self._check_kind(record, schema.kind)
+
+    def _check_kind(self, record: _Subject, kind: str) -> None:
+        level = record.level or str(self._settings()["level"])
+        for v in record.live()[-1:] if level != "NONE" else []:
+            if (old := self.get(v.id).kind) != kind:
+                raise SchemaIncompatible(
+                    subject=record.name, level=level, version=v.version, detail=f"it is of kind {old}"
+                )
 
     def _collect(self, schema: Schema, imports: dict[str, str]) -> None:
         """Add the texts that `schema` refers to, by import path; soft-deleted ones too."""
@@ -181,11 +213,14 @@ class EmbeddedRegistry:
                 self._collect(found, imports)
 
     def _check_compatible(self, record: _Subject, compiled: bytes) -> None:
+        self._check_kind(record, "PROTOBUF")
         level = record.level or str(self._settings()["level"])
         live = record.live()
         against = live if level.endswith("_TRANSITIVE") else live[-1:]
         for v in reversed(against if level != "NONE" else []):
             old = self.get(v.id)
+            if old.kind != "PROTOBUF":
+                continue
             imports: dict[str, str] = {}
             self._collect(old, imports)
             found = problems(compiled, compile_text(old.text, imports).descriptor_set, level)
@@ -219,18 +254,18 @@ class EmbeddedRegistry:
         stored = read_json(self._path / "registry.json")
         return stored if stored is not None else {"next_id": 1, "level": DEFAULT_LEVEL}
 
-    def _id_of(self, text: str, references: tuple[Reference, ...]) -> int | None:
-        stored = read_json(self._fingerprint_file(text, references))
+    def _id_of(self, kind: str, text: str, references: tuple[Reference, ...]) -> int | None:
+        stored = read_json(self._fingerprint_file(kind, text, references))
         return int(stored["id"]) if stored is not None else None
 
-    def _new_id(self, text: str, references: tuple[Reference, ...]) -> int:
+    def _new_id(self, kind: str, text: str, references: tuple[Reference, ...]) -> int:
         settings = self._settings()
         schema_id = int(settings["next_id"])
         # The counter first: a writer that is killed after it wastes an id, and never gives one out twice.
         write_json(self._path / "registry.json", settings | {"next_id": schema_id + 1})
-        schema = Schema(schema_id, "PROTOBUF", text, references)
+        schema = Schema(schema_id, kind, text, references)
         write_json(self._path / "schemas" / f"{schema_id}.json", schema_to_json(schema))
-        write_json(self._fingerprint_file(text, references), {"id": schema_id})
+        write_json(self._fingerprint_file(kind, text, references), {"id": schema_id})
         return schema_id
 
     def _drop_if_unused(self, schema_id: int) -> None:
@@ -239,7 +274,7 @@ class EmbeddedRegistry:
                 return
         schema = self.get(schema_id)
         # The fingerprint first: without it the text gets a new id, never one whose file is gone.
-        self._fingerprint_file(schema.text, schema.references).unlink(missing_ok=True)
+        self._fingerprint_file(schema.kind, schema.text, schema.references).unlink(missing_ok=True)
         (self._path / "schemas" / f"{schema_id}.json").unlink(missing_ok=True)
         self._links_file(schema_id).unlink(missing_ok=True)
 
@@ -269,8 +304,9 @@ class EmbeddedRegistry:
     def _links_file(self, schema_id: int) -> Path:
         return self._path / "links" / f"{schema_id}.json"
 
-    def _fingerprint_file(self, text: str, references: tuple[Reference, ...]) -> Path:
-        content = json.dumps([text, [[ref.name, ref.subject, ref.version] for ref in references]])
+    def _fingerprint_file(self, kind: str, text: str, references: tuple[Reference, ...]) -> Path:
+        other = [kind] if kind != "PROTOBUF" else []  # folders of old know that kind only
+        content = json.dumps([text, [[ref.name, ref.subject, ref.version] for ref in references], *other])
         return self._path / "fingerprints" / f"{hashlib.sha256(content.encode()).hexdigest()}.json"
 
     def _must_exist(self) -> None:

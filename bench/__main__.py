@@ -30,6 +30,7 @@ NAMES = (
     "poisoned_route",
     "recursive_decode",
     "decode_avro",
+    "decode_json",
     "log_length",
     "listing_growth",
     "books",

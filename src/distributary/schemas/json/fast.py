@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from distributary.schemas.json.nodes import Array, Node, Record, Scalar, Tree, column_type
+from distributary.schemas.json.nodes import Array, Field, Node, Record, Scalar, Tree, column_type
 from distributary.schemas.json.numbers import as_double
 
-__all__ = ["FastReader", "Vouched", "fast_reader"]
+__all__ = ["FastReader", "Vouched", "plain_fields"]
 
 FEW: Final = 64
 """So many records are not halved any more to find the one that does not fit."""
@@ -37,16 +37,13 @@ _ROUND: Final = 1e15
 _OBJECT: Final = msgspec.json.Decoder(msgspec.defstruct("Anything", []))
 _BAD = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
-Vouched = list[tuple[pa.RecordBatch, Any]]
-"""Rows, and the places of their records."""
+Vouched = list[tuple[list[Any], Any]]
+"""Columns of the fields, and the places of their records."""
 
 
-def fast_reader(tree: Tree) -> FastReader | None:
-    """None for a tree that has more than this one can read."""
-    if tree.is_whole or not tree.record.fields or not all(_is_plain(field.node) for field in tree.record.fields):
-        return None
-    names = [field.name for field in tree.record.fields]
-    return FastReader(tree) if tree.columns.names[: len(names)] == names else None
+def plain_fields(tree: Tree) -> tuple[Field, ...]:
+    """The fields that this reader can read."""
+    return () if tree.is_whole or tree.is_part else tuple(f for f in tree.record.fields if _is_plain(f.node))
 
 
 def _is_plain(node: Node) -> bool:
@@ -61,20 +58,22 @@ def _is_plain(node: Node) -> bool:
 
 
 class FastReader:
-    """Reads the records of one tree."""
+    """Reads some fields of records. `is_strict`: it does not vouch for a record that has others."""
 
-    def __init__(self, tree: Tree) -> None:
-        self._columns = tree.columns
-        self._rest = tree.has_undeclared
-        self._schema = pa.schema([pa.field(f.name, column_type(f.node)) for f in tree.record.fields])
-        self._has_doubles = any(_has_double(field.node) for field in tree.record.fields)
+    def __init__(self, fields: Sequence[Field], *, is_strict: bool) -> None:
+        self._schema = pa.schema([pa.field(f.name, column_type(f.node)) for f in fields])
+        self._has_doubles = any(_has_double(field.node) for field in fields)
+        self._others = "error" if is_strict else "ignore"
 
     def read(self, bodies: Sequence[bytes], bad: Any) -> Vouched:
-        """Rows of the records that it vouches for. `bad`: those that need not be looked at."""
+        """Columns of the records that it vouches for. `bad`: those that need not be looked at."""
         good = [place for place, body in enumerate(bodies) if not bad[place] and _is_object(body)]
+        return self.read_objects([bodies[place] for place in good], np.array(good, np.int64))
+
+    def read_objects(self, bodies: Sequence[bytes], at: Any) -> Vouched:
+        """As `read`, of records that are one object each. `at`: their places."""
         found: Vouched = []
-        failures = [MOST_FAILURES]
-        self._read([bodies[place] for place in good], np.array(good, np.int64), found, failures)
+        self._read(bodies, at, found, [MOST_FAILURES])
         return found
 
     def _read(self, bodies: Sequence[bytes], at: Any, found: Vouched, failures: list[int]) -> None:
@@ -93,22 +92,19 @@ class FastReader:
             return
         if len(table) != len(bodies):
             return
-        arrays = [column.combine_chunks() for column in table.columns]
-        if self._rest:
-            arrays.append(pa.nulls(len(table), pa.string()))
-        rows = pa.RecordBatch.from_arrays(arrays, schema=self._columns)
+        rows = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=self._schema)
         if self._has_doubles and len(doubtful := self._doubtful(text, rows)):
             keep = np.ones(len(rows), bool)
             keep[doubtful] = False
             rows, at = rows.filter(pa.array(keep)), at[keep]
-        found.append((rows, at))
+        found.append((rows.columns, at))
 
     def _table(self, text: bytes) -> pa.Table:
         return pyarrow.json.read_json(
             pa.BufferReader(text),
             read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
             parse_options=pyarrow.json.ParseOptions(
-                explicit_schema=self._schema, unexpected_field_behavior="error", newlines_in_values=False
+                explicit_schema=self._schema, unexpected_field_behavior=self._others, newlines_in_values=False
             ),
         )
 

@@ -63,7 +63,6 @@ _STATUS = "`distributary status FILE` says why."
 _SPARK = (
     "Compare with `trigger.every`: when batches take longer than that, give Spark more cores, or spread the routes."
 )
-_NONE = "None: it tells the others apart."
 
 METRICS: Final = (
     # -- the stream ----------------------------------------------------------------------------------------
@@ -129,7 +128,7 @@ METRICS: Final = (
         "Always 1: the stream never catches up. " + _SPARK,
         panel="avg_over_time(distributary_data_available[15m])",
     ),
-    Metric("last_batch", "gauge", "1", "Number of the last batch.", _NONE),
+    Metric("last_batch", "gauge", "1", "Number of the last batch, as log lines and `history` say it.", "None."),
     Metric(
         "batch_seconds",
         "counter",
@@ -371,7 +370,7 @@ METRICS: Final = (
         "See `metrics.routes`.",
         panel="distributary_routes",
     ),
-    Metric("build_info", "gauge", "1", "Always 1; the label says the version.", _NONE, ("version",)),
+    Metric("build_info", "gauge", "1", "Always 1; the label says the version.", "None.", ("version",)),
 )
 
 BY_NAME: Final = {metric.name: metric for metric in METRICS}

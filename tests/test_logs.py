@@ -85,13 +85,15 @@ def test_a_run_is_told_by_log_lines_a_table_that_stays_parked_only_once(capsys: 
     logging.getLogger("distributary").setLevel(logging.INFO)
     output = RunOutput(as_json=False)
     output.batch(REPORT)
-    output.batch(replace(REPORT, batch=4, created=(), evolved=(), rows_quarantined=0, reasons={}))
+    output.batch(replace(REPORT, batch=4, created=(), evolved=(), rows_quarantined=0, reasons={}, refused={}))
     said = capsys.readouterr()
     assert said.out == ""
     found = lines_of(said.err)
     assert [(one["batch"], one.get("route"), one["level"]) for one in found] == [
-        (3, None, "warning"), (3, "chess", "info"), (3, "go", "info"), (3, "poker", "warning"), (4, None, "info"),
+        (3, None, "warning"), (3, "chess", "info"), (3, "go", "info"), (3, "poker", "warning"),
+        (3, "go", "warning"), (3, "poker", "warning"), (4, None, "info"),
     ]  # fmt: skip
+    assert found[4]["message"] == "7 rows were set aside, 490 written" and found[4]["rows_quarantined"] == 7
     assert found[0]["rows_in"] == 1200 and found[0]["reasons"] == {"BAD_MAGIC": 10}
 
 

@@ -36,6 +36,8 @@ OwnLogFormat = Annotated[
     # Without the environment: what was said before the command is nearer.
     typer.Option("--log-format", help="As before the command.", show_default=False),
 ]
+WORST_ROUTES = 5
+"""Routes with rows set aside that get a line of their own for each batch."""
 FIELDS = ("pipeline", "stream", "batch", "route")
 _COUNTS = ("rows_in", "rows_written", "rows_quarantined", "tombstones", "excluded", "tables", "reasons", "seconds")
 
@@ -146,3 +148,9 @@ class RunOutput:
             for route in routes:
                 log.log(level, text, extra={"batch": report.batch, "route": route})
         self._parked = parked
+        worst = sorted(report.refused.items(), key=lambda one: (-one[1], one[0]))
+        for route, rows in worst[:WORST_ROUTES]:
+            text = f"{rows:,} rows were set aside, {report.written.get(route, 0):,} written"
+            log.warning(
+                "%s", text, extra={"batch": report.batch, "route": route, "figures": {"rows_quarantined": rows}}
+            )

@@ -31,6 +31,7 @@ NAMES = (
     "recursive_decode",
     "decode_avro",
     "decode_json",
+    "read_debezium",
     "log_length",
     "listing_growth",
     "books",

@@ -101,6 +101,36 @@ def test_a_field_that_is_gone_and_a_frozen_table_are_told(lake: Path, registry: 
     assert table.unfilled == ("user",) and list(table.refused) == ["score"]
 
 
+AVRO = '{"type": "record", "name": "M", "fields": [{"name": "user", "type": "string"}, {"name": "n", "type": "long"}]}'
+JSON = '{"title": "M", "type": "object", "properties": {"user": {"type": "string"}, "n": {"type": "integer"}}}'
+
+
+@pytest.mark.parametrize(("kind", "ending", "text"), [("avro", "avsc", AVRO), ("json", "json", JSON)])
+def test_schemas_of_avro_and_json_are_foreseen_by_their_files_ending(
+    lake: Path, registry: Registry, kind: str, ending: str, text: str
+) -> None:
+    made = filled(lake, payload={"format": kind})
+    file = lake / f"new.{ending}"
+    file.write_text(text)
+    found = foresee(made.config, file=file, routes=["ann"])
+    assert found.message == "M" and "n" in found.tables[0].new_columns
+    assert "user" not in found.tables[0].new_columns and found.exit_code == Exit.OK
+
+
+def test_a_json_schema_without_a_title_belongs_to_no_table_by_itself(lake: Path, registry: Registry) -> None:
+    made = filled(lake, payload={"format": "json"})
+    file = lake / "new.json"
+    file.write_text(JSON.replace('"title": "M", ', ""))
+    found = foresee(made.config, file=file)
+    assert found.tables == () and "--route" in found.notes[0]
+
+
+def test_a_file_that_is_not_there_is_said_plainly(lake: Path, registry: Registry) -> None:
+    with pytest.raises(BadInput) as e:
+        foresee(filled(lake).config, file=lake / "nothing.proto")
+    assert "there is no such file" in str(e.value)
+
+
 def test_columns_that_the_product_adds_are_not_missed_in_a_schema(lake: Path, registry: Registry) -> None:
     made = filled(lake)
     rows = made.rows(2, {1: 1}).append_column("_deleted", [[False]])

@@ -22,6 +22,7 @@ from distributary.engine.schemas import registry_of, schemas_of
 from distributary.errors import BadInput, Exit
 from distributary.schemas.decoding import CompiledSchema, Decoder
 from distributary.schemas.formats import BadIndex, compile_payload, decoder_for
+from distributary.schemas.json.nodes import VALUE
 from distributary.schemas.registry.compiler import Compiler, Limits
 from distributary.state.ledger import Entry, read_entries, totals
 from distributary.state.shares import current_parts
@@ -98,7 +99,11 @@ def foresee(
     with reading(config.state_root):
         sums = _routes(config, store)
     notes: list[str] = []
-    chosen = sorted(routes) if routes else _of_message(config, decoder.full_name, sums, notes)
+    chosen = sorted(routes)
+    if not routes and config.payload.format == "json" and decoder.full_name == VALUE:
+        notes.append("the schema has no title, by which its tables are found: name them with --route")
+    elif not routes:
+        chosen = _of_message(config, decoder.full_name, sums, notes)
     orders = _orders(config, store, sums)
     incoming = {route: _incoming(route, decoder, orders) for route in {*chosen, ""}}
     with reading(config.tables.root):
@@ -114,6 +119,8 @@ def _compiled(config: Pipeline, file: Path | None, subject: str | None) -> tuple
     if (file is None) == (subject is None):
         raise BadInput(detail="give --schema FILE or --subject NAME")
     if file is not None:
+        if not file.is_file():
+            raise BadInput(detail=f"--schema {file}: there is no such file")
         texts = {**config.registry.texts, FILE_ID: str(file)}
         config = config.model_copy(update={"registry": config.registry.model_copy(update={"texts": texts})})
     registry = registry_of(config)

@@ -136,7 +136,9 @@ def plan(
     file: File,
     schema: Annotated[
         Path | None,
-        typer.Option("--schema", metavar="FILE", help="What this schema would change (.proto).", show_default=False),
+        typer.Option(
+            "--schema", metavar="FILE", help="What this schema would change (.proto, .avsc, .json).", show_default=False
+        ),
     ] = None,
     subject: Annotated[
         str | None,

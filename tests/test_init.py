@@ -82,6 +82,16 @@ def test_texts_and_bytes_need_no_registry(tmp_path: Path) -> None:
     assert "payload" in of_text(blobs)
 
 
+def test_json_without_a_registry_is_read_by_its_fields(tmp_path: Path) -> None:
+    values = [b'{"kind": "sale", "n": 1}', None, b'{"kind": "gift", "n": 2.5}']
+    found = begin(document(tmp_path, {"value": pa.array(values, pa.binary())}, registry=False))
+    keys = of_text(found)
+    columns = {"kind": "string", "n": "double"}
+    assert keys["payload"] == {"format": "json", "framing": "none", "columns": columns}
+    assert keys["envelope"] == {"format": "none", "route": {"constant": "games"}}
+    assert "route: kind" in found.text(), "the other way is named"
+
+
 def test_a_table_with_a_column_each_is_read_by_its_columns(tmp_path: Path, ids: tuple[int, int]) -> None:
     rows = {"game": ["chess", "go"], "sid": pa.array([ids[1]] * 2, pa.int32()), "body": [event(ids)] * 2}
     keys = of_text(begin(document(tmp_path, rows)))

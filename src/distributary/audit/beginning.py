@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import yaml
 
-from distributary.audit.inspection import Inspection, inspect
+from distributary.audit.inspection import Inspection, inspect, json_lines
 from distributary.config import DeltaSource, Pipeline, load_document
 from distributary.errors import BadInput
 from distributary.names import shown
@@ -89,6 +90,12 @@ def begin(document: Mapping[str, Any]) -> Beginning:
         # What was given is wrong already.
         assert wrong is not None
         raise wrong
+    if "registry" not in document:
+        more = []
+        for lines in _as_json(tried):
+            with suppress(BadInput):  # a field may have a name that no file can say
+                more.append(_try(document, lines))
+        tried = more + tried
     best = max(tried, key=lambda one: one.read)
     seen = len(best.found.records)
     others = tuple(one.lines for one in tried if one is not best and one.read)
@@ -159,9 +166,22 @@ def _by_columns(columns: pa.Schema, has_registry: bool) -> list[Lines]:
     ]
 
 
+def _as_json(tried: Sequence[_Tried]) -> list[Lines]:
+    """Lines for records that can be read as texts, and say more as JSON: all in one table first."""
+    for one in tried:
+        if found := list(_together(json_lines(one.found.records))):
+            return [{**found[0], "envelope": one.lines["envelope"]}, *found[1:]]
+    return []
+
+
 def _proposed(found: Inspection) -> Iterator[Lines]:
-    """The lines that `inspect` proposes: of one key, each is another way; of two keys, they go together."""
-    parsed: list[dict[str, Any]] = [yaml.safe_load(line) for line in found.proposal]
+    """The lines that `inspect` proposes."""
+    return _together(found.proposal)
+
+
+def _together(lines: Sequence[str]) -> Iterator[Lines]:
+    """Of one key, each line is another way; of two keys, they go together."""
+    parsed: list[dict[str, Any]] = [yaml.safe_load(line) for line in lines]
     envelopes = [one for one in parsed if "envelope" in one]
     rest = {key: value for one in parsed if "envelope" not in one for key, value in one.items()}
     yield from ({**one, **rest} for one in envelopes)

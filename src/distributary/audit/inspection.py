@@ -216,6 +216,14 @@ def propose(config: Pipeline, records: Sequence[Inspected]) -> list[str]:
     return []
 
 
+def json_lines(records: Sequence[Inspected]) -> list[str]:
+    """Lines that read the records as JSON without a schema, where each of them is such an object (or a tombstone)."""
+    there = [one.record for one in records if not one.record.looks.startswith("a tombstone")]
+    if not there or not all(one.fields and one.schema_id is None for one in there):
+        return []
+    return _for_json(records)
+
+
 def _for_json(records: Sequence[Inspected]) -> list[str]:
     """Of JSON that names no schema: its fields as columns."""
     paths = {path for one in records for path in one.record.fields}

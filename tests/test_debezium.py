@@ -13,6 +13,7 @@ import pytest
 
 from distributary.changes.debezium.heads import PLAIN, Form, Record
 from distributary.changes.debezium.messages import Message, read_messages
+from distributary.changes.debezium.routes import routes_of
 from distributary.changes.layout import unchanged_columns
 from distributary.changes.model import METADATA, Events, FileEvents, Kind, Reading
 from distributary.errors import Reason
@@ -300,11 +301,14 @@ def test_a_flattened_row_without_a_position_needs_the_order_of_offsets() -> None
         {"ts_ms": 1},
         {"status": "BEGIN", "id": "571", "event_count": None, "data_collections": None, "ts_ms": 1},
         {"source": {}, "ts_ms": 1, "databaseName": "shop", "ddl": "CREATE TABLE t (id int)", "tableChanges": []},
+        None,
+        {"schema": None, "payload": None},
         {"op": "m", "ts_ms": 1, "source": {"connector": "postgresql"}, "message": {"prefix": "p"}, "before": None},
     ],
 )
-def test_heartbeats_transactions_and_ddl_are_passed_over(value: dict[str, Any]) -> None:
+def test_heartbeats_transactions_ddl_and_no_value_are_passed_over(value: dict[str, Any] | None) -> None:
     found = read(Message(Record("srv.x", 0, 0), None, text(value)))
+    assert routes_of([text(value)]).passed == 1
     assert (found.events, found.bad, found.skipped) == ([], [], 1)
 
 

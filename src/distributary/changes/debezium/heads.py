@@ -145,7 +145,7 @@ def table_names(source: Mapping[str, Any]) -> tuple[str, str, str] | None:
     table = get("table") or get("collection")
     if not table:
         return None
-    schema = "" if get("connector") in WITHOUT_SCHEMA else get("schema") or ""
+    schema = "" if str(get("connector")) in WITHOUT_SCHEMA else get("schema") or ""
     return str(get("db") or ""), str(schema), str(table)
 
 

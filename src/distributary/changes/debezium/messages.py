@@ -187,9 +187,10 @@ def opened(body: bytes | None) -> tuple[bytes, Fields]:
 
 
 def is_notice(fields: Fields) -> bool:
-    """Heartbeats, begins and ends of transactions, DDL: messages of other topics that say nothing of a row."""
+    """Heartbeats, begins and ends of transactions, DDL: messages of other topics that say nothing of a row; and what
+    a converter writes for no value (`null`, or null with its schema)."""
     names = fields.keys()
-    return names == {"ts_ms"} or {"status", "id", "event_count"} <= names or {"ddl", "source"} <= names
+    return not names or names == {"ts_ms"} or {"status", "id", "event_count"} <= names or {"ddl", "source"} <= names
 
 
 def _object(raw: msgspec.Raw | None) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def routes_of(bodies: Iterable[bytes]) -> Routes:
     found = Routes()
     for position, body in enumerate(bodies):
         try:
-            change = _DECODER.decode(body)
+            change = _DECODER.decode(body if body != b"null" else b"{}")
             change = change.payload or change
         except UNDECODABLE as exc:
             found.bad.append((position, f"it is no change of Debezium: {exc}"))

@@ -35,7 +35,7 @@ def no_place_for_tables(place: str) -> str | None:
 def not_on_databricks(config: Pipeline) -> Iterator[tuple[str, str]]:
     """Keys whose places cannot hold what tasks write on Databricks, and why. Where those of a declarative pipeline
     lie is for Unity Catalog to decide."""
-    if config.layout != "declarative":
+    if not config.is_declarative:
         places = {"tables.root": config.tables.root, "state": config.state, "bronze.path": config.bronze.path}
         for key, place in places.items():
             if place is not None and (why := no_place_for_tables(place)) is not None:

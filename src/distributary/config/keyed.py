@@ -72,7 +72,7 @@ def _check_record_key(config: Pipeline) -> None:
     if not config.envelope.route.of_record or config.envelope.format != "none":
         detail = "a record without a value has no message that could say its route: give envelope none, and a route "
         raise fault("source.key", f"{detail}by topic, header or constant")
-    if config.layout == "two_hop":
+    if config.bronze_table is not None:
         raise fault("source.key", "not allowed with layout two_hop: bronze keeps no keys; give layout fanout")
     if config.envelope.route.place == "key":
         raise fault("source.key", "the record's key says the route already, so it tells no rows apart")

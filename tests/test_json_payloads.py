@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from distributary.audit.judge import json as judge
+from distributary.audit.judge.by_value import missing
+from distributary.audit.judge.opening import Writer
 from distributary.audit.judge.values import plain
 from distributary.engine.schemas import Schemas
 from distributary.errors import Reason, SchemaBroken
@@ -392,3 +397,18 @@ def test_versions_and_bad_records_of_one_route_come_into_one_table(tmp_path: Pat
     lane.batch([(3, b'{"user": "c", "score": "8"}'), (5, b"\0")])
     assert lane.rows()[-1] == {"user": "c", "score": None, "_undeclared": None, "score__string": "8"}
     assert sorted(lane.aside()) == ["BROKEN_SCHEMA", "BROKEN_SCHEMA", "CORRUPT_PAYLOAD", "UNKNOWN_SCHEMA_ID"]
+
+
+def test_rows_that_name_no_record_are_found_by_their_values(tmp_path: Path) -> None:
+    bodies = [b'{"user": "a", "score": 5.0, "m": [1]}', b'{"user": "b", "score": 6}', b'{"score": null, "user": "c"}']
+    lane = Lane("json", Schemas(Given(Schema(7, "JSON", V2))), tmp_path)
+    lane.batch([(7, body) for body in bodies])
+    table = DeltaTable(str(tmp_path / "a")).to_pyarrow_table()
+    read = judge.reader(schema_of(V2), (0,))
+    opener: Any = SimpleNamespace(said=lambda writer, body: read(body))
+    payloads = Counter({(Writer(7, (0,)), body): 1 for body in bodies})
+    assert missing(opener, payloads, [table]) == (3, 0)
+    payloads[Writer(7, (0,)), b'{"user": "b", "score": "6"}'] = 1
+    payloads[Writer(7, (0,)), b'{"user": ["b"], "score": true}'] = 1
+    assert missing(opener, payloads, [table]) == (3, 2)
+    assert missing(opener, payloads, [table.slice(1)])[1] == 3

@@ -84,8 +84,10 @@ class ObjectSaid:
         found = {}
         for name, kind in self.plain.items():
             said = value.get(name)
-            said = int(said) if kind == "integer" and isinstance(said, Decimal) else said
-            found[name] = Simple(said, None, kind == "string")
+            if kind == "string":
+                found[name] = Simple(said if isinstance(said, str) else None, None, True)
+            else:
+                found[name] = Simple(_whole(said), None, False)
         return found
 
     def has(self, name: str) -> bool:
@@ -109,6 +111,10 @@ class ObjectSaid:
     @property
     def type_name(self) -> str:
         return self.name
+
+
+def _whole(said: Any) -> int | None:
+    return int(said) if isinstance(said, int | Decimal) and not isinstance(said, bool) else None
 
 
 def _unlike(value: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:

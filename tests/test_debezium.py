@@ -221,6 +221,8 @@ def decimal(precision: int, scale: int) -> dict[str, Any]:
         (named("string", "io.debezium.data.Uuid"), UUID, UUID),
         (named("string", "io.debezium.data.Ltree"), "a.b", "a.b"),
         (named("bytes", "io.debezium.data.Bits", length="10"), "/wE=", b"\x01\xff"),
+        (named("bytes", "io.debezium.data.Bits", length="10"), "VA==", b"\0T"),
+        (named("bytes", "io.debezium.data.Bits", length="2147483647"), "BQ==", b"\x05"),
         ({"type": "array", "items": {"type": "int32"}}, [1, None, 3], [1, None, 3]),
         ({"type": "array", "items": named("int32", f"{_T}Date")}, [19_756, None], [date(2024, 2, 3), None]),
         ({"type": "array", "items": named("bytes", f"{_C}Decimal", scale="1")}, [base64_of(15)], [Decimal("1.5")]),

@@ -144,7 +144,9 @@ def _read(kind: Mapping[str, Any] | None, said: Any) -> Any:
         case "IsoDate":
             return said.removesuffix("Z")
         case "Bits":
-            return base64.b64decode(said)[::-1]
+            length = int((kind.get("parameters") or {}).get("length", 0))
+            zeros = bytes(max(0, (length + 7) // 8 - len(base64.b64decode(said)))) if length <= 8_192 else b""
+            return zeros + base64.b64decode(said)[::-1]
     if kind["type"] == "bytes":
         return base64.b64decode(said)
     if kind["type"] == "array":

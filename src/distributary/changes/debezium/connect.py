@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from distributary.avro.schema import Array, Field, Node, Record, Scalar
@@ -45,6 +45,8 @@ SCALARS = {
 }
 _CONNECT, _TIME = "org.apache.kafka.connect.data.", "io.debezium.time."
 BITS = "io.debezium.data.Bits"
+MOST_BITS = 8_192
+"""The longest type whose values are filled up with zeros; longer ones have no length of their own."""
 DECIMAL, VARIABLE = f"{_CONNECT}Decimal", "io.debezium.data.VariableScaleDecimal"
 LOGICAL = {
     f"{_CONNECT}Date": "date",
@@ -67,8 +69,8 @@ NANO_TIME = f"{_TIME}NanoTime"
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """A type. `name`: the semantic one. `fields`: of a struct. `item`: of an array. `text`: it comes as a text, not as
-    a number, though it is a time."""
+    """A type. `name`: the semantic one. `precision`: of a decimal; of bits, how many. `fields`: of a struct. `item`: of
+    an array."""
 
     kind: str
     name: str = ""
@@ -105,7 +107,8 @@ def _type(schema: Mapping[str, Any]) -> Connect:
     if kind not in SCALARS:
         raise ValueError(f"the message's schema has the type {kind[:40]!r}, which Kafka Connect has not")
     given = schema.get("parameters") or {}
-    return Connect(kind, name, int(given.get("connect.decimal.precision", 0)), int(given.get("scale", 0)))
+    precision = given.get("length" if name == BITS else "connect.decimal.precision", 0)
+    return Connect(kind, name, int(precision), int(given.get("scale", 0)))
 
 
 def node_of(kind: Connect) -> Node:
@@ -143,7 +146,7 @@ def loader(kind: Connect) -> Callable[[Any], Any]:
     if kind.kind == "map":
         return lambda value: json.dumps(value, ensure_ascii=False)
     if kind.kind == "bytes":
-        return _bits if kind.name == BITS else casts.unbase64
+        return partial(_bits, length=kind.precision) if kind.name == BITS else casts.unbase64
     convert: Callable[[Any], Any] = _CONVERT.get(SCALARS[kind.kind], int)
     return convert
 
@@ -152,8 +155,10 @@ def _perhaps(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else load(value)
 
 
-def _bits(value: str) -> bytes:
-    return casts.unbase64(value)[::-1]
+def _bits(value: str, length: int) -> bytes:
+    """As many bytes as the type has; PostgreSQL's connector leaves out those of zeros."""
+    found = casts.unbase64(value)[::-1]
+    return found.rjust((length + 7) // 8, b"\0") if length <= MOST_BITS else found
 
 
 def _micros(value: str) -> int:

@@ -12,8 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import Pipeline
 from distributary.errors import BadInput, SourceDataLost, SourceMissing, SourceReplaced
-from distributary.sources.newest import ORIGIN
-from distributary.sources.port import Asked, Position, Source, SourceLag
+from distributary.sources.port import ORIGIN, Asked, Position, Source, SourceLag
 from distributary.sources.registered import source_of
 from distributary.state.checkpoint import TopicIdsSeen, last_committed, read_offsets
 from distributary.tables.store import Store

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from distributary.audit.judge.payloads import judge_payloads
 from distributary.audit.status.lag import pipeline_lag
+from distributary.audit.verify import verify
 from distributary.config import KafkaSource, RegistryConfig
 from distributary.errors import RegistryDenied, RegistryDown, SourceDataLost, SourceDown, SourceMissing
 from distributary.schemas.registry import Reference, open_registry
@@ -70,7 +72,8 @@ def scenario(lake: Path, kafka: Kafka, topic: str, registry_url: str) -> KafkaSc
 
 
 def test_envelopes_of_both_partitions_land_once(scenario: KafkaScenario) -> None:
-    """Cases E1, W8, W13 with a registry that gives out its own ids."""
+    """Cases E1, W8, W13 with a registry that gives out its own ids; who watches the group sees how far they are."""
+    scenario.configure(source={"group_id": f"watch-{scenario.topic}"})
     faults = Faults(corrupt=3, unknown_id=2, empty_name=2, tombstones=3, bad_envelope=2, id_mismatch=2)
     games = scenario.games(Plan(games=3, versions=2, records=20, faults=faults, topic=scenario.topic))
     for version in (1, 2):
@@ -84,6 +87,11 @@ def test_envelopes_of_both_partitions_land_once(scenario: KafkaScenario) -> None
         scenario.run()
     scenario.check(tombstones=3)
     assert len(scenario.batches) == 2
+    watcher = Consumer({**scenario.kafka.client(), "group.id": f"watch-{scenario.topic}"})
+    places = watcher.committed([TopicPartition(scenario.topic, p) for p in (0, 1)], timeout=30)
+    watcher.close()
+    assert isinstance(source := scenario.config.source, KafkaSource)
+    assert {place.partition: place.offset for place in places} == describe_topics(source)[0].latest
     assert scenario.rows(games.names[0])[0]["_origin"]["topic"] == scenario.topic
     assert scenario.rows(games.names[0])[0]["_origin"]["timestamp"] is not None
     assert all(r["topic"] == scenario.topic for r in scenario.quarantined())
@@ -112,6 +120,7 @@ def test_records_of_aborted_and_open_transactions_are_in_no_table(scenario: Kafk
     scenario.run()
     assert sorted(scenario.values("a", "user")) == ["before", "behind it", "committed", "last"]
     assert not scenario.reasons() and scenario.table_names() == ["a"]
+    assert judge_payloads(scenario.config, verify(scenario.config), deep=True).ok, "gaps in the offsets are no loss"
 
 
 def test_a_setting_reads_uncommitted_records_too(scenario: KafkaScenario) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -11,9 +12,13 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from deltalake import write_deltalake
+from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
-from distributary.config import Pipeline
+from distributary.audit.status.lag import source_lag
+from distributary.audit.verify import verify
+from distributary.config import DeltaSource, Pipeline, load_document
+from distributary.errors import ConfigError, SourceMissing
 from distributary.running.bronze.table import make_bronze, schema_of
 from distributary.sources.bronze import Bronze
 from distributary.sources.bronze_rows import KEY, RECEIVED
@@ -21,8 +26,10 @@ from distributary.sources.file_ledger import FileLedger
 from distributary.sources.registered import SOURCES, origin_of, source_of
 from distributary.sources.watch import Watch, open_tree
 from distributary.tables.store import Store
+from tests.scenarios import Scenario
 from tests.services.kafka import Kafka
-from tests.source_contract import Stage, check_all
+from tests.source_contract import Stage, check_all, read_up_to, run
+from tests.test_batch import event
 
 SRC = Path(__file__).parent.parent / "src"
 
@@ -126,6 +133,88 @@ def test_topics_keep_the_contract(lake: Path, spark: SparkSession, kafka: Kafka)
         check_all(stage, spark)
     finally:
         kafka.delete_topic(stage.topic)
+
+
+class NamedStage(DeltaStage):
+    """The same by its name in the catalog, which only Spark can ask."""
+
+    def __init__(self, root: Path, spark: SparkSession) -> None:
+        super().__init__(root)
+        self.spark = spark
+        self.name = f"named_{abs(hash(root))}"
+        self.config = pipeline(root, {"type": "delta", "table": f"default.{self.name}"}, **REGISTRY)
+
+    def register(self) -> None:
+        self.spark.sql(f"CREATE TABLE default.{self.name} USING DELTA LOCATION '{self.path}'")
+
+
+@pytest.mark.spark
+def test_a_table_is_read_by_its_name_and_known_to_others_once_a_run_has_found_it(
+    lake: Path, spark: SparkSession
+) -> None:
+    stage = NamedStage(lake, spark)
+    with pytest.raises(SourceMissing, match=r"source\.table"):
+        stage.source.stream(spark)
+    stage.add(3)
+    stage.register()
+    try:
+        assert (stage.waiting(None), stage.source.ids()) == (None, None), "before a run nobody knows where it is"
+        assert run(stage, spark, "a") == 3
+        source = stage.source
+        source.stream(spark)
+        source.decided(lambda: None)
+        stage.add(2)
+        assert stage.waiting(read_up_to(stage, "a")) == 2, "another process asks by the place that was written down"
+        assert stage.source.newest(9).num_rows > 0
+        ids = stage.source.ids()
+        assert ids is not None and list(ids.now()) == [str(stage.path)]
+        stage.config = DeltaStage(lake).config
+        assert run(stage, spark, "a") == 2, "and the stream goes on by the path that the name stood for"
+    finally:
+        spark.sql(f"DROP TABLE default.{stage.name}")
+
+
+@pytest.mark.spark
+def test_a_run_by_the_name_writes_down_where_the_table_is(lake: Path, spark: SparkSession) -> None:
+    scenario = Scenario(lake)
+    scenario.send(event(scenario, "a_game"), None)
+    name = f"run_{abs(hash(lake))}"
+    spark.sql(f"CREATE TABLE default.{name} USING DELTA LOCATION '{scenario.source}'")
+    given = scenario.config.model_dump(exclude={"source"})
+    config = scenario.config = Pipeline.model_validate(
+        {**given, "source": {"type": "delta", "table": f"default.{name}"}}
+    )
+    try:
+        for _ in range(2):
+            scenario.run()
+            scenario.send(event(scenario, "a_game"))
+        assert json.loads(Path(config.state_folder.source).read_text()) == {
+            "table": f"default.{name}",
+            "path": scenario.source,
+        }
+        assert source_lag(config, Store()).rows == 1
+        assert verify(config).ok
+        scenario.run()
+        scenario.check(tombstones=1)
+    finally:
+        spark.sql(f"DROP TABLE default.{name}")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [({}, "exactly one"), ({"path": "a", "table": "b"}, "exactly one"), ({"table": "a..b"}, "names with dots")],
+)
+def test_a_delta_table_is_named_in_one_way(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        DeltaSource.model_validate({"type": "delta", **given})
+
+
+def test_columns_of_kafka_are_refused_with_what_is_allowed(tmp_path: Path) -> None:
+    kafka = {"type": "kafka", "bootstrap_servers": "b:1", "topic": "t"}
+    given = {"pipeline": "p", "source": kafka, "tables": {"root": str(tmp_path)}, "envelope": {"format": "columns"}}
+    with pytest.raises(ConfigError) as caught:
+        load_document({**given, **REGISTRY})
+    assert "envelope.format" in str(caught.value) and "protobuf and none" in str(caught.value)
 
 
 def test_a_source_is_chosen_by_its_type_and_bronze_stands_for_it_in_the_second_hop(tmp_path: Path) -> None:

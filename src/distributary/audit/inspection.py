@@ -25,7 +25,7 @@ from distributary.errors.border import contained
 from distributary.schemas.decoding import CompiledSchema
 from distributary.schemas.formats import FORMATS, decoder_for
 from distributary.schemas.looks import looks
-from distributary.sources.newest import ORIGIN
+from distributary.sources.port import ORIGIN
 from distributary.sources.registered import origin_of
 
 READ_SEC = 10.0

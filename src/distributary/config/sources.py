@@ -41,8 +41,8 @@ class SourceKeys(Model):
         return ()
 
     @property
-    def table(self) -> str | None:
-        """Address of the Delta table that it is; None where it is none."""
+    def address(self) -> str | None:
+        """Address of the Delta table that it is; None where it is none, or where only the catalog knows it."""
         return None
 
     @property
@@ -169,7 +169,11 @@ class DeltaSource(SourceKeys):
     has_columns = True
 
     type: Literal["delta"] = Field(description="A Delta table.")
-    path: Place = Field(description="The table's path.")
+    path: Place = Field(default="", description="The table's path. Either path or table.")
+    table: Text | None = Field(
+        default=None,
+        description="The table by its name in Spark's catalog: `main.bronze.events`. See docs/stores.md.",
+    )
     value: Text = Field(
         default="value", description="The binary column of envelopes, where envelope.format is protobuf."
     )
@@ -195,11 +199,20 @@ class DeltaSource(SourceKeys):
     def _check(self) -> Self:
         if self.starting_version is not None and self.starting_timestamp is not None:
             raise fault("starting_timestamp", "give starting_version or starting_timestamp, not both")
+        if bool(self.path) == (self.table is not None):
+            raise fault("path", "give exactly one of path (where the table is) and table (its name in the catalog)")
         return self
 
+    @field_validator("table")
+    @classmethod
+    def _parts(cls, table: str | None) -> str | None:
+        if table is not None and not all(table.split(".")):
+            raise ValueError("allowed: names with dots between them, as in main.bronze.events")
+        return table
+
     @property
-    def table(self) -> str | None:
-        return self.path
+    def address(self) -> str | None:
+        return self.path or None
 
 
 class DatastreamSource(SourceKeys):

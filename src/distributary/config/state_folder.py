@@ -91,6 +91,11 @@ class StateFolder(_Folder):
         "the ids of the topics that the stream reads, by which one that was deleted and made anew is seen",
         "one made anew meanwhile is not seen",
     )  # fmt: skip
+    source = Place(
+        "source.json", "JSON",
+        "where the Delta table is that `source.table` names, as the catalog has said it to the last run",
+        "`status` cannot say what waits until the next batch",
+    )  # fmt: skip
     layout = Place(
         "layout.json", "JSON",
         "the layout of the pipeline's streams, where it is not `fanout`; another one is refused",

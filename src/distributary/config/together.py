@@ -100,7 +100,7 @@ def _check_stores(config: Pipeline) -> None:
         return
     checkpoint = "checkpoint" if config.checkpoint else "state" if config.state else "tables.root"
     places = [
-        ("source.path", config.source.table),
+        ("source.path", config.source.address),
         (checkpoint, config.checkpoint_path),
         ("bronze.path" if config.bronze.path else "tables.root", config.bronze_table),
         ("tables.root", config.tables.root if config.is_declarative else None),

@@ -150,7 +150,7 @@ def _relative(config: Pipeline) -> Iterator[str]:
     yield from config.relative_folders
     registry = config.registry
     paths = {
-        "source.path": config.source.table,
+        "source.path": config.source.address,
         "registry.path": registry.path if registry is not None else None,
         "registry.cache": registry.cache if registry is not None else None,
         "envelope.proto": config.envelope.proto,

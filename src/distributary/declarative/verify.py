@@ -72,7 +72,7 @@ class _Recount:
         source = self.config.source
         if bronze is None:
             return 0, 0, []
-        if not isinstance(source, DeltaSource):
+        if not isinstance(source, DeltaSource) or not source.path:
             doubled = self._repeated(bronze)
             return 0, doubled, [f"{doubled} records are in bronze more than once"] if doubled else []
         whole = source.starting_version is None and source.starting_timestamp is None

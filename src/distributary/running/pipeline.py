@@ -239,7 +239,7 @@ class Run:
             self.query.stop()
 
     def _query(self, once: bool) -> None:
-        writer = source_stream(self.spark, self.config).writeStream.foreachBatch(self._batch)
+        writer = self.source.stream(self.spark).writeStream.foreachBatch(self._batch)
         writer = writer.option("checkpointLocation", self.config.checkpoint_path)
         try:
             self.query = triggered(writer, self.config, once).start()

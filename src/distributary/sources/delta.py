@@ -8,13 +8,20 @@ from pyspark.sql import functions as F
 
 from distributary.config import DeltaSource, Envelope
 from distributary.errors import SourceMissing
-from distributary.names import quoted
+from distributary.names import quoted, quoted_parts
 from distributary.shares import Share
 
 ORIGIN_COLUMNS = ("topic", "partition", "offset", "timestamp")
 """Columns of a Kafka export that say where a row came from; taken over where the table has them."""
 
-NO_TABLE = ("DELTA_SCHEMA_NOT_SET", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND")
+NO_TABLE = (
+    "DELTA_SCHEMA_NOT_SET",
+    "DELTA_MISSING_DELTA_TABLE",
+    "DELTA_PATH_DOES_NOT_EXIST",
+    "DELTA_TABLE_NOT_FOUND",
+    "TABLE_OR_VIEW_NOT_FOUND",
+)
+NO_NAME = "Delta table of that name in the catalog. Check source.table, or make it first."
 NO_TABLE_THERE = "Delta table. Check source.path, or write to it first."
 
 
@@ -49,18 +56,20 @@ def delta_stream(spark: SparkSession, source: DeltaSource, envelope: Envelope, s
 
     Raises SourceMissing when there is no such table, or when it lacks a column that the envelope needs.
     """
+    named = source.table or source.path
+    reader = spark.readStream.format("delta").options(**reader_options(source))
     try:
-        rows = spark.readStream.format("delta").options(**reader_options(source)).load(source.path)
+        rows = reader.load(source.path) if source.table is None else reader.table(quoted_parts(source.table))
         found = rows.columns  # over Spark Connect, nothing is looked at before this
     except AnalysisException as e:
         if e.getCondition() not in NO_TABLE:
             raise
-        raise SourceMissing(source=source.path, what=NO_TABLE_THERE) from e
+        raise SourceMissing(source=named, what=NO_TABLE_THERE if source.table is None else NO_NAME) from e
     needed = needed_columns(source, envelope)
     for name in needed:
         if name not in found:
             has = ", ".join(found)
-            raise SourceMissing(source=f"the Delta table {source.path}", what=f"column {name!r}; it has: {has}")
+            raise SourceMissing(source=f"the Delta table {named}", what=f"column {name!r}; it has: {has}")
     origin = [c for c in ORIGIN_COLUMNS if c in found and c not in needed]
     # try_cast: a value that is no id or name is one bad row, not a failed batch
     if share is not None and envelope.format == "columns":

@@ -41,6 +41,8 @@ _KINDS: Mapping[str, Mapping[str, pa.DataType]] = {
 
 def store_of_source(source: DeltaSource, tables: Tables) -> Store | None:
     """How the source's files are opened: as local files, or as the tables' where they share a bucket; else None."""
+    if not source.path:
+        return None
     if local_path(source.path) is not None:
         return Store()
     same = _bucket(source.path) == _bucket(tables.root)

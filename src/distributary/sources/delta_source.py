@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from distributary.config import DeltaSource, Pipeline
-from distributary.errors import SourceDown, SourceMissing, SourceReplaced
+from distributary.config import DeltaSource, Pipeline, StateFolder
+from distributary.errors import BadInput, SourceDown, SourceMissing, SourceReplaced
+from distributary.names import quoted_parts
 from distributary.sources.data_files import BatchFiles
-from distributary.sources.delta import NO_TABLE_THERE, ORIGIN_COLUMNS, delta_stream, needed_columns
+from distributary.sources.delta import NO_NAME, NO_TABLE_THERE, ORIGIN_COLUMNS, delta_stream, needed_columns
 from distributary.sources.delta_batch import batch_files, store_of_source
-from distributary.sources.newest import ORIGIN
-from distributary.sources.port import Asked, Position, Seen, Source, SourceLag
+from distributary.sources.port import ORIGIN, Asked, Position, Seen, Source, SourceLag
 from distributary.sources.unread import Unknown, unread
 from distributary.tables.faults import reading
 from distributary.tables.files import TableFiles
@@ -24,6 +27,7 @@ from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
+log = logging.getLogger("distributary")
 Needed = Mapping[str, tuple[str, str]]
 
 
@@ -31,11 +35,24 @@ class DeltaRows(Source):
     def __init__(self, config: Pipeline) -> None:
         super().__init__(config)
         assert isinstance(config.source, DeltaSource)
-        self.keys = config.source
+        self.given = config.source
+        self._path = ""
+        self._written: str | None = None
+
+    @property
+    def keys(self) -> DeltaSource:
+        """The source with the table's path; without one where only the catalog knows it, and no run has asked it."""
+        if self.given.table is None:
+            return self.given
+        if not self._path:
+            body = self.store.get(self.config.state_root, StateFolder.source.name)
+            known = {} if body is None else json.loads(body)
+            self._path = known.get("path", "") if known.get("table") == self.given.table else ""
+        return self.given.model_copy(update={"path": self._path})
 
     @property
     def name(self) -> str:
-        return f"Delta {self.keys.path}"
+        return f"Delta {self.given.table or self.given.path}"
 
     def look(self) -> list[Seen]:
         store = store_of_source(self.keys, self.config.tables)
@@ -44,7 +61,10 @@ class DeltaRows(Source):
         return [seen_table(self.keys.path, store, NO_TABLE_THERE)]
 
     def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
-        return delta_stream(spark, self.keys, self.config.envelope, None if whole else self.config.share)
+        rows = delta_stream(spark, self.given, self.config.envelope, None if whole else self.config.share)
+        if self.given.table is not None:
+            self._path = location(spark, self.given.table)
+        return rows
 
     def files(self, spark: SparkSession, query: StreamingQuery, batch: int) -> BatchFiles | None:
         store = store_of_source(self.keys, self.config.tables)
@@ -52,7 +72,20 @@ class DeltaRows(Source):
             return None
         return batch_files(spark, query, batch, self.keys, self.config.envelope, store)
 
+    def decided(self, position: Callable[[], Position | None]) -> None:
+        """Write down where the table is: others ask without Spark."""
+        if self.given.table is None or self._path in ("", self._written):
+            return
+        body = json.dumps({"table": self.given.table, "path": self._path}).encode()
+        try:
+            self.store.put_whole(self.config.state_root, StateFolder.source.name, body)
+            self._written = self._path
+        except OSError as e:
+            log.warning("where %s is could not be written down: %s", self.given.table, e)
+
     def lag(self, read: Position | None, asked: Asked, taken: Callable[[], int]) -> SourceLag:
+        if not self.keys.path:
+            return SourceLag(note=f"where {self.given.table} is, the catalog alone knows: no batch has been read yet")
         return table_lag(self.keys, self.store, read, asked)
 
     def ids(self) -> TableId | None:
@@ -60,8 +93,22 @@ class DeltaRows(Source):
         return None if store is None else TableId(self.keys.path, store)
 
     def newest(self, count: int) -> pa.Table:
+        if not self.keys.path:
+            raise BadInput(detail=f"the records of {self.name} are known to Spark alone before a run: give source.path")
         store = store_of_source(self.keys, self.config.tables) or self.store
         return newest_of_table(self.keys, needed_columns(self.keys, self.config.envelope), store, count)
+
+
+def location(spark: SparkSession, table: str) -> str:
+    """Where the catalog has a Delta table; empty where it does not say. Raises SourceMissing: it is none of Delta's."""
+    try:
+        found = spark.sql(f"DESCRIBE DETAIL {quoted_parts(table)}").select("format", "location").first()
+    except AnalysisException as e:
+        raise SourceMissing(source=table, what=NO_NAME) from e
+    if found is None or found["format"] != "delta":
+        raise SourceMissing(source=table, what=NO_NAME)
+    path = str(found["location"] or "")
+    return unquote(path.removeprefix("file://").removeprefix("file:")) if path.startswith("file:") else path
 
 
 def seen_table(path: str, store: Store, missing: str) -> Seen:

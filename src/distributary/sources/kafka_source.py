@@ -30,8 +30,7 @@ from distributary.sources.kafka import (
     set_offsets,
 )
 from distributary.sources.kafka_settings import java_settings
-from distributary.sources.newest import ORIGIN
-from distributary.sources.port import Asked, Position, Seen, SeenIds, Source, SourceLag
+from distributary.sources.port import ORIGIN, Asked, Position, Seen, SeenIds, Source, SourceLag
 
 READ_SEC = 15.0
 log = logging.getLogger("distributary")

@@ -23,6 +23,18 @@ Position = Mapping[str, Any]
 """A place in a source, as Spark's checkpoint writes it for one source: for Kafka topic -> partition -> next offset, for
 Delta a place in the table's log (`sources.unread`)."""
 
+ORIGIN = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("key", pa.binary()),
+    ]
+)
+"""Where a record comes from, as `Source.newest` has it."""
+
 
 @dataclass(frozen=True)
 class SourceLag:
@@ -146,7 +158,7 @@ class Source(ABC):
 
     @abstractmethod
     def newest(self, count: int) -> pa.Table:
-        """At most `count` records, the newest last, read without Spark: the columns of `newest.ORIGIN`, and what the
+        """At most `count` records, the newest last, read without Spark: the columns of `ORIGIN`, and what the
         stream has besides. Raises BadInput where it has no records, SourceDown, SourceMissing, StoreUnreadable."""
 
     def beginning_at(self, position: Position) -> Self:

@@ -188,6 +188,8 @@ def _bytes(value: Any) -> bytes:
 
 def _certain(config: Pipeline, source: DeltaSource, store: Store) -> int:
     """The newest version of the source of which every stream has read all; -1 for none. Raises NotAllRead, OSError."""
+    if not source.path:
+        raise NotAllRead("the source is named in the catalog (source.table), where this does not look")
     if source.starting_version is not None or source.starting_timestamp is not None or source.skip_change_commits:
         raise NotAllRead("the source was not read from its beginning, or not all of it")
     now = current(config, store)

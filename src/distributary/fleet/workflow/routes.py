@@ -91,16 +91,17 @@ def bronze_routes(config: Pipeline, store: Store) -> list[str]:
         keys = (key for key in route_keys(bronze) if key and key != UNROUTED)
         return sorted({route for key in keys if (route := route_of(key)) is not None})
     source = config.source
-    if source.table is None:
-        raise BadInput(detail=f"--routes-from bronze: the source is {source.type}; allowed with source.type delta")
-    table = Table(source.table, store).open()
+    if source.address is None:
+        what = "is named in the catalog" if source.has_columns else f"is {source.type}"
+        raise BadInput(detail=f"--routes-from bronze: the source {what}; allowed with a Delta table by source.path")
+    table = Table(source.address, store).open()
     if table is None:
-        raise SourceMissing(source=source.table, what="Delta table. Check source.path, or write to it first.")
+        raise SourceMissing(source=source.address, what="Delta table. Check source.path, or write to it first.")
     column = config.envelope.columns[0]
     if config.envelope.format != "columns" or column not in table.partitioned_by:
         has = ", ".join(table.partitioned_by) or "nothing"
         raise BadInput(
-            detail=f"--routes-from bronze: {source.table} is partitioned by {has}, not by {column}. "
+            detail=f"--routes-from bronze: {source.address} is partitioned by {has}, not by {column}. "
             "Use --routes-from registry, or --routes FILE"
         )
     return sorted({r for r in _partition_values(table, column) if r})

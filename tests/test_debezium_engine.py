@@ -1,4 +1,5 @@
-"""Debezium's own engine on a real MariaDB and a real PostgreSQL: what is left of its messages is what SELECT shows.
+"""Debezium's own engine on a real MariaDB and a real PostgreSQL: what is left of its messages is what SELECT shows;
+of the PostgreSQL by way of a real broker and a pipeline.
 
 A writer changes rows and columns while the engine takes its snapshot and follows the log; the engine is killed on the
 way, so that changes come twice.
@@ -7,7 +8,7 @@ way, so that changes come twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,15 +16,21 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
+from deltalake import DeltaTable
 
 from distributary.changes.debezium.messages import Message, read_messages
 from distributary.changes.model import METADATA, Reading
 from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings
+from distributary.config import Pipeline
+from distributary.kinds import kind_of as open_pipeline
+from distributary.running.pipeline import run
 from distributary_simulate.databases.servers import server
 from distributary_simulate.databases.workload import Workload, run_workload
 from tests.conftest import needed
 from tests.services.debezium import Debezium, MariaDbAsMySql
+from tests.services.kafka import Kafka
 from tests.services.mariadb import MariaDb
 from tests.services.postgres import Postgres
 from tests.source_rows import differences
@@ -50,25 +57,23 @@ def followed(url: str, folder: Path, execute: Callable[[str], None], **settings:
     run_workload(place, Workload(rows=40, seconds=None, rate=0, transactions=1, schema_changes=0, seed=1))
     with needed():
         engine = Debezium(folder, url, {name.replace("_", "."): value for name, value in settings.items()})
-    with ThreadPoolExecutor(1) as pool:
-        engine.start()
-        writer = pool.submit(run_workload, place, Workload(rows=0, seconds=SECONDS, rate=60, schema_changes=90, seed=2))
-        while not writer.done():
+    with engine, ThreadPoolExecutor(1) as pool:
+        # A snapshot that is killed is taken anew, and in it one table may have what was written long after another; and
+        # the connector for MySQL may not come up again where it was killed at a change of columns. So neither is.
+        writer = pool.submit(run_workload, place, Workload(rows=0, seconds=SECONDS, rate=60, schema_changes=0, seed=2))
+        engine.wait_for_text('"snapshot":"false"')
+        kills = 0
+        while not (writer.done() and kills):
+            wait([writer], 2)
             engine.kill()
             engine.start()
-            wait_a_little(writer)
-        assert writer.result().schema_changes
-    execute("UPDATE users SET id = id + 100000 WHERE id % 7 = 0")
-    execute(f"INSERT INTO orders (id, note) VALUES (7777777, '{END}')")
-    engine.wait_for(END)
-    engine.stop()
+            kills += 1
+        writer.result()
+        assert run_workload(place, Workload(rows=0, seconds=2, rate=60, schema_changes=30, seed=3)).schema_changes
+        execute("UPDATE users SET id = id + 100000 WHERE id % 7 = 0")
+        execute(f"INSERT INTO orders (id, note) VALUES (7777777, '{END}')")
+        engine.wait_for(END)
     return engine.messages()
-
-
-def wait_a_little(writer: Any) -> None:
-    from concurrent.futures import wait
-
-    wait([writer], 3)
 
 
 def tables(messages: Sequence[Message]) -> dict[str, list[dict[str, Any]]]:
@@ -104,18 +109,55 @@ def test_what_is_left_of_a_mariadb_is_what_select_shows(mariadb_as_mysql: MariaD
             assert rows and differences(rows, left[table])[:5] == []
 
 
-def test_what_is_left_of_a_postgresql_is_what_select_shows(postgres: Postgres, tmp_path: Path) -> None:
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_topics_of_a_postgresql_become_tables_that_are_what_select_shows(
+    postgres: Postgres, kafka: Kafka, lake: Path
+) -> None:
     with postgres.database() as name:
 
         def execute(statement: str) -> None:
             with psycopg.connect(postgres.url(name), autocommit=True) as connection:
                 connection.execute(statement)
 
-        messages = followed(postgres.url(name), tmp_path / "engine", execute, interval_handling_mode="string")
-        left = tables(messages)
+        prefix = f"srv-{name}"
+        settings = {"interval_handling_mode": "string", "topic_prefix": prefix}
+        messages = followed(postgres.url(name), lake / "engine", execute, **settings)
+        for topic in sorted({message.record.topic for message in messages}):
+            kafka.create_topic(topic, 3)
+        config = pipeline(kafka, lake, prefix)
+        half = len(messages) // 2
+        send(kafka, messages[:half])
+        run(config, once=True)
+        send(kafka, messages[half:])
+        run(config, once=True)
         for table in ("users", "orders"):
             rows = [with_bytes(row) for row in select_postgres(postgres, name, table)]
-            assert rows and differences(with_intervals(rows), with_intervals(left[table]))[:5] == []
+            merged = DeltaTable(f"{config.tables.root}/{name}_public_{table}").to_pyarrow_table().to_pylist()
+            left = [row for row in merged if not row["_deleted"]]
+            assert rows and differences(with_intervals(rows), with_intervals(left))[:5] == []
+        found = open_pipeline(config, lake / "changes.yaml").verify(deep=True)
+        assert (found.problems, found.rows_quarantined, found.rows_lost) == ((), 0, 0)
+
+
+def pipeline(kafka: Kafka, lake: Path, prefix: str) -> Pipeline:
+    source = {"bootstrap_servers": kafka.bootstrap_servers, "topic_pattern": f"{prefix}[.].*"}
+    return Pipeline.model_validate(
+        {
+            "pipeline": "changes",
+            "source": {"type": "kafka", **source},
+            "envelope": "debezium",
+            "payload": {"format": "json"},
+            "tables": {"root": str(lake / "tables")},
+        }
+    )
+
+
+def send(kafka: Kafka, messages: Sequence[Message]) -> None:
+    producer = Producer(kafka.client())
+    for message in messages:
+        producer.produce(message.record.topic, key=message.key, value=message.value)
+    assert producer.flush(30) == 0
 
 
 def with_bytes(row: dict[str, Any]) -> dict[str, Any]:

@@ -109,7 +109,11 @@ class Debezium(Server):
 
     def wait_for(self, mark: str, timeout_sec: float = 60) -> None:
         """Until a row of which a value is `mark` has come: then all that was committed before it has."""
-        text = json.dumps(mark).encode()
+        self.wait_for_text(json.dumps(mark), timeout_sec)
+
+    def wait_for_text(self, text: str, timeout_sec: float = 60) -> None:
+        """Until what was sent holds the text."""
+        body = text.encode()
         wait_until(
-            lambda: text in self.lines.read_bytes() if self.lines.exists() else False, timeout_sec, f"{mark} to come"
+            lambda: self.lines.exists() and body in self.lines.read_bytes(), timeout_sec, f"{text} in Debezium's lines"
         )

@@ -14,12 +14,12 @@ from deltalake import DeltaTable
 from bench.result import Case, Result
 from bench.workload import CORES, Place, Workload, WrongRows, in_child, say
 from distributary.audit.judge.changes import verify_changes
-from distributary.audit.judge.opening import Opener
+from distributary.audit.judge.opened_records import Opener
 from distributary.audit.judge.payloads import judge_payloads
-from distributary.audit.judge.values import plain
+from distributary.audit.judge.plain_values import plain
 from distributary.audit.verify import verify
 from distributary.config import Pipeline
-from distributary.running.pipeline import run as run_pipeline
+from distributary.running.stream import run as run_pipeline
 from distributary_simulate.change_files.bulk import BulkPlan, write_bulk
 
 NOTE = (

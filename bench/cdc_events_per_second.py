@@ -22,8 +22,8 @@ from bench.result import Case, Result
 from bench.workload import CORES, Place, WrongRows, in_child, say
 from distributary.config import Pipeline
 from distributary.engine.batch import BatchReport
-from distributary.running.pipeline import RUN_CONF
-from distributary.running.pipeline import run as run_pipeline
+from distributary.running.stream import RUN_CONF
+from distributary.running.stream import run as run_pipeline
 from distributary.spark.session import build_session
 from distributary_simulate.change_files.bulk import BulkPlan, BulkTable, write_bulk
 

@@ -19,7 +19,7 @@ from bench.result import Case, Result
 from bench.workload import CORES, TOPIC, Place, Workload, WrongRows, in_child, say, session, table_uri
 from distributary.config import Pipeline
 from distributary.engine.batch import BatchReport
-from distributary.running.pipeline import Run
+from distributary.running.stream import Run
 from distributary.tables.snapshot import BATCH_KEY
 from distributary_simulate.games.live import produce_live
 from distributary_simulate.games.sinks import write_kafka

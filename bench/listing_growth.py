@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bench.result import Case, Result
 from bench.workload import Place, WrongRows, say
 from distributary.sources.file_ledger import FileLedger
-from distributary.sources.known import FileRef, KnownFiles
+from distributary.sources.known_files import FileRef, KnownFiles
 from distributary.sources.listing import PAGE_FILES, Lister
 from distributary.sources.listing_local import LocalTree
 from distributary.sources.listing_objects import ObjectTree

@@ -9,8 +9,8 @@ from statistics import median
 from bench.result import Case, Result
 from bench.workload import Place, WrongRows
 from distributary.changes.debezium.heads import Record
-from distributary.changes.debezium.messages import Message, read_messages
-from distributary.changes.events import read_events
+from distributary.changes.debezium.json_messages import Message, read_messages
+from distributary.changes.file_events import read_events
 from distributary.changes.model import FileEvents, Reading
 from distributary_simulate.change_files.events import Event, Layout, event_schema
 from distributary_simulate.change_messages.debezium import DebeziumTopics

@@ -16,7 +16,7 @@ from bench.measure import Meter, Usage
 from bench.workload import WrongRows
 from distributary.config import Pipeline
 from distributary.engine.batch import BatchReport
-from distributary.running.pipeline import Run
+from distributary.running.stream import Run
 
 LONGEST_BATCH_SEC = 900.0
 

@@ -19,7 +19,7 @@ from distributary.engine.batch import BatchWriter
 from distributary.engine.messages.micro_batch import Fanout
 from distributary.engine.schemas import Schemas, registry_of
 from distributary.names import table_name
-from distributary.running.pipeline import RUN_CONF
+from distributary.running.stream import RUN_CONF
 from distributary.schemas.registry import Registry, open_registry
 from distributary.schemas.registry.compile import ProtobufSchema, compile_schema
 from distributary.spark.session import build_session

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from distributary.metrics.definitions import COMMON, METRICS, Metric
+from distributary.metrics.metric_list import COMMON, METRICS, Metric
 
-_MADE = "Made by docs/generate.py from src/distributary/metrics/definitions.py; edit that."
+_MADE = "Made by docs/generate.py from src/distributary/metrics/metric_list.py; edit that."
 _INTRO = f"""\
 # Metrics
 

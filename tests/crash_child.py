@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from distributary.config import load
-from distributary.running.pipeline import run
+from distributary.running.stream import run
 from tests.killing import ordered
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distributary.changes.debezium.heads import Record
-from distributary.changes.debezium.messages import Message
+from distributary.changes.debezium.json_messages import Message
 
 MS = 1_795_980_000_000
 Kinds = Mapping[str, Any]

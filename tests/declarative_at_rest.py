@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.config import Pipeline
-from distributary.declarative.books import Books
-from distributary.declarative.bronze import Bronze
+from distributary.declarative.bronze_counts import Bronze
 from distributary.declarative.datasets import Datasets, storage
 from distributary.declarative.judge import VERDICT_SCHEMA, decode_rows, judge_values
-from distributary.declarative.known import Known, discover
+from distributary.declarative.known_routes import Known, discover
+from distributary.declarative.update_ledger import Books
 from distributary.engine.messages.orders import ORIGIN
 from distributary.engine.schemas import Schemas
 from distributary.schemas.registry import Registry, open_registry

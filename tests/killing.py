@@ -134,7 +134,7 @@ def check_by_command(file: Path) -> None:
 def ordered(file: str) -> list[str]:
     """In the process: what `go` says, once Spark is up."""
     from distributary.config import load
-    from distributary.running.pipeline import session_of
+    from distributary.running.stream import session_of
 
     session_of(load(Path(file)))
     sys.stdout.write("ready\n")

@@ -15,8 +15,8 @@ from distributary.repair.replays import replay
 from distributary.running import hops
 from distributary.running.bronze.ingest import STREAM as BRONZE
 from distributary.shares import Division
+from distributary.state.divisions import claim
 from distributary.state.ledger import Entry
-from distributary.state.shares import claim
 from distributary.tables.store import Store
 from distributary.tables.wide import KEY
 from distributary_simulate.games.records import Record

@@ -29,12 +29,12 @@ from distributary.engine.replay import Replay, ReplayReport
 from distributary.engine.schemas import Schemas
 from distributary.errors import Reason
 from distributary.running import hops
-from distributary.running.pipeline import run, session_of
 from distributary.running.report import RunReport
+from distributary.running.stream import run, session_of
 from distributary.schemas.protobuf.framing import frame
 from distributary.schemas.registry import Reference, Registry, open_registry
+from distributary.state.divisions import parts
 from distributary.state.ledger import Entry, Ledger, totals
-from distributary.state.shares import parts
 from distributary.tables.store import Store
 from distributary_simulate.games.events import message_class
 from distributary_simulate.games.records import Plan, Record

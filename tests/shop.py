@@ -15,8 +15,8 @@ from distributary.audit.judge.changes import verify_changes
 from distributary.changes.model import Kind
 from distributary.config import Pipeline, load
 from distributary.engine.batch import BatchReport
-from distributary.running.pipeline import Run, run, session_of
 from distributary.running.report import RunReport
+from distributary.running.stream import Run, run, session_of
 from distributary.state.ledger import Entry, Ledger, totals
 from distributary.tables.store import Store
 from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan

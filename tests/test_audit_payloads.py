@@ -12,9 +12,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.audit.judge import delta_values, payloads
-from distributary.audit.judge.messages import differs, message_class
-from distributary.audit.judge.opening import Opener, Record
+from distributary.audit.judge.opened_records import Opener, Record
 from distributary.audit.judge.payloads import judge_payloads
+from distributary.audit.judge.protobuf_rows import differs, message_class
 from distributary.audit.judge.raw_records import Place
 from distributary.audit.verify import Verification, verify
 from distributary.engine.messages.orders import ORIGIN, ORIGIN_TYPE

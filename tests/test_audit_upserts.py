@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.audit.judge import upserts
-from distributary.audit.judge.opening import Record
+from distributary.audit.judge.opened_records import Record
 from distributary.audit.judge.raw_records import Given, Place
-from distributary.audit.rejected import set_aside
+from distributary.audit.quarantined import set_aside
 from distributary.audit.verify import Verification, verify
 from tests.sparkless_messages import Players
 

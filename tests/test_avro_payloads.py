@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from distributary.audit.judge import avro as judge
-from distributary.audit.judge.values import plain
+from distributary.audit.judge.plain_values import plain
 from distributary.engine.messages.demux import demux
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.routing import AnyType, FieldOf, MessageRouter, MessageType, OneofMember

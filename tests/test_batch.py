@@ -250,7 +250,7 @@ def test_a_running_stream_outlives_an_outage(lake: Path, monkeypatch: pytest.Mon
             raise RegistryDown(registry=self.name, attempts=5, detail="timed out")
         return get(self, schema_id)
 
-    monkeypatch.setattr("distributary.running.pipeline.FIRST_REST_SEC", 0.01)
+    monkeypatch.setattr("distributary.running.stream.FIRST_REST_SEC", 0.01)
     scenario.send(event(scenario, "a"))
     monkeypatch.setattr(EmbeddedRegistry, "get", flaky)
     with scenario.running() as running:
@@ -271,7 +271,7 @@ def test_a_batch_that_is_tried_again_in_the_same_run_is_written_once(
             raise OSError("the store is away")
         record(self, *args)
 
-    monkeypatch.setattr("distributary.running.pipeline.FIRST_REST_SEC", 0.01)
+    monkeypatch.setattr("distributary.running.stream.FIRST_REST_SEC", 0.01)
     monkeypatch.setattr(Ledger, "record", flaky)
     scenario.send(event(scenario, "a", "1"), event(scenario, "b", "1"))
     with scenario.running() as running:

@@ -19,11 +19,11 @@ import pytest
 from deltalake import DeltaTable
 from py4j.protocol import Py4JNetworkError
 
-from distributary.changes.events import peek, read_events
+from distributary.changes.file_events import peek, read_events
 from distributary.config import Tables
 from distributary.engine.attempts import RouteFault, end_attempt
 from distributary.engine.changes import deliver as cdc_deliver
-from distributary.engine.changes import log as cdc_log
+from distributary.engine.changes import log_append as cdc_log
 from distributary.engine.changes import merging, read, routing
 from distributary.engine.changes.fitting import Part, RouteEvents
 from distributary.engine.changes.micro_batch import Changes
@@ -38,8 +38,8 @@ from distributary.engine.messages.chunks import RECORD_SCHEMA
 from distributary.engine.messages.decode import decode, fit
 from distributary.engine.messages.deliver import deliver_route
 from distributary.engine.messages.orders import ORIGIN_TYPE, Orders
-from distributary.engine.messages.wide import commit_wide
 from distributary.engine.messages.wide_attempt import WideAttempt
+from distributary.engine.messages.wide_commit import commit_wide
 from distributary.engine.outcomes import Append, Outcome
 from distributary.errors import FileBroken, Outage, Reason, StoreDown
 from distributary.errors.border import by_halves, contained, in_words

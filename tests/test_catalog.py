@@ -13,7 +13,7 @@ from py4j.protocol import Py4JNetworkError
 
 from distributary.config import Pipeline
 from distributary.running.catalog import register
-from distributary.running.views import kept, refresh
+from distributary.running.wide_views import kept, refresh
 from distributary.state.ledger import Ledger
 from distributary.tables.store import Store
 from distributary.tables.wide import KEY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from distributary.changes.layout import WIDTH
+from distributary.changes.digits import WIDTH
 from distributary.changes.model import METADATA, METADATA_TYPE
 from distributary.engine.changes.orphans import resolve, split
 from distributary.engine.changes.routing import groups

@@ -109,8 +109,8 @@ def test_a_file_that_went_before_it_was_read_is_noted(lake: Path) -> None:
     paths = shop.send(
         change(ORDERS, "INSERT", order(1, "new"), 100), change(ORDERS, "INSERT", order(2, "new"), 200, sec=70)
     )
-    run = __import__("distributary.running.pipeline", fromlist=["Run"]).Run
-    from distributary.running.pipeline import session_of
+    run = __import__("distributary.running.stream", fromlist=["Run"]).Run
+    from distributary.running.stream import session_of
 
     feed = run(shop.config, session_of(shop.config), lambda _: None).feed
     assert feed is not None

@@ -32,8 +32,8 @@ from distributary.changes.model import METADATA, Kind, SourceTable
 from distributary.engine import appending
 from distributary.engine.changes import attempt, concluding, deliver, merges, merging
 from distributary.engine.changes import writer as cdc_writer
-from distributary.engine.changes.names import Named
 from distributary.engine.changes.retries import Kept
+from distributary.engine.changes.table_settings import Named
 from distributary.sources.file_ledger import FileLedger
 from distributary.state.ledger import Ledger
 from distributary.tables.table import Table as StoredTable

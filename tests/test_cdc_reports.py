@@ -19,7 +19,7 @@ import pytest
 
 from distributary.audit.plan import plan_changes
 from distributary.audit.status import status
-from distributary.changes.events import read_events
+from distributary.changes.file_events import read_events
 from distributary.changes.model import Kind, Reading
 from distributary.running.catalog import view_name
 from distributary_simulate.change_files.events import Event, Layout, event_schema

@@ -15,7 +15,7 @@ from distributary.repair.clean import apply, clean, forget_names
 from distributary.repair.reconcile import Reconcile
 from distributary.repair.resync_changes import known_route, rebuild
 from distributary.running.maintain import maintain
-from distributary.running.pipeline import Run, session_of
+from distributary.running.stream import Run, session_of
 from distributary_simulate.changes.model import CDC_METHOD, Change, Column, Position, Table
 from distributary_simulate.changes.unified import INTEGER, STRING
 from tests.shop import START_MS, Shop, backfilled, change, mysql_table, order

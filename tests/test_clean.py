@@ -20,14 +20,14 @@ from distributary.fleet.workflow.local import LocalRun, supervise
 from distributary.repair.clean import CleanPlan, apply, clean, removal
 from distributary.repair.replays import replay
 from distributary.running import hops
-from distributary.running.bronze.table import hop_1_checkpoint, make_bronze, schema_of
+from distributary.running.bronze.bronze_table import hop_1_checkpoint, make_bronze, schema_of
 from distributary.running.maintain import maintain
 from distributary.shares import Division
 from distributary.state.cleaning import begin
-from distributary.state.layout import claim_layout
+from distributary.state.divisions import claim
+from distributary.state.layout_claim import claim_layout
 from distributary.state.ledger import Entry
 from distributary.state.lock import only_run
-from distributary.state.shares import claim
 from distributary.state.streams import StreamRecord, write_streams
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve

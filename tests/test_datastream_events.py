@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from distributary.changes import hashing, json_files
-from distributary.changes.events import peek, read_events
+from distributary.changes.file_events import peek, read_events
 from distributary.changes.hashing import row_hash
 from distributary.changes.metadata import infer_kind
 from distributary.changes.model import METADATA, METADATA_TYPE, Events, FileEvents, Kind, Reading, SourceTable

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from distributary.changes.avro_files import read_avro
-from distributary.changes.events import peek, read_events
+from distributary.changes.file_events import peek, read_events
 from distributary.changes.model import METADATA, FileEvents, Kind, Reading
 
 SAMPLES = Path(__file__).parents[2] / "shared" / "samples" / "datastream"

@@ -21,7 +21,7 @@ from distributary.avro.blocks import open_container
 from distributary.avro.schema import parse
 from distributary.changes.avro_files import AvroFile, read_avro
 from distributary.changes.casts import FIRST_US, LAST_US, decimals, named_type
-from distributary.changes.events import read_events
+from distributary.changes.file_events import read_events
 from distributary.changes.model import METADATA, FileEvents, Reading
 from distributary.errors import FileBroken, Reason
 from tests.event_files import MICROS, MILLIS, avro, event, json_lines, parquet, record, schema

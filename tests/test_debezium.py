@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from distributary.changes.debezium.heads import PLAIN, Form, Record
-from distributary.changes.debezium.messages import Message, read_messages
-from distributary.changes.debezium.routes import routes_of
-from distributary.changes.layout import unchanged_columns
+from distributary.changes.debezium.json_messages import Message, read_messages
+from distributary.changes.debezium.source_table import routes_of
+from distributary.changes.digits import unchanged_columns
 from distributary.changes.model import METADATA, Events, FileEvents, Kind, Reading
 from distributary.errors import Reason
 from tests.debezium_messages import base64_of, change, flattened, key_of, named, schema_of, text, tombstone

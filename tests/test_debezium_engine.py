@@ -19,13 +19,13 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from distributary.changes.debezium.messages import Message, read_messages
+from distributary.changes.debezium.json_messages import Message, read_messages
 from distributary.changes.model import METADATA, Reading
 from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings
 from distributary.config import Pipeline
 from distributary.kinds import kind_of as open_pipeline
-from distributary.running.pipeline import run
+from distributary.running.stream import run
 from distributary_simulate.databases.servers import server
 from distributary_simulate.databases.workload import Workload, run_workload
 from tests.conftest import needed

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from distributary.changes.debezium.heads import Record
-from distributary.changes.debezium.messages import Message, read_messages
+from distributary.changes.debezium.json_messages import Message, read_messages
 from distributary.changes.model import METADATA, Kind, Reading
 from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings

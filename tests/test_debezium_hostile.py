@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.changes.debezium.heads import Form
-from distributary.changes.debezium.messages import Message, read_messages
-from distributary.changes.debezium.routes import routes_of
+from distributary.changes.debezium.json_messages import Message, read_messages
+from distributary.changes.debezium.source_table import routes_of
 from distributary.changes.model import Reading
 from tests.debezium_messages import SOURCES, change, named, text
 

@@ -14,10 +14,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.audit.judge.debezium import judge_changes
-from distributary.audit.judge.opening import Record
+from distributary.audit.judge.opened_records import Record
 from distributary.audit.judge.raw_records import Place
 from distributary.audit.verify import Verification, verify
-from distributary.changes.debezium.messages import Message
+from distributary.changes.debezium.json_messages import Message
 from distributary.changes.model import Kind
 from distributary.config import Pipeline
 from distributary.engine.batch import BatchReport, BatchWriter

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary.declarative.books import Books
-from distributary.declarative.bronze import ENVELOPE, RouteCount
-from distributary.declarative.known import Known
+from distributary.declarative.bronze_counts import ENVELOPE, RouteCount
+from distributary.declarative.known_routes import Known
+from distributary.declarative.update_ledger import Books
 from distributary.errors import QuarantineLimit
 from distributary.state.ledger import totals
 from tests.declarative_at_rest import Rest

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from deltalake import write_deltalake
 
-from distributary.declarative.bronze import ENVELOPE
+from distributary.declarative.bronze_counts import ENVELOPE
 from distributary.declarative.replay import replay
 from distributary.errors import Reason
 from distributary.tables.snapshot import Snapshot

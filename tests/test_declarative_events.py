@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from distributary.declarative.events import dataset_of, read_event
+from distributary.declarative.event_log import dataset_of, read_event
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary.declarative.history import Written, version_of, written_since
+from distributary.declarative.row_counts import Written, version_of, written_since
 from distributary.errors.border import TableFault
 from distributary.tables.store import Store
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from distributary.declarative.judge import VERDICT_SCHEMA, decode_rows, judge_columns, judge_values
-from distributary.declarative.known import Route, discover
+from distributary.declarative.known_routes import Route, discover
 from distributary.engine.schemas import schemas_of
 from distributary.errors import ExpectationBroken, Reason
 from distributary.schemas import header

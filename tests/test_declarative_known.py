@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary.declarative import known as module
+from distributary.declarative import known_routes as module
 from distributary.declarative.judge import judge_values
-from distributary.declarative.known import add_writers, discover, parse_writers, read_writers, write_down
+from distributary.declarative.known_routes import add_writers, discover, parse_writers, read_writers, write_down
 from distributary.declarative.replay import ids_there, replay
 from distributary.engine.messages.orders import ORIGIN
 from distributary.engine.schemas import Schemas

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from distributary.declarative.bronze import Bronze
+from distributary.declarative.bronze_counts import Bronze
 from distributary.declarative.verify import verify
 from distributary.errors import Exit, Reason
 from distributary.spark.java import find_java

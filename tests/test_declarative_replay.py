@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from distributary.declarative.known import Known, read_writers
+from distributary.declarative.known_routes import Known, read_writers
 from distributary.declarative.replay import ids_there, replay
 from distributary.declarative.verify import verify
 from distributary.errors import Reason, StoreDown

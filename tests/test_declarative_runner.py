@@ -17,14 +17,14 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from distributary.cli.signals import Stopper
 from distributary.declarative import runner
 from distributary.declarative.definitions import Defined
-from distributary.declarative.known import Known
+from distributary.declarative.known_routes import Known
 from distributary.declarative.lines import line
 from distributary.declarative.runner import Options, Runner
 from distributary.declarative.update import Selection, Update
 from distributary.engine.replay import ReplayReport
 from distributary.errors import BadInput, Exit, LayoutChanged, QuarantineLimit, StoreDown, UpdateFailed
 from distributary.running.hops import run as run_fanout
-from distributary.state.layout import claim_layout
+from distributary.state.layout_claim import claim_layout
 from distributary.tables.store import Store
 from tests.declarative_at_rest import Rest
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from distributary.declarative.judge import judge_columns, judge_values
-from distributary.declarative.known import Known
+from distributary.declarative.known_routes import Known
 from distributary.declarative.replay import replay
 from distributary.declarative.trials import decode_in_task, judge_in_task
 from distributary.errors import Reason

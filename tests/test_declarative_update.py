@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distributary.declarative.definitions import Defined
-from distributary.declarative.known import Known
+from distributary.declarative.known_routes import Known
 from distributary.declarative.update import Selection, Update, _blame, _check_names, _chosen, _to_refill
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.errors import BadInput

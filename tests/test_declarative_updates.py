@@ -18,8 +18,8 @@ from deltalake import DeltaTable
 from distributary.declarative import runner
 from distributary.declarative.replay import replay
 from distributary.declarative.server import client
+from distributary.declarative.silver_values import judge_silver
 from distributary.declarative.status import status
-from distributary.declarative.values import judge_silver
 from distributary.declarative.verify import verify
 from distributary.errors import AlreadyRunning, BadInput, SourceMissing
 from distributary.state.lock import only_run

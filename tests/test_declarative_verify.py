@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary.declarative import values
-from distributary.declarative.values import judge_silver
+from distributary.declarative import silver_values
+from distributary.declarative.silver_values import judge_silver
 from distributary.declarative.verify import verify
 from distributary.errors import StoreUnreadable
 from distributary.running.maintain import maintain
@@ -57,13 +57,13 @@ def test_rows_that_are_lost_doubled_or_late_are_found(tmp_path: Path, what: str)
 def test_values_of_silver_are_compared_with_the_records_of_bronze(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deep: bool
 ) -> None:
-    monkeypatch.setattr(values, "HELD", 7)
+    monkeypatch.setattr(silver_values, "HELD", 7)
     rest = Rest(tmp_path)
     rest.take(rest.send(1))
     rest.take(rest.send(2))
     right = judge_silver(rest.config, verify(rest.config), deep=deep)
     assert (right.ok, right.problems, len(right.notes)) == (True, (), 1)
-    compared = [t.rows_written if deep else 2 * values.SAMPLE for t in right.tables]
+    compared = [t.rows_written if deep else 2 * silver_values.SAMPLE for t in right.tables]
     assert [t.rows_compared for t in right.tables] == compared
     uri = rest.silver_uri(rest.games.names[0])
     rows = DeltaTable(uri).to_pyarrow_table()

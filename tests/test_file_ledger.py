@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from distributary.errors import StoreDown
 from distributary.sources import file_ledger
 from distributary.sources.file_ledger import FILES_SCHEMA, FileLedger, Waiting, parcels, read_version, tidy, waiting
-from distributary.sources.known import FileRef
+from distributary.sources.known_files import FileRef
 from distributary.tables.checkpoints import CHECKPOINT_COMMITS, checkpoint_due
 from distributary.tables.faults import CommitConflict
 from distributary.tables.snapshot import Snapshot
@@ -261,7 +261,7 @@ def test_a_death_at_any_step_loses_no_file_and_doubles_none(
 CHILD = """
 import sys
 from distributary.sources.file_ledger import FileLedger
-from distributary.sources.known import FileRef
+from distributary.sources.known_files import FileRef
 from distributary.tables.store import Store
 ledger = FileLedger(sys.argv[1], "shop", Store())
 print("ready", flush=True)

@@ -13,7 +13,7 @@ import pytest
 from distributary.errors import Outage, SourceDown, SourceMissing
 from distributary.sources import file_ledger
 from distributary.sources.file_ledger import FileLedger, read_version, tidy, waiting
-from distributary.sources.known import FileRef
+from distributary.sources.known_files import FileRef
 from distributary.sources.listing import Round
 from distributary.sources.listing_local import LocalTree
 from distributary.sources.listing_objects import ObjectTree

@@ -252,11 +252,11 @@ def test_the_command_prints_the_statements_and_runs_none(lake: Path, capsys: pyt
 
 def test_apply_runs_the_statements_in_their_order(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session stands in for one of Unity Catalog: Spark's own has no GRANT."""
-    import distributary.running.pipeline
+    import distributary.running.stream
 
     ran: list[str] = []
     session = type("Session", (), {"sql": lambda _, statement: ran.append(statement)})()
-    monkeypatch.setattr(distributary.running.pipeline, "session_of", lambda _: session)
+    monkeypatch.setattr(distributary.running.stream, "session_of", lambda _: session)
     made = Lake(lake)
     made.batch(0, {"ann_game": {1: 2}, "bob_game": {1: 1}})
     file = lake / "games.yaml"

@@ -12,11 +12,11 @@ from distributary.audit.verify import verify
 from distributary.config import Pipeline
 from distributary.errors import AlreadyRunning, HandoverFailed, ShareConflict
 from distributary.fleet.workflow.handover import farthest, hand_over
-from distributary.running.pipeline import run
+from distributary.running.stream import run
 from distributary.shares import Cluster, Division
 from distributary.state.checkpoint import last_committed, read_offsets
+from distributary.state.divisions import claim, current, current_parts, parts
 from distributary.state.lock import only_run
-from distributary.state.shares import claim, current, current_parts, parts
 from distributary.tables.store import Store
 from distributary_simulate.games.records import Plan
 from distributary_simulate.games.stream import Games

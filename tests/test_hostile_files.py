@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distributary.changes.events import peek, read_events
+from distributary.changes.file_events import peek, read_events
 from distributary.changes.model import Reading
 from distributary.errors import FileBroken, Reason
 from tests.event_files import avro, event, json_lines, parquet, record, schema

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from distributary.audit.judge import json_bare as judge
-from distributary.audit.judge.values import plain
+from distributary.audit.judge.plain_values import plain
 from distributary.engine.messages.routing import FieldOf
 from distributary.engine.schemas import Schemas
 from distributary.schemas.formats import decoder_for

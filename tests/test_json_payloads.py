@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 
 from distributary.audit.judge import json as judge
 from distributary.audit.judge.by_value import missing
-from distributary.audit.judge.opening import Writer
-from distributary.audit.judge.values import plain
+from distributary.audit.judge.opened_records import Writer
+from distributary.audit.judge.plain_values import plain
 from distributary.engine.schemas import Schemas
 from distributary.errors import Reason, SchemaBroken
 from distributary.schemas.decoding import Split

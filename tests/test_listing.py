@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import SourceDown, SourceMissing
-from distributary.sources.known import RECENT, FileRef, KnownFiles
+from distributary.sources.known_files import RECENT, FileRef, KnownFiles
 from distributary.sources.listing import PAGE_FILES, Lister, Page, Reach, Round, is_data, place
 from distributary.sources.listing_local import LocalTree
 from distributary.sources.listing_objects import ObjectTree

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from distributary.cli import logs
+from distributary.cli import log_format
 from distributary.cli.entry import execute
-from distributary.cli.logs import JsonLines, RunOutput, TextLines, set_up
+from distributary.cli.log_format import JsonLines, RunOutput, TextLines, set_up
 from distributary.engine.batch import BatchReport
 from distributary.errors import Exit
 from distributary.log_context import about, of_process
@@ -128,4 +128,4 @@ def test_the_environment_chooses_the_form_too(
     assert json.loads(capsys.readouterr().err)["level"] == "error", "a flag is nearer than the environment"
     execute(["--log-format", "json", "run", "--log-format", "text", str(tmp_path / "no.yaml")])
     assert " ERROR -: " in capsys.readouterr().err
-    assert logs.are_structured()
+    assert log_format.are_structured()

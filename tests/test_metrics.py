@@ -22,9 +22,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from distributary.config import Pipeline, load_document
 from distributary.engine.batch import BatchReport
 from distributary.metrics.board import Board
-from distributary.metrics.definitions import BY_NAME, COMMON, METRICS, NO_ROUTE, OTHER
 from distributary.metrics.endpoint import exposition, served
 from distributary.metrics.meter import Meter, measured, port_of
+from distributary.metrics.metric_list import BY_NAME, COMMON, METRICS, NO_ROUTE, OTHER
 from distributary.metrics.otlp import provider_of
 from distributary.running.bronze.ingest import STREAM as BRONZE
 from distributary.shares import Division

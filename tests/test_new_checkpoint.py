@@ -16,7 +16,7 @@ from distributary.audit.verify import verify
 from distributary.errors import CheckpointDamaged, CheckpointLost, ConfigError, SourceDataLost
 from distributary.repair.clean import apply, clean
 from distributary.running import hops
-from distributary.running.bronze.table import hop_1_checkpoint
+from distributary.running.bronze.bronze_table import hop_1_checkpoint
 from tests.layouts import FANOUT, TWO_HOP, Laid
 from tests.scenarios import message
 from tests.services.kafka import Kafka

@@ -22,7 +22,7 @@ from distributary.cli.terminal import PlainConsole
 from distributary.config import Pipeline, RegistryConfig, load
 from distributary.errors import CheckpointLost, FirstBatchUnreadable, QuarantineLimit
 from distributary.names import table_name
-from distributary.running.pipeline import run
+from distributary.running.stream import run
 from distributary.schemas.protobuf.framing import frame
 from distributary.schemas.registry import Registry, open_registry
 from distributary.state.ledger import Entry, Ledger, is_batch, totals

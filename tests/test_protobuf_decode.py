@@ -14,7 +14,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.struct_pb2 import Struct
 
-from distributary.audit.judge.messages import differs, message_class
+from distributary.audit.judge.protobuf_rows import differs, message_class
 from distributary.errors import Reason
 from distributary.schemas.protobuf import ptars_decoder
 from distributary.schemas.protobuf.protobuf import BadIndex, MessageDecoder, Split, decoder_for

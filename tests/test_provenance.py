@@ -16,9 +16,9 @@ from distributary.engine.replay import Replay
 from distributary.errors import ConfigError, StateLost, StateOld
 from distributary.shares import Division
 from distributary.state.checkpoint import check_checkpoint
+from distributary.state.divisions import claim
 from distributary.state.ledger import Entry, Ledger
 from distributary.state.provenance import Provenance
-from distributary.state.shares import claim
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.quarantine import (

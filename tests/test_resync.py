@@ -15,7 +15,7 @@ from distributary.errors import BadInput
 from distributary.fleet.workflow.handover import hand_over
 from distributary.repair.resync_bronze import rebuild
 from distributary.running import hops
-from distributary.running.pipeline import session_of
+from distributary.running.stream import session_of
 from distributary.shares import Division
 from distributary.tables.faults import CommitConflict
 from distributary.tables.table import Table

@@ -20,7 +20,7 @@ from distributary.engine.messages.micro_batch import Fanout
 from distributary.engine.replay import Replay
 from distributary.engine.schemas import schemas_of
 from distributary.running import hops
-from distributary.running.pipeline import session_of
+from distributary.running.stream import session_of
 from distributary.schemas.protobuf.framing import frame
 from distributary.schemas.registry import open_registry
 from distributary.state.ledger import Ledger, totals

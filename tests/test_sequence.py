@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.changes.layout import WIDTH
+from distributary.changes.digits import WIDTH
 from distributary.changes.model import METADATA_TYPE
 from distributary.changes.sequence import OrderSettings, sequence_numbers, standing
 from tests.events import START_MS, Event, backfilled, deleted, table_of

@@ -26,18 +26,18 @@ from distributary.engine.batch import BatchReport
 from distributary.engine.replay import ReplayReport
 from distributary.errors import BadInput, ConfigError, TableCollision
 from distributary.fleet.notices import _names
-from distributary.fleet.workflow import views as workflow_views
-from distributary.fleet.workflow.plan import ClusterPlan, Move, WorkflowPlan
+from distributary.fleet.workflow import plan_text as workflow_views
+from distributary.fleet.workflow.placement import ClusterPlan, Move, WorkflowPlan
 from distributary.names import shown
 from distributary.repair.clean import CleanPlan
-from distributary.repair.clean.plan import Kept, Target
+from distributary.repair.clean.clean_plan import Kept, Target
 from distributary.running import progress
 from distributary.running.catalog import CatalogEntry
 from distributary.running.progress import Tally
 from distributary.running.report import RunReport
 from distributary.state.ledger import Entry
 from distributary.state.streams import StreamRecord, StreamState
-from distributary.supervisor.views import change_line, ending_text, streams_table
+from distributary.supervisor.stream_table import change_line, ending_text, streams_table
 from distributary_simulate.cli import render as simulate_render
 from distributary_simulate.demo.answers import Comparison, Query
 from distributary_simulate.demo.changes import ChangesResult, TableProof

@@ -19,7 +19,7 @@ from distributary.audit.status.lag import source_lag
 from distributary.audit.verify import verify
 from distributary.config import DeltaSource, Pipeline, load_document
 from distributary.errors import ConfigError, SourceMissing
-from distributary.running.bronze.table import make_bronze, schema_of
+from distributary.running.bronze.bronze_table import make_bronze, schema_of
 from distributary.sources.bronze import Bronze
 from distributary.sources.bronze_rows import KEY, RECEIVED
 from distributary.sources.file_ledger import FileLedger

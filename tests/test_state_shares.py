@@ -14,9 +14,9 @@ from distributary.errors import AlreadyRunning, Exit, ShareConflict, SourceDown
 from distributary.repair.clean import apply, clean
 from distributary.shares import Cluster, Division, Share
 from distributary.sources.kafka import Topic
+from distributary.state.divisions import Current, claim, current, current_parts, follow, parts
 from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
-from distributary.state.shares import Current, claim, current, current_parts, follow, parts
 from distributary.state.streams import StreamRecord, StreamState, write_streams
 from distributary.tables.store import Store
 from tests.lake import Lake

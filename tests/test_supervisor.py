@@ -30,8 +30,8 @@ from distributary.state.streams import (
 from distributary.supervisor.child import Process, Stream, leashed
 from distributary.supervisor.pipeline_board import StateBoard
 from distributary.supervisor.policy import Ending, RestartPolicy, is_lasting
+from distributary.supervisor.stream_table import ending_text
 from distributary.supervisor.supervise import Change, Edges, Supervisor
-from distributary.supervisor.views import ending_text
 from distributary.tables.store import Store
 
 POLICY = RestartPolicy(tries=3, first_rest_sec=30, longest_rest_sec=100, jitter=0.2, probe_sec=1000, grace_sec=60)

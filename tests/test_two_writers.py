@@ -21,7 +21,7 @@ from distributary.audit.verify import verify
 from distributary.engine.messages.orders import ORIGIN
 from distributary.running.hops import run
 from distributary.shares import Division
-from distributary.state.shares import claim, current_parts
+from distributary.state.divisions import claim, current_parts
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.faults import CommitConflict

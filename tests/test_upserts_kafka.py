@@ -13,7 +13,7 @@ from distributary.audit.status import status
 from distributary.config import Pipeline, RegistryConfig
 from distributary.kinds import kind_of
 from distributary.repair.replays import replay
-from distributary.running.pipeline import run
+from distributary.running.stream import run
 from distributary.schemas.protobuf.framing import frame
 from distributary.schemas.registry import open_registry
 from tests.scenarios import message

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from distributary.running.views import kept, read, refresh
+from distributary.running.wide_views import kept, read, refresh
 from distributary.state.ledger import Ledger
 from distributary.tables.store import Store
 from tests.layouts import WIDE, Laid

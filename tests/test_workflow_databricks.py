@@ -25,10 +25,10 @@ from distributary.config import Pipeline, load
 from distributary.errors import BadInput, ConfigError, Exit, WorkspaceFailed
 from distributary.fleet.workflow.bundle import PROVIDED, Spread, bundle, requirements
 from distributary.fleet.workflow.databricks import Workspace, connect
-from distributary.fleet.workflow.plan import RouteLoad, make_plan
+from distributary.fleet.workflow.placement import RouteLoad, make_plan
 from distributary.fleet.workflow.wheel import without_requirements
 from distributary.shares import Division, read_plan
-from distributary.state.shares import claim
+from distributary.state.divisions import claim
 from distributary.tables.store import Store
 from tests.workspace import WHEEL, Api, small_wheel
 

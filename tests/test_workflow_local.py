@@ -21,9 +21,9 @@ from distributary.config import Notices
 from distributary.errors import AlreadyRunning, BadInput, ClusterMissing, Exit, ShareConflict
 from distributary.fleet.notices import Notice, Notifier
 from distributary.fleet.workflow.local import LocalRun, _phases, check_master, supervise, tell
-from distributary.running.bronze.table import make_bronze
+from distributary.running.bronze.bronze_table import make_bronze
 from distributary.shares import Cluster, Division
-from distributary.state.shares import claim
+from distributary.state.divisions import claim
 from distributary.state.streams import StreamRecord, StreamState, read_streams
 from distributary.supervisor.policy import Ending, RestartPolicy, ended, progressed, requested
 from distributary.supervisor.supervise import Change, Supervisor

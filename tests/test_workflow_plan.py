@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ShareInvalid
-from distributary.fleet.workflow.plan import TOLERANCE, RouteLoad, WorkflowPlan, make_plan
+from distributary.fleet.workflow.placement import TOLERANCE, RouteLoad, WorkflowPlan, make_plan
 from distributary.shares import Division, read_plan
 
 LOADS = st.dictionaries(

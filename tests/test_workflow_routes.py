@@ -10,8 +10,8 @@ from deltalake import write_deltalake
 
 from distributary.config import RegistryConfig
 from distributary.errors import BadInput, SourceMissing
-from distributary.fleet.workflow.plan import ROUTE_ROWS
-from distributary.fleet.workflow.routes import discover, measure
+from distributary.fleet.workflow.placement import ROUTE_ROWS
+from distributary.fleet.workflow.route_loads import discover, measure
 from distributary.schemas.registry import open_registry
 from distributary.state.ledger import Entry
 from distributary_simulate.games.schemas import WRAPPER_TEXT, event_text

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from distributary.audit.history import History
     from distributary.audit.inspection import Inspection
     from distributary.audit.plan import Plan
-    from distributary.audit.rejected import Rejections
+    from distributary.audit.quarantined import Rejections
     from distributary.audit.status import Status
     from distributary.audit.verify import Verification
     from distributary.config import Pipeline as Config
@@ -98,7 +98,7 @@ class Pipeline:
 
     def quarantine(self, *, route: str | None = None, reasons: Collection[Reason] = (), samples: int = 1) -> Rejections:
         """What was set aside, by route and reason."""
-        from distributary.audit.rejected import chosen, summarize
+        from distributary.audit.quarantined import chosen, summarize
 
         rows = chosen(self._kind.set_aside(), route, [reason.value for reason in reasons])
         return summarize(self.config.pipeline, rows, samples)

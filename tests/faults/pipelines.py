@@ -20,7 +20,7 @@ from deltalake.exceptions import TableNotFoundError
 from distributary.config import RegistryConfig, load
 from distributary.engine.batch import BatchReport
 from distributary.errors import DistributaryError
-from distributary.running import pipeline as product
+from distributary.running import stream as product
 from distributary.schemas.registry import open_registry
 from tests.chaos import tables
 from tests.chaos.messages import GAMES, Producer

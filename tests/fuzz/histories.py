@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distributary.changes.events import read_events
+from distributary.changes.file_events import read_events
 from distributary.changes.handed_on import HandedOn, in_transactions, of_keys
 from distributary.changes.model import METADATA, Reading
 from distributary.changes.reduce import reduce_rows

@@ -60,7 +60,7 @@ def planted_read(read: Any) -> Any:
 
 PLANTED = (
     "distributary.schemas.protobuf.protobuf",
-    "distributary.changes.events",
+    "distributary.changes.file_events",
 )
 
 

@@ -40,8 +40,8 @@ from distributary.engine.schemas import schemas_of
 from distributary.errors import Reason
 from distributary.errors.border import contained
 from distributary.running.failures import translated
-from distributary.running.pipeline import source_stream
 from distributary.running.report import build
+from distributary.running.stream import source_stream
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.scratch import Scratch
 from distributary.state.checkpoint import stream_id

@@ -24,8 +24,8 @@ from distributary.schemas.decoding import CompiledSchema, Decoder
 from distributary.schemas.formats import BadIndex, compile_payload, decoder_for
 from distributary.schemas.json.nodes import VALUE
 from distributary.schemas.registry.compiler import Compiler, Limits
+from distributary.state.divisions import current_parts
 from distributary.state.ledger import Entry, read_entries, totals
-from distributary.state.shares import current_parts
 from distributary.tables.engines import why_spark
 from distributary.tables.evolve import Slot
 from distributary.tables.faults import reading

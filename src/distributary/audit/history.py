@@ -18,8 +18,8 @@ from distributary.engine.messages.orders import ORIGIN
 from distributary.errors import BadInput
 from distributary.errors.border import TableFault
 from distributary.names import shown
+from distributary.state.divisions import parts
 from distributary.state.ledger import MERGE, Entry, is_batch, read_entries
-from distributary.state.shares import parts
 from distributary.tables.faults import reading
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store

@@ -15,9 +15,9 @@ from distributary.config import Pipeline
 from distributary.engine.changes.planned import plan_files
 from distributary.errors import Reason
 from distributary.names import shown
-from distributary.running.bronze.table import check_hop_1, first_hop, open_bronze
-from distributary.running.pipeline import session_of
+from distributary.running.bronze.bronze_table import check_hop_1, first_hop, open_bronze
 from distributary.running.report import build
+from distributary.running.stream import session_of
 from distributary.sources.registered import origin_of
 from distributary.sources.watch import strays_left
 from distributary.state.checkpoint import check_checkpoint

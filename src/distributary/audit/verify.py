@@ -23,8 +23,8 @@ from distributary.errors import Exit
 from distributary.errors.border import contained
 from distributary.names import shown, table_name
 from distributary.state.checkpoint import is_handed_over, readable_stream_id
+from distributary.state.divisions import parts
 from distributary.state.ledger import LOSS, Entry, Ledger, is_batch, read_entries, replay_stream, totals
-from distributary.state.shares import parts
 from distributary.tables.faults import reading
 from distributary.tables.files import TableFiles
 from distributary.tables.quarantine import quarantine_uri, replay_app

@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.avro.blocks import Block
-from distributary.avro.columns import Longs, Mask, Unfit, element_of, is_nested_list
+from distributary.avro.cursors import Walker
 from distributary.avro.schema import NULL, Again, Array, Map, Node, Record, Scalar, Union
-from distributary.avro.walk import Walker
+from distributary.avro.walk_columns import Longs, Mask, Unfit, element_of, is_nested_list
 
 ROWS_AT_ONCE = 10_000  # what is read of them then fits the processor's caches
 TEXTLIKE = frozenset({"string", "int", "long"})

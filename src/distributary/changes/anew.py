@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from distributary.changes.layout import FIRST_LAYOUT, PREFIX, WIDTH
+from distributary.changes.digits import FIRST_LAYOUT, PREFIX, WIDTH
 from distributary.changes.sequence import Bools, Longs, Numbers, OrderSettings
 
 _REST = WIDTH - PREFIX

@@ -17,9 +17,9 @@ import pyarrow as pa
 from distributary.avro import schema as avro_schema
 from distributary.avro.blocks import MOST_UNPACKED, Block, Container, open_beginning, open_container
 from distributary.avro.bounds import EventWalk, OutOfBounds, check_schema, smallest
-from distributary.avro.columns import arrow_type, is_nested_list
 from distributary.avro.lanes import is_laned, read_lanes
 from distributary.avro.schema import NULL, Array, Map, Node, Record, Scalar, Union, solid
+from distributary.avro.walk_columns import arrow_type, is_nested_list
 from distributary.changes.model import BadEvent
 from distributary.errors import FileBroken, Reason
 

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.avro.columns import arrow_type, is_nested_list
 from distributary.avro.schema import NULL, Array, Node, Record, Scalar, solid
+from distributary.avro.walk_columns import arrow_type, is_nested_list
 from distributary.changes import casts
 from distributary.changes.json_times import (
     TEMPORAL,

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.layout import FIRST_LAYOUT, PREFIX, WIDTH, ZERO, Bytes
+from distributary.changes.digits import FIRST_LAYOUT, PREFIX, WIDTH, ZERO, Bytes
 from distributary.changes.sequence import Sequences, hex_digits, texts_of
 
 TEXT_BYTES = 32

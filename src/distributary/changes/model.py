@@ -10,9 +10,9 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from distributary.changes.casts import NAMED, named_type
-from distributary.changes.layout import CHANGE as CHANGE
-from distributary.changes.layout import METADATA as METADATA
-from distributary.changes.layout import metadata_in as metadata_in
+from distributary.changes.digits import CHANGE as CHANGE
+from distributary.changes.digits import METADATA as METADATA
+from distributary.changes.digits import metadata_in as metadata_in
 from distributary.errors import Reason
 
 

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes import anew
+from distributary.changes.digits import METADATA as METADATA
+from distributary.changes.digits import UNCHANGED, metadata_in, unchanged_columns
 from distributary.changes.keys import KeyIndex
-from distributary.changes.layout import METADATA as METADATA
-from distributary.changes.layout import UNCHANGED, metadata_in, unchanged_columns
 from distributary.changes.sequence import Bools, Numbers, OrderSettings, standing
 
 NUMBER = "change_sequence_number"

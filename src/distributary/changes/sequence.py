@@ -42,7 +42,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.layout import FIRST_LAYOUT, LAYOUTS, METADATA, PREFIX, WIDTH, ZERO, Bytes, in_todays_layout
+from distributary.changes.digits import FIRST_LAYOUT, LAYOUTS, METADATA, PREFIX, WIDTH, ZERO, Bytes, in_todays_layout
 
 REPAIR_MARGIN_MS = int(timedelta(hours=1).total_seconds() * 1000)
 """Changes of so long before a repairing backfill count as its generation: they may still be missing in its rows."""

@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.avro.columns import is_nested_list
 from distributary.avro.schema import NULL, Array, Node, Record, Scalar, solid
+from distributary.avro.walk_columns import is_nested_list
 from distributary.changes import casts
 from distributary.changes.casts import WIDEST_DECIMAL, Cast, Mask
 from distributary.changes.model import Reading

@@ -16,7 +16,7 @@ from distributary.cli.grants import grants
 from distributary.cli.history import history
 from distributary.cli.init import init
 from distributary.cli.inspect import inspect
-from distributary.cli.logs import LogFormat, OwnLogFormat, set_up
+from distributary.cli.log_format import LogFormat, OwnLogFormat, set_up
 from distributary.cli.options import GROUP, File, Force, Json, Yes
 from distributary.cli.output import note, note_places, say, say_json, show
 from distributary.cli.output import watch as show_again

@@ -13,7 +13,7 @@ import typer
 from typer.main import get_command
 
 from distributary.cli.commands import app
-from distributary.cli.logs import are_structured
+from distributary.cli.log_format import are_structured
 from distributary.cli.output import note
 from distributary.errors import DistributaryError, Exit, without_stack
 

@@ -26,7 +26,7 @@ def grants(
     config = load(file)
     plan = grant_plan(config)
     if apply:
-        from distributary.running.pipeline import session_of
+        from distributary.running.stream import session_of
 
         spark = session_of(config)
         for statement in plan.statements:

@@ -46,7 +46,7 @@ def say(text: str) -> None:
 
 def note(text: str, level: int = logging.INFO) -> None:
     """A line about the work, which is no part of the result."""
-    from distributary.cli.logs import are_structured
+    from distributary.cli.log_format import are_structured
 
     if are_structured():
         for line in text.splitlines():
@@ -83,7 +83,7 @@ def say_run(report: RunReport) -> None:
 
 
 def _now() -> str:
-    from distributary.cli.logs import iso
+    from distributary.cli.log_format import iso
 
     return iso(time.time())
 

@@ -40,16 +40,16 @@ def quarantine(
     from distributary.config import load
 
     config = load(file)
-    from distributary.audit import rejected
+    from distributary.audit import quarantined
 
     if export is not None and as_json:
         raise BadInput(detail="quarantine: --export and --json exclude each other; give one of them")
-    found = rejected.chosen(kind_of(config, file).set_aside(), route, [one.value for one in reason or ()])
+    found = quarantined.chosen(kind_of(config, file).set_aside(), route, [one.value for one in reason or ()])
     if export is not None:
-        rows = rejected.export(found, export)
+        rows = quarantined.export(found, export)
         say(f"wrote {rows:,} row{'' if rows == 1 else 's'} to {export}")
         return
-    summary = rejected.summarize(config.pipeline, found, samples)
+    summary = quarantined.summarize(config.pipeline, found, samples)
     if as_json:
         say_json(summary.to_json())
         return

@@ -16,8 +16,8 @@ from distributary.names import shown
 if TYPE_CHECKING:
     from distributary.audit.inspection import Inspected, Inspection, Message
     from distributary.audit.plan import Plan, TablePlan
-    from distributary.audit.rejected import Group as Rejected
-    from distributary.audit.rejected import Rejections, Sample
+    from distributary.audit.quarantined import Group as Rejected
+    from distributary.audit.quarantined import Rejections, Sample
     from distributary.audit.verify import Verification
     from distributary.engine.replay import ReplayReport
     from distributary.repair.clean import CleanPlan

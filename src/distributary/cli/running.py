@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distributary.cli.logs import RunOutput
+from distributary.cli.log_format import RunOutput
 from distributary.cli.signals import Stopper
 from distributary.errors import Exit
 from distributary.log_context import of_process

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from distributary.cli.logs import are_structured
+from distributary.cli.log_format import are_structured
 from distributary.errors import Exit
 
 _STOPPING = b"\nstopping once this batch is written; Ctrl-C or SIGTERM again stops at once (the next run finishes it)\n"

@@ -65,7 +65,7 @@ def spread(
     config: Pipeline, share: str | None, plan_file: Path | None, cluster: str | None, conf: Sequence[str] | None
 ) -> Pipeline:
     """The pipeline as this process is to run it. Raises ShareInvalid, ShareConflict, BadInput."""
-    from distributary.state.shares import claim
+    from distributary.state.divisions import claim
     from distributary.tables.store import Store
 
     found = with_conf(config, settings(conf))

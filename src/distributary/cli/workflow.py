@@ -11,7 +11,7 @@ import typer
 from distributary.cli.options import GROUP, File, Json
 from distributary.cli.output import note, note_places, say, say_json, show
 from distributary.cli.spread import Conf, division_in, settings
-from distributary.cli.streams import showing
+from distributary.cli.stream_lines import showing
 from distributary.errors import BadInput, Exit
 from distributary.kinds import Kind, kind_of
 from distributary.kinds.declarative import Declarative
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from distributary.config import Pipeline
     from distributary.fleet.workflow.databricks import Workspace
     from distributary.fleet.workflow.deploy import Prepared
-    from distributary.fleet.workflow.plan import WorkflowPlan
+    from distributary.fleet.workflow.placement import WorkflowPlan
     from distributary.shares import Division
     from distributary.supervisor.supervise import Supervisor
 
@@ -96,7 +96,7 @@ def plan(
     """
     config = load(file)
     from distributary.fleet.workflow.handover import hand_over
-    from distributary.fleet.workflow.views import plan_text
+    from distributary.fleet.workflow.plan_text import plan_text
 
     is_one_stream(kind_of(config, file), True)
     found, where = make(config, clusters, per_cluster, routes_from, routes, followed(config))
@@ -274,8 +274,8 @@ def make(
     before: Division | None,
 ) -> tuple[WorkflowPlan, str]:
     """A plan for the routes that are found, and where they were found. `before`: the division that holds now."""
-    from distributary.fleet.workflow.plan import make_plan
-    from distributary.fleet.workflow.routes import discover
+    from distributary.fleet.workflow.placement import make_plan
+    from distributary.fleet.workflow.route_loads import discover
 
     found = discover(config, routes_from, routes)
     plan = make_plan(
@@ -306,7 +306,7 @@ def chosen(config: Pipeline, clusters: int | None, plan_file: Path | None) -> Di
 
 def followed(config: Pipeline) -> Division | None:
     """The division that the pipeline's streams follow now. Raises StoreUnreadable."""
-    from distributary.state.shares import current
+    from distributary.state.divisions import current
     from distributary.tables.store import Store
 
     with reading(config.state_root):

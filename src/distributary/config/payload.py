@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from distributary.config.base import Model, fault
-from distributary.config.columns import conflict, read_type
+from distributary.config.column_types import conflict, read_type
 from distributary.config.quantities import Text
 
 

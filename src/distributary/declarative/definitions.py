@@ -28,16 +28,16 @@ from distributary.declarative.datasets import Datasets
 from distributary.declarative.gold import materialized, quarantine_sql
 from distributary.declarative.gold import plan as plan_gold
 from distributary.declarative.judge import VERDICT_DDL, VERDICT_SCHEMA
-from distributary.declarative.known import ROUTE_PROPERTY, WRITERS_PROPERTY, Known, Route, discover, write_down
+from distributary.declarative.known_routes import ROUTE_PROPERTY, WRITERS_PROPERTY, Known, Route, discover, write_down
 from distributary.declarative.libraries import load_function
+from distributary.declarative.persisted_views import Columns, View, apart, keep_current, make_way
 from distributary.declarative.trials import decode_in_task, judge_in_task
-from distributary.declarative.views import Columns, View, apart, keep_current, make_way
 from distributary.engine.messages.orders import ORIGIN
 from distributary.engine.schemas import Schemas, schemas_of
 from distributary.errors import TableCollision
 from distributary.errors.border import contained
 from distributary.names import quoted
-from distributary.running.pipeline import source_stream
+from distributary.running.stream import source_stream
 from distributary.schemas.shape import check_shapes
 from distributary.tables.snapshot import Owner
 from distributary.tables.spark_engine import ddl

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from distributary.declarative.events import dataset_of
+from distributary.declarative.event_log import dataset_of
 
 Reads = dict[str, set[str]]
 """Dataset -> what it reads as a stream."""

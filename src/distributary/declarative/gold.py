@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets
-from distributary.declarative.known import Known
+from distributary.declarative.known_routes import Known
 from distributary.names import literal, quoted
 from distributary.tables.snapshot import Owner
 

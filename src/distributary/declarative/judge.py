@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.declarative.known import Known, Route
+from distributary.declarative.known_routes import Known, Route
 from distributary.engine.messages.chunks import Cut, Writer, one_array
 from distributary.engine.messages.demux import split_payloads, split_values
 from distributary.engine.messages.orders import killing

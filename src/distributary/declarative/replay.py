@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.config import Pipeline
-from distributary.declarative.bronze import Bronze, replayed_from
+from distributary.declarative.bronze_counts import Bronze, replayed_from
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.judge import judge_columns, judge_values
-from distributary.declarative.known import Known, Writers, add_writers, discover
+from distributary.declarative.known_routes import Known, Writers, add_writers, discover
 from distributary.declarative.trials import without_killers
 from distributary.engine.apart import Apart
 from distributary.engine.messages.chunks import Writer, one_array

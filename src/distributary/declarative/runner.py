@@ -20,21 +20,21 @@ from pyspark.sql import SparkSession
 
 from distributary.backoff import Backoff
 from distributary.config import DeclarativeFolder, Pipeline
-from distributary.declarative.books import Books
-from distributary.declarative.bronze import ENVELOPE
+from distributary.declarative.bronze_counts import ENVELOPE
 from distributary.declarative.datasets import Datasets, state_folder
-from distributary.declarative.events import Event
+from distributary.declarative.event_log import Event
 from distributary.declarative.libraries import Library, find_libraries, forget_modules
 from distributary.declarative.lint import own_files
 from distributary.declarative.replay import ids_there, replay
 from distributary.declarative.server import END_SEC, Server, client, server_conf
 from distributary.declarative.update import Selection, Update, prepare_database, run_update
+from distributary.declarative.update_ledger import Books
 from distributary.engine.schemas import schemas_of
 from distributary.errors import AlreadyRunning, DistributaryError, Reason, ServerGone, UpdateFailed, without_stack
 from distributary.schemas.registry import Registry
 from distributary.schemas.shape import check_shapes
 from distributary.state.cleaning import at_work
-from distributary.state.layout import claim_layout
+from distributary.state.layout_claim import claim_layout
 from distributary.state.lock import only_run
 from distributary.tables.store import Store, local_path
 

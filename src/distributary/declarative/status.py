@@ -9,10 +9,10 @@ from distributary.audit.status.facts import Status
 from distributary.audit.status.facts import status as facts
 from distributary.audit.status.lag import source_lag
 from distributary.config import Pipeline
-from distributary.declarative.books import Books
-from distributary.declarative.bronze import Bronze
+from distributary.declarative.bronze_counts import Bronze
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.flows import Flows
+from distributary.declarative.update_ledger import Books
 from distributary.sources.port import SourceLag
 from distributary.state.ledger import Entry, totals
 from distributary.tables.faults import reading

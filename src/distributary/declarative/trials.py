@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.declarative.judge import Verdicts, decode_rows, judge_columns, judge_values, try_records
-from distributary.declarative.known import Known, Route
+from distributary.declarative.known_routes import Known, Route
 from distributary.engine.apart import Apart, killers, limited
 from distributary.engine.messages.chunks import Writer, one_array
 from distributary.engine.messages.killers import find_envelope_killers

@@ -23,12 +23,12 @@ from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets, storage
 from distributary.declarative.definitions import Defined, register
 from distributary.declarative.edges import Reads, made_in_sql, streams_in, views_in_sql, with_readers
-from distributary.declarative.events import RUN_DONE, Event, dataset_of, read_event
+from distributary.declarative.event_log import RUN_DONE, Event, dataset_of, read_event
 from distributary.declarative.flows import Flows
-from distributary.declarative.history import version_of, written_since
 from distributary.declarative.libraries import Library, load_library
+from distributary.declarative.persisted_views import keep_current
+from distributary.declarative.row_counts import version_of, written_since
 from distributary.declarative.server import Server, client, server_conf
-from distributary.declarative.views import keep_current
 from distributary.engine.schemas import Schemas
 from distributary.engine.workers import told_death
 from distributary.errors import BadInput, without_stack

@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 
 from distributary.audit.verify import TABLES_AT_A_TIME, TableCheck, Verification
 from distributary.config import DeltaSource, Pipeline
-from distributary.declarative.bronze import Bronze, Counts, RouteCount
+from distributary.declarative.bronze_counts import Bronze, Counts, RouteCount
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.flows import Flows
 from distributary.engine.messages.orders import ORIGIN

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame
 
 from distributary.config import Pipeline
-from distributary.engine.changes.books import ledger_fields
+from distributary.engine.changes.ledger_fields import ledger_fields
 from distributary.engine.first_batch import Example, is_first, is_unreadable, unreadable
 from distributary.engine.outcomes import Delivered, Outcome
 from distributary.engine.replay import ReplayReport

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from distributary.config import Pipeline
 from distributary.engine.apart import Apart, Died
-from distributary.engine.changes.books import ledger_fields
 from distributary.engine.changes.concluding import conclude
+from distributary.engine.changes.ledger_fields import ledger_fields
 from distributary.engine.committed import committed
 from distributary.engine.messages.admission import refused_routes
 from distributary.engine.messages.chunks import GONE, KEY, Cut, Groups, one_array, read_records

@@ -40,7 +40,7 @@ from distributary.errors.roots import (
     NeedsAttention,
     Outage,
 )
-from distributary.errors.running import (
+from distributary.errors.runs import (
     AlreadyRunning,
     CheckpointDamaged,
     CheckpointLost,
@@ -63,7 +63,7 @@ from distributary.errors.running import (
     WorkspaceFailed,
     without_stack,
 )
-from distributary.errors.sources import (
+from distributary.errors.source import (
     FileBroken,
     SourceDataLost,
     SourceDown,

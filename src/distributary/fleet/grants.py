@@ -21,8 +21,8 @@ from distributary.config.operating import Grant, Privilege, Readable
 from distributary.errors import ConfigError
 from distributary.names import quoted, table_name
 from distributary.running.catalog import last_part, view_name
+from distributary.state.divisions import all_entries
 from distributary.state.ledger import Entry, totals
-from distributary.state.shares import all_entries
 from distributary.tables.store import Store
 
 PRIVILEGES: tuple[Privilege, ...] = get_args(Privilege)

@@ -12,11 +12,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distributary.kinds.base import Given as Given
-from distributary.kinds.base import Kind as Kind
-from distributary.kinds.base import Rebuilt as Rebuilt
 from distributary.kinds.changes import Changes
 from distributary.kinds.declarative import Declarative
+from distributary.kinds.kind import Given as Given
+from distributary.kinds.kind import Kind as Kind
+from distributary.kinds.kind import Rebuilt as Rebuilt
 from distributary.kinds.messages import Messages, TwoHop, Wide
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from distributary.errors import Reason
-from distributary.kinds.base import Given, Kind, Rebuilt
+from distributary.kinds.kind import Given, Kind, Rebuilt
 from distributary.names import shown
 
 if TYPE_CHECKING:
     from distributary.audit.plan import Plan
     from distributary.audit.status import Status
     from distributary.audit.verify import Verification
-    from distributary.engine.changes.books import Behind
+    from distributary.engine.changes.ledger_fields import Behind
     from distributary.engine.replay import ReplayReport
 
 
@@ -52,7 +52,7 @@ class Changes(Kind):
         from distributary.engine.changes.retries import Kept
         from distributary.engine.replay import ReplayReport
         from distributary.errors import AlreadyRunning
-        from distributary.running.pipeline import Run, run, session_of
+        from distributary.running.stream import Run, run, session_of
         from distributary.state.cleaning import at_work
         from distributary.tables.quarantine import quarantine_uri
         from distributary.tables.store import Store

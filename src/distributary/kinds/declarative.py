@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, NoReturn
 
 from distributary.errors import BadInput, Reason
-from distributary.kinds.base import Kind
+from distributary.kinds.kind import Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,7 @@ class Declarative(Kind):
         return status(self.config)
 
     def verify(self, *, deep: bool) -> Verification:
-        from distributary.declarative.values import judge_silver
+        from distributary.declarative.silver_values import judge_silver
         from distributary.declarative.verify import verify
 
         return judge_silver(self.config, verify(self.config), deep=deep)

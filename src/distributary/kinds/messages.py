@@ -8,14 +8,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, NoReturn
 
 from distributary.errors import BadInput, NotYet, Reason
-from distributary.kinds.base import Kind, Rebuilt
+from distributary.kinds.kind import Kind, Rebuilt
 
 if TYPE_CHECKING:
     from distributary.audit.plan import Plan
     from distributary.audit.status import Status
     from distributary.audit.verify import Verification
     from distributary.engine.replay import ReplayReport
-    from distributary.running.views import View
+    from distributary.running.wide_views import View
 
 
 class Messages(Kind):
@@ -88,8 +88,8 @@ class Wide(Messages):
     """Layout `wide`."""
 
     def refresh_views(self) -> Sequence[View]:
-        from distributary.running.pipeline import session_of
-        from distributary.running.views import refresh
+        from distributary.running.stream import session_of
+        from distributary.running.wide_views import refresh
         from distributary.state.ledger import Ledger
         from distributary.tables.store import Store
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distributary.engine.batch import BatchReport
-from distributary.metrics.definitions import BY_NAME, NO_ROUTE, OTHER
+from distributary.metrics.metric_list import BY_NAME, NO_ROUTE, OTHER
 from distributary.state.ledger import Entry, is_batch, totals
 from distributary.state.refused import is_refused
 from distributary.version import __version__

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from distributary.errors import ExtraMissing
-from distributary.metrics.definitions import BY_NAME, COMMON
 from distributary.metrics.meter import Meter
+from distributary.metrics.metric_list import BY_NAME, COMMON
 from distributary.redaction import redacted
 
 log = logging.getLogger("distributary")

@@ -11,8 +11,8 @@ from typing import Any
 from distributary.config import Otlp
 from distributary.errors import ExtraMissing
 from distributary.metrics.board import Sample
-from distributary.metrics.definitions import COMMON, METRICS, Metric
 from distributary.metrics.meter import Meter
+from distributary.metrics.metric_list import COMMON, METRICS, Metric
 from distributary.version import __version__
 
 TIMEOUT_SEC = 10

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from distributary.config import Pipeline
 from distributary.engine.replay import ReplayReport
 from distributary.errors import Reason
-from distributary.running.pipeline import Run, session_of
+from distributary.running.stream import Run, session_of
 from distributary.state.cleaning import at_work
-from distributary.state.shares import parts
+from distributary.state.divisions import parts
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.store import Store
 from distributary.tables.table import Table

@@ -32,16 +32,16 @@ from distributary.engine.schemas import schemas_of
 from distributary.errors import BadInput, StoreDown
 from distributary.names import table_name
 from distributary.repair.rebuilding import Built, add_returned, build
-from distributary.running.bronze.table import open_bronze, route_keys
-from distributary.running.pipeline import session_of
+from distributary.running.bronze.bronze_table import open_bronze, route_keys
+from distributary.running.stream import session_of
 from distributary.schemas.shape import check_shapes
 from distributary.sources.bronze import bronze_rows, bronze_source
 from distributary.sources.bronze_rows import KEY
 from distributary.sources.unread import AlreadyRead, Unknown, already_read
 from distributary.state.checkpoint import last_committed, read_offsets, stream_id
 from distributary.state.cleaning import at_work
+from distributary.state.divisions import all_entries, current_parts, parts
 from distributary.state.ledger import RESYNC, Entry, Ledger, is_batch, quarantine_files, totals
-from distributary.state.shares import all_entries, current_parts, parts
 from distributary.tables.datafile import DataFile
 from distributary.tables.engines import spark_needed
 from distributary.tables.faults import CommitConflict, writing

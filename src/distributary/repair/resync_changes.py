@@ -14,15 +14,22 @@ import pyarrow as pa
 
 from distributary.changes.reduce import reduce_rows
 from distributary.config import Pipeline
-from distributary.engine.changes.books import Behind, about, ledger_fields
 from distributary.engine.changes.gather import Gathered, by_share, in_share, shares_of
-from distributary.engine.changes.keys import NEWEST, key_columns, key_types, newest_key_columns, whole, with_types
-from distributary.engine.changes.log import payload_schema
-from distributary.engine.changes.logs import bytes_of, log_rows
+from distributary.engine.changes.key_columns import (
+    NEWEST,
+    key_columns,
+    key_types,
+    newest_key_columns,
+    whole,
+    with_types,
+)
+from distributary.engine.changes.ledger_fields import Behind, about, ledger_fields
+from distributary.engine.changes.log_append import payload_schema
+from distributary.engine.changes.log_rows import bytes_of, log_rows
 from distributary.engine.changes.merging import absent, of_one_log
-from distributary.engine.changes.names import Named
 from distributary.engine.changes.orders import ORIGIN
 from distributary.engine.changes.orphans import resolve, split
+from distributary.engine.changes.table_settings import Named
 from distributary.engine.outcomes import Merge, Outcome, SourceEvents
 from distributary.errors import BadInput, StoreDown
 from distributary.state.cleaning import check_not_begun

@@ -19,11 +19,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from distributary.config import Pipeline
 from distributary.engine.batch import BatchReport
 from distributary.errors import BadInput
+from distributary.running.bronze.bronze_table import HOP_1
 from distributary.running.bronze.ingest import Ingest
-from distributary.running.bronze.table import HOP_1
-from distributary.running.pipeline import Progress, Run, session_of
-from distributary.running.pipeline import run as run_stream
 from distributary.running.report import RunReport
+from distributary.running.stream import Progress, Run, session_of
+from distributary.running.stream import run as run_stream
 from distributary.state.cleaning import at_work
 from distributary.state.ledger import Ledger
 from distributary.tables.store import Store

@@ -18,8 +18,8 @@ from distributary.engine.messages.orders import ORIGIN
 from distributary.names import shown
 from distributary.running.bronze.ingest import STREAM as BRONZE
 from distributary.running.hops import TwoHop
-from distributary.running.pipeline import Run
 from distributary.running.report import PipelinePlan, RunReport
+from distributary.running.stream import Run
 from distributary.state.ledger import Entry, Ledger, totals
 from distributary.tables.snapshot import Snapshot, columns_of
 from distributary.tables.wide import seen_by

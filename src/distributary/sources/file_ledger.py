@@ -23,7 +23,7 @@ import pyarrow.fs as pafs
 
 from distributary.config import StateFolder
 from distributary.errors import StoreDown
-from distributary.sources.known import FileRef, KnownFiles
+from distributary.sources.known_files import FileRef, KnownFiles
 from distributary.sources.listing import place
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Policy

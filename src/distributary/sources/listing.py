@@ -24,7 +24,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Protocol
 
-from distributary.sources.known import FileRef, KnownFiles
+from distributary.sources.known_files import FileRef, KnownFiles
 
 PAGE_FILES = 1000
 """The most files in a page; what object stores give in one answer."""

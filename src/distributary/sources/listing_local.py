@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from distributary.errors import SourceDown, SourceMissing
-from distributary.sources.known import FileRef
+from distributary.sources.known_files import FileRef
 from distributary.sources.listing import PAGE_FILES, Page, is_data, is_hidden
 
 

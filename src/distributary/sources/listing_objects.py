@@ -12,7 +12,7 @@ import obstore
 from obstore.exceptions import BaseError, InvalidPathError
 
 from distributary.sources.bodies import Options, source_store, translated
-from distributary.sources.known import FileRef
+from distributary.sources.known_files import FileRef
 from distributary.sources.listing import PAGE_FILES, Page, is_data, is_hidden
 from distributary.tables.object_stores import first_line
 from distributary.tables.store import engine_uri

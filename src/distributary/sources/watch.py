@@ -12,7 +12,7 @@ from distributary.errors import Outage
 from distributary.names import shown
 from distributary.sources.bodies import Options, source_options
 from distributary.sources.file_ledger import FileLedger
-from distributary.sources.known import FileRef
+from distributary.sources.known_files import FileRef
 from distributary.sources.listing import Lister, Round, Tree
 from distributary.sources.listing_local import LocalTree
 from distributary.sources.listing_objects import ObjectTree

@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from distributary.config import Pipeline
 from distributary.errors import StateLost, StateOld
 from distributary.state.checkpoint import readable_stream_id
+from distributary.state.divisions import parts
 from distributary.state.ledger import Ledger
-from distributary.state.shares import parts
 from distributary.tables.commits import batch_at_tip
 from distributary.tables.outage import own_fault
 from distributary.tables.snapshot import Owner, Snapshot

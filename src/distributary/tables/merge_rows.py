@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes import anew
+from distributary.changes.digits import metadata_in
 from distributary.changes.handed_on import HandedOn
 from distributary.changes.key_text import in_type
 from distributary.changes.keys import KeyIndex
-from distributary.changes.layout import metadata_in
 from distributary.changes.reduce import Gaps, Places, Ranked, has_row_ids
 from distributary.changes.sequence import Bools, OrderSettings
 

@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
 from distributary.changes.anew import TIMES, BegunAnew
+from distributary.changes.digits import FIRST_LAYOUT, LAYOUTS, MOVED, PREFIX, WIDTH
 from distributary.changes.handed_on import HandedOn
-from distributary.changes.layout import FIRST_LAYOUT, LAYOUTS, MOVED, PREFIX, WIDTH
 from distributary.changes.reduce import KEY_LEFT, KEY_TAKEN, METADATA, NUMBER
 from distributary.changes.sequence import REPAIR_MARGIN_MS, OrderSettings
 from distributary.names import quoted

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from distributary.config import Pipeline
 from distributary.engine.messages.orders import ORIGIN
 from distributary.names import quoted, table_name
-from distributary.running.views import view_text
+from distributary.running.wide_views import view_text
 from distributary.schemas.registry import Registry
 from distributary.state.ledger import Ledger, totals
 from distributary.tables.quarantine import quarantine_uri

@@ -24,9 +24,9 @@ from distributary.audit.verify import Verification
 from distributary.changes.model import Kind
 from distributary.config import Pipeline
 from distributary.running.hops import TwoHop
-from distributary.running.pipeline import Run
 from distributary.running.progress import Display, Tally
 from distributary.running.report import RunReport
+from distributary.running.stream import Run
 from distributary.state.ledger import Entry, Ledger, totals
 from distributary.tables.merge_rows import DELETED
 from distributary.tables.store import Store

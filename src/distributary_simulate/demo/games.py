@@ -25,9 +25,9 @@ from distributary.engine.batch import BatchReport
 from distributary.engine.schemas import registry_of
 from distributary.running.bronze.ingest import STREAM as BRONZE
 from distributary.running.hops import TwoHop, run
-from distributary.running.pipeline import Run, session_of
 from distributary.running.progress import Display, Tally
 from distributary.running.report import RunReport
+from distributary.running.stream import Run, session_of
 from distributary.state.lock import only_run
 from distributary_simulate.demo.answers import Comparison, Query, ask, compare
 from distributary_simulate.errors import DemoFolderTaken

@@ -15,8 +15,8 @@ from typing import Any, Final
 import fastavro
 
 from distributary.audit.judge.likeness import may_be_null, names_of, same
+from distributary.audit.judge.plain_values import Clock, Day, Moment, nothing
 from distributary.audit.judge.said import Simple
-from distributary.audit.judge.values import Clock, Day, Moment, nothing
 
 _VALUE: Final = "value"
 _NAMED: Final = ("record", "error", "enum", "fixed")

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.audit.judge.likeness import Names, names_of
-from distributary.audit.judge.opening import UNREADABLE, Opener, Writer
+from distributary.audit.judge.opened_records import UNREADABLE, Opener, Writer
+from distributary.audit.judge.plain_values import plain, spelled
 from distributary.audit.judge.said import Said, Simple
-from distributary.audit.judge.values import plain, spelled
 
 HELD = 100_000
 """Payloads that are held at a time; of more, the records and the tables are read several times."""

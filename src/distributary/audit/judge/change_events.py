@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from distributary.audit.judge.likeness import moment
+from distributary.audit.judge.plain_values import Moment
 from distributary.audit.judge.raw_files import RawEvent
-from distributary.audit.judge.values import Moment
 
 HOUR_MS = int(timedelta(hours=1).total_seconds() * 1000)
 _DELETES = ("DELETE", "UPDATE-DELETE")

@@ -24,7 +24,7 @@ import pyarrow as pa
 from distributary.audit.judge.by_key import ByKey
 from distributary.audit.judge.change_books import Books, read_books
 from distributary.audit.judge.change_events import Order
-from distributary.audit.judge.log import (
+from distributary.audit.judge.log_table import (
     LogCount,
     LogRow,
     counted,
@@ -36,8 +36,8 @@ from distributary.audit.judge.log import (
     pieces,
 )
 from distributary.audit.judge.merged import MergedJudge, Rules, Said, Values
+from distributary.audit.judge.plain_values import plain
 from distributary.audit.judge.source_files import says_nothing
-from distributary.audit.judge.values import plain
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import Pipeline
 from distributary.config.quantities import milliseconds

@@ -12,8 +12,8 @@ from typing import Any
 from distributary.audit.judge.debezium_messages import Change, Rules
 from distributary.audit.judge.likeness import unlike
 from distributary.audit.judge.merged import key_of, plain_names
+from distributary.audit.judge.plain_values import plain
 from distributary.audit.judge.raw_records import KafkaRecords, Place, Records
-from distributary.audit.judge.values import plain
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import KafkaSource, Pipeline
 from distributary.config.quantities import milliseconds

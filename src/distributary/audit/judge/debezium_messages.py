@@ -12,7 +12,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from distributary.audit.judge.values import Clock, Day, Moment
+from distributary.audit.judge.plain_values import Clock, Day, Moment
 
 _HOUR_MS = int(timedelta(hours=1).total_seconds() * 1000)
 _TYPES = {"c": "INSERT", "u": "UPDATE", "d": "DELETE", "r": "READ"}

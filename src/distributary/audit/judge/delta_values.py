@@ -15,15 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.audit.judge.by_value import HELD, READ_ROWS, Payloads, Sample, less, missing, number_of
-from distributary.audit.judge.opening import UNREADABLE, Opener, Record, Writer
-from distributary.audit.judge.values import plain
+from distributary.audit.judge.opened_records import UNREADABLE, Opener, Record, Writer
+from distributary.audit.judge.plain_values import plain
 from distributary.audit.verify import TableCheck
 from distributary.config import DeltaSource, Pipeline
 from distributary.errors.border import contained
 from distributary.names import shown, table_name
 from distributary.state.checkpoint import last_committed, read_offsets
+from distributary.state.divisions import current, parts
 from distributary.state.ledger import Ledger
-from distributary.state.shares import current, parts
 from distributary.tables.files import TableFiles
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.snapshot import Snapshot

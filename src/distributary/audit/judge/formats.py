@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from distributary.audit.judge import avro, json, json_bare, messages, raw_values
+from distributary.audit.judge import avro, json, json_bare, protobuf_rows, raw_values
 from distributary.audit.judge.said import Said
 
 __all__ = ["JUDGES", "PayloadJudge"]
@@ -27,7 +27,7 @@ class PayloadJudge(Protocol):
 
 
 JUDGES: Final[dict[str, PayloadJudge]] = {
-    "protobuf": messages,
+    "protobuf": protobuf_rows,
     "avro": avro,
     "json": json,
     "json_bare": json_bare,

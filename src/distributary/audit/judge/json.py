@@ -15,8 +15,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from distributary.audit.judge.likeness import moment, names_of
+from distributary.audit.judge.plain_values import DAY_US, Day, Moment, nothing
 from distributary.audit.judge.said import Simple
-from distributary.audit.judge.values import DAY_US, Day, Moment, nothing
 
 _VALUE: Final = "value"
 _REST: Final = "_undeclared"

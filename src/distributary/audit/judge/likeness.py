@@ -17,7 +17,7 @@ from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any
 
-from distributary.audit.judge.values import DAY_US, Clock, Day, Moment, nothing
+from distributary.audit.judge.plain_values import DAY_US, Clock, Day, Moment, nothing
 
 _EPOCH = datetime(1970, 1, 1)
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_800_000_000

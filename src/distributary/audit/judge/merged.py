@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from distributary.audit.judge.by_key import ByKey, Event, Row
 from distributary.audit.judge.change_events import HOUR_MS, Meta, Order, of_row
 from distributary.audit.judge.likeness import Names, bases, names_of, unlike
-from distributary.audit.judge.values import nothing, spelled
+from distributary.audit.judge.plain_values import nothing, spelled
 
 RECONCILED = "reconcile:"
 """`_origin.file` of deletes that `reconcile` has made begins so: they come from no file."""

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from distributary.audit.judge.debezium import judge_changes
 from distributary.audit.judge.delta_values import DeltaValues
-from distributary.audit.judge.opening import UNREADABLE, Opener, Record
+from distributary.audit.judge.opened_records import UNREADABLE, Opener, Record
+from distributary.audit.judge.plain_values import nothing, plain
 from distributary.audit.judge.raw_records import BronzeRecords, KafkaRecords, Place, Records
 from distributary.audit.judge.said import Said
-from distributary.audit.judge.values import nothing, plain
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import DistributaryError

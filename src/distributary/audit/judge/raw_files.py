@@ -17,7 +17,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distributary.audit.judge.values import Clock, Day, Moment, plain
+from distributary.audit.judge.plain_values import Clock, Day, Moment, plain
 from distributary.errors.border import contained
 
 _LONGEST_NUMBER = 4_000

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
-from distributary.audit.judge.opening import Record
+from distributary.audit.judge.opened_records import Record
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import SourceDown
 from distributary.sources.kafka import consumer_of

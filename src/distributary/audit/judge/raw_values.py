@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from distributary.audit.judge.plain_values import nothing
 from distributary.audit.judge.said import Simple
-from distributary.audit.judge.values import nothing
 
 _COLUMN = "value"
 

@@ -14,18 +14,18 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from distributary.audit.judge.opening import UNREADABLE, Opener, Record
+from distributary.audit.judge.opened_records import UNREADABLE, Opener, Record
+from distributary.audit.judge.plain_values import plain, spelled
 from distributary.audit.judge.raw_records import Given, KafkaRecords, Place
 from distributary.audit.judge.said import Said
-from distributary.audit.judge.values import plain, spelled
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import DistributaryError
 from distributary.errors.border import contained
 from distributary.names import shown
 from distributary.state.checkpoint import read_offsets, stream_id
+from distributary.state.divisions import current_parts
 from distributary.state.ledger import Ledger, read_entries, totals
-from distributary.state.shares import current_parts
 from distributary.tables.files import TableFiles
 from distributary.tables.store import Store
 from distributary.tables.table import Table

@@ -16,11 +16,11 @@ from distributary.config import Pipeline
 from distributary.errors import Exit, Reason
 from distributary.names import shown
 from distributary.sources.port import SourceLag
+from distributary.state.divisions import current_parts, parts
 from distributary.state.ledger import Entry, Ledger, is_batch, read_entries, totals
 from distributary.state.refused import is_refused, refused_rows
-from distributary.state.shares import current_parts, parts
 from distributary.state.streams import StreamRecord, StreamState, read_streams
-from distributary.supervisor.views import attention_line
+from distributary.supervisor.stream_table import attention_line
 from distributary.tables.faults import reading
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.store import Store, local_path

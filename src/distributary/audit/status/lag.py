@@ -12,12 +12,12 @@ from functools import partial
 from distributary.config import Pipeline
 from distributary.engine.changes.backlog import parcel_done
 from distributary.errors import CheckpointDamaged, SourceDown, SourceMissing
-from distributary.running.bronze.table import first_hop
+from distributary.running.bronze.bronze_table import first_hop
 from distributary.sources.port import Asked, SourceLag
 from distributary.sources.registered import source_of
 from distributary.state.checkpoint import last_committed, read_offsets
+from distributary.state.divisions import current_parts
 from distributary.state.ledger import Ledger
-from distributary.state.shares import current_parts
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 

@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.layout import PREFIX, WIDTH, ZERO
+from distributary.changes.digits import PREFIX, WIDTH, ZERO
 from distributary.changes.model import Kind
 from distributary.changes.sequence import OrderSettings, Sequences, file_number, hex_digits, texts_of
 

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from distributary.changes.digits import metadata_in
 from distributary.changes.handed_on import HandedOn, of_keys
-from distributary.changes.layout import metadata_in
 from distributary.changes.reduce import METADATA, NUMBER, Reduced, reduce_rows
-from distributary.engine.changes.keys import key_types
+from distributary.engine.changes.key_columns import key_types
 from distributary.engine.changes.merging import UNSAID, Into, absent, done_by, horizon, of_one_log, write_reduced
 from distributary.engine.changes.orders import ORIGIN, ChangeOrders
 from distributary.engine.changes.transactions import others_of

@@ -15,7 +15,7 @@ from distributary.engine.attempts import Again, RouteFault, end_attempt
 from distributary.engine.changes.by_spark import BySpark
 from distributary.engine.changes.gather import shares_of
 from distributary.engine.changes.joining import agrees, columns_of_all
-from distributary.engine.changes.keys import key_types
+from distributary.engine.changes.key_columns import key_types
 from distributary.engine.changes.merging import MergeWork
 from distributary.engine.changes.orders import ChangeOrders
 from distributary.engine.changes.tasks import run_merges

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from distributary.engine.changes.fitting import Fitted, RouteEvents, newest_ms, origins
-from distributary.engine.changes.keys import key_columns
-from distributary.engine.changes.log import append_events, write_files
+from distributary.engine.changes.key_columns import key_columns
+from distributary.engine.changes.log_append import append_events, write_files
 from distributary.engine.changes.merging import merge_now
 from distributary.engine.changes.orders import ChangeOrders, Seen, WorkFile
 from distributary.engine.changes.read import read_files
-from distributary.engine.changes.rejected import rejected_events, without
+from distributary.engine.changes.rejected_events import rejected_events, without
 from distributary.engine.outcomes import Append, Merge, Outcome, Parked, SourceEvents
 from distributary.errors import Reason
 from distributary.tables.datafile import DataFile

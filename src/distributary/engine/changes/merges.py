@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distributary.config import Pipeline
-from distributary.engine.changes.books import Behind, about, ledger_fields
 from distributary.engine.changes.gather import shares_of
-from distributary.engine.changes.keys import key_columns, key_types
-from distributary.engine.changes.logs import files_of
+from distributary.engine.changes.key_columns import key_columns, key_types
+from distributary.engine.changes.ledger_fields import Behind, about, ledger_fields
+from distributary.engine.changes.log_rows import files_of
 from distributary.engine.changes.merging import MergeWork, begun_merge
 from distributary.engine.changes.micro_batch import Changes
 from distributary.engine.changes.orders import ChangeOrders

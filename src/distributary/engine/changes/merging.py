@@ -21,11 +21,11 @@ from distributary.changes.model import Kind, SourceTable
 from distributary.changes.reduce import Reduced, reduce_rows
 from distributary.engine.changes.fitting import RESERVED, Fitted, RouteEvents
 from distributary.engine.changes.gather import Gathered, by_share
-from distributary.engine.changes.keys import KeyTypes, key_columns, key_types, whole, with_types
-from distributary.engine.changes.logs import log_rows
+from distributary.engine.changes.key_columns import KeyTypes, key_columns, key_types, whole, with_types
+from distributary.engine.changes.log_rows import log_rows
 from distributary.engine.changes.orders import ORIGIN, ChangeOrders
 from distributary.engine.changes.orphans import resolve, split
-from distributary.engine.changes.rejected import rejected_events
+from distributary.engine.changes.rejected_events import rejected_events
 from distributary.engine.changes.transactions import log_of, others_of
 from distributary.engine.changes.unjudged import unjudged
 from distributary.engine.outcomes import Merge, Outcome, SourceEvents
@@ -43,7 +43,7 @@ from distributary.tables.table import Table, retried
 class MergeWork:
     """Data files in `folder` whose rows are to be merged. `upto`: the newest batch in them that is meant; `after`:
     batches up to this one are merged already. `brought`: columns by schema key. `shares`: of the keys. `key_types`: of
-    the rows of all files together (`engine.changes.keys`)."""
+    the rows of all files together (`engine.changes.key_columns`)."""
 
     source: SourceTable
     keys: tuple[str, ...]

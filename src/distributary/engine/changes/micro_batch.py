@@ -18,13 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from distributary.config import Pipeline
 from distributary.engine.attempts import attempted, killers_after
 from distributary.engine.changes.attempt import Attempt, Result
-from distributary.engine.changes.books import Behind
 from distributary.engine.changes.by_spark import BySpark
-from distributary.engine.changes.names import Named, reading_of
+from distributary.engine.changes.ledger_fields import Behind
 from distributary.engine.changes.orders import ChangeOrders, WorkFile
 from distributary.engine.changes.retries import Aside, Kept, narrowed, previous
 from distributary.engine.changes.routing import FileRoutes
 from distributary.engine.changes.settled import Settled
+from distributary.engine.changes.table_settings import Named, reading_of
 from distributary.engine.changes.tasks import run_killers
 from distributary.engine.decisions import Decision
 from distributary.engine.outcomes import Delivered, Fault, Outcome

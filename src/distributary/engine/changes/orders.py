@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from distributary.changes.model import Reading
 from distributary.engine.appending import Replay
-from distributary.engine.changes.names import Named
+from distributary.engine.changes.table_settings import Named
 from distributary.engine.decisions import BatchOrders
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.snapshot import Owner

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from distributary.changes.key_text import in_type
 from distributary.changes.model import METADATA, metadata_in
 from distributary.changes.reduce import has_row_ids
-from distributary.engine.changes.keys import key_types, paths_of, whole
+from distributary.engine.changes.key_columns import key_types, paths_of, whole
 from distributary.tables.files import TableFiles
 from distributary.tables.snapshot import Snapshot
 

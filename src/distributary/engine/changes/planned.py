@@ -17,14 +17,14 @@ from distributary.changes.model import FileEvents, Reading
 from distributary.config import Pipeline
 from distributary.engine.apart import Apart, Died
 from distributary.engine.changes.fitting import Part, RouteEvents, fit
-from distributary.engine.changes.log import payload_schema
-from distributary.engine.changes.names import Named, reading_of
+from distributary.engine.changes.log_append import payload_schema
 from distributary.engine.changes.read import events_of
+from distributary.engine.changes.table_settings import Named, reading_of
 from distributary.errors import Outage, Reason
 from distributary.errors.border import contained
 from distributary.sources.bodies import open_body, source_options
 from distributary.sources.file_ledger import FileLedger, parcels, parcels_after
-from distributary.sources.known import FileRef
+from distributary.sources.known_files import FileRef
 from distributary.sources.listing import Round
 from distributary.sources.watch import look
 from distributary.state.ledger import Ledger

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.events import read_events
+from distributary.changes.file_events import read_events
 from distributary.changes.model import BadEvent, Events, FileEvents, Reading, known_one
 from distributary.engine.apart import detail_of, limited
 from distributary.engine.changes.fitting import Part, RouteEvents, select
-from distributary.engine.changes.logs import files_of
+from distributary.engine.changes.log_rows import files_of
 from distributary.engine.changes.orders import ORIGIN, ChangeOrders, Seen, WorkFile
-from distributary.engine.changes.rejected import rejected_bad, rejected_file
+from distributary.engine.changes.rejected_events import rejected_bad, rejected_file
 from distributary.errors import FileBroken, Outage, Reason
 from distributary.errors.border import contained
 from distributary.sources.bodies import Options, open_body, schema_text

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from distributary.changes.contents import PARQUET
-from distributary.changes.events import peek
+from distributary.changes.file_events import peek
 from distributary.changes.model import Reading, SourceTable
 from distributary.engine.apart import Apart, Done
 from distributary.engine.changes.orders import Seen, WorkFile

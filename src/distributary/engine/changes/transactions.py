@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.model import METADATA, SourceTable
-from distributary.engine.changes.keys import KeyTypes, whole
-from distributary.engine.changes.logs import plain
+from distributary.engine.changes.key_columns import KeyTypes, whole
+from distributary.engine.changes.log_rows import plain
 from distributary.engine.changes.orders import ChangeOrders
 from distributary.tables.files import TableFiles
 from distributary.tables.snapshot import Snapshot

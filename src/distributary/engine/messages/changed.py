@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.debezium.heads import Record
-from distributary.changes.debezium.messages import Message, read_messages
+from distributary.changes.debezium.json_messages import Message, read_messages
 from distributary.changes.model import BadEvent, Reading
-from distributary.engine.changes.names import DebeziumNames
+from distributary.engine.changes.table_settings import DebeziumNames
 from distributary.engine.messages.chunks import GONE, KEY
 from distributary.engine.messages.events import Made, Some
 from distributary.engine.messages.orders import Orders

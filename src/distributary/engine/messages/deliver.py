@@ -20,7 +20,7 @@ from distributary.engine.messages.decode import Decoded, Fitted, all_aside, deco
 from distributary.engine.messages.deliver_events import deliver_events
 from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.pieces import Chunks, cut_pieces
-from distributary.engine.messages.wide import commit_wide
+from distributary.engine.messages.wide_commit import commit_wide
 from distributary.engine.outcomes import Append, Outcome, Parked
 from distributary.errors import WideUnfit
 from distributary.schemas.registry.compile import CompiledSchema

@@ -10,8 +10,8 @@ import pyarrow as pa
 from distributary.changes.model import Kind, SourceTable
 from distributary.engine.changes.deliver import deliver_route
 from distributary.engine.changes.fitting import Fitted, RouteEvents, fit
-from distributary.engine.changes.log import payload_schema
-from distributary.engine.changes.names import DebeziumNames
+from distributary.engine.changes.log_append import payload_schema
+from distributary.engine.changes.table_settings import DebeziumNames
 from distributary.engine.messages.changed import changed
 from distributary.engine.messages.decode import Decoded, all_aside
 from distributary.engine.messages.events import Maker, keyed, rejected_records, route_events

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.casts import named_type
-from distributary.changes.events import spelled_in
+from distributary.changes.file_events import spelled_in
 from distributary.changes.key_text import as_type
 from distributary.changes.message_order import message_numbers
 from distributary.changes.model import CHANGE, MESSAGE_METADATA_TYPE, METADATA, BadEvent, Events, Kind, SourceTable

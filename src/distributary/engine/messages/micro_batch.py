@@ -20,7 +20,7 @@ from distributary.config import Pipeline
 from distributary.config.debezium import decoded_format
 from distributary.engine.attempts import attempted, killers_after
 from distributary.engine.changes.by_spark import BySpark
-from distributary.engine.changes.names import DebeziumNames, MessageNames, Named, form_of
+from distributary.engine.changes.table_settings import DebeziumNames, MessageNames, Named, form_of
 from distributary.engine.decisions import Decision
 from distributary.engine.messages.admission import refused_routes
 from distributary.engine.messages.attempt import Attempt

@@ -13,8 +13,8 @@ from distributary.changes.model import CHANGE, Kind, SourceTable
 from distributary.config import Tables
 from distributary.config.sources import RecordKey
 from distributary.engine.apart import detail_of
-from distributary.engine.changes.names import Named
 from distributary.engine.changes.orders import ChangeOrders
+from distributary.engine.changes.table_settings import Named
 from distributary.engine.decisions import BatchOrders
 from distributary.errors import KeysSwitched, Reason
 from distributary.schemas.shape import Shape

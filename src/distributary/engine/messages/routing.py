@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.debezium.routes import route_of_topic, routes_of
+from distributary.changes.debezium.source_table import route_of_topic, routes_of
 from distributary.engine.messages.chunks import KEY
 from distributary.errors import Reason
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Decoder, Rejected, Split

@@ -12,7 +12,7 @@ from distributary.engine.attempts import RouteFault
 from distributary.engine.decisions import Decision
 from distributary.engine.messages.attempt import Attempt
 from distributary.engine.messages.deliver import open_own
-from distributary.engine.messages.wide import commit_wide
+from distributary.engine.messages.wide_commit import commit_wide
 from distributary.engine.outcomes import Append, Delivered
 from distributary.engine.packing import Packing
 from distributary.errors import BadInput, ReplayMismatch, StoreDown

@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from distributary.config import Pipeline
-from distributary.fleet.workflow.plan import WorkflowPlan
+from distributary.fleet.workflow.placement import WorkflowPlan
 from distributary.names import table_name
 from distributary.shares import Cluster, Division
 

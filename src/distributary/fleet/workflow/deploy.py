@@ -9,7 +9,7 @@ from distributary.config import Pipeline
 from distributary.config.text_files import read_text
 from distributary.errors import BadInput
 from distributary.fleet.workflow.bundle import Spread, bundle
-from distributary.fleet.workflow.plan import WorkflowPlan
+from distributary.fleet.workflow.placement import WorkflowPlan
 from distributary.fleet.workflow.wheel import without_requirements
 from distributary.shares import Division, read_plan
 

@@ -26,13 +26,13 @@ from typing import Any
 from distributary.config import Pipeline, StateFolder
 from distributary.engine.batch import BatchReport
 from distributary.errors import HandoverFailed
-from distributary.running.pipeline import Run, run
+from distributary.running.stream import Run, run
 from distributary.shares import Division
 from distributary.state.checkpoint import last_committed, stream_id
 from distributary.state.cleaning import at_work
+from distributary.state.divisions import Current, current, current_parts, follow, has_run
 from distributary.state.ledger import Ledger
 from distributary.state.lock import only_run
-from distributary.state.shares import Current, current, current_parts, follow, has_run
 from distributary.tables.store import Store, join
 
 Position = dict[str, Any]

@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 from distributary.config import Pipeline
 from distributary.errors import BadInput, ClusterMissing, Exit
 from distributary.fleet.notices import Notifier
-from distributary.running.bronze.table import open_bronze
+from distributary.running.bronze.bronze_table import open_bronze
 from distributary.shares import Division
 from distributary.state.cleaning import at_work
-from distributary.state.shares import claim
+from distributary.state.divisions import claim
 from distributary.state.streams import StreamState
 from distributary.supervisor.child import Stream, leashed
 from distributary.supervisor.pipeline_board import StateBoard

@@ -14,16 +14,16 @@ from typing import Any
 
 from distributary.config import Pipeline
 from distributary.errors import BadInput
-from distributary.repair.clean.books import Books
-from distributary.repair.clean.plan import Kept, Target, planned
+from distributary.repair.clean.clean_plan import Kept, Target, planned
+from distributary.repair.clean.inventory import Books
 from distributary.repair.clean.proof import why_keep
 from distributary.repair.clean.removal import remove
-from distributary.running.bronze.table import HOP_1
+from distributary.running.bronze.bronze_table import HOP_1
 from distributary.running.catalog import CatalogEntry, drop_names
-from distributary.running.pipeline import session_of
+from distributary.running.stream import session_of
 from distributary.state.cleaning import begin
+from distributary.state.divisions import parts
 from distributary.state.lock import only_run
-from distributary.state.shares import parts
 from distributary.tables.store import Store, local_path
 
 __all__ = ["CatalogEntry", "CleanPlan", "Kept", "Target", "apply", "clean", "forget_names"]

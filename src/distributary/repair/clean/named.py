@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 
 from distributary.config import DeclarativeFolder
 from distributary.names import quoted, quoted_parts
-from distributary.repair.clean.books import Books
-from distributary.running import views
+from distributary.repair.clean.inventory import Books
+from distributary.running import wide_views
 from distributary.running.catalog import CatalogEntry, last_part, living_rows, view_name
 from distributary.state.ledger import totals
 
@@ -23,7 +23,7 @@ def names_of(books: Books, removed: Collection[str]) -> Iterator[CatalogEntry]:
         return
     schema = quoted_parts(config.tables.database)
     if config.wide_path in removed:
-        for name, text in views.kept(config, books.store).items():
+        for name, text in wide_views.kept(config, books.store).items():
             yield CatalogEntry(f"{schema}.{quoted(name)}", config.wide_path, text)
     for entry in totals(books.entries).values():
         view, merged = view_name(config, entry), entry.merged

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pyarrow.fs as pafs
 
 from distributary.config import HopFolder
-from distributary.repair.clean.books import Books
-from distributary.running.bronze.table import has_rows, hop_1_state
+from distributary.repair.clean.inventory import Books
+from distributary.running.bronze.bronze_table import has_rows, hop_1_state
 from distributary.state.ledger import MERGE, RESYNC
 from distributary.tables.snapshot import Owner, Snapshot
 from distributary.tables.store import engine_uri, filesystem, local_path

@@ -8,7 +8,7 @@ from collections.abc import Collection
 import pyarrow.fs as pafs
 
 from distributary.config import Pipeline
-from distributary.repair.clean.plan import LAST_STATE_ENTRIES, Target, is_one_of
+from distributary.repair.clean.clean_plan import LAST_STATE_ENTRIES, Target, is_one_of
 from distributary.tables.files import names_in
 from distributary.tables.store import Store, filesystem, join, local_path
 

@@ -25,7 +25,7 @@ from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.schemas import schemas_of
 from distributary.engine.workers import told_death
 from distributary.errors import DistributaryError
-from distributary.running.bronze.table import (
+from distributary.running.bronze.bronze_table import (
     Start,
     check_hop_1,
     first_hop,
@@ -36,8 +36,8 @@ from distributary.running.bronze.table import (
 )
 from distributary.running.bronze.unwrap import Asked, unwrap_task
 from distributary.running.failures import translated, tries
-from distributary.running.pipeline import rest_sec, triggered
 from distributary.running.report import build
+from distributary.running.stream import rest_sec, triggered
 from distributary.sources.bronze_rows import KEY
 from distributary.state.checkpoint import TopicIdsSeen, position_after, read_offsets, stream_id
 from distributary.state.identity import SourceIdentity

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.avro.columns import ARROW
 from distributary.avro.schema import Again, Array, Field, Map, Node, Record, Scalar, Union, solid
+from distributary.avro.walk_columns import ARROW
 from distributary.changes import casts
 from distributary.schemas.protobuf.columns import EMPTY, EMPTY_COLUMN
 

@@ -1,4 +1,4 @@
-"""Records whose places are known to columns, all at once: the walk of change files (`avro.walk`), with the
+"""Records whose places are known to columns, all at once: the walk of change files (`avro.cursors`), with the
 types that those do not have. It gives a verdict for each record, so one that is damaged never costs its neighbours.
 """
 
@@ -7,9 +7,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from distributary.avro.columns import Column, Lists, Longs, Mask, Numbers, Struct, Unfit
+from distributary.avro.cursors import MOST_STEPS, Walker
 from distributary.avro.schema import Again, Array, Field, Map, Node, Record, Scalar, Union
-from distributary.avro.walk import MOST_STEPS, Walker
+from distributary.avro.walk_columns import Column, Lists, Longs, Mask, Numbers, Struct, Unfit
 from distributary.schemas.avro.columns import entry_of, stored_type
 
 __all__ = ["PayloadWalker", "Unfit", "can_walk"]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, cast
 
 import pyarrow as pa
 
-from distributary.config.columns import ColumnType, read_type
+from distributary.config.column_types import ColumnType, read_type
 from distributary.errors import SchemaBroken
 from distributary.schemas.decoding import BadIndex, CompiledSchema
 from distributary.schemas.header import WHOLE, unchanged

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from distributary.audit.judge.formats import JUDGES
-from distributary.audit.judge.messages import ONLY, message_class, text_at, unframed
+from distributary.audit.judge.protobuf_rows import ONLY, message_class, text_at, unframed
 from distributary.audit.judge.said import Said
 from distributary.config import Pipeline
 from distributary.config.text_files import read_text

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from distributary.audit.status.facts import QUARANTINED, Status, TableStatus
 from distributary.names import printable, shown
-from distributary.supervisor.views import streams_table
+from distributary.supervisor.stream_table import streams_table
 
 ERROR_CHARS = 1000
 _COLUMNS = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from distributary.config import Pipeline
 from distributary.errors.border import TableFault
-from distributary.running.bronze.table import hop_1_checkpoint
-from distributary.state import layout
+from distributary.running.bronze.bronze_table import hop_1_checkpoint
+from distributary.state import layout_claim
 from distributary.state.checkpoint import readable_stream_id
 from distributary.state.cleaning import begun
+from distributary.state.divisions import all_entries, parts
 from distributary.state.ledger import Entry, totals
-from distributary.state.shares import all_entries, parts
 from distributary.tables.faults import reading
 from distributary.tables.files import names_in
 from distributary.tables.snapshot import Owner, Snapshot
@@ -38,7 +38,7 @@ class Books:
         self.bronze_is_ours = self._has_our_bronze()
 
     def _as_it_ran(self, config: Pipeline) -> Pipeline:
-        kept = (layout.kept_layout(part, self.store) for part in parts(config, self.store))
+        kept = (layout_claim.kept_layout(part, self.store) for part in parts(config, self.store))
         found = next((name for name in kept if name is not None), None)
         return config if found is None else config.model_copy(update={"layout": found.split(" ")[0]})
 

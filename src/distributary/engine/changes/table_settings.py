@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from distributary.changes.debezium.heads import PLAIN, Form
-from distributary.changes.debezium.routes import table_of
+from distributary.changes.debezium.source_table import table_of
 from distributary.changes.model import CHANGE, Kind, Reading, SourceTable
 from distributary.changes.sequence import OrderSettings
 from distributary.config import Pipeline, Tables

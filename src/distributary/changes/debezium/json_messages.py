@@ -22,10 +22,10 @@ import pyarrow as pa
 from distributary.changes.debezium.connect import Connect, parse
 from distributary.changes.debezium.heads import PLAIN, Form, Head, Record, Said, Unusable, head_of
 from distributary.changes.debezium.positions import sequence
-from distributary.changes.debezium.values import column
-from distributary.changes.events import EventParts
+from distributary.changes.debezium.token_columns import column
+from distributary.changes.digits import with_unchanged
+from distributary.changes.file_events import EventParts
 from distributary.changes.json_values import Tokens, token_array
-from distributary.changes.layout import with_unchanged
 from distributary.changes.metadata import Rows
 from distributary.changes.model import BadEvent, FileEvents, Kind, Reading, SourceTable
 from distributary.errors import Reason

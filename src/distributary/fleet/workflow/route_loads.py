@@ -14,16 +14,16 @@ from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader, wrong_fields
 from distributary.engine.schemas import LOOKUPS, Schemas
 from distributary.errors import BadInput, SchemaBroken, SourceMissing
-from distributary.fleet.workflow.plan import ROUTE_ROWS, RouteLoad
+from distributary.fleet.workflow.placement import ROUTE_ROWS, RouteLoad
 from distributary.names import route_of
-from distributary.running.bronze.table import open_bronze, route_keys
+from distributary.running.bronze.bronze_table import open_bronze, route_keys
 from distributary.schemas.decoding import BadIndex
 from distributary.schemas.formats import decoder_for
 from distributary.schemas.registry import Registry, open_registry
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.sources.bronze_rows import UNROUTED
+from distributary.state.divisions import all_entries
 from distributary.state.ledger import Entry, is_batch
-from distributary.state.shares import all_entries
 from distributary.tables.faults import reading
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store

@@ -42,7 +42,7 @@ from distributary.running.catalog import register_tables
 from distributary.running.failures import translated, tries
 from distributary.running.maintain import maintain
 from distributary.running.report import RunReport, added, build
-from distributary.running.views import refresh
+from distributary.running.wide_views import refresh
 from distributary.schemas.shape import check_shapes
 from distributary.sources.data_files import BatchFiles
 from distributary.sources.registered import source_of
@@ -50,7 +50,7 @@ from distributary.spark.session import build_session
 from distributary.state.checkpoint import check_checkpoint, check_source, last_begun, position_after
 from distributary.state.cleaning import at_work
 from distributary.state.identity import SourceIdentity
-from distributary.state.layout import claim_layout
+from distributary.state.layout_claim import claim_layout
 from distributary.state.ledger import Ledger, totals
 from distributary.state.lock import only_run
 from distributary.state.provenance import Provenance

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distributary.avro.blocks import SYNC, Block
-from distributary.avro.columns import (
+from distributary.avro.schema import NULL, Array, Node, Record, Scalar, Union
+from distributary.avro.walk_columns import (
     ARROW,
     Column,
     Enum,
@@ -29,7 +30,6 @@ from distributary.avro.columns import (
     element_of,
     is_nested_list,
 )
-from distributary.avro.schema import NULL, Array, Node, Record, Scalar, Union
 
 Words = npt.NDArray[np.uint64]
 

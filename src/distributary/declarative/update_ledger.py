@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distributary.config import Pipeline
-from distributary.declarative.bronze import Bronze, Counts, RouteCount
+from distributary.declarative.bronze_counts import Bronze, Counts, RouteCount
 from distributary.declarative.datasets import Datasets
 from distributary.errors import QuarantineLimit, Reason
 from distributary.state.ledger import Entry, Ledger, totals

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from distributary.audit.judge.change_events import Meta, of_row
 from distributary.audit.judge.likeness import Names, same, unlike
 from distributary.audit.judge.merged import RECONCILED
+from distributary.audit.judge.plain_values import plain, spelled
 from distributary.audit.judge.source_files import SourceFiles
-from distributary.audit.judge.values import plain, spelled
 from distributary.engine.changes.tally import Tally
 from distributary.tables.files import TableFiles
 

@@ -9,10 +9,10 @@ from typing import Literal
 
 from distributary.config import StateFolder
 from distributary.errors import CheckpointDamaged
-from distributary.repair.clean.books import Books
+from distributary.repair.clean.inventory import Books
 from distributary.repair.clean.named import names_of
 from distributary.repair.clean.proof import UNREADABLE, why_keep
-from distributary.running.bronze.table import hop_1_checkpoint
+from distributary.running.bronze.bronze_table import hop_1_checkpoint
 from distributary.running.catalog import CatalogEntry, last_part
 from distributary.state.checkpoint import stream_id
 from distributary.state.streams import read_streams

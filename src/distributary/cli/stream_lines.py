@@ -26,13 +26,13 @@ class Shown:
         self._supervisor = supervisor
 
     def ended(self, file: str) -> None:
-        from distributary.supervisor.views import ending_text
+        from distributary.supervisor.stream_table import ending_text
 
         if not self._as_json and self._supervisor is not None:
             say(ending_text(self._supervisor.records, file))
 
     def changed(self, change: Change) -> None:
-        from distributary.supervisor.views import change_line
+        from distributary.supervisor.stream_table import change_line
 
         if self._as_json:
             say_json({"kind": "stream", **asdict(change.after)})
@@ -61,7 +61,7 @@ class LiveShown(Shown):
     def batch(self, stream: str, report: Mapping[str, Any]) -> None: ...
 
     def __rich__(self) -> Any:
-        from distributary.supervisor.views import streams_table
+        from distributary.supervisor.stream_table import streams_table
 
         return streams_table(self._supervisor.records if self._supervisor else [], time.time())
 

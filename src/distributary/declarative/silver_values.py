@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from distributary.audit.judge.by_value import HELD, READ_ROWS, Payloads, Sample, missing, number_of
-from distributary.audit.judge.opening import Opener, Writer
+from distributary.audit.judge.opened_records import Opener, Writer
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import Pipeline
-from distributary.declarative.bronze import Bronze
+from distributary.declarative.bronze_counts import Bronze
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.flows import Flows
 from distributary.engine.messages.orders import ORIGIN

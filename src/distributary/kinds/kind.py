@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from distributary.audit.status import Status
     from distributary.audit.verify import Verification
     from distributary.config import Pipeline
-    from distributary.engine.changes.books import Behind
+    from distributary.engine.changes.ledger_fields import Behind
     from distributary.engine.replay import ReplayReport
-    from distributary.running.views import View
+    from distributary.running.wide_views import View
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Kind(ABC):
 
     def set_aside(self) -> Iterator[pa.Table]:
         """The rows that are in the quarantine and not replayed, piece by piece. Raises StoreUnreadable."""
-        from distributary.audit.rejected import set_aside
+        from distributary.audit.quarantined import set_aside
 
         return set_aside(self.config)
 

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from distributary.audit.recount import rows_set_aside
 from distributary.config import Pipeline
 from distributary.errors import BadInput, Reason
+from distributary.state.divisions import parts
 from distributary.state.ledger import Ledger, is_batch, read_entries
-from distributary.state.shares import parts
 from distributary.tables.faults import reading
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, QUARANTINE_SCHEMA, quarantine_uri
 from distributary.tables.store import Store

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from distributary.fleet.workflow.plan import Move, WorkflowPlan
+from distributary.fleet.workflow.placement import Move, WorkflowPlan
 from distributary.names import shown
 
 _SHOWN_ROUTES = 4

@@ -7,7 +7,7 @@ import json
 
 from distributary.config import Pipeline, StateFolder
 from distributary.errors import LayoutChanged
-from distributary.state.shares import has_run
+from distributary.state.divisions import has_run
 from distributary.tables.store import Store
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from distributary.avro.columns import arrow_type
 from distributary.avro.schema import Node, Scalar
+from distributary.avro.walk_columns import arrow_type
 from distributary.changes.debezium.connect import BITS, DECIMAL, LOGICAL, NANO_TIME, SCALARS, Connect, loader, node_of
 from distributary.changes.json_values import QUOTE, TEXT, JsonColumn, Tokens, by_node, by_tokens
 from distributary.changes.model import Reading

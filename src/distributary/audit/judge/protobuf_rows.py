@@ -14,8 +14,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from distributary.audit.judge.likeness import names_of, same
+from distributary.audit.judge.plain_values import Moment, nothing
 from distributary.audit.judge.said import Simple
-from distributary.audit.judge.values import Moment, nothing
 from distributary.schemas.registry.compile import ProtobufSchema
 from distributary.schemas.registry.lenient import is_made_up
 

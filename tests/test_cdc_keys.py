@@ -175,6 +175,7 @@ PAIRS = [
     for more in either((0,), (0, 3))
 ]
 """Each change in one way, all ways among them; at length in two."""
+PAIRS += [("date to timestamp", "no log")] * (("date to timestamp", "no log") not in PAIRS)
 
 
 @pytest.mark.parametrize(("name", "way"), PAIRS)
@@ -196,6 +197,15 @@ def test_a_key_stays_itself_when_its_type_changes(
     send(shop, last, types=None if change.before is None else {"id": change.before, "v": "string"})
     shop.run()
     check(shop, [*events, last])
+
+
+def test_a_time_is_the_same_key_in_a_json_file_and_in_a_table_alone(tmp_path: Path) -> None:
+    """`verify` reads the file as it is, where the time is a text that the schema beside it calls a time."""
+    shop = Sparkless(tmp_path, tables={"log": None})
+    events = [Said({"id": time, "v": f"v{n}"}, 1 + n) for n, time in enumerate(TIMES)]
+    send(shop, *events, types={"id": TIME, "v": "string"})
+    shop.run()
+    shop.check()
 
 
 def test_a_log_that_was_begun_without_keys_is_mended_by_a_rebuild(

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from distributary.audit.judge.by_key import ByKey, Event, Row
 from distributary.audit.judge.change_events import HOUR_MS, Meta, Order, of_row
-from distributary.audit.judge.likeness import Names, bases, names_of, unlike
-from distributary.audit.judge.plain_values import nothing, spelled
+from distributary.audit.judge.likeness import Names, bases, moment, names_of, unlike
+from distributary.audit.judge.plain_values import Moment, nothing, spelled
 
 RECONCILED = "reconcile:"
 """`_origin.file` of deletes that `reconcile` has made begins so: they come from no file."""
@@ -66,11 +66,19 @@ class MergedJudge:
 
     def _keyed(self, events: Iterable[Said]) -> Iterator[tuple[str, Event]]:
         for file, row, meta, values, spelt in events:
-            key = key_of(values, self.rules.keys) if spelt is None else spelt
+            key = self._key_of(values) if spelt is None else spelt
             if meta.deleted and meta.row_id and all(part is None for part in key):
                 self.orphans.append(meta)
             else:
                 yield json.dumps(key), Event(meta, file, row, alike(values))
+
+    def _key_of(self, values: Values) -> list[str | None]:
+        """JSON files write times as texts: by the table's column a text is known to be one."""
+        key = key_of(values, self.rules.keys)
+        for n, (name, text) in enumerate(zip(self.rules.keys, key, strict=True)):
+            if any(column in self.names.times for column in self.names.of(name)) and (at := moment(text)) is not None:
+                key[n] = spelled(Moment(at))
+        return key
 
     def take_rows(self, rows: Iterable[tuple[Mapping[str, Any], bool, Values]]) -> None:
         """(metadata, is it a tombstone, values) of the table's rows."""

@@ -117,6 +117,11 @@ MAX_SHOWN_CHARS = 200
 """Characters of a name that a person is shown; of a longer one, its beginning and its length."""
 
 
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """`1 table`, `1,200 tables`; `many` where an s does not make it."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def shown(name: object, limit: int = MAX_SHOWN_CHARS) -> str:
     """A name or an error from outside (route, column, key, file) as part of one line on a terminal or in a log.
 

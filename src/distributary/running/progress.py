@@ -15,7 +15,7 @@ from rich.text import Text
 
 from distributary.engine.batch import BatchReport
 from distributary.engine.messages.orders import ORIGIN
-from distributary.names import shown
+from distributary.names import counted, shown
 from distributary.running.bronze.ingest import STREAM as BRONZE
 from distributary.running.hops import TwoHop
 from distributary.running.report import PipelinePlan, RunReport
@@ -46,7 +46,7 @@ def batch_line(report: BatchReport) -> str:
     took = "which an earlier run finished" if report.already else f"in {report.seconds.get('total', 0):.1f} s"
     parts = [
         f"batch {report.batch}: {report.rows_in:,} rows {took}, "
-        f"{report.rows_written:,} written to {_count(report.tables, 'table')}"
+        f"{report.rows_written:,} written to {counted(report.tables, 'table')}"
     ]
     notes: tuple[tuple[str, Collection[str]], ...] = (
         ("new tables", report.created),
@@ -76,19 +76,19 @@ def _reasons(found: Mapping[str, int]) -> str:
 def summary(report: RunReport, file: str) -> str:
     """The sum of a run, and what to do about what it left."""
     lines = [
-        f"{_count(report.batches, 'batch', 'batches')}: {report.rows_in:,} rows in, {report.rows_written:,} written, "
+        f"{counted(report.batches, 'batch', 'batches')}: {report.rows_in:,} rows in, {report.rows_written:,} written, "
         f"{report.rows_quarantined:,} quarantined{_reasons(report.reasons)}, "
-        f"{_count(report.tombstones, 'tombstone')}{f', {report.excluded:,} excluded' if report.excluded else ''}"
+        f"{counted(report.tombstones, 'tombstone')}{f', {report.excluded:,} excluded' if report.excluded else ''}"
         if report.batches
         else "nothing new in the source"
     ]
     if report.already:
-        what = _count(report.already, "batch", "batches")
+        what = counted(report.already, "batch", "batches")
         lines.append(f"not in these sums: {what} that an earlier run had finished")
     if report.waiting:
         rows = sum(report.waiting.values())
         lines.append(
-            f"in the quarantine: {_count(rows, 'row')}{_reasons(report.waiting)}. What to do: distributary quarantine "
+            f"in the quarantine: {counted(rows, 'row')}{_reasons(report.waiting)}. What to do: distributary quarantine "
             f"{file}; once the cause is mended: distributary replay {file}"
         )
     if report.parked:
@@ -104,10 +104,6 @@ def names(found: Iterable[str], at_most: int = SHOWN_NAMES) -> str:
     every = sorted(found)
     rest = len(every) - at_most
     return ", ".join(map(shown, every[:at_most])) + (f" and {rest} more" if rest > 0 else "")
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 # -- running totals ----------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from distributary.config import Pipeline
 from distributary.config.environment import environment
 from distributary.config.reading import RegistryConfig
 from distributary.errors import SchemaNotFound
+from distributary.names import counted
 from distributary.schemas.registry import open_registry
 from distributary.sources.registered import origin_of
 from distributary.spark.java import cache_folder, find_java
@@ -78,7 +79,7 @@ def _registry(config: Pipeline) -> Iterator[Finding]:
     # One try: whoever asks waits for the answer.
     registry, subject = open_registry(config.registry.model_copy(update={"attempts": 1})), config.envelope_subject
     if subject is None or config.envelope.format != "protobuf":
-        yield Finding("registry", "ok", f"{registry.name}: {len(registry.subjects()):,} subjects")
+        yield Finding("registry", "ok", f"{registry.name}: {counted(len(registry.subjects()), 'subject')}")
         return
     try:
         found = registry.latest(subject)

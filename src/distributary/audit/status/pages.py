@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from distributary.audit.status.facts import QUARANTINED, Status, TableStatus
-from distributary.names import printable, shown
+from distributary.names import counted, printable, shown
 from distributary.supervisor.stream_table import streams_table
 
 ERROR_CHARS = 1000
@@ -138,10 +138,10 @@ def _headline(status: Status) -> str:
     batch = "no batch yet" if status.last_batch is None else f"batch {status.last_batch} at {status.finished_at}"
     waiting = "unknown" if status.lag_rows is None else f"{status.lag_rows:,}"
     if status.files_waiting is not None:
-        waiting = f"{status.files_waiting:,} file{'' if status.files_waiting == 1 else 's'}"
+        waiting = counted(status.files_waiting, "file")
     return (
-        f"{shown(status.pipeline)}: {well}, {state}, {batch}; {len(status.tables):,} tables, {status.rows:,} rows, "
-        f"{status.quarantined:,} quarantined, waiting at the source: {waiting}"
+        f"{shown(status.pipeline)}: {well}, {state}, {batch}; {counted(len(status.tables), 'table')}, "
+        f"{counted(status.rows, 'row')}, {status.quarantined:,} quarantined, waiting at the source: {waiting}"
     )
 
 

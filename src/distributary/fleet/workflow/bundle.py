@@ -23,7 +23,7 @@ import yaml
 
 from distributary.config import Pipeline
 from distributary.fleet.workflow.placement import WorkflowPlan
-from distributary.names import table_name
+from distributary.names import counted, table_name
 from distributary.shares import Cluster, Division
 
 PACKAGE = "distributary"
@@ -156,9 +156,10 @@ def job_settings(
     """Settings of the job, as the Jobs API takes them. `file`, `plan_file`: where the tasks find them."""
     clusters = list(dict.fromkeys(unit.job_cluster for unit in spread.units))
     two_hop = config.bronze_table is not None
+    where = f"{counted(len(spread.units), 'share')} on {counted(len(clusters), 'cluster')}"
     job: dict[str, Any] = {
         "name": title(config),
-        "description": f"Pipeline {config.pipeline}: {_count(spread.units, 'share')} on {_count(clusters, 'cluster')}",
+        "description": f"Pipeline {config.pipeline}: {where}",
         "max_concurrent_runs": 1,
         "tags": tags(config),
         "job_clusters": [
@@ -171,10 +172,6 @@ def job_settings(
         **trigger(config),
     }
     return job
-
-
-def _count(things: Sequence[Any], one: str) -> str:
-    return f"{len(things)} {one}{'' if len(things) == 1 else 's'}"
 
 
 def _tasks(

@@ -177,3 +177,19 @@ def test_a_run_without_its_checkpoint_is_refused_until_it_is_back(lake: Path) ->
     scenario.table("a").restore(0)
     send("z")
     assert scenario.values("a", "user") == ["x", "z"]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_kill_while_the_first_batch_s_offsets_are_written_keeps_no_run_from_beginning(lake: Path) -> None:
+    """It leaves a temporary file of Spark's, after which Spark 4.2 by itself refuses batch 0 for good
+    (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY)."""
+    scenario = Scenario(lake)
+    scenario.send(scenario.event("a", scenario.schema("a-value", EVENT), message(EVENT, "event", user="x")))
+    checkpoint = Path(scenario.config.checkpoint_path)
+    for folder in ("offsets", "commits"):
+        (checkpoint / folder).mkdir(parents=True)
+        (checkpoint / folder / ".0.c87c7ffe-c16d-4ced-9047-6443b536078c.tmp").touch()
+    (checkpoint / "metadata").write_text('{"id":"489ed1f3-3002-441b-b188-8486b2522984"}')
+    scenario.run()
+    assert scenario.values("a", "user") == ["x"]

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distributary.audit.judge.debezium_messages import Change, Rules
 from distributary.audit.judge.likeness import unlike
 from distributary.audit.judge.merged import key_of, plain_names
-from distributary.audit.judge.plain_values import plain
 from distributary.audit.judge.raw_records import KafkaRecords, Place, Records
+from distributary.audit.judge.table_rows import table_rows
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import KafkaSource, Pipeline
 from distributary.config.quantities import milliseconds
@@ -21,11 +21,8 @@ from distributary.errors import DistributaryError
 from distributary.errors.border import contained
 from distributary.names import shown
 from distributary.state.ledger import Ledger
-from distributary.tables.files import TableFiles
 from distributary.tables.store import Store
-from distributary.tables.table import Table
 
-AT_ONCE = 4_096
 METADATA, DELETED = "datastream_metadata", "_deleted"
 OURS = frozenset({METADATA, DELETED, "_deleted_at", "_origin"})
 Row = dict[str, Any]
@@ -115,7 +112,7 @@ def _table(config: Pipeline, table: TableCheck, merged: str | None, records: Rec
 
 
 def _judge_log(table: TableCheck, rules: Rules, records: Records, store: Store, judged: _Judged) -> None:
-    for rows in _rows(str(table.table), store):
+    for rows in table_rows(str(table.table), store):
         places = [_place(row["_origin"]) for row in rows]
         found = records.get(table.route, places)
         for row, place in zip(rows, places, strict=True):
@@ -135,7 +132,7 @@ def _judge_log(table: TableCheck, rules: Rules, records: Records, store: Store, 
 
 def _judge_merged(uri: str, store: Store, judged: _Judged) -> None:
     left = dict(judged.newest)
-    for rows in _rows(uri, store):
+    for rows in table_rows(uri, store):
         for row in rows:
             held = left.pop(json.dumps(key_of(row, judged.keys)), None)
             if held is None:
@@ -158,16 +155,3 @@ def _differs(change: Change, row: Mapping[str, Any]) -> str | None:
 def _place(origin: Mapping[str, Any]) -> Place:
     topic, _, partition = origin["file"].rpartition("/")
     return Place(topic, int(partition), origin["row"])
-
-
-def _rows(uri: str, store: Store) -> Iterator[Sequence[Row]]:
-    opened = Table(uri, store).open()
-    if opened is None:
-        return
-    files = TableFiles(opened)
-    for name in files.names:
-        for piece in files.read_whole(name):
-            for at in range(0, piece.num_rows, AT_ONCE):
-                some = piece.slice(at, AT_ONCE)
-                values = zip(*(plain(some.column(c)) for c in some.column_names), strict=True)
-                yield [dict(zip(some.column_names, one, strict=True)) for one in values]

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from distributary.audit.judge.opened_records import UNREADABLE, Opener, Record
-from distributary.audit.judge.plain_values import plain, spelled
+from distributary.audit.judge.plain_values import spelled
 from distributary.audit.judge.raw_records import Given, KafkaRecords, Place
 from distributary.audit.judge.said import Said
+from distributary.audit.judge.table_rows import table_rows
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import DistributaryError
@@ -26,14 +27,11 @@ from distributary.names import shown
 from distributary.state.checkpoint import read_offsets, stream_id
 from distributary.state.divisions import current_parts
 from distributary.state.ledger import Ledger, read_entries, totals
-from distributary.tables.files import TableFiles
 from distributary.tables.store import Store
-from distributary.tables.table import Table
 
 OURS = ("_change", "_deleted", "_deleted_at")
 SAMPLE = 20
 """Rows of each data file whose values are compared, where not all are."""
-AT_ONCE = 4_096
 
 Ends = Mapping[tuple[str, int], int]
 """(topic, partition) -> the offset behind the last record that a finished batch has read."""
@@ -200,7 +198,7 @@ def _judged(fold: Fold, table: TableCheck, uri: str | None, source: Source, ends
         fold.notes.append(f"{shown(table.route)}: its columns are made by tables.select; its keys were not judged")
         return table
     try:
-        compared = compare(fold, table.route, _rows(uri, fold.config), source, ends, deep=deep)
+        compared = compare(fold, table.route, table_rows(uri, Store.of(fold.config.tables)), source, ends, deep=deep)
     except BaseException as e:
         return replace(table, problems=(*table.problems, f"its rows cannot be judged: {contained(e)}"))
     if compared.unjudged:
@@ -208,20 +206,6 @@ def _judged(fold: Fold, table: TableCheck, uri: str | None, source: Source, ends
         fold.notes.append(f"{shown(table.route)}: {text}")
     problems = [f"{count} {text}" for text, count in compared.wrong.items() if count]
     return replace(table, rows_compared=compared.rows, problems=(*table.problems, *problems))
-
-
-def _rows(uri: str, config: Pipeline) -> Iterator[list[dict[str, Any]]]:
-    """The table's rows, file by file, some thousand at a time."""
-    opened = Table(uri, Store.of(config.tables)).open()
-    if opened is None:
-        return
-    files = TableFiles(opened)
-    for name in files.names:
-        for piece in files.read_whole(name):
-            for at in range(0, piece.num_rows, AT_ONCE):
-                some = piece.slice(at, AT_ONCE)
-                values = zip(*(plain(some.column(c)) for c in some.column_names), strict=True)
-                yield [dict(zip(some.column_names, one, strict=True)) for one in values]
 
 
 @dataclass

@@ -338,6 +338,15 @@ def spoiled(**parts: Any) -> Message:
         (spoiled(source={"connector": "mysql", "table": "t", "file": "b.1", "pos": -1}), Reason.BAD_POSITION),
         (spoiled(source={"connector": "postgresql", "table": "t", "lsn": "x"}), Reason.BAD_POSITION),
         (spoiled(source=None), Reason.NO_SOURCE_TABLE),
+        (spoiled(source={"connector": "mysql", "table": "t", "file": "b.1", "pos": True}), Reason.BAD_POSITION),
+        (
+            spoiled(source={"connector": "mariadb", "table": "t", "gtid": f"0-1-{2**64}", "pos": 1}),
+            Reason.BAD_POSITION,
+        ),
+        (
+            spoiled(source={"connector": "oracle", "table": "t", "scn": "7", "rs_id": "0x1.1.ffff", "ssn": 2**62}),
+            Reason.BAD_POSITION,
+        ),
     ],
 )
 def test_what_cannot_be_used_is_set_aside_with_its_reason_and_its_bytes(message: Message, reason: Reason) -> None:
@@ -353,3 +362,17 @@ def test_a_schema_that_is_none_sets_its_own_messages_aside() -> None:
                  "payload": json.loads(change("c", {"id": 1, "name": "a"}).value or b"")})  # fmt: skip
     broken = Message(Record("t", 0, 0), key_of({"id": 1}, None), body)
     assert [bad.reason for bad in read(broken).bad] == [Reason.BROKEN_SCHEMA]
+
+
+@pytest.mark.parametrize("more", [{"ts_ms": True}, {"ts_ms": 2**64 - 1}, {"ts_ms": 2**80}, {"ts_ms": "soon"}])
+def test_a_time_that_is_none_is_null(more: dict[str, Any]) -> None:
+    flat = flattened({"id": 1, **{f"__{name}": value for name, value in more.items()}}, key={"id": 1})
+    for found in (read(spoiled(**more)), read(flat, form=Form(flattened=True, by_offset=True))):
+        assert (len(rows(found)), found.bad) == (1, [])
+
+
+def test_a_change_with_another_in_a_field_of_its_is_of_one_table_alone() -> None:
+    body = json.loads(change("c", {"id": 1}, table="a").value or b"")
+    inner = json.loads(change("c", {"id": 1}, table="b").value or b"")
+    message = Message(Record("t", 0, 0), b'{"id":1}', text({**body, "payload": inner}))
+    assert routes_of([message.value or b""]).routes == [read(message).events[0].table.route] == ["shop.a"]

@@ -177,6 +177,22 @@ def test_what_cannot_be_used_is_set_aside_and_the_rest_is_written(tmp_path: Path
     assert shop.quarantined() == [("CORRUPT_ENVELOPE", "open"), (Reason.TRUNCATED.value, "open")]
 
 
+def test_a_message_for_which_the_reader_raises_is_set_aside_alone(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    good = put("c", 1, 0, 10, name="a")
+    body = json.loads(good.value or b"")
+    nested: dict[str, Any] = {"type": "int32"}
+    for _ in range(200):
+        nested = {"type": "struct", "fields": [{**nested, "field": "x"}]}
+    deep = {"type": "struct", "fields": [{"type": "struct", "fields": [{**nested, "field": "y"}], "field": "after"}]}
+    hostile = good._replace(value=text({**body, "schema": deep}), record=good.record._replace(offset=1))
+    report = shop.take([good, hostile, put("u", 1, 2, 30, name="b")])
+    assert (report.rows_in, report.rows_written) == (3, 2)
+    assert [row["name"] for row in shop.living("shop_orders")] == ["b"]
+    assert [reason for reason, _ in shop.quarantined()] == [Reason.DECODER_FAILED.value]
+    assert shop.replay().failed == {}
+
+
 def test_rows_that_were_set_aside_come_in_by_replay_in_their_place(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"max_new_tables": 1})
     first, second = (put("c", 1, 0, 10, name=table)._replace() for table in ("a", "b"))

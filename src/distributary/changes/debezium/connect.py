@@ -92,7 +92,7 @@ def parse(schema: bytes) -> Connect:
     """The type that a message's own schema says, in JSON. Raises ValueError for what is none."""
     try:
         return _type(json.loads(schema))
-    except (TypeError, KeyError, AttributeError, RecursionError) as exc:
+    except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as exc:
         raise ValueError(f"the message's schema is none of Kafka Connect: {exc!r}") from exc
 
 

@@ -199,8 +199,11 @@ def _object(raw: msgspec.Raw | None) -> dict[str, Any]:
 
 
 def _int(raw: msgspec.Raw | None) -> int | None:
-    found = None if raw is None else msgspec.json.decode(raw)
-    return found if isinstance(found, int) and abs(found) < 10**14 else None
+    return _millis(None if raw is None else msgspec.json.decode(raw))
+
+
+def _millis(found: Any) -> int | None:
+    return found if type(found) is int and abs(found) < 10**14 else None
 
 
 def _flattened(schema: bytes, fields: Fields, key: Fields, keys: tuple[str, ...], form: Form) -> _Change:
@@ -214,8 +217,7 @@ def _flattened(schema: bytes, fields: Fields, key: Fields, keys: tuple[str, ...]
             row[name] = raw
     gone = str(meta.pop("deleted", "")).lower() == "true"
     op = "d" if gone else str(meta.pop("op", None) or "u")
-    read_ms = meta.pop("read_ms", None)
-    said = Said(op, meta, read_ms if isinstance(read_ms, int) else None)
+    said = Said(op, meta, _millis(meta.pop("read_ms", None)))
     return _Change(said, schema, row, key, keys)
 
 

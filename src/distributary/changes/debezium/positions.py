@@ -65,7 +65,7 @@ def _mysql(source: Source, time: int, offset: int) -> Parts:
     found = _GTID.fullmatch(str(source.get("gtid") or ""))
     number = int(found[1]) if found else file_number(str(source.get("file") or ""))
     position = _whole(source, "pos")
-    if number is None or position is None:
+    if number is None or number >= _MOST or position is None:
         raise ValueError("a MySQL change needs source.file (ending in a number) and source.pos")
     return number, position, _whole(source, "row") or 0, offset
 
@@ -93,11 +93,13 @@ def _oracle(source: Source, time: int, offset: int) -> Parts:
     scn = _whole(source, "scn")
     if scn is None:
         raise ValueError("an Oracle change needs source.scn")
-    found = _RS_ID.fullmatch(str(source.get("rs_id") or ""))
+    found, ssn = _RS_ID.fullmatch(str(source.get("rs_id") or "")), _whole(source, "ssn") or 0
     if found is None:
-        return scn, 0, _whole(source, "ssn") or 0, time
+        return scn, 0, ssn, time
+    if ssn >> 48:
+        raise ValueError("an Oracle change's source.ssn has 48 bits at most")
     block = int(found[1].rjust(8, "0") + found[2].rjust(8, "0"), 16)
-    return scn, block, (int(found[3], 16) << 48) + (_whole(source, "ssn") or 0), time
+    return scn, block, (int(found[3], 16) << 48) + ssn, time
 
 
 def _mongodb(source: Source, time: int, offset: int) -> Parts:
@@ -127,7 +129,7 @@ def _whole(source: Source, name: str) -> int | None:
     value = source.get(name)
     if isinstance(value, str) and value.strip().isdigit():
         value = int(value)
-    return value if isinstance(value, int) and 0 <= value < _MOST else None
+    return value if type(value) is int and 0 <= value < _MOST else None
 
 
 def sequence(

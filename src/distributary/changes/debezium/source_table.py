@@ -46,7 +46,8 @@ def routes_of(bodies: Iterable[bytes]) -> Routes:
     for position, body in enumerate(bodies):
         try:
             change = _DECODER.decode(body if body != b"null" else b"{}")
-            change = change.payload or change
+            # As `opened`: a change may have another field of that name.
+            change = change if change.op is not None else change.payload or change
         except UNDECODABLE as exc:
             found.bad.append((position, f"it is no change of Debezium: {exc}"))
             continue

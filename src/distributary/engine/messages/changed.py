@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.debezium.heads import Record
 from distributary.changes.debezium.json_messages import Message, read_messages
-from distributary.changes.model import BadEvent, Reading
+from distributary.changes.model import BadEvent, Events, FileEvents, Reading
 from distributary.engine.changes.table_settings import DebeziumNames
 from distributary.engine.messages.chunks import GONE, KEY
 from distributary.engine.messages.events import Made, Some
 from distributary.engine.messages.orders import Orders
 from distributary.errors import Reason
+from distributary.errors.border import by_halves
 
 _PASSED = "it says nothing of a row"
 
@@ -26,11 +30,37 @@ def changed(some: Some, orders: Orders) -> Made:
         Message(record, key, value)
         for record, key, value in zip(_records(some.records), some.records.column(KEY).to_pylist(), values, strict=True)
     ]
-    found = read_messages(messages, Reading(json_numbers="double"), orders.named.form)
-    taken = {n for events in found.events for n in events.numbers.to_pylist()} | {bad.row for bad in found.bad}
+    form, reading = orders.named.form, Reading(json_numbers="double")
+
+    def read(begin: int, end: int) -> FileEvents:
+        return _moved(read_messages(messages[begin:end], reading, form), begin)
+
+    def alone(begin: int, end: int, why: str) -> FileEvents:
+        return FileEvents([], [BadEvent(n, Reason.DECODER_FAILED, why, b"") for n in range(begin, end)])
+
+    # Whatever a message makes the reader raise, only it is set aside.
+    parts = list(by_halves(0, len(messages), read, alone))
+    events = [one for part in parts for one in part.events]
+    unusable = dict(_unusable(some.route, events))
+    bad = [one for part in parts for one in part.bad]
+    bad += [BadEvent(n, *why, b"") for at, why in unusable.items() for n in events[at].numbers.to_pylist()]
+    taken = {n for one in events for n in one.numbers.to_pylist()} | {one.row for one in bad}
     # The demultiplexer has passed over what says nothing; what is left here is told, not lost.
-    passed = [BadEvent(n, Reason.CORRUPT_EVENT, _PASSED, b"") for n in range(len(messages)) if n not in taken]
-    return Made(found.events, [*found.bad, *passed] if passed else found.bad)
+    bad += [BadEvent(n, Reason.CORRUPT_EVENT, _PASSED, b"") for n in range(len(messages)) if n not in taken]
+    return Made([one for at, one in enumerate(events) if at not in unusable], bad)
+
+
+def _moved(found: FileEvents, by: int) -> FileEvents:
+    """With numbers that are greater by `by`."""
+    events = [replace(one, numbers=pc.add(one.numbers, by)) for one in found.events]
+    return replace(found, events=events, bad=[replace(one, row=one.row + by) for one in found.bad])
+
+
+def _unusable(route: str, events: list[Events]) -> Iterator[tuple[int, tuple[Reason, str]]]:
+    """Which events no table of the route may take, and why."""
+    for at, one in enumerate(events):
+        if one.table.route != route:
+            yield at, (Reason.CORRUPT_EVENT, f"it is of another table ({one.table.route}) than it seems to be")
 
 
 def _records(records: pa.RecordBatch) -> list[Record]:

@@ -193,6 +193,21 @@ def test_a_message_for_which_the_reader_raises_is_set_aside_alone(tmp_path: Path
     assert shop.replay().failed == {}
 
 
+@pytest.mark.parametrize("pos", [5, 30])
+def test_a_change_without_a_key_of_a_table_that_has_one_is_set_aside_alone(pos: int, tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    keyless = put("u", 2, 1, pos, name="nobody")._replace(key=None)
+    report = shop.take([put("c", 1, 0, 10, name="a"), keyless])
+    assert (report.rows_in, report.rows_written) == (2, 1)
+    report = shop.take([keyless._replace(record=keyless.record._replace(offset=2))])
+    assert (report.rows_in, report.rows_written) == (1, 0)
+    assert [row["name"] for row in shop.living("shop_orders")] == ["a"]
+    assert [reason for reason, _ in shop.quarantined()] == [Reason.NO_KEY_VALUE.value] * 2
+    mended = Shop(tmp_path, {"routes": {"shop.orders": {"keys": ["id"]}}})
+    assert mended.replay().rows == {"shop.orders": 2}
+    assert sorted(row["name"] for row in mended.living("shop_orders")) == ["a", "nobody"]
+
+
 def test_rows_that_were_set_aside_come_in_by_replay_in_their_place(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"max_new_tables": 1})
     first, second = (put("c", 1, 0, 10, name=table)._replace() for table in ("a", "b"))

@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 
 from distributary.changes.debezium.heads import Record
 from distributary.changes.debezium.json_messages import Message, read_messages
-from distributary.changes.model import BadEvent, Events, FileEvents, Reading
+from distributary.changes.model import BadEvent, Events, FileEvents, Reading, SourceTable
 from distributary.engine.changes.table_settings import DebeziumNames
 from distributary.engine.messages.chunks import GONE, KEY
 from distributary.engine.messages.events import Made, Some
 from distributary.engine.messages.orders import Orders
 from distributary.errors import Reason
 from distributary.errors.border import by_halves
+from distributary.tables.table import Table
 
 _PASSED = "it says nothing of a row"
 
@@ -41,7 +42,7 @@ def changed(some: Some, orders: Orders) -> Made:
     # Whatever a message makes the reader raise, only it is set aside.
     parts = list(by_halves(0, len(messages), read, alone))
     events = [one for part in parts for one in part.events]
-    unusable = dict(_unusable(some.route, events))
+    unusable = dict(_unusable(some.route, events, orders))
     bad = [one for part in parts for one in part.bad]
     bad += [BadEvent(n, *why, b"") for at, why in unusable.items() for n in events[at].numbers.to_pylist()]
     taken = {n for one in events for n in one.numbers.to_pylist()} | {one.row for one in bad}
@@ -56,11 +57,25 @@ def _moved(found: FileEvents, by: int) -> FileEvents:
     return replace(found, events=events, bad=[replace(one, row=one.row + by) for one in found.bad])
 
 
-def _unusable(route: str, events: list[Events]) -> Iterator[tuple[int, tuple[Reason, str]]]:
+def _unusable(route: str, events: list[Events], orders: Orders) -> Iterator[tuple[int, tuple[Reason, str]]]:
     """Which events no table of the route may take, and why."""
+    keys = [() if orders.named is None else orders.named.keys(one.table, one.keys) for one in events]
+    known = next((names for names in keys if names), ())
+    if keys and not known:
+        known = _keys_of_table(events[0].table, orders)
     for at, one in enumerate(events):
         if one.table.route != route:
             yield at, (Reason.CORRUPT_EVENT, f"it is of another table ({one.table.route}) than it seems to be")
+        elif known and not keys[at]:
+            detail = f"the record has no key, and the table's rows have one ({', '.join(known)})"
+            yield at, (Reason.NO_KEY_VALUE, detail)
+
+
+def _keys_of_table(source: SourceTable, orders: Orders) -> tuple[str, ...]:
+    """The columns by which the merged table tells its rows apart; none where there is no such table."""
+    uri = None if orders.named is None else orders.named.merged(source)
+    table = None if uri is None else Table(uri, orders.store).open()
+    return () if table is None or table.owner is None else tuple(table.owner.keys)
 
 
 def _records(records: pa.RecordBatch) -> list[Record]:

@@ -28,6 +28,7 @@ from distributary.schemas.registry.compile import compile_text
 from distributary.scratch import Scratch
 from distributary.tables.store import Store
 from tests.scenarios import message
+from tests.sparkless_messages import Players
 
 V1 = 'syntax = "proto3"; message player { string id = 1; int32 level = 2; }'
 V2 = 'syntax = "proto3"; message player { string id = 1; int32 level = 2; optional int64 at = 3; }'
@@ -190,6 +191,17 @@ def test_a_key_that_no_message_has_comes_from_the_record(lake: Path) -> None:
     assert sorted((r["who"], r["level"], r["_deleted"]) for r in rows) == [(1, 9, False), (2, None, True)]
 
 
+def test_a_key_that_is_none_of_the_type_that_is_given_names_no_row_and_changes_no_column(lake: Path) -> None:
+    orders = orders_of(lake, record_key=RecordKey(column="id", type="bigint"))
+    outcome, bad = put(
+        orders, [Sent(1, 0, 7, schema=3), Sent(2, 1, 8, schema=3), Sent("x", 2), Sent("01", 3), Sent(2, 4)]
+    )
+    assert reasons(bad) == [(2, Reason.NO_KEY_VALUE), (3, Reason.NO_KEY_VALUE)]
+    assert (outcome.rows_in, outcome.rows_written) == (5, 3)
+    assert DeltaTable(orders.table("a")).to_pyarrow_table().schema.field("id").type == pa.int64()
+    assert rows_of(orders) == {1: (7, None), 2: None}
+
+
 def test_messages_that_name_no_row_or_no_place_are_set_aside_with_their_bytes(lake: Path) -> None:
     orders = orders_of(lake, newest_by="at")
     outcome, bad = put(orders, [Sent("x", 0, 1, 5), Sent("x", 1, 2), Sent("y", 2, 3, 1, schema=1)])
@@ -231,6 +243,12 @@ def test_the_number_of_a_message_has_the_order_of_its_column_then_of_its_offset(
         values.take(pa.array([0] * len(values))), falling, nothing.cast(pa.int32()), nothing.cast(pa.string())
     )
     assert alike.numbers.to_pylist() == sorted(alike.numbers.to_pylist(), reverse=True)
+
+
+@pytest.mark.parametrize("column", ["_origin.batch", "_origin.topic", "_origin.time"])
+def test_a_column_of_the_record_that_says_nothing_of_its_order_is_refused(column: str, lake: Path) -> None:
+    with pytest.raises(ValueError, match="allowed are _origin"):
+        Players(lake, TEXTS, tables={"newest_by": column})
 
 
 def test_a_message_without_an_offset_or_a_value_has_no_place() -> None:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 OF_KEYED = ("deleted_values", "merge_engine_rows")
 """Keys of change files that mean the same for messages with keys."""
+OF_ORIGIN = ("_origin.timestamp", "_origin.offset")
+"""What is known of each record, and says which of two is newer."""
 LAYOUTS = {
     "wide": "one table of all routes gets every message: give layout fanout",
     "declarative": "a declarative pipeline appends: give layout fanout",
@@ -43,6 +45,9 @@ def check_keyed(config: Pipeline) -> None:
             if given is not None:
                 raise fault(key, "it decides between messages of one key: give tables.keys too")
         return
+    for key, column in tables.each("newest_by").items():
+        if column is not None and column.startswith("_origin.") and column not in OF_ORIGIN:
+            raise fault(key, f"of a record itself, allowed are {' and '.join(OF_ORIGIN)}")
     if why := LAYOUTS.get(config.layout):
         raise fault("tables.keys", f"not allowed with layout {config.layout}: {why}")
 

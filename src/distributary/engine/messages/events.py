@@ -182,7 +182,16 @@ def _of_record_key(some: Some, name: str, orders: Orders) -> pa.Array:
         texts = pa.array([_text(key) for key in keys.to_pylist()], pa.string())
     kind = _known_type(some, name, orders)
     found = None if kind is None else as_type(texts, kind)
+    if found is None and kind is not None and orders.record_key is not None and orders.record_key.type is not None:
+        return _fitting(texts, kind)
     return texts if found is None else found
+
+
+def _fitting(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """In the type that the pipeline file gives; null for a key that is none of it, which so names no row."""
+    coded = texts.dictionary_encode()
+    held = [as_type(pa.array([text], pa.string()), kind) for text in coded.dictionary.to_pylist()]
+    return pa.concat_arrays([pa.nulls(1, kind) if one is None else one for one in held]).take(coded.indices)
 
 
 def _text(key: bytes | None) -> str | None:

@@ -272,6 +272,18 @@ def test_messages_of_a_source_without_offsets_go_by_their_column(lake: Path) -> 
     assert by_offset.take(0, [record]).reasons == {"BAD_POSITION": 1}
 
 
+def test_of_two_messages_without_offsets_whose_column_ties_no_order_of_arrival_decides(lake: Path) -> None:
+    found = []
+    for number, order in enumerate(((1, 2, 3), (3, 2, 1), (2, 1, 3))):
+        players = Players(lake / str(number), TEXTS, tables={"newest_by": "level"})
+        nowhere = {"offset": None, "partition": None, "timestamp": None}
+        records = {n: players.record("x", 2, level=7, clan=str(n)) | nowhere for n in (1, 2, 3)}
+        players.take(0, [records[n] for n in order[:2]])
+        players.take(1, [records[order[2]]])
+        found.append(DeltaTable(players.table).to_pyarrow_table().column("clan").to_pylist())
+    assert found[0] == found[1] == found[2]
+
+
 def test_messages_that_come_by_way_of_bronze_go_by_their_offsets_too(lake: Path) -> None:
     players = Players(lake, TEXTS, layout="two_hop")
     sent = [players.record("x", level=1), players.record("y", level=2), players.record("x", level=3)]

@@ -28,12 +28,15 @@ _SIGN = np.uint64(1 << 63)
 _WIDE = pa.decimal128(38, 0)
 
 
-def message_numbers(value: pa.Array | None, offset: pa.Array, partition: pa.Array, topic: pa.Array) -> Sequences:
+def message_numbers(
+    value: pa.Array | None, offset: pa.Array, partition: pa.Array, topic: pa.Array, body: pa.Array | None = None
+) -> Sequences:
     """Number the messages of one route.
 
     Args:
         value: the column that says which message is the newer one; None: the offset does.
         offset, partition, topic: where each was; null where the source does not say.
+        body: its bytes, which decide in place of the offset where there is none, so that no order of arrival does.
 
     Raises ValueError for a column of a type that has no order.
     """
@@ -49,7 +52,10 @@ def message_numbers(value: pa.Array | None, offset: pa.Array, partition: pa.Arra
         places = _places(value, bad)
         out[:, begin : begin + places.shape[1]] = places
     begin += 64
-    out[:, begin : begin + 16] = hex_digits(_longs(offset), 16)
+    places_in_source = _longs(offset)
+    if body is not None and offset.null_count:
+        places_in_source = np.where(offset.is_null().to_numpy(zero_copy_only=False), _hashes(body), places_in_source)
+    out[:, begin : begin + 16] = hex_digits(places_in_source, 16)
     out[:, begin + 16 : begin + 24] = hex_digits(_longs(partition), 8)
     out[:, begin + 24 :] = _tie(topic)
     return Sequences(texts_of(out), sorted(bad.items()))
@@ -110,6 +116,11 @@ def _tie(topic: pa.Array) -> Bytes:
     names = [hashlib.blake2b((name or "").encode(), digest_size=8).digest() for name in coded.dictionary.to_pylist()]
     numbers = np.frombuffer(b"".join(names), ">u8").astype(np.uint64)
     return hex_digits(numbers[coded.indices.to_numpy(zero_copy_only=False)], 13)
+
+
+def _hashes(body: pa.Array) -> npt.NDArray[np.int64]:
+    found = [hashlib.blake2b(one or b"", digest_size=8).digest() for one in body.to_pylist()]
+    return (np.frombuffer(b"".join(found), ">u8") >> 1).astype(np.int64)
 
 
 def _longs(column: Any) -> npt.NDArray[np.int64]:

@@ -130,7 +130,8 @@ def keyed(some: Some, orders: Orders) -> Made:
     keys = tuple(spelled_in(list(columns), key) or key for key in orders.tables.keys_of(some.route))
     bad = dict(_without_key(keys, columns, len(records)))
     numbered = message_numbers(
-        _newest_by(some.route, columns, records, orders), *(records.column(n) for n in ("offset", "partition", "topic"))
+        _newest_by(some.route, columns, records, orders),
+        *(records.column(n) for n in ("offset", "partition", "topic", "payload")),
     )
     for row, detail in numbered.bad:
         bad.setdefault(row, (Reason.BAD_POSITION, detail))

@@ -68,7 +68,11 @@ def test_json_without_a_schema_keeps_the_contract() -> None:
 @pytest.mark.parametrize(
     ("kind", "right", "wrong"),
     [
-        ("date", {'"2026-02-28"': date(2026, 2, 28)}, ['"2026-02-30"', '"2026-02-28T00:00"', "5", '""', '"20260228"']),
+        (
+            "date",
+            {'"2026-02-28"': date(2026, 2, 28)},
+            ['"2026-02-30"', '"2026-02-28T00:00"', "5", '""', '"20260228"'],
+        ),
         (
             "timestamp",
             {
@@ -88,7 +92,7 @@ def test_json_without_a_schema_keeps_the_contract() -> None:
         (
             "decimal(5,2)",
             {"1.50": Decimal("1.50"), "999.99": Decimal("999.99"), "1e2": Decimal("100.00"), "-0": Decimal("0.00")},
-            ["1.005", "1000", '"1.5"', "1e99", "1e-99"],
+            ["1.005", "1000", '"1.5"', "1e99", "1e-99", f"1e{'9' * 25}"],
         ),
         ("decimal(38,0)", {"9" * 38: Decimal("9" * 38)}, ["9" * 39, "0.5"]),
         ("binary", {'"AAE="': b"\0\1", '""': b""}, ['"?"', "5", '"AAE"']),
@@ -174,6 +178,29 @@ def test_the_judge_reads_what_the_decoder_does(seed: int) -> None:
     columns = [plain(column) for column in split.rows.columns]
     for at, values in zip(places(split, 60), zip(*columns, strict=True), strict=True):
         assert read(payloads[at]).differs(dict(zip(names, values, strict=True))) is None, payloads[at]
+
+
+HUGE = f"1.{'0' * 20}e{'9' * 25}"
+"""An exponent that Python's own numbers do not take."""
+
+
+def test_a_number_of_any_size_is_kept_where_nothing_declares_it_and_harms_no_other() -> None:
+    rows = decode({"x": "double", "s": "string"}, f'{{"x": {HUGE}}}', '{"x": 1}', f'{{"s": "a {HUGE}", "y": {HUGE}}}')
+    assert str(rows[0]).endswith("is no number that a double holds")
+    assert rows[1:] == [
+        {"x": 1.0, "s": None, "_undeclared": None},
+        {"x": None, "s": f"a {HUGE}", "_undeclared": f'{{"y":{HUGE}}}'},
+    ]
+
+
+@pytest.mark.parametrize("number", [HUGE, f"1e-{'9' * 25}", "7" * 5_000], ids=["large", "small", "long"])
+def test_the_judge_reads_a_number_of_any_size(number: str) -> None:
+    payload = f'{{"y": {number}}}'
+    (row,) = decode({}, payload)
+    assert isinstance(row, dict) and row == {"_undeclared": f'{{"y":{number}}}'}
+    said = judge.reader(without_schema({}), (0,))(payload.encode())
+    assert said.differs(row) is None
+    assert said.differs({"_undeclared": f'{{"y":{number}1}}'}) is not None
 
 
 def test_a_route_is_any_field_of_text_a_whole_number_or_a_truth_value() -> None:

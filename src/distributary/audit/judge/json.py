@@ -54,9 +54,21 @@ def read_as(name: str, plain: Mapping[str, str]) -> Callable[[bytes], ObjectSaid
 
     def read(body: bytes) -> ObjectSaid:
         text = body.decode("utf-8-sig")
-        return ObjectSaid(name, json.loads(text, parse_float=Decimal, parse_constant=_no_number), plain)
+        return ObjectSaid(name, _parsed(text, parse_constant=_no_number), plain)
 
     return read
+
+
+def _parsed(text: str, **more: Any) -> Any:
+    return json.loads(text, parse_float=_number, parse_int=_number, **more)
+
+
+def _number(text: str) -> int | Decimal | str:
+    """A number; one that Python cannot hold, and so no column but one of texts, as it is written."""
+    try:
+        return int(text) if text.lstrip("-").isdecimal() else Decimal(text)
+    except (ValueError, ArithmeticError):
+        return text
 
 
 def _no_number(text: str) -> Any:
@@ -122,7 +134,7 @@ def _unlike(value: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
     rest = {}
     own = next((c for c in names_of(tuple(row)).of(_REST) if c not in value and _is_rest(row[c])), None)
     if own is not None:
-        rest = json.loads(row[own], parse_float=Decimal)
+        rest = _parsed(row[own])
         row = {name: kept for name, kept in row.items() if name != own}
     left = dict(rest)
     wrong = _object(value, row, "", left)
@@ -191,7 +203,7 @@ def _decoded(text: str) -> bytes | None:
 def _spelled(kept: str) -> Iterator[Any]:
     """What a text says as JSON, where it does."""
     try:
-        yield json.loads(kept, parse_float=Decimal)
+        yield _parsed(kept)
     except (ValueError, RecursionError):
         return
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Final
 
 __all__ = ["as_double", "as_integer"]
@@ -29,7 +29,10 @@ def as_double(token: str) -> float | None:
 
     So 0.1 and 0.10000000000000001 are doubles; 9007199254740993, 1e400 and 3.14159265358979323846 are not.
     """
-    number = Decimal(token)
+    try:
+        number = Decimal(token)
+    except InvalidOperation:  # an exponent of more digits than Python's own numbers take
+        return None
     digits = len("".join(map(str, number.as_tuple().digits)).strip("0"))
     if not digits:
         return float(token)

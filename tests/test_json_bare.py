@@ -71,7 +71,7 @@ def test_json_without_a_schema_keeps_the_contract() -> None:
         (
             "date",
             {'"2026-02-28"': date(2026, 2, 28)},
-            ['"2026-02-30"', '"2026-02-28T00:00"', "5", '""', '"20260228"'],
+            ['"2026-02-30"', '"2026-02-28T00:00"', "5", '""', '"20260228"', '"2026-W05-6"'],
         ),
         (
             "timestamp",
@@ -82,7 +82,7 @@ def test_json_without_a_schema_keeps_the_contract() -> None:
             },
             ['"2026-01-02T03:04:05"', '"2026-01-02T03:04:05.1234567Z"', '"2026-01-02"', "1700000000", '"24:00"',
              '"2026-01-02T25:00:00Z"', '"0000-01-01T00:00:00Z"', '"2026-01-02T03:04:05.Z"',
-             '"9999-12-31T23:59:59-01:00"'],
+             '"9999-12-31T23:59:59-01:00"', '"2026-01-02T03:04:05,1234567Z"', '"2026-W05-6T03:04:05Z"'],
         ),
         (
             "timestamp_ntz",
@@ -201,6 +201,15 @@ def test_the_judge_reads_a_number_of_any_size(number: str) -> None:
     said = judge.reader(without_schema({}), (0,))(payload.encode())
     assert said.differs(row) is None
     assert said.differs({"_undeclared": f'{{"y":{number}1}}'}) is not None
+
+
+@pytest.mark.parametrize("text", ["2026-01-02t03:04:05.5z", "2026-01-02 03:04+0100", "2026-01-02T03:04:05-02"])
+def test_the_judge_reads_a_time_however_it_may_be_spelled(text: str) -> None:
+    schema, payload = without_schema({"x": "timestamp"}), f'{{"x": "{text}"}}'.encode()
+    split = decoder_for(schema, format="json_bare").decode(binary([payload]))
+    assert not split.rejected
+    row = {name: plain(split.rows.column(name))[0] for name in split.rows.schema.names}
+    assert judge.reader(schema, (0,))(payload).differs(row) is None
 
 
 def test_a_route_is_any_field_of_text_a_whole_number_or_a_truth_value() -> None:

@@ -185,7 +185,7 @@ def _same(said: Any, kept: Any, place: str, left: dict[str, Any]) -> bool:
     if isinstance(kept, bool) or isinstance(said, bool):
         return said is kept
     if isinstance(kept, Moment | Day):
-        return isinstance(said, str) and moment(said) == (kept * DAY_US if isinstance(kept, Day) else kept)
+        return isinstance(said, str) and moment(said.upper()) == (kept * DAY_US if isinstance(kept, Day) else kept)
     if isinstance(kept, bytes):
         return isinstance(said, str) and _decoded(said) == kept
     if isinstance(kept, float):

@@ -7,6 +7,7 @@ hold is a misfit.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -30,6 +31,11 @@ _QUOTE, _NULL = ord('"'), ord("n")
 _NUMERIC: Final = np.isin(np.arange(256), [*b"-0123456789"])
 _SHORT: Final = 15
 """So many digits any double holds."""
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_CLOCK: Final = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.(?P<part>\d+))?)?([Zz]|[+-]\d\d(:?\d\d)?)?", re.ASCII
+)
+"""Python's own reader takes more, and of a comma's digits drops some without a word."""
 
 
 class Tokens:
@@ -156,7 +162,7 @@ def _said(node: Scalar, texts: Any) -> Converted:
 
 
 def _day(text: str) -> date | None:
-    return date.fromisoformat(text) if len(text) == 10 else None
+    return date.fromisoformat(text) if _DAY.fullmatch(text) else None
 
 
 def _moment(text: str) -> datetime | None:
@@ -171,16 +177,10 @@ def _local(text: str) -> datetime | None:
 
 def _clock(text: str) -> datetime | None:
     """A day and a time to microseconds; what is finer would be lost."""
-    if len(text) < 16 or text[10] not in "Tt ":
+    found = _CLOCK.fullmatch(text)
+    if found is None or (found["part"] or "")[6:].strip("0"):
         return None
-    head, point, rest = text.partition(".")
-    if point:
-        fraction = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-        if not fraction or fraction[6:].strip("0"):
-            return None
-        head += f".{fraction[:6]:0<6}"
-        rest = rest[len(fraction) :]
-    return datetime.fromisoformat(head.upper() + rest.upper())
+    return datetime.fromisoformat(text.upper())
 
 
 _READ: Final[dict[str, Callable[[str], Any]]] = {"date": _day, "timestamp": _moment, "timestamp_ntz": _local}

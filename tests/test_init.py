@@ -92,6 +92,17 @@ def test_json_without_a_registry_is_read_by_its_fields(tmp_path: Path) -> None:
     assert "route: kind" in found.text(), "the other way is named"
 
 
+@pytest.mark.parametrize("name", ["@type", "a: kind}", "yes", "kind\u2028trigger", "kind\x85", "\x80kind", "😀", '"#'])
+def test_a_field_of_any_name_makes_a_valid_file(tmp_path: Path, name: str) -> None:
+    values = [json.dumps({name: "sale", "n": 1}, ensure_ascii=False).encode()]
+    found = begin(document(tmp_path, {"value": pa.array(values, pa.binary())}, registry=False))
+    keys = of_text(found)
+    assert keys["payload"]["columns"] == {name: "string", "n": "bigint"}
+    assert keys.keys() == {"pipeline", "source", "envelope", "payload", "tables", "trigger"}
+    (other,) = (one for one in found.others if one["envelope"] != keys["envelope"] and "columns" in one["payload"])
+    assert other["envelope"]["route"] == name
+
+
 def test_a_table_with_a_column_each_is_read_by_its_columns(tmp_path: Path, ids: tuple[int, int]) -> None:
     rows = {"game": ["chess", "go"], "sid": pa.array([ids[1]] * 2, pa.int32()), "body": [event(ids)] * 2}
     keys = of_text(begin(document(tmp_path, rows)))

@@ -5,7 +5,6 @@ Each set of lines that might fit is tried on the records by the code of `inspect
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from distributary.audit.inspection import Inspection, inspect, json_lines
+from distributary.audit.inspection import Inspection, in_yaml, inspect, json_lines
 from distributary.config import DeltaSource, Pipeline, load_document
 from distributary.errors import BadInput
 from distributary.names import shown
@@ -262,14 +261,7 @@ def _indented(lines: Sequence[str]) -> list[str]:
 
 
 def _flow(value: Any) -> str:
-    """A value on one line, as YAML: plain words as they are, all else as JSON, which YAML reads too."""
+    """A value on one line, as YAML."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_flow(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, str) and value.replace("_", "").replace("-", "").isascii() and _is_word(value):
-        return value
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _is_word(text: str) -> bool:
-    plain = text.replace("_", "").replace("-", "").isalnum() and text[0].isalpha()
-    return plain and yaml.safe_load(text) == text
+    return in_yaml(value)

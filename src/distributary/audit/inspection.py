@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import yaml
 
 from distributary.audit.json_samples import json_fields, proposed_columns
 from distributary.config import Pipeline
@@ -32,6 +34,8 @@ READ_SEC = 10.0
 """CPU time that one record may take."""
 DEBEZIUM = frozenset({"op", "source.connector"})
 """Fields of every change that Debezium sends."""
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
+"""What JSON writes as it is, and YAML takes for the end of a line, or for no text."""
 
 
 @dataclass(frozen=True)
@@ -230,10 +234,12 @@ def _for_json(records: Sequence[Inspected]) -> list[str]:
     if paths >= DEBEZIUM or {f"payload.{path}" for path in DEBEZIUM} <= paths:
         return ["envelope: debezium  # a log and a merged table for each source table", "payload: {format: json}"]
     columns = proposed_columns(one.record.fields for one in records if one.record.schema_id is None)
-    written = ", ".join(f"{json.dumps(path)}: {json.dumps(kind)}" for path, kind in columns.items())
+    written = ", ".join(f"{in_yaml(path)}: {json.dumps(kind)}" for path, kind in columns.items())
     lines = ["envelope: none  # a table for each topic"]
     if texts := [path for path, kind in columns.items() if kind == "string"]:
-        lines.append(f"envelope: {{format: none, route: {_likely(texts)}}}  # a table for each value of the field")
+        lines.append(
+            f"envelope: {{format: none, route: {in_yaml(_likely(texts))}}}  # a table for each value of the field"
+        )
     return [*lines, f"payload: {{format: json, framing: none, columns: {{{written}}}}}"]
 
 
@@ -247,10 +253,12 @@ def _for_message(message: Message) -> list[str]:
     ids = [name for name, kind in kinds.items() if kind == "int32" and "id" in name.lower()]
     if blobs and texts:
         schema_id = f", schema_id: {ids[0]}" if ids else ""
-        return [f"envelope: {{route: {_likely(texts)}{schema_id}, payload: {blobs[0]}}}"]
+        return [f"envelope: {{route: {in_yaml(_likely(texts))}{schema_id}, payload: {blobs[0]}}}"]
     lines = ["envelope: none  # a table for each topic"]
     if texts:
-        lines.append(f"envelope: {{format: none, route: {_likely(texts)}}}  # a table for each value of the field")
+        lines.append(
+            f"envelope: {{format: none, route: {in_yaml(_likely(texts))}}}  # a table for each value of the field"
+        )
     return [*lines, "envelope: {route: {from: message_type}}  # a table for each type of message"]
 
 
@@ -258,3 +266,11 @@ def _likely(names: Sequence[str]) -> str:
     """The field that most looks like a route."""
     words = ("game", "route", "event_type", "event", "type", "kind", "name", "topic", "table")
     return next((name for word in words for name in names if word in name.lower()), names[0])
+
+
+def in_yaml(value: Any) -> str:
+    """A value on one line of YAML: plain words as they are, all else as JSON, which YAML reads too."""
+    word = value.replace("_", "").replace("-", "") if isinstance(value, str) else ""
+    if word.isascii() and word.isalnum() and value[0].isalpha() and yaml.safe_load(value) == value:
+        return str(value)
+    return _NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from distributary.audit.judge import json_bare as judge
-from distributary.audit.judge.plain_values import plain
+from distributary.audit.judge.plain_values import plain, spelled
 from distributary.engine.messages.routing import FieldOf
 from distributary.engine.schemas import Schemas
 from distributary.schemas.formats import decoder_for
@@ -210,6 +210,17 @@ def test_the_judge_reads_a_time_however_it_may_be_spelled(text: str) -> None:
     assert not split.rejected
     row = {name: plain(split.rows.column(name))[0] for name in split.rows.schema.names}
     assert judge.reader(schema, (0,))(payload).differs(row) is None
+
+
+def test_the_judge_tells_keys_and_order_by_the_time_and_not_by_its_text() -> None:
+    schema = without_schema({"at": "timestamp"})
+    read = judge.reader(schema, (0,))
+    texts = ["2026-01-31T07:00:00+01:00", "2026-01-31T06:30:00Z", "2026-01-31T06:30:00.25Z"]
+    payloads = [f'{{"at": "{text}"}}'.encode() for text in texts]
+    rows = plain(decoder_for(schema, format="json_bare").decode(binary(payloads)).rows.column("at"))
+    said = [read(payload).value_of("at") for payload in payloads]
+    assert list(map(spelled, said)) == list(map(spelled, rows))
+    assert sorted(said) == said
 
 
 def test_a_route_is_any_field_of_text_a_whole_number_or_a_truth_value() -> None:

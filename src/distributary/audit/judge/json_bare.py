@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from distributary.audit.judge.json import ObjectSaid, read_as
+from distributary.audit.judge.likeness import moment
+from distributary.audit.judge.plain_values import Moment
 
 _PLAIN: Final = {"string": "string", "bigint": "integer"}
+
+
+@dataclass(frozen=True)
+class BareSaid(ObjectSaid):
+    """`times`: fields whose column is a time, however it is spelled in the record."""
+
+    times: frozenset[str]
+
+    def value_of(self, name: str) -> Any:
+        said = super().value_of(name)
+        found = moment(said.upper()) if name in self.times and isinstance(said, str) else None
+        return said if found is None else Moment(found)
 
 
 def unframed(value: bytes, *, zigzag: bool = True) -> tuple[int, list[int], bytes]:
@@ -17,6 +32,12 @@ def unframed(value: bytes, *, zigzag: bool = True) -> tuple[int, list[int], byte
 
 def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[[bytes], ObjectSaid]:
     """What reads records. `schema.columns`: (path, type) of each column. Raises ValueError."""
-    return read_as(
-        "record", {path: _PLAIN[kind] for path, kind in schema.columns if "." not in path and kind in _PLAIN}
-    )
+    plain = {path: _PLAIN[kind] for path, kind in schema.columns if "." not in path and kind in _PLAIN}
+    times = frozenset(path for path, kind in schema.columns if kind.startswith("timestamp"))
+    read = read_as("record", plain)
+
+    def read_bare(body: bytes) -> BareSaid:
+        said = read(body)
+        return BareSaid(said.name, said.value, said.plain, times)
+
+    return read_bare

@@ -97,16 +97,19 @@ def test_stores_and_a_login_in_the_form_of_java_reach_librdkafka() -> None:
     assert (pem["ssl.certificate.location"], pem["ssl.key.location"]) == ("/me.pem", "/me.pem")
 
 
-def test_files_and_a_login_in_the_form_of_librdkafka_reach_java(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mechanism", ["sasl.mechanism", "sasl.mechanisms"])
+def test_files_and_a_login_in_the_form_of_librdkafka_reach_java(tmp_path: Path, mechanism: str) -> None:
     for name in ("cert", "key"):
         (tmp_path / name).write_text(f"--{name}--")
     files = {"ssl.certificate.location": str(tmp_path / "cert"), "ssl.key.location": str(tmp_path / "key")}
-    login = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "ann", "sasl.password": "word"}
+    login = {mechanism: "SCRAM-SHA-512", "sasl.username": "ann", "sasl.password": "word"}
     java, rust = both(**{"ssl.ca.location": "/ca.pem", **files, **login})
     assert (java["ssl.truststore.type"], java["ssl.truststore.location"]) == ("PEM", "/ca.pem")
     assert (java["ssl.keystore.certificate.chain"], java["ssl.keystore.key"]) == ("--cert--", "--key--")
     assert "ScramLoginModule required username=" in java["sasl.jaas.config"] and "sasl.password" not in java
-    assert rust["sasl.password"] == "word"
+    assert (java["sasl.mechanism"], rust["sasl.mechanisms"], rust["sasl.password"]) == ("SCRAM-SHA-512",) * 2 + (
+        "word",
+    )
 
 
 def test_a_producer_gets_its_own_settings_beside_those_of_both() -> None:

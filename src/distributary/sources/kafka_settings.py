@@ -26,7 +26,7 @@ DEFAULTS = {ISOLATION: "read_committed"}
 _SAME = (
     "check.crcs client.dns.lookup client.id client.rack connections.max.idle.ms fetch.max.bytes fetch.min.bytes "
     "isolation.level max.partition.fetch.bytes metadata.max.age.ms reconnect.backoff.max.ms reconnect.backoff.ms "
-    "retry.backoff.max.ms retry.backoff.ms sasl.kerberos.service.name sasl.mechanism security.protocol "
+    "retry.backoff.max.ms retry.backoff.ms sasl.kerberos.service.name security.protocol "
     "sasl.oauthbearer.token.endpoint.url session.timeout.ms socket.connection.setup.timeout.ms ssl.cipher.suites "
     "ssl.endpoint.identification.algorithm ssl.key.password ssl.keystore.password"
 )
@@ -36,6 +36,7 @@ RENAMED = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "request.timeout.ms": "socket.timeout.ms",
+    "sasl.mechanism": "sasl.mechanisms",
     "send.buffer.bytes": "socket.send.buffer.bytes",
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
     "ssl.keystore.key": "ssl.key.pem",
@@ -81,7 +82,7 @@ def _java_files(options: Mapping[str, str]) -> dict[str, str]:
     if "ssl.certificate.location" in options and "ssl.key.location" in options:
         found |= {"ssl.keystore.type": "PEM", "ssl.keystore.key": _text(options["ssl.key.location"])}
         found["ssl.keystore.certificate.chain"] = _text(options["ssl.certificate.location"])
-    module = _MODULES.get(options.get("sasl.mechanism", ""))
+    module = _MODULES.get(options.get("sasl.mechanism", options.get("sasl.mechanisms", "")))
     if module is not None and "sasl.username" in options:
         login = {"username": options["sasl.username"], "password": options.get("sasl.password", "")}
         found["sasl.jaas.config"] = _line(module, login)

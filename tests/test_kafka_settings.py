@@ -5,18 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pydantic import ValidationError
 
 from distributary.config import KafkaSource, Pipeline
 from distributary.config.secrets import looks_secret
 from distributary.errors import BadInput
 from distributary.kinds import kind_of
-from distributary.sources.kafka import check_client
+from distributary.sources import kafka_source
+from distributary.sources.kafka import Topic, check_client
 from distributary.sources.kafka_settings import (
     RDKAFKA_ONLY,
     RENAMED,
@@ -245,3 +246,40 @@ def test_a_secret_in_the_options_is_known_as_one_in_either_spelling() -> None:
         "sasl.jaas.config sasl.password sasl.oauthbearer.client.secret ssl.key.pem ssl.keystore.key ssl.key.password"
     )
     assert all(looks_secret(("source", "options", name)) for name in secret.split())
+
+
+class Marked:
+    """A consumer of topics of which all offsets from `last` on are marks of transactions."""
+
+    def __init__(self, last: int, end: int) -> None:
+        self.last, self.end, self.begun = last, end, list[int]()
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        self._left: list[Any] = []
+        for place in places:
+            self.begun.append(place.offset)
+            self._left += [said(place.partition, n) for n in range(place.offset, self.last)] + [None]
+
+    def poll(self, _: float) -> Any:
+        one = self._left.pop(0)
+        return SimpleNamespace(error=lambda: KafkaError(KafkaError._PARTITION_EOF)) if one is None else one
+
+    def close(self) -> None: ...
+
+
+def said(partition: int, offset: int) -> Any:
+    given = {"topic": "t", "partition": partition, "offset": offset, "timestamp": (1, 1_700_000_000_000 + offset)}
+    given |= {"headers": None, "key": None, "value": b"x", "error": None}
+    return SimpleNamespace(**{name: (lambda value=value: value) for name, value in given.items()})
+
+
+@pytest.mark.parametrize(("last", "found"), [(99, [98, 98]), (0, [])])
+def test_the_newest_records_lie_before_the_marks_of_transactions(
+    last: int, found: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = Marked(last, 100)
+    monkeypatch.setattr(kafka_source, "consumer_of", lambda *_, **__: consumer)
+    topic = Topic("t", "id", {0: 0, 1: 0}, {0: 100, 1: 100})
+    monkeypatch.setattr(kafka_source, "describe_topics", lambda _: [topic])
+    assert kafka_source.newest_of_topic(source(), 2)["offset"].to_pylist() == found
+    assert consumer.begun[:4] == [99, 99, 84, 84]

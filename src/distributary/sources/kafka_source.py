@@ -33,6 +33,7 @@ from distributary.sources.kafka_settings import java_settings
 from distributary.sources.port import ORIGIN, Asked, Position, Seen, SeenIds, Source, SourceLag
 
 READ_SEC = 15.0
+FURTHER = 16
 log = logging.getLogger("distributary")
 _EARLIEST = -2
 
@@ -171,14 +172,21 @@ def newest_of_topic(source: KafkaSource, count: int) -> pa.Table:
     ends = [(topic, p, end) for topic in topics for p, end in topic.latest.items() if end > topic.earliest[p]]
     if not ends:
         return pa.table([], schema=pa.schema([*ORIGIN, ("value", pa.binary())]))
-    each = -(-count // len(ends))
-    places = [
-        TopicPartition(topic.name, p, max(topic.earliest[p], end - each)) for topic, p, end in ends[: max(count, 1)]
-    ]
+    ends = ends[: max(count, 1)]
+    back, until = -(-count // len(ends)), time.monotonic() + READ_SEC
     consumer = consumer_of(source, "inspect", **{"enable.partition.eof": True})
     try:
-        consumer.assign(places)
-        rows = list(_polled(consumer, topics, len(places), f"Kafka at {source.bootstrap_servers}"))
+        while True:
+            begins = [max(topic.earliest[p], end - back) for topic, p, end in ends]
+            consumer.assign([TopicPartition(t.name, p, at) for (t, p, _), at in zip(ends, begins, strict=True)])
+            rows = list(_polled(consumer, topics, len(ends), f"Kafka at {source.bootstrap_servers}"))
+            if (
+                rows
+                or time.monotonic() > until
+                or all(at == topic.earliest[p] for (topic, p, _), at in zip(ends, begins, strict=True))
+            ):
+                break
+            back *= FURTHER  # the last offsets may all be marks of transactions, or of records that are not there
     except KafkaException as e:
         raise SourceDown(source=f"Kafka at {source.bootstrap_servers}", detail=str(e)) from e
     finally:

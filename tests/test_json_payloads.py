@@ -23,6 +23,7 @@ from distributary.engine.schemas import Schemas
 from distributary.errors import Reason, SchemaBroken
 from distributary.schemas.decoding import Split
 from distributary.schemas.formats import decoder_for
+from distributary.schemas.json.alone import depth_of
 from distributary.schemas.json.decoder import JsonDecoder
 from distributary.schemas.json.fast import FastReader, plain_fields
 from distributary.schemas.json.numbers import as_double, as_integer
@@ -339,6 +340,26 @@ def test_a_byte_order_mark_is_no_fault() -> None:
     split = decode(schema_of(V2), b'\xef\xbb\xbf{"user": "x"}', b'\xef\xbb\xbf{"user": 5}', b"\xef\xbb\xbf")
     assert split.rows.column("user").to_pylist() == ["x"]
     assert split.rejected[0].detail == "/user: 5 is no string"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_depth_is_that_of_the_value_whatever_its_texts_hold(seed: int) -> None:
+    rnd = random.Random(seed)
+
+    def text() -> str:
+        return "".join(rnd.choices('a{}[]"\\\n', k=rnd.randrange(6)))
+
+    def nested(most: int) -> tuple[Any, int]:
+        if most == 0 or rnd.random() < 0.2:
+            return text(), 0
+        inside = [nested(most - 1) for _ in range(rnd.randrange(4))]
+        values = [value for value, _ in inside]
+        depth = 1 + max((found for _, found in inside), default=0)
+        return (values if rnd.random() < 0.5 else {f"{n}{text()}": v for n, v in enumerate(values)}), depth
+
+    for _ in range(200):
+        value, depth = nested(6)
+        assert depth_of(json.dumps(value).encode()) == depth
 
 
 def test_depth_counts_brackets_outside_of_texts() -> None:

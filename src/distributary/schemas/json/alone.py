@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from distributary.names import shown
 from distributary.schemas.json.nodes import VALUE, Array, Node, Record, Scalar, Tree
@@ -23,6 +24,9 @@ _OBJECT: Final[msgspec.json.Decoder[Object]] = msgspec.json.Decoder(Object)
 PERHAPS: Final[msgspec.json.Decoder[Object | None]] = msgspec.json.Decoder(Object | None)
 LIST: Final[msgspec.json.Decoder[list[msgspec.Raw] | None]] = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _ANY: Final[msgspec.json.Decoder[msgspec.Raw]] = msgspec.json.Decoder(msgspec.Raw)
+_STEP: Final = np.zeros(256, np.int64)
+_STEP[[*b"{["]], _STEP[[*b"}]"]] = 1, -1
+_NO_BRACKET: Final = bytes(code for code in range(256) if code not in b'{}[]"')
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
@@ -43,19 +47,11 @@ def is_text(body: bytes) -> bool:
 
 def depth_of(body: bytes) -> int:
     """How deep brackets are nested, those in texts left out."""
-    depth = deepest = 0
-    is_inside = is_escaped = False
-    for code in body:
-        if is_inside:
-            is_inside, is_escaped = is_escaped or code != 0x22, not is_escaped and code == 0x5C
-        elif code == 0x22:
-            is_inside = True
-        elif code in b"{[":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif code in b"}]":
-            depth -= 1
-    return deepest
+    if b"\\" in body:
+        body = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    codes = np.frombuffer(body.translate(None, _NO_BRACKET), np.uint8)
+    is_inside = np.cumsum(codes == 0x22) & 1 > 0
+    return int(np.cumsum(np.where(is_inside, 0, _STEP[codes])).max(initial=0))
 
 
 def words(error: BaseException) -> str:

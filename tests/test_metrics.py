@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -388,6 +389,27 @@ def test_a_run_pushes_its_last_figures_when_it_ends(
         meter.batch(REPORT)
     assert [(path, token) for path, token, _ in seen] == [("/v1/metrics", "Bearer something-long")]
     assert seen[0][2] > 200
+
+
+def test_a_last_push_that_fails_changes_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise Exception("MeterProvider.shutdown failed")
+
+    monkeypatch.setattr(MeterProvider, "shutdown", fails)
+    with measured(pipeline(tmp_path, otlp={"endpoint": "http://127.0.0.1:1/v1/metrics", "every": 3600})) as meter:
+        meter.batch(REPORT)
+    assert "the last figures were not pushed" in caplog.text
+
+
+@pytest.mark.parametrize(("address", "port"), [("127.0.0.1", 65_536), ("no..name", 0)])
+def test_a_port_that_cannot_be_is_a_warning(
+    tmp_path: Path, address: str, port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with served(Meter(pipeline(tmp_path)), address, port) as found:
+        assert found == 0
+    assert "the stream runs without them" in caplog.text
 
 
 def test_without_the_library_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

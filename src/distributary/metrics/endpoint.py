@@ -77,8 +77,9 @@ def served(meter: Meter, address: str, port: int) -> Iterator[int]:
     exposition(meter)  # says now, and not at the first scrape, that the library is missing
     try:
         server = ThreadingHTTPServer((address, port), _handler(answers(meter)))
-    except OSError as e:
-        log.warning("no metrics: %s:%d cannot be opened (%s); the stream runs without them", address, port, e.strerror)
+    except (OSError, OverflowError, UnicodeError) as e:  # taken; no port; no name of a machine
+        why = getattr(e, "strerror", None) or e
+        log.warning("no metrics: %s:%d cannot be opened (%s); the stream runs without them", address, port, why)
         yield 0
         return
     server.daemon_threads = True

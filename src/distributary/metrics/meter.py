@@ -59,8 +59,8 @@ class Meter:
             return
         try:
             for name, stream in self._parts(running).items():
-                self._streams[name] = stream
                 board = self.boards.setdefault(name, Board(self._shown))
+                self._streams[name] = stream
                 ledger: Ledger | None = getattr(stream, "ledger", None)
                 if ledger is not None:
                     board.begin(ledger.entries())

@@ -10,10 +10,13 @@ from typing import Any
 
 from distributary.config import Otlp
 from distributary.errors import ExtraMissing
+from distributary.errors.border import in_words
 from distributary.metrics.board import Sample
 from distributary.metrics.meter import Meter
 from distributary.metrics.metric_list import COMMON, METRICS, Metric
 from distributary.version import __version__
+
+log = logging.getLogger("distributary")
 
 TIMEOUT_SEC = 10
 FRESH_SEC = 1.0
@@ -39,7 +42,10 @@ def pushed(meter: Meter, config: Otlp) -> Iterator[None]:
     try:
         yield
     finally:
-        provider.shutdown(timeout_millis=TIMEOUT_SEC * 1000)
+        try:
+            provider.shutdown(timeout_millis=TIMEOUT_SEC * 1000)
+        except Exception as e:  # the run has ended as it has
+            log.warning("the last figures were not pushed: %s", in_words(e))
 
 
 def provider_of(meter: Meter, reader: Any) -> Any:

@@ -98,6 +98,18 @@ def test_a_pipeline_that_has_what_it_needs_is_well_and_nothing_is_left_behind(so
     assert [path.name for path in source.iterdir()] == ["source"]
 
 
+def test_a_store_that_cannot_be_listed_is_a_fault_and_keeps_no_probe(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError("no list")
+
+    monkeypatch.setattr("distributary.audit.doctor.checks.filesystem", refused)
+    (found,) = found_by("store", pipeline(source))
+    assert found.level == "fault" and "no list" in found.detail
+    assert [path.name for path in source.iterdir()] == ["source"]
+
+
 def test_a_source_that_is_not_there_is_a_fault_with_its_place(lake: Path) -> None:
     (found,) = found_by("source", pipeline(lake))
     assert found.level == "fault" and str(lake / "source") in found.detail and found.remedy

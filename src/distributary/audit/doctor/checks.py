@@ -109,8 +109,8 @@ def _probed(uri: str, store: Store) -> Iterator[Finding]:
         listed = {
             Path(found.path).name for found in filesystem(join(uri, _PROBES), store).get_file_info(FileSelector(""))
         }
-        store.delete(join(uri, _PROBES), name)
     finally:
+        store.delete(join(uri, _PROBES), name)
         if (folder := local_path(join(uri, _PROBES))) is not None and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
     if once and not twice and name in listed:

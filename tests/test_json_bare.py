@@ -223,6 +223,16 @@ def test_the_judge_tells_keys_and_order_by_the_time_and_not_by_its_text() -> Non
     assert sorted(said) == said
 
 
+@pytest.mark.parametrize("columns", [{}, {"_undeclared": "string"}])
+@pytest.mark.parametrize("payload", ['{"_undeclared": "{}"}', '{"_undeclared": "{x", "b": 2}'])
+def test_the_judge_knows_a_field_that_is_called_as_the_column_of_the_rest(
+    columns: dict[str, str], payload: str
+) -> None:
+    (row,) = decode(columns, payload)
+    assert isinstance(row, dict)
+    assert judge.reader(without_schema(columns), (0,))(payload.encode()).differs(row) is None
+
+
 def test_a_route_is_any_field_of_text_a_whole_number_or_a_truth_value() -> None:
     read = FieldOf(("meta", "kind")).of(BareSchema(0, ()), "0")
     tokens = ['"sale"', "5", "true", "1.5", "null", "[]", '"a\\"b"']

@@ -132,7 +132,7 @@ def _whole(said: Any) -> int | None:
 def _unlike(value: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
     """The first column, or field, in which a row and its record are not the same."""
     rest = {}
-    own = next((c for c in names_of(tuple(row)).of(_REST) if c not in value and _is_rest(row[c])), None)
+    own = next((c for c in names_of(tuple(row)).of(_REST) if _is_rest(c, row[c], value)), None)
     if own is not None:
         rest = _parsed(row[own])
         row = {name: kept for name, kept in row.items() if name != own}
@@ -143,8 +143,11 @@ def _unlike(value: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
     return next(iter(left), None)
 
 
-def _is_rest(kept: Any) -> bool:
-    return isinstance(kept, str) and kept.startswith("{")
+def _is_rest(name: str, kept: Any, value: Mapping[str, Any]) -> bool:
+    """Is it the column of what is not declared? A record may have a field of its name, which is then in it."""
+    if not (isinstance(kept, str) and kept.startswith("{")):
+        return False
+    return name not in value or any(name in one and _equal(one[name], value[name]) for one in _spelled(kept))
 
 
 def _object(value: Mapping[str, Any], kept: Mapping[str, Any], place: str, left: dict[str, Any]) -> str | None:

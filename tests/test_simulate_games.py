@@ -546,8 +546,10 @@ def topic(kafka: Any, request: pytest.FixtureRequest) -> Iterator[str]:
     """A name of this test's own; the topic is deleted at the end."""
     name = f"simulate-{abs(hash(request.node.name)) % 10**8}"
     yield name
-    for future in AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).delete_topics([name]).values():
-        future.exception()
+    # A client that nobody holds is destroyed, and its answer may never come.
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for future in admin.delete_topics([name]).values():
+        future.exception(timeout=60)
 
 
 def everything_in(servers: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:

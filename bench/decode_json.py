@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from bench.result import Case, Result
-from bench.workload import Place, WrongRows
+from bench.workload import Place, WrongRows, game_event
 from distributary.schemas.decoding import Decoder
 from distributary.schemas.json import bare
 from distributary.schemas.json.payload import JsonSchema, decoder_for
@@ -60,14 +60,7 @@ def run(place: Place) -> Result:
 
 def _record(rnd: random.Random) -> dict[str, Any]:
     return {
-        "user": f"user{rnd.randrange(10**6)}",
-        "score": rnd.randrange(10**9),
-        "ratio": rnd.random(),
-        "stable": rnd.random() < 0.9,
-        "boss": None if rnd.random() < 0.3 else f"boss {rnd.randrange(100)}",
-        "kind": rnd.choice("ABC"),
-        "levels": [rnd.randrange(50) for _ in range(rnd.randrange(4))],
-        "place": {"x": rnd.randrange(1000), "y": 0.5},
+        **game_event(rnd),
         "at": f"2026-01-{1 + rnd.randrange(28):02}T12:00:00.{rnd.randrange(10**6):06}Z",
         "micros": 1_700_000_000_000_000 + rnd.randrange(10**12),
     }

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 OF_KEYED = ("deleted_values", "merge_engine_rows")
 """Keys of change files that mean the same for messages with keys."""
-OF_ORIGIN = ("_origin.timestamp", "_origin.offset")
+ORDERS_OF_RECORDS = ("_origin.timestamp", "_origin.offset")
 """What is known of each record, and says which of two is newer."""
 LAYOUTS = {
     "wide": "one table of all routes gets every message: give layout fanout",
@@ -46,8 +46,8 @@ def check_keyed(config: Pipeline) -> None:
                 raise fault(key, "it decides between messages of one key: give tables.keys too")
         return
     for key, column in tables.each("newest_by").items():
-        if column is not None and column.startswith("_origin.") and column not in OF_ORIGIN:
-            raise fault(key, f"of a record itself, allowed are {' and '.join(OF_ORIGIN)}")
+        if column is not None and column.startswith("_origin.") and column not in ORDERS_OF_RECORDS:
+            raise fault(key, f"of a record itself, allowed are {' and '.join(ORDERS_OF_RECORDS)}")
     if why := LAYOUTS.get(config.layout):
         raise fault("tables.keys", f"not allowed with layout {config.layout}: {why}")
 

@@ -318,3 +318,15 @@ def test_a_rest_that_ends_further_away_than_any_rest_is_over(ledger: Ledger) -> 
 def test_a_table_rests_twice_as_long_after_each_failure_and_never_longer_than_an_hour() -> None:
     rests = [rests_until(failures, 60.0, 1000.0) / 1e6 - 1000.0 for failures in (1, 2, 3, 7, 100, 5000)]
     assert rests == [60, 120, 240, LONGEST_REST_SEC, LONGEST_REST_SEC, LONGEST_REST_SEC]
+
+
+def test_whoever_watches_the_ledger_cannot_fail_a_batch(
+    tmp_path: Path, ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(_: object) -> None:
+        raise RuntimeError("no such label")
+
+    ledger.watcher = fails
+    ledger.record("s", 0, batch_of("s", 0, "a"), {})
+    assert ledger.is_finished("s", 0) and reopened(tmp_path).is_finished("s", 0)
+    assert "no such label" in caplog.text

@@ -403,6 +403,24 @@ def test_a_last_push_that_fails_changes_no_run(
     assert "the last figures were not pushed" in caplog.text
 
 
+def test_a_run_does_not_wait_for_a_collector_that_gives_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answered = threading.Event()
+    shutdown = MeterProvider.shutdown
+
+    def waits(self: MeterProvider, *_: object, **__: object) -> None:
+        answered.wait(60)
+        shutdown(self)
+
+    monkeypatch.setattr(MeterProvider, "shutdown", waits)
+    monkeypatch.setattr("distributary.metrics.otlp.LAST_SEC", 0.01)
+    with measured(pipeline(tmp_path, otlp={"endpoint": "http://127.0.0.1:1/v1/metrics", "every": 3600})):
+        pass
+    assert not answered.is_set() and "the collector gave no answer" in caplog.text
+    answered.set()
+
+
 @pytest.mark.parametrize(("address", "port"), [("127.0.0.1", 65_536), ("no..name", 0)])
 def test_a_port_that_cannot_be_is_a_warning(
     tmp_path: Path, address: str, port: int, caplog: pytest.LogCaptureFixture

@@ -9,7 +9,8 @@ from rich.console import Console
 from distributary.engine.batch import BatchReport
 from distributary.running.progress import Tally, batch_line, header, live_view, names, summary
 from distributary.running.report import PipelinePlan, RunReport
-from distributary.state.ledger import Entry
+from distributary.state.ledger import Entry, totals
+from distributary.state.refused import refused_routes
 
 REPORT = BatchReport(
     stream="s", batch=3, rows_in=1200, rows_written=1190, rows_quarantined=10, tombstones=0, tables=12, created=(),
@@ -73,3 +74,16 @@ def test_the_live_view_has_a_line_per_table() -> None:
     text = console.export_text()
     assert [*text.splitlines()[1].split()] == ["a_game", "4", "7", "2", "1", "parked"]
     assert "seconds per batch: 1.0 0.5" in text
+
+
+def test_the_live_view_says_refused_where_status_does() -> None:
+    before = Entry("s", 0, "a", rows_in=100, rows_written=100, state="written")
+    bad = Entry("s", 1, "a", rows_in=5, rows_quarantined=5, reasons={"CORRUPT_PAYLOAD": 5}, state="empty")
+    idle = Entry("s", 2, "a", state="empty")
+    well = Entry("s", 1, "b", rows_in=5, rows_written=4, rows_quarantined=1, reasons={"CORRUPT_PAYLOAD": 1})
+    entries = [before, bad, well, idle]
+    tally = Tally(totals(entries), refused=refused_routes(entries))
+    console = Console(width=100, record=True)
+    console.print(live_view(REPORT, tally))
+    lines = {line.split()[0]: line.split()[-1] for line in console.export_text().splitlines()[1:3]}
+    assert lines == {"a": "refused", "b": "ok"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from distributary.audit.history import history
 from distributary.audit.status import render, status
 from distributary.audit.verify import verify
 from distributary.config import KafkaSource
@@ -198,3 +199,15 @@ def test_clean_removes_the_checkpoints_of_shares_that_have_a_place_of_their_own(
     assert (elsewhere / "shares" / "1" / "1-of-1" / "metadata").exists()
     apply(clean(whole.config))
     assert not list(elsewhere.rglob("metadata")) and not list(kept.rglob("*.json"))
+
+
+def test_the_history_of_a_route_that_went_from_share_to_share_is_in_the_order_of_time(lake: Path) -> None:
+    whole = Lake(lake, source=SOURCE)
+    follow(whole.config, Current(PLANNED, 1), STORE)
+    share = Part(lake, PLANNED.shares(1)[0], source=SOURCE)
+    share.batch(0, {"ann_game": {1: 2}})
+    # Its state is the first that is read, and it was the last to write.
+    whole.batch(7, {"ann_game": {1: 1, 2: 1}})
+    found = history(whole.config, "ann_game")
+    assert [step.batch for step in found.steps] == [0, 7]
+    assert [step.new_schemas for step in found.steps] == [(1,), (2,)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from heapq import merge
 from typing import Any
 
 import pyarrow as pa
@@ -89,7 +90,9 @@ def history(config: Pipeline, route: str) -> History:
     """All that is known of a route. Raises BadInput: nobody has seen it; StoreUnreadable."""
     store = Store.of(config.tables)
     with reading(config.state_root):
-        entries = [entry for part in parts(config, store) for entry in read_entries(part.state_root, store)]
+        ledgers = [read_entries(part.state_root, store) for part in parts(config, store)]
+    # Each ledger has its own order, whatever the clock said; which of two shares was first, only the clock says.
+    entries = list(merge(*ledgers, key=lambda entry: entry.finished_at))
     own = [entry for entry in entries if entry.route == route]
     if not own:
         known = sorted({entry.route for entry in entries if entry.route is not None})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from distributary.version import __version__
 log = logging.getLogger("distributary")
 
 TIMEOUT_SEC = 10
+LAST_SEC = 2.0
+"""So long a run that has ended waits for the last push."""
 FRESH_SEC = 1.0
 """So long one look at all figures serves the instruments, each of which asks by itself."""
 
@@ -42,10 +45,23 @@ def pushed(meter: Meter, config: Otlp) -> Iterator[None]:
     try:
         yield
     finally:
+        _end(provider.shutdown)
+
+
+def _end(shutdown: Callable[[], None]) -> None:
+    """Push once more, and no longer than a moment: the library tries again and again where nobody listens."""
+
+    def work() -> None:
         try:
-            provider.shutdown(timeout_millis=TIMEOUT_SEC * 1000)
+            shutdown()
         except Exception as e:  # the run has ended as it has
             log.warning("the last figures were not pushed: %s", in_words(e))
+
+    thread = threading.Thread(target=work, name="last figures", daemon=True)
+    thread.start()
+    thread.join(LAST_SEC)
+    if thread.is_alive():
+        log.warning("the last figures were not pushed: the collector gave no answer in %g s", LAST_SEC)
 
 
 def provider_of(meter: Meter, reader: Any) -> Any:

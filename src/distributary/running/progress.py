@@ -21,6 +21,7 @@ from distributary.running.hops import TwoHop
 from distributary.running.report import PipelinePlan, RunReport
 from distributary.running.stream import Run
 from distributary.state.ledger import Entry, Ledger, totals
+from distributary.state.refused import refused_routes
 from distributary.tables.snapshot import Snapshot, columns_of
 from distributary.tables.wide import seen_by
 
@@ -113,25 +114,32 @@ def names(found: Iterable[str], at_most: int = SHOWN_NAMES) -> str:
 class Tally:
     """Totals by route, from the ledger: what was there before the run, and each batch since.
 
-    `columns`: of each table, without `_origin`. `seconds`: of each batch of this run.
+    `columns`: of each table, without `_origin`. `seconds`: of each batch of this run. `refused`: routes of which more
+    than half of the last rows were quarantined, as `status` says it.
     """
 
     total: dict[str | None, Entry] = field(default_factory=dict)
     columns: dict[str, int] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
     rows_seen: int = 0
+    refused: set[str] = field(default_factory=set)
 
     def start(self, run: Run | TwoHop) -> None:
-        self.total = totals(run.ledger.entries())
+        self._read(run)
         for route, entry in self.total.items():
             self._look(run, route, entry)
 
     def add(self, run: Run | TwoHop, report: BatchReport) -> None:
-        self.total = totals(run.ledger.entries())
+        self._read(run)
         self.seconds.append(report.seconds.get("total", 0.0))
         self.rows_seen += report.rows_in + report.tombstones
         for route in {*report.created, *report.evolved}:
             self._look(run, route, self.total.get(route))
+
+    def _read(self, run: Run | TwoHop) -> None:
+        entries = run.ledger.entries()
+        self.total = totals(entries)
+        self.refused = refused_routes(entries)
 
     def _look(self, run: Run | TwoHop, route: str | None, entry: Entry | None) -> None:
         if route is not None and entry is not None and entry.table is not None:
@@ -218,7 +226,7 @@ class LiveDisplay:
 
 def live_view(report: BatchReport, tally: Tally) -> RenderableType:
     """The state after a batch: a table of routes, and how long the last batches took."""
-    table = routes_table(tally.routes(), tally.columns, fresh={*report.created, *report.evolved})
+    table = routes_table(tally.routes(), tally.columns, fresh={*report.created, *report.evolved}, refused=tally.refused)
     last = " ".join(f"{s:.1f}" for s in tally.seconds[-SHOWN_BATCHES:])
     rows = sum(e.rows_in for e in tally.total.values())
     return Group(table, Text(f"batch {report.batch}   {rows:,} rows so far   seconds per batch: {last}", style="dim"))
@@ -229,8 +237,10 @@ def routes_table(
     columns: Mapping[str, int],
     fresh: Collection[str] = (),
     title: str | None = None,
+    refused: Collection[str] = (),
 ) -> Table:
-    """Route, rows, columns, versions, quarantined, state. `fresh`: routes whose columns are new."""
+    """Route, rows, columns, versions, quarantined, state. `fresh`: routes whose columns are new; `refused`: most of
+    whose last rows were quarantined."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     table.add_column("game")
     for name in ("rows", "columns", "versions", "quarantined"):
@@ -239,10 +249,7 @@ def routes_table(
     for route, entry in routes:
         count = Text(str(columns.get(route, "")), style="green" if route in fresh else "")
         bad = Text(f"{entry.rows_quarantined:,}", style="yellow" if entry.rows_quarantined else "dim")
-        state = Text(_state(entry), style="bold red" if entry.state == "parked" else "")
+        said = "parked" if entry.state == "parked" else "refused" if route in refused else "ok"
+        state = Text(said, style="" if said == "ok" else "bold red")
         table.add_row(shown(route), f"{entry.rows_written:,}", count, str(len(entry.schema_ids)), bad, state)
     return table
-
-
-def _state(entry: Entry) -> str:
-    return "parked" if entry.state == "parked" else "ok"

@@ -9,6 +9,7 @@ decided by the ledger's own versions, never by a clock: clocks are set back.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 from distributary.backoff import Backoff
 from distributary.config import StateFolder
 from distributary.config.addresses import absolute
+from distributary.errors.border import in_words
 from distributary.redaction import redacted
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Policy
@@ -29,6 +31,8 @@ from distributary.tables.faults import CommitConflict, reading
 from distributary.tables.snapshot import Mark, Owner, Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
+
+log = logging.getLogger("distributary")
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -75,8 +79,7 @@ RESYNC = "resync-"
 """Begins the stream ids of rebuilds of merged tables."""
 MERGE = "merge"
 """Stream id of merges between batches."""
-LOSS = "loss"
-"""Stream id of notes on data that was lost at the source."""
+LOSS = "loss"  # of notes on data that was lost at the source
 KEPT_ROWS = 20_000
 """Rows that stay as they are; older ones are added up into one row per route when as many again have come, or"""
 UPKEEP_BATCHES = 200
@@ -218,7 +221,7 @@ class Ledger:
         self.own: dict[str, Entry] = {}
         self.finished: dict[str, int] = {}
         self.watcher: Callable[[Sequence[Entry]], None] = lambda _: None
-        """Told of what was recorded, once it is."""
+        """Told of what was recorded, once it is. What it raises is a warning."""
         entries = self._found() if entries is None else entries
         self._rows = len(entries)
         for entry in entries:
@@ -290,9 +293,16 @@ class Ledger:
         for entry in finished:
             self._remember(entry)
         self._rows += len(finished)
-        self.watcher(finished)
+        self._tell(finished)
         if (batch and batch % UPKEEP_BATCHES == 0) or self._rows > 2 * KEPT_ROWS + len(self.newest):
             self.compact()
+
+    def _tell(self, finished: Sequence[Entry]) -> None:
+        """The batch is decided, whatever becomes of those who watch."""
+        try:
+            self.watcher(finished)
+        except Exception as e:
+            log.warning("the batch is in the ledger, but its figures are not shown: %s", in_words(e))
 
     def note_loss(self, lost: Sequence[str]) -> None:
         """Keep for good that rows were lost at the source with the user's consent (`on_data_loss: continue`)."""

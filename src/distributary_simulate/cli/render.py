@@ -56,7 +56,7 @@ def demo_text(result: Result, file: str) -> RenderableType:
         files.add_row(name, str(path))
     return Group(
         Text(f"\n{total.rows_in:,} rows in {number_of(total.batches, 'batch', 'batches')}, one stream, no restart\n"),
-        routes_table(result.tally.routes(), result.tally.columns, fresh=fresh),
+        routes_table(result.tally.routes(), result.tally.columns, fresh=fresh, refused=result.tally.refused),
         Text(f"\n{result.newcomer} is the game that began half-way. Columns do not count _origin.\n", style="dim"),
         _comparison(result.comparison),
         verification_text(result.verification),

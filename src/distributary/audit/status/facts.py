@@ -18,7 +18,7 @@ from distributary.names import shown
 from distributary.sources.port import SourceLag
 from distributary.state.divisions import current_parts, parts
 from distributary.state.ledger import Entry, Ledger, is_batch, read_entries, totals
-from distributary.state.refused import is_refused, refused_rows
+from distributary.state.refused import is_refused, last_with_rows, refused_rows
 from distributary.state.streams import StreamRecord, StreamState, read_streams
 from distributary.supervisor.stream_table import attention_line
 from distributary.tables.faults import reading
@@ -229,7 +229,7 @@ def is_running(state_root: str, name: str = "run") -> bool | None:
 
 def _tables(entries: Sequence[Entry], kept: Kept, now: float) -> list[TableStatus]:
     written: dict[str | None, Entry] = {e.route: e for e in entries if e.rows_written > 0}
-    newest: dict[str | None, Entry] = {e.route: e for e in entries if e.rows_in > 0 or e.rows_written > 0}
+    newest = last_with_rows(entries)
     sums = totals(entries)
     routes = sorted(route for route in sums if route is not None)
     found = []

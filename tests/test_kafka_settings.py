@@ -26,6 +26,7 @@ from distributary.sources.kafka_settings import (
     java_settings,
     producer_options,
 )
+from distributary.sources.kafka_source import tasks_at_least
 
 OAUTH = {"token_url": "http://127.0.0.1:1/token", "client_id": "id", "client_secret": 'se"c', "scope": "kafka"}
 SIGNER = "aws_msk_iam_sasl_signer.MSKAuthTokenProvider"
@@ -283,3 +284,21 @@ def test_the_newest_records_lie_before_the_marks_of_transactions(
     monkeypatch.setattr(kafka_source, "describe_topics", lambda _: [topic])
     assert kafka_source.newest_of_topic(source(), 2)["offset"].to_pylist() == found
     assert consumer.begun[:4] == [99, 99, 84, 84]
+
+
+@pytest.mark.parametrize(
+    ("keys", "cores", "tasks"),
+    [
+        ({}, 2, 2),
+        ({"min_partitions": 8}, 2, 8),
+        ({}, None, None),
+        ({"on_data_loss": "continue"}, 2, None),
+        ({"on_data_loss": "continue", "min_partitions": 8}, 2, None),
+    ],
+)
+def test_where_a_run_goes_on_after_a_loss_no_two_tasks_read_one_partition(
+    keys: dict[str, Any], cores: int | None, tasks: int | None
+) -> None:
+    """They would share a consumer after the loss, and one would move the other's place in the partition."""
+    source = KafkaSource(type="kafka", bootstrap_servers="127.0.0.1:9092", topic="t", **keys)
+    assert tasks_at_least(source, cores) == tasks

@@ -81,7 +81,11 @@ class KafkaSource(SourceKeys):
     )
     max_offsets_per_batch: int | None = Field(default=None, ge=1, description="The most records in one batch.")
     min_partitions: int | None = Field(
-        default=None, ge=1, description="Read with at least this many tasks, also from topics with fewer partitions."
+        default=None,
+        ge=1,
+        description="Read with at least this many tasks, also from topics with fewer partitions. Without effect under "
+        "`on_data_loss: continue`: there a partition is read by one task, for two would share Spark's consumer after a "
+        "loss.",
     )
     headers: bool = Field(default=False, description="Read record headers too.")
     key: RecordKey | None = Field(

@@ -123,7 +123,7 @@ def kafka_stream(spark: SparkSession, source: KafkaSource, *, key: bool = False)
     options["failOnDataLoss"] = "true" if source.on_data_loss == "fail" else "false"
     if source.max_offsets_per_batch is not None:
         options["maxOffsetsPerTrigger"] = str(source.max_offsets_per_batch)
-    if (partitions := source.min_partitions or _cores(spark)) is not None:
+    if (partitions := tasks_at_least(source, _cores(spark))) is not None:
         options["minPartitions"] = str(partitions)
     columns = ["value", "partition", "offset", "timestamp"]
     if source.headers:
@@ -134,6 +134,17 @@ def kafka_stream(spark: SparkSession, source: KafkaSource, *, key: bool = False)
     if len(source.topics) != 1:
         columns.append("topic")
     return spark.readStream.format("kafka").options(**options).load().select(*columns)
+
+
+def tasks_at_least(source: KafkaSource, cores: int | None) -> int | None:
+    """How many tasks a batch is read by at least (`minPartitions`), where two may read one partition of the topic;
+    None: one task a partition.
+
+    So it is where a run goes on after a loss. A task of Spark's that meets an offset which is gone gives its consumer
+    back to the pool and reads on with it (KafkaDataConsumer.get, Spark 4.2); another task of the same partition takes
+    it meanwhile, and one's seek moves the other's next record: rows would be left out, or the batch fails.
+    """
+    return None if source.on_data_loss == "continue" else source.min_partitions or cores
 
 
 def _cores(spark: SparkSession) -> int | None:

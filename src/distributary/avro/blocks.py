@@ -96,8 +96,8 @@ def _opened(view: memoryview, path: str) -> tuple[str, str, int, bytes]:
         raise FileBroken(path=path, detail="its avro header is cut or garbled") from exc
     codec = header.get("avro.codec", b"null").decode(errors="replace")
     if codec != "null" and codec not in CODECS:
-        known = ", ".join(["null", *sorted(CODECS)])
-        raise FileBroken(path=path, detail=f"its codec {codec!r} is not known; known are {known}")
+        codecs = ", ".join(["null", *sorted(CODECS)])
+        raise FileBroken(path=path, detail=f"its codec {codec!r} is not known; known are {codecs}")
     return schema, codec, position + SYNC, sync
 
 
@@ -127,20 +127,20 @@ class TooLarge(Exception):
 
 
 def _unpacked(view: memoryview, schema: str, blocks: list[Block], fault: str, unpack: Unpack, most: int) -> Container:
-    parts: list[bytes] = []
-    found: list[Block] = []
+    bodies: list[bytes] = []
+    unpacked: list[Block] = []
     position = 0
     for number, block in enumerate(blocks):
         try:
-            part = unpack(bytes(view[block.start : block.end]), most - position)
+            body = unpack(bytes(view[block.start : block.end]), most - position)
         except Exception as exc:  # each codec's library has errors of its own
             why = _too_large(most) if isinstance(exc, TooLarge) else str(exc)
             fault = f"block {number} cannot be unpacked: {why}" + (f"; {fault}" if fault else "")
             break
-        parts.append(part)
-        found.append(Block(block.row, block.count, position, position + len(part)))
-        position += len(part)
-    return Container(schema, pa.py_buffer(b"".join([*parts, bytes(SYNC)])), tuple(found), fault)
+        bodies.append(body)
+        unpacked.append(Block(block.row, block.count, position, position + len(body)))
+        position += len(body)
+    return Container(schema, pa.py_buffer(b"".join([*bodies, bytes(SYNC)])), tuple(unpacked), fault)
 
 
 def _too_large(most: int) -> str:
@@ -169,15 +169,15 @@ def _snappy(block: bytes, most: int) -> bytes:
 
 
 def _zstandard(block: bytes, most: int) -> bytes:
-    parts: list[bytes] = []
+    pieces: list[bytes] = []
     size = 0
     with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
-        while part := stream.read(STEP):
-            size += len(part)
+        while piece := stream.read(STEP):
+            size += len(piece)
             if size > most:
                 raise TooLarge
-            parts.append(part)
-    return b"".join(parts)
+            pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _deflate(block: bytes, most: int) -> bytes:

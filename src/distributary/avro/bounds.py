@@ -33,10 +33,10 @@ def check_schema(schema: Record) -> None:
         if id(node) not in sizes:
             if depth > DEEPEST:
                 raise OutOfBounds(f"its schema is nested more than {DEEPEST} deep")
-            parts = [measure(child, depth + 1) for child in _children(node)]
+            measures = [measure(child, depth + 1) for child in _children(node)]
             sizes[id(node)] = (
-                1 + sum(fields for fields, _ in parts),
-                1 + max((levels for _, levels in parts), default=0),
+                1 + sum(fields for fields, _ in measures),
+                1 + max((levels for _, levels in measures), default=0),
             )
         fields, levels = sizes[id(node)]
         if fields > MOST_FIELDS:
@@ -77,76 +77,76 @@ class EventWalk:
         self._data = data
         self._left = 0
 
-    def end(self, at: int) -> int:
-        """Where the event that begins at `at` ends. Raises OutOfBounds: in no place of these bytes."""
+    def end(self, begin: int) -> int:
+        """Where the event that begins at `begin` ends. Raises OutOfBounds: in no place of these bytes."""
         self._left = MOST_VALUES
-        return self._skip(self._schema, at, 0, {})
+        return self._skip(self._schema, begin, 0, {})
 
-    def _skip(self, node: Node, at: int, depth: int, records: Mapping[str, Record]) -> int:
+    def _skip(self, node: Node, place: int, depth: int, records: Mapping[str, Record]) -> int:
         self._left -= 1
         if self._left < 0:
             raise OutOfBounds(f"an event of more than {MOST_VALUES:,} values")
         if isinstance(node, Scalar):
-            return self._scalar(node, at)
+            return self._scalar(node, place)
         if depth > DEEPEST:
             raise OutOfBounds(f"a value is nested more than {DEEPEST} deep")
         if isinstance(node, Again):
             node = records[node.name]
         if isinstance(node, Record):
-            known = {**records, node.name: node}
+            scope = {**records, node.name: node}
             for field in node.fields:
-                at = self._skip(field.node, at, depth + 1, known)
-            return at
+                place = self._skip(field.node, place, depth + 1, scope)
+            return place
         if isinstance(node, Union):
-            branch, at = self._long(at)
+            branch, place = self._long(place)
             if not 0 <= branch < len(node.branches):
                 raise OutOfBounds(f"a union has no branch {branch}")
-            return self._skip(node.branches[branch], at, depth + 1, records)
+            return self._skip(node.branches[branch], place, depth + 1, records)
         if isinstance(node, Array):
-            return self._blocks(at, lambda at: self._skip(node.items, at, depth + 1, records))
-        return self._blocks(at, lambda at: self._skip(node.values, self._bytes(at), depth + 1, records))
+            return self._blocks(place, lambda place: self._skip(node.items, place, depth + 1, records))
+        return self._blocks(place, lambda place: self._skip(node.values, self._bytes(place), depth + 1, records))
 
-    def _scalar(self, node: Scalar, at: int) -> int:
+    def _scalar(self, node: Scalar, place: int) -> int:
         kind = node.kind
         if kind in ("string", "bytes"):
-            return self._bytes(at)
+            return self._bytes(place)
         if kind in ("int", "long", "enum"):
-            return self._long(at)[1]
-        return self._within(at + (node.size if kind == "fixed" else FIXED[kind]))
+            return self._long(place)[1]
+        return self._within(place + (node.size if kind == "fixed" else FIXED[kind]))
 
-    def _blocks(self, at: int, skip: Callable[[int], int]) -> int:
+    def _blocks(self, place: int, skip: Callable[[int], int]) -> int:
         while True:
-            count, at = self._long(at)
+            count, place = self._long(place)
             if count < 0:
                 count = -count
-                _, at = self._long(at)
+                _, place = self._long(place)
             if not count:
-                return at
+                return place
             if count > self._left:
                 raise OutOfBounds(f"a list of {count:,} items, more than its event may have")
             for _ in range(count):
-                at = skip(at)
+                place = skip(place)
 
-    def _bytes(self, at: int) -> int:
-        size, at = self._long(at)
+    def _bytes(self, place: int) -> int:
+        size, place = self._long(place)
         if size < 0:
             raise OutOfBounds("a text of a negative length")
-        return self._within(at + size)
+        return self._within(place + size)
 
-    def _within(self, at: int) -> int:
-        if at > len(self._data):
+    def _within(self, place: int) -> int:
+        if place > len(self._data):
             raise OutOfBounds("a value goes on behind the end of its block")
-        return at
+        return place
 
-    def _long(self, at: int) -> tuple[int, int]:
+    def _long(self, place: int) -> tuple[int, int]:
         value = shift = 0
         data = self._data
         while True:
-            if at >= len(data) or shift > 63:
+            if place >= len(data) or shift > 63:
                 raise OutOfBounds("a number goes on behind the end of its block, or has more than 64 bits")
-            byte = data[at]
-            at += 1
+            byte = data[place]
+            place += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
-                return (value >> 1) ^ -(value & 1), at
+                return (value >> 1) ^ -(value & 1), place
             shift += 7

@@ -73,10 +73,10 @@ class Walker:
         if length & 1 or length >= 0x80 or start + 2 + length // 2 > self._size:
             return None
         text = bytes(self._bytes[start + 1 : start + 1 + length // 2])
-        parts = []
+        found_places = []
         for begin in range(start, end, AT_ONCE):
-            parts.append(np.flatnonzero(self._bytes[begin : min(begin + AT_ONCE, end)] == length) + begin)
-        places: Longs = np.concatenate(parts)
+            found_places.append(np.flatnonzero(self._bytes[begin : min(begin + AT_ONCE, end)] == length) + begin)
+        places: Longs = np.concatenate(found_places)
         marks = [(offset + 1, byte) for offset, byte in enumerate(text) if not chr(byte).isalnum()][:6]
         for offset, byte in marks:
             places = places[self._at(places + offset) == byte]
@@ -95,66 +95,66 @@ class Walker:
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
-    def _node(self, node: Node, at: Longs, present: Mask | None) -> tuple[Column, Longs]:
+    def _node(self, node: Node, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
         self._steps -= 1
         if self._steps < 0:
             raise Unfit
         if isinstance(node, Scalar):
-            return self._scalar(node, at, present)
+            return self._scalar(node, places, present)
         if isinstance(node, Union):
-            return self._union(node, at, present)
+            return self._union(node, places, present)
         if isinstance(node, Record):
-            return self._nested(node, at, present) if is_nested_list(node) else self._record(node, at, present)
+            return self._nested(node, places, present) if is_nested_list(node) else self._record(node, places, present)
         if isinstance(node, Array):
-            return self._array(node.items, at, present, None)
+            return self._array(node.items, places, present, None)
         raise Unfit
 
-    def _nested(self, node: Record, at: Longs, present: Mask | None) -> tuple[Column, Longs]:
+    def _nested(self, node: Record, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
         """A PostgreSQL array of one dimension; those of more are left to fastavro."""
         nested, element = node.field("nestedArray"), element_of(node)
         assert isinstance(nested, Union) and element is not None
         none = 2 * nested.branches.index(NULL)
-        self._flag(self._at(at) != 2 - none, present)
-        column, at = self._array(element, _step(at, 1, present), present, none)
-        self._flag(self._at(at) != 2 * element.branches.index(NULL), present)
-        return column, _step(at, 1, present)
+        self._flag(self._at(places) != 2 - none, present)
+        column, places = self._array(element, _step(places, 1, present), present, none)
+        self._flag(self._at(places) != 2 * element.branches.index(NULL), present)
+        return column, _step(places, 1, present)
 
-    def _record(self, node: Record, at: Longs, present: Mask | None) -> tuple[Struct, Longs]:
+    def _record(self, node: Record, places: Longs, present: Mask | None) -> tuple[Struct, Longs]:
         columns = []
-        rows = len(at)
+        rows = len(places)
         for field in node.fields:
-            column, at = self._node(field.node, at, present)
+            column, places = self._node(field.node, places, present)
             columns.append(column)
-        return Struct(node.fields, columns, present, rows), at
+        return Struct(node.fields, columns, present, rows), places
 
-    def _scalar(self, node: Scalar, at: Longs, present: Mask | None) -> tuple[Column, Longs]:
+    def _scalar(self, node: Scalar, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
         kind = node.kind
         if kind in ("string", "bytes"):
-            return self._text(kind, at, present)
+            return self._text(kind, places, present)
         if kind == "null":
-            return Numbers(pa.null(), np.zeros(len(at), np.int8), None), at
+            return Numbers(pa.null(), np.zeros(len(places), np.int8), None), places
         if kind == "fixed":
-            return self._fixed(node.size, at, present)
+            return self._fixed(node.size, places, present)
         if kind in ("float", "double"):
-            words = self._word(at)
+            words = self._word(places)
             floats = words.view(np.float64) if kind == "double" else words.astype(np.uint32).view(np.float32)
-            return Numbers(ARROW[kind], floats, present), _step(at, 8 if kind == "double" else 4, present)
+            return Numbers(ARROW[kind], floats, present), _step(places, 8 if kind == "double" else 4, present)
         if kind == "boolean":
-            byte = self._at(at)
+            byte = self._at(places)
             self._flag(byte > 1, present)
-            return Numbers(pa.bool_(), byte, present), _step(at, 1, present)
-        values, at = self._long(at, present)
+            return Numbers(pa.bool_(), byte, present), _step(places, 1, present)
+        values, places = self._long(places, present)
         if kind == "enum":
             self._flag((values < 0) | (values >= len(node.symbols)), present)
-            return Enum(node.symbols, values, present), at
+            return Enum(node.symbols, values, present), places
         if kind == "int":
             short = values.astype(np.int32)
             self._flag(short != values, present)
-            return Numbers(pa.int32(), short, present), at
-        return Numbers(pa.int64(), values, present), at
+            return Numbers(pa.int32(), short, present), places
+        return Numbers(pa.int64(), values, present), places
 
-    def _text(self, kind: str, at: Longs, present: Mask | None) -> tuple[Column, Longs]:
-        length, begin = self._long(at, present)
+    def _text(self, kind: str, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
+        length, begin = self._long(places, present)
         if len(length) and (length.min() < 0 or length.max() > self._size):
             wrong = (length < 0) | (length > self._size)
             self._flag(wrong, present)
@@ -162,83 +162,83 @@ class Walker:
         end = begin + length if present is None else begin + length * present
         return Texts(ARROW[kind], self._data, begin, end, present).early(), end
 
-    def _fixed(self, size: int, at: Longs, present: Mask | None) -> tuple[Column, Longs]:
-        end = _step(at, size, present)
+    def _fixed(self, size: int, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
+        end = _step(places, size, present)
         self._flag(end > self._size, present)
         end = np.minimum(end, self._size)
-        return Texts(pa.binary(), self._data, at, end, present), end
+        return Texts(pa.binary(), self._data, places, end, present), end
 
-    def _union(self, node: Union, at: Longs, present: Mask | None) -> tuple[Column, Longs]:
-        branch = self._at(at)
-        at = _step(at, 1, present)
+    def _union(self, node: Union, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
+        branch = self._at(places)
+        places = _step(places, 1, present)
         last = 2 * (len(node.branches) - 1)
         if (branch & ODD).any() or branch.max(initial=0) > last:
             self._flag(((branch & 1) == 1) | (branch > last), present)
         columns = []
-        for number, part in enumerate(node.branches):
-            if part == NULL:
+        for number, branch_node in enumerate(node.branches):
+            if branch_node == NULL:
                 continue
-            here: Mask | None = branch == 2 * number
+            takes: Mask | None = branch == 2 * number
             if present is not None:
-                here = here & present  # type: ignore[operator]  # it is a mask still
-            elif here.all():  # type: ignore[union-attr]
-                here = None
-            column, at = self._node(part, at, here)
+                takes = takes & present  # type: ignore[operator]  # it is a mask still
+            elif takes.all():  # type: ignore[union-attr]
+                takes = None
+            column, places = self._node(branch_node, places, takes)
             columns.append(column)
         if not columns:
-            return self._scalar(NULL, at, present)
-        return columns[0] if len(columns) == 1 else Mixed(columns), at
+            return self._scalar(NULL, places, present)
+        return columns[0] if len(columns) == 1 else Mixed(columns), places
 
-    def _array(self, item: Node, at: Longs, present: Mask | None, before: int | None) -> tuple[Column, Longs]:
+    def _array(self, item: Node, places: Longs, present: Mask | None, before: int | None) -> tuple[Column, Longs]:
         """Lists of one avro block, as all writers of short lists make them; any other is left to fastavro. `before` is
         a byte that has to stand before each item."""
-        counts, at = self._long(at, present)
+        counts, places = self._long(places, present)
         counts = counts if present is None else counts * present
         negative = counts < 0
         if negative.any():  # the block's size in bytes follows
-            _, at = self._long(at, negative)
+            _, places = self._long(places, negative)
             counts = np.abs(counts)
         odd = counts.view(np.uint64) > LONGEST_LIST
         if odd.any():
             self._flag(odd, present)
             counts = np.where(odd, 0, counts)
-        counts = self._plausible(counts, at)
+        counts = self._plausible(counts, places)
         items = []
         for number in range(int(counts.max()) if len(counts) else 0):
             inside: Mask | None = counts > number
             if inside.all():  # type: ignore[union-attr]
                 inside = None
             if before is not None:
-                self._flag(self._at(at) != before, inside)
-                at = _step(at, 1, inside)
-            column, at = self._node(item, at, inside)
+                self._flag(self._at(places) != before, inside)
+                places = _step(places, 1, inside)
+            column, places = self._node(item, places, inside)
             items.append(column)
         some: Mask = counts > 0
-        self._flag(self._at(at) != 0, some)
-        at = at + some
-        return Lists(pa.list_(arrow_type(item)), counts, items, present), at
+        self._flag(self._at(places) != 0, some)
+        places = places + some
+        return Lists(pa.list_(arrow_type(item)), counts, items, present), places
 
-    def _plausible(self, counts: Longs, at: Longs) -> Longs:
-        """The counts of lists whose items begin at `at`, without those that cannot be right: their rows are flagged."""
+    def _plausible(self, counts: Longs, places: Longs) -> Longs:
+        """Counts of lists whose items begin at `places`, without those that cannot be right: their rows are flagged."""
         return counts
 
     # -- bytes -----------------------------------------------------------------------------------------------
 
-    def _at(self, at: Longs) -> npt.NDArray[np.uint8]:
-        return np.take(self._bytes, at, mode="clip")
+    def _at(self, places: Longs) -> npt.NDArray[np.uint8]:
+        return np.take(self._bytes, places, mode="clip")
 
-    def _word(self, at: Longs) -> Words:
-        return self._words[np.minimum(at, self._size - 8)]
+    def _word(self, places: Longs) -> Words:
+        return self._words[np.minimum(places, self._size - 8)]
 
     def _flag(self, wrong: Mask, present: Mask | None) -> None:
         self._bad |= wrong if present is None else wrong & present
 
-    def _long(self, at: Longs, present: Mask | None) -> tuple[Longs, Longs]:
+    def _long(self, places: Longs, present: Mask | None) -> tuple[Longs, Longs]:
         """Variable-length zigzag numbers, and the places behind them."""
-        first = self._at(at)
+        first = self._at(places)
         if first.max(initial=0) < 0x80:
-            return np.take(ZIGZAG, first), _step(at, 1, present)
-        words = self._word(at)
+            return np.take(ZIGZAG, first), _step(places, 1, present)
+        words = self._word(places)
         stops = ~words & CONTINUED
         lowest = stops & -stops
         used = lowest ^ (lowest - ONE)  # all bits up to the last one of the number
@@ -247,22 +247,22 @@ class Walker:
         for low, high, shift in CLOSING:
             words = (words & low) | ((words & high) >> shift)
         if not stops.all():
-            self._longest(at, words, width, np.flatnonzero(stops == 0), present)
+            self._longest(places, words, width, np.flatnonzero(stops == 0), present)
         values = (words >> ONE) ^ -(words & ONE)
-        return values.view(np.int64), at + width if present is None else at + width * present
+        return values.view(np.int64), places + width if present is None else places + width * present
 
-    def _longest(self, at: Longs, words: Words, width: Longs, lanes: Longs, present: Mask | None) -> None:
+    def _longest(self, places: Longs, words: Words, width: Longs, lanes: Longs, present: Mask | None) -> None:
         """Numbers of nine and ten bytes: completes `words` and `width` in their lanes."""
-        ninth = self._at(at[lanes] + 8).astype(np.uint64)
-        tenth = self._at(at[lanes] + 9).astype(np.uint64)
+        ninth = self._at(places[lanes] + 8).astype(np.uint64)
+        tenth = self._at(places[lanes] + 9).astype(np.uint64)
         ten = ninth >= 0x80
         words[lanes] |= (ninth & np.uint64(0x7F)) << np.uint64(56)
         words[lanes] |= np.where(ten, (tenth & ONE) << np.uint64(63), np.uint64(0))
         width[lanes] = np.where(ten, 10, 9)
-        wrong = np.zeros(len(at), bool)
+        wrong = np.zeros(len(places), bool)
         wrong[lanes] = ten & (tenth > 1)
         self._flag(wrong, present)
 
 
-def _step(at: Longs, width: int, present: Mask | None) -> Longs:
-    return at + width if present is None else at + width * present
+def _step(places: Longs, width: int, present: Mask | None) -> Longs:
+    return places + width if present is None else places + width * present

@@ -69,31 +69,31 @@ def read_lanes(data: pa.Buffer, blocks: Sequence[Block], schema: Record) -> tupl
         return [], list(blocks)
     for run in _runs(blocks):
         try:
-            found, left = _read_run(walker, run, starts, schema)
+            ranges, unproved = _read_run(walker, run, starts, schema)
         except Unfit:
-            found, left = [], run
-        proved += found
-        doubted += left
+            ranges, unproved = [], run
+        proved += ranges
+        doubted += unproved
     return proved, doubted
 
 
 def _read_run(walker: Walker, run: list[Block], starts: Longs, schema: Record) -> tuple[list[Proved], list[Block]]:
-    begins, where = _inside(run, starts)
+    begins, block_numbers = _inside(run, starts)
     if not len(begins):
         return [], run
     columns, ends, bad = walker.walk(schema, begins)
-    if _proof(run, begins, ends, bad, where).all():
+    if _proof(run, begins, ends, bad, block_numbers).all():
         return [Proved(run[0].row, columns.arrow())], []
     # look-alikes inside the rows (a column of uuids) are where no row ends; without them the proof is tried again
     firsts = np.fromiter((block.start for block in run), np.int64, len(run))
-    kept = np.isin(begins, ends) | np.isin(begins, firsts)
-    good = _proof(run, begins[kept], ends[kept], bad[kept], where[kept])
-    found: list[Proved] = []
+    linked = np.isin(begins, ends) | np.isin(begins, firsts)
+    good = _proof(run, begins[linked], ends[linked], bad[linked], block_numbers[linked])
+    ranges: list[Proved] = []
     for number, block in enumerate(run):
         if good[number]:
-            columns, _, _ = walker.walk(schema, begins[kept & (where == number)])
-            found.append(Proved(block.row, columns.arrow()))
-    return found, [block for number, block in enumerate(run) if not good[number]]
+            columns, _, _ = walker.walk(schema, begins[linked & (block_numbers == number)])
+            ranges.append(Proved(block.row, columns.arrow()))
+    return ranges, [block for number, block in enumerate(run) if not good[number]]
 
 
 def _runs(blocks: Sequence[Block]) -> list[list[Block]]:
@@ -115,17 +115,17 @@ def _inside(run: Sequence[Block], starts: Longs) -> tuple[Longs, Longs]:
     begins = starts[low:high]
     firsts = np.fromiter((block.start for block in run), np.int64, len(run))
     ends = np.fromiter((block.end for block in run), np.int64, len(run))
-    where = np.searchsorted(ends, begins, side="right").astype(np.int64)
-    inside = begins >= firsts[where] if len(begins) else np.zeros(0, bool)
-    return begins[inside], where[inside]
+    block_numbers = np.searchsorted(ends, begins, side="right").astype(np.int64)
+    inside = begins >= firsts[block_numbers] if len(begins) else np.zeros(0, bool)
+    return begins[inside], block_numbers[inside]
 
 
-def _proof(run: Sequence[Block], begins: Longs, ends: Longs, bad: Mask, where: Longs) -> Mask:
+def _proof(run: Sequence[Block], begins: Longs, ends: Longs, bad: Mask, block_numbers: Longs) -> Mask:
     """For each block whether the walk over its candidates is the only one: no fault, no gap, the right number."""
     linked = ~bad
-    linked[:-1] &= (ends[:-1] == begins[1:]) | (where[:-1] != where[1:])
+    linked[:-1] &= (ends[:-1] == begins[1:]) | (block_numbers[:-1] != block_numbers[1:])
     broken = np.concatenate([[0], np.cumsum(~linked)])
-    borders = np.searchsorted(where, np.arange(len(run) + 1))
+    borders = np.searchsorted(block_numbers, np.arange(len(run) + 1))
     good = np.zeros(len(run), bool)
     for number, block in enumerate(run):
         first, last = int(borders[number]), int(borders[number + 1])

@@ -94,9 +94,9 @@ def solid(node: Node) -> Node:
 def without_logical_types(schema: Any) -> Any:
     """A schema's JSON with which a reader gives the values as they are stored."""
     if isinstance(schema, list):
-        return [without_logical_types(part) for part in schema]
+        return [without_logical_types(member) for member in schema]
     if isinstance(schema, dict):
-        return {key: without_logical_types(part) for key, part in schema.items() if key != "logicalType"}
+        return {key: without_logical_types(member) for key, member in schema.items() if key != "logicalType"}
     return schema
 
 
@@ -150,9 +150,9 @@ class _Parser:
     def _named(self, name: str, namespace: str) -> Node:
         if name in PRIMITIVES:
             return Scalar(name)
-        for known in (f"{namespace}.{name}", name, name.rpartition(".")[2]):
-            if known in self._known:
-                return self._known[known]
+        for full_name in (f"{namespace}.{name}", name, name.rpartition(".")[2]):
+            if full_name in self._known:
+                return self._known[full_name]
         raise ValueError(f"the type {name!r} is not defined")
 
 

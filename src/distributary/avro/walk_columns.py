@@ -183,8 +183,8 @@ class Lists:
             values = values if full else values.filter(pa.array(self.counts == 1))
         elif not most:
             values = pa.nulls(0, self.type.value_type)
-        elif full and (whole := _side_by_side([column.arrow() for column in self.items])) is not None:
-            values = whole
+        elif full and (joined := _side_by_side([column.arrow() for column in self.items])) is not None:
+            values = joined
         else:
             places = np.arange(lanes, dtype=np.int64)[:, None] + np.arange(most, dtype=np.int64)[None, :] * lanes
             if not full:
@@ -197,7 +197,7 @@ class Lists:
 
 def _side_by_side(columns: list[pa.Array]) -> pa.Array | None:
     """Texts of each row one behind the other, where each column's are of one length, as those of `sort_keys` are."""
-    parts = []
+    blocks = []
     for array in columns:
         if array.null_count or not pa.types.is_string(array.type) or not len(array):
             return None
@@ -205,9 +205,9 @@ def _side_by_side(columns: list[pa.Array]) -> pa.Array | None:
         size = int(offsets[1] - offsets[0])
         if not size or (np.diff(offsets) != size).any():
             return None
-        parts.append(np.frombuffer(array.buffers()[2], np.uint8)[offsets[0] : offsets[-1]].reshape(-1, size))
-    data = np.hstack(parts)
-    sizes = np.tile(np.array([part.shape[1] for part in parts], np.int32), len(data))
+        blocks.append(np.frombuffer(array.buffers()[2], np.uint8)[offsets[0] : offsets[-1]].reshape(-1, size))
+    data = np.hstack(blocks)
+    sizes = np.tile(np.array([block.shape[1] for block in blocks], np.int32), len(data))
     bounds = np.concatenate([np.zeros(1, np.int32), np.cumsum(sizes, dtype=np.int32)])
     return pa.Array.from_buffers(pa.string(), len(sizes), [None, pa.py_buffer(bounds), pa.py_buffer(data)])
 

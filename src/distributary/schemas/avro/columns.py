@@ -94,14 +94,14 @@ def _struct(fields: Sequence[Field]) -> Any:
 
 def column_names(names: Sequence[str]) -> list[str]:
     """Names of columns, no two of which differ in case only."""
-    found: list[str] = []
-    taken: set[str] = set()
+    columns: list[str] = []
+    folded_names: set[str] = set()
     for place, name in enumerate(names, 1):
-        while name.lower() in taken:
+        while name.lower() in folded_names:
             name = f"{name}__{place}"
-        taken.add(name.lower())
-        found.append(name)
-    return found
+        folded_names.add(name.lower())
+        columns.append(name)
+    return columns
 
 
 def is_decimal(node: Scalar) -> bool:
@@ -202,12 +202,12 @@ def _uuid(text: str) -> str:
 
 def _empty(stored: Any) -> Any:
     """A record without fields: where it is there is all that it says."""
-    there = pc.if_else(stored.is_valid(), True, None)
-    return pa.StructArray.from_arrays([there], names=[EMPTY_COLUMN], mask=stored.is_null())
+    presence = pc.if_else(stored.is_valid(), True, None)
+    return pa.StructArray.from_arrays([presence], names=[EMPTY_COLUMN], mask=stored.is_null())
 
 
-def _either(one: Mask | None, other: Mask | None) -> Mask | None:
-    return other if one is None else one if other is None else one | other
+def _either(left: Mask | None, right: Mask | None) -> Mask | None:
+    return right if left is None else left if right is None else left | right
 
 
 def _offsets(stored: Any) -> Any:
@@ -224,9 +224,9 @@ def _of_parents(bad: Mask | None, stored: Any) -> Mask | None:
 
 def _parents(bad: Mask, offsets: Any) -> Mask:
     """Which lists hold a bad item."""
-    found = np.zeros(len(offsets) - 1, bool)
-    found[np.searchsorted(offsets, np.flatnonzero(bad), side="right") - 1] = True
-    return found
+    bad_lists = np.zeros(len(offsets) - 1, bool)
+    bad_lists[np.searchsorted(offsets, np.flatnonzero(bad), side="right") - 1] = True
+    return bad_lists
 
 
 def _last_of_each_key(stored: Any) -> tuple[Any, Any]:
@@ -244,10 +244,10 @@ def _last_of_each_key(stored: Any) -> tuple[Any, Any]:
     unique, last = np.unique(codes[::-1], return_index=True)
     if len(unique) == count:
         return pa.array(offsets, pa.int32()), entries
-    kept = np.sort(count - 1 - last)
-    sizes = np.bincount(parents[kept], minlength=len(offsets) - 1)
+    entry_places = np.sort(count - 1 - last)
+    sizes = np.bincount(parents[entry_places], minlength=len(offsets) - 1)
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    return pa.array(starts, pa.int32()), entries.take(pa.array(kept))
+    return pa.array(starts, pa.int32()), entries.take(pa.array(entry_places))
 
 
 __all__ = ["Again", "Columns", "column_type", "columns_of", "stored_type"]

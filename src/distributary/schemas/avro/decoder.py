@@ -58,41 +58,43 @@ class AvroDecoder:
         """Decode records without header; there are no nulls."""
         if payloads.type != pa.binary():
             payloads = payloads.cast(pa.binary())
-        found = _Found()
+        decoded = _Decoded()
         for begin in range(0, len(payloads), AT_ONCE):
-            part = payloads.slice(begin, AT_ONCE)
+            window = payloads.slice(begin, AT_ONCE)
             if self._has_walk:
-                self._walk(part, begin, found)
+                self._walk(window, begin, decoded)
             else:
-                found.slow += range(begin, begin + len(part))
+                decoded.slow += range(begin, begin + len(window))
         rejected: dict[int, Rejected] = {}
-        self._read(payloads, found, rejected)
-        return self._split(len(payloads), found, rejected)
+        self._read(payloads, decoded, rejected)
+        return self._split(len(payloads), decoded, rejected)
 
-    def _walk(self, part: pa.BinaryArray, first: int, found: _Found) -> None:
-        """Walk some records; what the walk does not vouch for is left in `found.slow`."""
-        offsets = np.frombuffer(part.buffers()[1], np.int32, len(part) + 1, part.offset * 4).astype(np.int64)
+    def _walk(self, window: pa.BinaryArray, first: int, decoded: _Decoded) -> None:
+        """Walk some records; what the walk does not vouch for is left in `decoded.slow`."""
+        offsets = np.frombuffer(window.buffers()[1], np.int32, len(window) + 1, window.offset * 4).astype(np.int64)
         low, high = int(offsets[0]), int(offsets[-1])
-        body = part.buffers()[2]
+        body = window.buffers()[2]
         data = pa.py_buffer((b"" if body is None else body.slice(low, high - low).to_pybytes()) + PADDING)
-        self._walk_some(PayloadWalker(data), offsets - low, 0, len(part), first, found)
+        self._walk_some(PayloadWalker(data), offsets - low, 0, len(window), first, decoded)
 
-    def _walk_some(self, walker: PayloadWalker, offsets: Any, begin: int, end: int, first: int, found: _Found) -> None:
+    def _walk_some(
+        self, walker: PayloadWalker, offsets: Any, begin: int, end: int, first: int, decoded: _Decoded
+    ) -> None:
         try:
             stored, good = self._vouched(walker, offsets, np.arange(begin, end))
         except Unfit:
             if end - begin <= FEW:
-                found.slow += range(first + begin, first + end)
+                decoded.slow += range(first + begin, first + end)
                 return
             middle = (begin + end) // 2
-            self._walk_some(walker, offsets, begin, middle, first, found)
-            self._walk_some(walker, offsets, middle, end, first, found)
+            self._walk_some(walker, offsets, begin, middle, first, decoded)
+            self._walk_some(walker, offsets, middle, end, first, decoded)
             return
         lanes = first + np.arange(begin, end)
-        found.slow += lanes[~good].tolist()
+        decoded.slow += lanes[~good].tolist()
         if len(stored):
-            found.stored.append(stored)
-            found.at.append(lanes[good])
+            decoded.stored.append(stored)
+            decoded.at.append(lanes[good])
 
     def _vouched(self, walker: PayloadWalker, offsets: Any, lanes: Any) -> tuple[Any, Any]:
         """The records that are right, as stored, and which of `lanes` they are. Raises Unfit."""
@@ -103,20 +105,20 @@ class AvroDecoder:
             columns, _, _ = walker.records(self._record, offsets[lanes], offsets[lanes + 1])
         return columns.arrow(), good
 
-    def _read(self, payloads: pa.BinaryArray, found: _Found, rejected: dict[int, Rejected]) -> None:
+    def _read(self, payloads: pa.BinaryArray, decoded: _Decoded, rejected: dict[int, Rejected]) -> None:
         """Read by fastavro what is left."""
         rows: list[Any] = []
-        at: list[int] = []
-        for place in sorted(found.slow):
+        positions: list[int] = []
+        for place in sorted(decoded.slow):
             try:
                 row = self._one(payloads[place].as_py())
             except BaseException as error:
                 rejected[place] = Rejected(place, Reason.CORRUPT_PAYLOAD, contained(error))
             else:
                 rows.append(row)
-                at.append(place)
+                positions.append(place)
         for begin, end in _steps(len(rows)):
-            self._store(rows[begin:end], at[begin:end], found, rejected)
+            self._store(rows[begin:end], positions[begin:end], decoded, rejected)
 
     def _one(self, body: bytes) -> Any:
         """A record as plain values of `stored_type`. Raises anything."""
@@ -124,37 +126,37 @@ class AvroDecoder:
             EventWalk(self._record, memoryview(body)).end(0)
         stream = io.BytesIO(body)
         value = fastavro.schemaless_reader(stream, self._tree.reader, None)
-        if (left := len(body) - stream.tell()) > 0:
-            raise ValueError(f"{left:,} bytes stand behind its end")
+        if (left_over := len(body) - stream.tell()) > 0:
+            raise ValueError(f"{left_over:,} bytes stand behind its end")
         return _plain(self._record, value)
 
-    def _store(self, rows: list[Any], at: list[int], found: _Found, rejected: dict[int, Rejected]) -> None:
+    def _store(self, rows: list[Any], positions: list[int], decoded: _Decoded, rejected: dict[int, Rejected]) -> None:
         """Rows as Arrow, by halves where one does not fit its own schema, as an int of 40 bits."""
         try:
             array = pa.array(rows, self._stored)
         except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
             if len(rows) == 1:
-                rejected[at[0]] = Rejected(at[0], Reason.CORRUPT_PAYLOAD, contained(error))
+                rejected[positions[0]] = Rejected(positions[0], Reason.CORRUPT_PAYLOAD, contained(error))
                 return
             middle = len(rows) // 2
-            self._store(rows[:middle], at[:middle], found, rejected)
-            self._store(rows[middle:], at[middle:], found, rejected)
+            self._store(rows[:middle], positions[:middle], decoded, rejected)
+            self._store(rows[middle:], positions[middle:], decoded, rejected)
             return
-        found.stored.append(array)
-        found.at.append(np.array(at, np.int64))
+        decoded.stored.append(array)
+        decoded.at.append(np.array(positions, np.int64))
 
-    def _split(self, count: int, found: _Found, rejected: dict[int, Rejected]) -> Split:
+    def _split(self, count: int, decoded: _Decoded, rejected: dict[int, Rejected]) -> Split:
         maker = Columns(self._null)
-        parts, places = [], []
-        for stored, at in zip(found.stored, found.at, strict=True):
-            made, refused = maker.make(self._record, stored)
+        arrays, places = [], []
+        for stored, row_numbers in zip(decoded.stored, decoded.at, strict=True):
+            records, refused = maker.make(self._record, stored)
             if refused is not None and refused.any():
-                for place in at[refused].tolist():
+                for place in row_numbers[refused].tolist():
                     rejected[place] = Rejected(place, Reason.CORRUPT_PAYLOAD, OUT_OF_RANGE)
-                made, at = made.filter(pa.array(~refused)), at[~refused]
-            parts.append(made)
-            places.append(at)
-        rows = _one_batch(parts, self.columns)
+                records, row_numbers = records.filter(pa.array(~refused)), row_numbers[~refused]
+            arrays.append(records)
+            places.append(row_numbers)
+        rows = _one_batch(arrays, self.columns)
         order = np.concatenate([np.zeros(0, np.int64), *places])
         if len(order) > 1 and (np.diff(order) < 0).any():
             ranks = np.argsort(order)
@@ -164,7 +166,7 @@ class AvroDecoder:
         return Split(rows, positions, [rejected[place] for place in sorted(rejected)], warnings)
 
 
-class _Found:
+class _Decoded:
     """What was read: stored values with their places, and the places that fastavro is to read."""
 
     def __init__(self) -> None:
@@ -177,11 +179,11 @@ def _steps(count: int, size: int = 4_096) -> Iterator[tuple[int, int]]:
     return ((begin, min(begin + size, count)) for begin in range(0, count, size))
 
 
-def _one_batch(parts: list[Any], columns: pa.Schema) -> pa.RecordBatch:
-    if not parts:
+def _one_batch(arrays: list[Any], columns: pa.Schema) -> pa.RecordBatch:
+    if not arrays:
         return pa.RecordBatch.from_pylist([], columns)
-    whole = pa.concat_arrays(parts) if len(parts) > 1 else parts[0]
-    return pa.RecordBatch.from_arrays(whole.flatten(), schema=columns)
+    records = pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
+    return pa.RecordBatch.from_arrays(records.flatten(), schema=columns)
 
 
 def _plain(node: Node, value: Any) -> Any:
@@ -221,6 +223,6 @@ def is_bounded(node: Node) -> bool:
 
 
 @lru_cache(maxsize=1_024)
-def avro_decoder(texts: tuple[str, ...], what: str, null_out_of_range: bool) -> AvroDecoder:
+def avro_decoder(texts: tuple[str, ...], subject: str, null_out_of_range: bool) -> AvroDecoder:
     """The decoder of a schema. Raises SchemaBroken."""
-    return AvroDecoder(tree_of(texts, what), null_out_of_range=null_out_of_range)
+    return AvroDecoder(tree_of(texts, subject), null_out_of_range=null_out_of_range)

@@ -35,17 +35,17 @@ def compile_payload(schema: Schema, registry: Registry, compiler: Compiler) -> A
         SchemaBroken: it is no Avro schema, too large, or a reference leads nowhere.
         RegistryDown, RegistryDenied: from the registry, unchanged.
     """
-    what = f"id {schema.id}"
-    texts, lost = referenced(schema, registry, what)
-    found = AvroSchema(schema.id, (*texts.values(), schema.text))
-    if (size := sum(map(len, found.texts))) > compiler.limits.size:
+    subject = f"id {schema.id}"
+    texts, lost = referenced(schema, registry, subject)
+    compiled = AvroSchema(schema.id, (*texts.values(), schema.text))
+    if (size := sum(map(len, compiled.texts))) > compiler.limits.size:
         over = f"it has {size:,} bytes with its references; registry.max_schema_size allows {compiler.limits.size:,}"
-        raise SchemaBroken(what=what, detail=over)
+        raise SchemaBroken(what=subject, detail=over)
     try:
-        tree_of(found.texts, what)
+        tree_of(compiled.texts, subject)
     except SchemaBroken as error:
-        raise SchemaBroken(what=what, detail="; ".join([*lost, error.parameters["detail"]])) from None
-    return found
+        raise SchemaBroken(what=subject, detail="; ".join([*lost, error.parameters["detail"]])) from None
+    return compiled
 
 
 def without_schema(columns: Mapping[str, str]) -> None:

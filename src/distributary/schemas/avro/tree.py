@@ -44,8 +44,8 @@ class Tree:
     has_cycle: bool
 
 
-def tree_of(texts: Sequence[str], what: str) -> Tree:
-    """The last of `texts`, which may use the types that those before it define. `what`: in errors.
+def tree_of(texts: Sequence[str], subject: str) -> Tree:
+    """The last of `texts`, which may use the types that those before it define. `subject`: in errors.
 
     Raises:
         SchemaBroken: a text is no Avro schema, or more than a table can hold.
@@ -65,14 +65,14 @@ def tree_of(texts: Sequence[str], what: str) -> Tree:
     except (SchemaBroken, MemoryError):
         raise
     except Exception as error:  # fastavro lets its own and Python's errors through
-        raise SchemaBroken(what=what, detail=f"it is no Avro schema: {type(error).__name__}: {error}") from error
+        raise SchemaBroken(what=subject, detail=f"it is no Avro schema: {type(error).__name__}: {error}") from error
     return Tree(name, record, reader, builder.has_cycle)
 
 
 def _check_depth(schema: Any) -> None:
     level = [schema]
     for _ in range(DEEPEST_TEXT):
-        level = [inner for one in level for inner in _inside(one)]
+        level = [inner for node in level for inner in _inside(node)]
         if not level:
             return
     raise ValueError(f"its text is nested more than {DEEPEST_TEXT} deep")
@@ -127,13 +127,14 @@ class _Builder:
             raise ValueError(f"a union of more than {MOST_BRANCHES} types")
         several = sum(branch != "null" for branch in branches) > 1
         self._left -= len(branches) if several else 0
-        found = [self.node(branch, path, depth + several) for branch in branches]
+        nodes = [self.node(branch, path, depth + several) for branch in branches]
         if not several:
-            return Union(tuple(found))
+            return Union(tuple(nodes))
         names = _branch_names(branches)
         return Union(
             tuple(
-                one if one == _NULL else Record("", (Field(name, one),)) for name, one in zip(names, found, strict=True)
+                node if node == _NULL else Record("", (Field(name, node),))
+                for name, node in zip(names, nodes, strict=True)
             )
         )
 
@@ -159,8 +160,8 @@ def _branch_names(branches: list[Any]) -> list[str]:
     short = [name.rpartition(".")[2] for name in full]
     lower = [name.lower() for name in short]
     return [
-        one if lower.count(one.lower()) == 1 else whole.replace(".", "_")
-        for one, whole in zip(short, full, strict=True)
+        short_name if lower.count(short_name.lower()) == 1 else full_name.replace(".", "_")
+        for short_name, full_name in zip(short, full, strict=True)
     ]
 
 
@@ -203,8 +204,8 @@ class _Rewrite:
             return {"type": "array", "items": self.schema(schema["items"])}
         if kind == "map":
             return {"type": "map", "values": self.schema(schema["values"])}
-        kept = ("type", "name", "symbols", "size")
-        return {key: schema[key] for key in kept if key in schema} if kind in _COMPLEX else kind
+        keys = ("type", "name", "symbols", "size")
+        return {key: schema[key] for key in keys if key in schema} if kind in _COMPLEX else kind
 
     def _union(self, branches: list[Any]) -> list[Any]:
         if sum(branch != "null" for branch in branches) < 2:

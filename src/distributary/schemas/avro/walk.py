@@ -38,53 +38,53 @@ class PayloadWalker(Walker):
         """
         self._bad = np.zeros(len(begins), bool)
         self._steps, self._ends = MOST_STEPS, ends
-        columns, found = self._node(schema, begins, None)
-        return columns, found, self._bad
+        columns, walked_to = self._node(schema, begins, None)
+        return columns, walked_to, self._bad
 
-    def _node(self, node: Node, at: Longs, present: Mask | None) -> tuple[Column, Longs]:
+    def _node(self, node: Node, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
         self._steps -= 1
         if self._steps < 0:
             raise Unfit
         if isinstance(node, Record):
             if not node.fields:
-                return Numbers(pa.bool_(), np.ones(len(at), np.int8), present), at
-            return self._record(node, at, present)
+                return Numbers(pa.bool_(), np.ones(len(places), np.int8), present), places
+            return self._record(node, places, present)
         if isinstance(node, Union):
-            return self._union(node, at, present)
+            return self._union(node, places, present)
         if isinstance(node, Array):
-            return self._items(node.items, at, present)
+            return self._items(node.items, places, present)
         if isinstance(node, Map):
-            return self._items(entry_of(node), at, present)
+            return self._items(entry_of(node), places, present)
         if isinstance(node, Scalar):
-            return self._scalar(node, at, present)
+            return self._scalar(node, places, present)
         raise Unfit
 
-    def _items(self, item: Node, at: Longs, present: Mask | None) -> tuple[Column, Longs]:
-        column, at = self._array(item, at, present, None)
+    def _items(self, item: Node, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
+        column, places = self._array(item, places, present, None)
         assert isinstance(column, Lists)
         column.type = pa.list_(stored_type(item))
-        return column, at
+        return column, places
 
-    def _plausible(self, counts: Longs, at: Longs) -> Longs:
+    def _plausible(self, counts: Longs, places: Longs) -> Longs:
         """A damaged record must not have all others walk as many items as it says: each takes a byte of its own."""
-        self._bad |= counts > self._ends - at
+        self._bad |= counts > self._ends - places
         return np.where(self._bad, 0, counts)
 
-    def _union(self, node: Union, at: Longs, present: Mask | None) -> tuple[Column, Longs]:
+    def _union(self, node: Union, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
         if sum(isinstance(branch, Record) and not branch.name for branch in node.branches) < 2:
-            return super()._union(node, at, present)
-        chosen, at = self._long(at, present)
+            return super()._union(node, places, present)
+        chosen, places = self._long(places, present)
         self._flag((chosen < 0) | (chosen >= len(node.branches)), present)
         columns: list[Column] = []
         fields: list[Field] = []
-        there: Mask | None = present
+        untaken: Mask | None = present
         for number, branch in enumerate(node.branches):
-            here: Mask = chosen == number
-            here = here if present is None else here & present
+            takes: Mask = chosen == number
+            takes = takes if present is None else takes & present
             if not isinstance(branch, Record):
-                there = ~here if there is None else there & ~here
+                untaken = ~takes if untaken is None else untaken & ~takes
                 continue
-            column, at = self._node(branch.fields[0].node, at, here)
+            column, places = self._node(branch.fields[0].node, places, takes)
             columns.append(column)
             fields.append(branch.fields[0])
-        return Struct(tuple(fields), columns, there, len(at)), at
+        return Struct(tuple(fields), columns, untaken, len(places)), places

@@ -172,8 +172,8 @@ Room = tuple[int, int]
 """How much deeper columns may nest, as `DEEPEST` counts."""
 
 
-def _within(room: Room, taken: Room) -> Room:
-    return room[0] - taken[0], room[1] - taken[1]
+def _within(room: Room, used: Room) -> Room:
+    return room[0] - used[0], room[1] - used[1]
 
 
 def _takes_struct(room: Room) -> bool:
@@ -208,7 +208,7 @@ class _Columns:
         target = field.message_type
         if target is not None and target.GetOptions().map_entry:
             inside = _within(room, _MAP)
-            key, value = (self._entry_part(target.fields_by_name[part], path, inside) for part in ("key", "value"))
+            key, value = (self._entry_part(target.fields_by_name[member], path, inside) for member in ("key", "value"))
             type_ = pa.map_(key.type, value.type)
             return Field(
                 field.number, column, field.type, "struct", type_, repeated=True, entry=(key, value), name=field.name
@@ -234,10 +234,10 @@ class _Columns:
 
     def _entry_part(self, field: FieldDescriptor, path: tuple[str, ...], room: Room) -> Field:
         """Key or value of a map: on the wire it may be absent, in the column it is its type's default then."""
-        part = self._field(field, field.name, path, room)
+        member = self._field(field, field.name, path, room)
         if field.enum_type is not None and field.default_value != 0:
-            return replace(part, presence=True, default=self._names(field.enum_type)[field.default_value])
-        return replace(part, presence=False, default=None)
+            return replace(member, presence=True, default=self._names(field.enum_type)[field.default_value])
+        return replace(member, presence=False, default=None)
 
     def _target(self, field: FieldDescriptor, path: tuple[str, ...], room: Room) -> tuple[Shape, Any, Message | None]:
         """Shape and Arrow type of one value of a field."""
@@ -326,12 +326,12 @@ def shared_oneof(field: FieldDescriptor) -> str | None:
 
 
 def _column_names(fields: Iterable[FieldDescriptor]) -> list[str]:
-    names, taken = [], set[str]()
+    names, folded_names = [], set[str]()
     for field in fields:
         name = field.name
-        while name.lower() in taken:
+        while name.lower() in folded_names:
             name = f"{name}__{field.number}"
-        taken.add(name.lower())
+        folded_names.add(name.lower())
         names.append(name)
     return names
 

@@ -142,9 +142,9 @@ def _first_bytes(data: NDArray[np.uint8], begin: Ints) -> NDArray[np.uint64]:
     if len(data) < WORD_BYTES:
         data = np.concatenate((data, np.zeros(WORD_BYTES, np.uint8)))
     words: NDArray[np.uint64] = np.ndarray((len(data) - WORD_BYTES + 1,), "<u8", data, strides=(1,))
-    at = np.minimum(begin, len(words) - 1)
-    behind = (8 * np.minimum(begin - at, WORD_BYTES - 1)).astype(np.uint64)
-    return words[at] >> behind
+    word_places = np.minimum(begin, len(words) - 1)
+    behind = (8 * np.minimum(begin - word_places, WORD_BYTES - 1)).astype(np.uint64)
+    return words[word_places] >> behind
 
 
 def _bodies(values: pa.BinaryArray, start: Ints, body_at: Ints, good: Bools) -> pa.BinaryArray:
@@ -162,13 +162,13 @@ def _bodies(values: pa.BinaryArray, start: Ints, body_at: Ints, good: Bools) -> 
 class _Paths:
     """Index paths that are not in the one-byte form, read level by level over all rows at once."""
 
-    def __init__(self, data: NDArray[np.uint8], at: Ints, end: Ints, *, zigzag: bool) -> None:
-        self.at = at.copy()
+    def __init__(self, data: NDArray[np.uint8], begin: Ints, end: Ints, *, zigzag: bool) -> None:
+        self.at = begin.copy()
         """Where each row is read next; after the last level this is where the body starts."""
-        self.short = np.zeros(len(at), bool)
-        self.bad = np.zeros(len(at), bool)
+        self.short = np.zeros(len(begin), bool)
+        self.bad = np.zeros(len(begin), bool)
         self._data, self._end, self._zigzag = data, end, zigzag
-        self._count = self._next(np.ones(len(at), bool), limit=MAX_DEPTH)
+        self._count = self._next(np.ones(len(begin), bool), limit=MAX_DEPTH)
         self._levels: list[Ints] = []
         for level in range(int(self._count.max(initial=0))):
             self._levels.append(self._next(self._count > level, limit=MAX_INDEX))
@@ -196,10 +196,10 @@ class _Paths:
             over = self.at[open_rows] >= self._end[open_rows]
             self.short[open_rows[over]] = True
             open_rows = open_rows[~over]
-            read = self._data[self.at[open_rows]].astype(np.int64)
+            bytes_read = self._data[self.at[open_rows]].astype(np.int64)
             self.at[open_rows] += 1
-            value[open_rows] |= (read & 0x7F) << (7 * byte)
-            open_rows = open_rows[read > 0x7F]
+            value[open_rows] |= (bytes_read & 0x7F) << (7 * byte)
+            open_rows = open_rows[bytes_read > 0x7F]
         self.bad[open_rows] = True
         if self._zigzag:
             value = (value >> 1) ^ -(value & 1)

@@ -88,14 +88,14 @@ class OfficialDecoder:
         """Good rows as structs, their positions, the others, and how many of the good ones lack something, in words."""
         values, positions, rejected, warnings = [], [], [], Counter[str]()
         for position, payload in rows:
-            found: set[str] = set()
+            extensions: set[str] = set()
             try:
                 message = self._class.FromString(payload)
-                _refuse_mismatch(message, self._schema.extensions, found)
+                _refuse_mismatch(message, self._schema.extensions, extensions)
                 self._getters.nulls.clear()
                 values.append(self._values(message))
                 positions.append(position)
-                warnings.update(f"extension {name} has no column" for name in found)
+                warnings.update(f"extension {name} has no column" for name in extensions)
                 warnings.update(f"field {name} is out of range, so null" for name in self._getters.nulls)
             except DecodeError as error:
                 detail = str(error).replace(f" with type '{ROOT}'", "")
@@ -114,14 +114,14 @@ class Doubtful(Exception):
     """A part of a row on which alone nothing can be said."""
 
 
-def _refuse_mismatch(message: Any, extensions: Extensions, found: set[str]) -> None:
+def _refuse_mismatch(message: Any, extensions: Extensions, seen_extensions: set[str]) -> None:
     """An unknown field whose number is known was written by another schema (P11 of NVIDIA/cudf-spark-jni#4107).
 
-    Names of extensions that the message holds are added to `found`: they have no column.
+    Names of extensions that the message holds are added to `seen_extensions`: they have no column.
     """
     unknown = UnknownFieldSet(message)
     if len(unknown):
-        fields, known = message.DESCRIPTOR.fields_by_number, extensions.get(message.DESCRIPTOR.name)
+        fields, extension = message.DESCRIPTOR.fields_by_number, extensions.get(message.DESCRIPTOR.name)
         for field in unknown:  # type: ignore[attr-defined]
             number = field.field_number
             if number in fields:
@@ -130,10 +130,10 @@ def _refuse_mismatch(message: Any, extensions: Extensions, found: set[str]) -> N
                     f"field {number} ({fields[number].json_name}) has wire type {wire_type}, its schema says another"
                 )
                 raise _Refused(Reason.SCHEMA_MISMATCH, detail)
-            if known is not None and (name := known.name(number)):
-                found.add(name)
+            if extension is not None and (name := extension.name(number)):
+                seen_extensions.add(name)
     for inner in _inner(message):
-        _refuse_mismatch(inner, extensions, found)
+        _refuse_mismatch(inner, extensions, seen_extensions)
 
 
 def _refuse_doubts(message: Any, levels: int) -> None:
@@ -178,7 +178,7 @@ class _Getters:
         name = f"f{field.number}"
         get = attrgetter(name)
         if field.entry is not None:
-            key, value = (self._column(part) for part in field.entry)
+            key, value = (self._column(member) for member in field.entry)
             return lambda m: [(k, value(entry)) for k, entry in {key(entry): entry for entry in get(m)}.items()]
         convert = self.value(field)
         if field.repeated:
@@ -263,14 +263,14 @@ def _duration(message: Any) -> int:
     return _microseconds(message, -DURATION_MAX, DURATION_MAX, low, high, "Duration")
 
 
-def _microseconds(message: Any, low: int, high: int, low_nanos: int, high_nanos: int, what: str) -> int:
+def _microseconds(message: Any, low: int, high: int, low_nanos: int, high_nanos: int, kind: str) -> int:
     seconds: int = message.f1
     nanos: int = message.f2
     if not low <= seconds <= high:
-        detail = f"{what} of {seconds} seconds is outside of {low} to {high}"
+        detail = f"{kind} of {seconds} seconds is outside of {low} to {high}"
         raise _Refused(Reason.VALUE_OUT_OF_RANGE, detail)
     if not low_nanos <= nanos <= high_nanos:
-        detail = f"{what} of {seconds} seconds with {nanos} nanos, which may be {low_nanos} to {high_nanos}"
+        detail = f"{kind} of {seconds} seconds with {nanos} nanos, which may be {low_nanos} to {high_nanos}"
         raise _Refused(Reason.VALUE_OUT_OF_RANGE, detail)
     return seconds * 1_000_000 + nanos // 1_000
 

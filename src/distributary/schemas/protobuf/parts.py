@@ -61,9 +61,9 @@ def whole_of(message: str) -> str:
 
 @lru_cache(maxsize=_CACHE)
 def _part_for(schema: ProtobufSchema, message: str, raw: bool, null: bool) -> Decoder:
-    whole, path, *type_name = message.split(STEP, 2)
+    root_name, path, *type_name = message.split(STEP, 2)
     steps = path.split(".")
-    around = shallow_for(schema, whole, tuple(steps[:-1]), raw_nested_indexes=raw)
+    around = shallow_for(schema, root_name, tuple(steps[:-1]), raw_nested_indexes=raw)
     field = _field(around.descriptor, steps)
     around.type_at(steps)
     if type_name:
@@ -105,17 +105,17 @@ class _Column:
         self.columns = pa.schema([pa.field(steps[-1], field_at(around.columns, steps).type)])
 
     def decode(self, payloads: pa.BinaryArray) -> Split:
-        found = self._around.decode(payloads)
-        rows = pa.RecordBatch.from_arrays([column_at(found.rows, self._steps)], schema=self.columns)
-        return replace(found, rows=rows)
+        outer = self._around.decode(payloads)
+        rows = pa.RecordBatch.from_arrays([column_at(outer.rows, self._steps)], schema=self.columns)
+        return replace(outer, rows=rows)
 
 
 def _chained(outer: Split, inner: Split, count: int) -> Split:
     """What became of `count` payloads whose parts (the rows of `outer`) were decoded in their turn."""
     places = np.arange(count) if outer.positions is None else np.asarray(outer.positions)
-    lost = [replace(one, position=int(places[one.position])) for one in inner.rejected]
+    lost = [replace(rejection, position=int(places[rejection.position])) for rejection in inner.rejected]
     good = places if inner.positions is None else places[np.asarray(inner.positions)]
-    rejected = sorted([*outer.rejected, *lost], key=lambda one: one.position)
+    rejected = sorted([*outer.rejected, *lost], key=lambda rejection: rejection.position)
     positions = None if len(good) == count else pa.array(good, pa.int64())
     return Split(inner.rows, positions, rejected, inner.warnings)
 
@@ -152,11 +152,11 @@ class Shallow:
     def members(self, oneof: Sequence[str]) -> list[str]:
         """The members of a oneof. Raises BadIndex."""
         *steps, name = oneof
-        found = _message(self.descriptor, steps)
-        if name not in found.oneofs_by_name:
-            has = ", ".join(one.name for one in found.oneofs if len(one.fields) > 1) or "none"
-            raise BadIndex(f"the message {found.full_name} has no oneof {name!r}; it has: {has}")
-        names = [field.name for field in found.oneofs_by_name[name].fields]
+        holder = _message(self.descriptor, steps)
+        if name not in holder.oneofs_by_name:
+            has = ", ".join(oneof_group.name for oneof_group in holder.oneofs if len(oneof_group.fields) > 1) or "none"
+            raise BadIndex(f"the message {holder.full_name} has no oneof {name!r}; it has: {has}")
+        names = [field.name for field in holder.oneofs_by_name[name].fields]
         for member in names:
             self.type_at([*steps, member])
         return names
@@ -177,27 +177,27 @@ def shallow_for(
     Raises BadIndex: there is no such message or field. SchemaBroken.
     """
     descriptor = protobuf.descriptor_of(schema, message, raw_nested_indexes=raw_nested_indexes)
-    kept: dict[str, set[str]] = {descriptor.full_name: set()}
-    at = descriptor
+    kept_fields: dict[str, set[str]] = {descriptor.full_name: set()}
+    current = descriptor
     for step in steps:
-        kept.setdefault(at.full_name, set()).add(step)
-        at = _message(at, [step])
-    kept.setdefault(at.full_name, set()).update([leaf] if leaf is not None else ())
+        kept_fields.setdefault(current.full_name, set()).add(step)
+        current = _message(current, [step])
+    kept_fields.setdefault(current.full_name, set()).update([leaf] if leaf is not None else ())
     files = FileDescriptorSet.FromString(schema.descriptor_set)
     for file in files.file:
         for scope, declared in _declared(file):
-            if scope in kept:
-                _flatten(declared, kept[scope])
+            if scope in kept_fields:
+                _flatten(declared, kept_fields[scope])
     flat = replace(schema, descriptor_set=files.SerializeToString())
     return Shallow(protobuf.decoder_for.__wrapped__(flat, descriptor.full_name), descriptor)
 
 
-def _flatten(declared: DescriptorProto, kept: set[str]) -> None:
-    """Make the bytes that they are of all messages that a message holds, but for `kept` and for maps."""
+def _flatten(declared: DescriptorProto, kept_fields: set[str]) -> None:
+    """Make the bytes that they are of all messages that a message holds, but for `kept_fields` and for maps."""
     entries = {nested.name for nested in declared.nested_type if nested.options.map_entry}
     for field in declared.field:
         is_map = field.type_name.rpartition(".")[2] in entries
-        if field.type == FieldDescriptorProto.TYPE_MESSAGE and field.name not in kept and not is_map:
+        if field.type == FieldDescriptorProto.TYPE_MESSAGE and field.name not in kept_fields and not is_map:
             field.type = FieldDescriptorProto.TYPE_BYTES
             field.ClearField("type_name")
             field.ClearField("options")
@@ -205,20 +205,22 @@ def _flatten(declared: DescriptorProto, kept: set[str]) -> None:
 
 def _declared(file: FileDescriptorProto) -> list[tuple[str, DescriptorProto]]:
     """All messages of a file by full name."""
-    todo = [(f"{file.package}.{one.name}".lstrip("."), one) for one in file.message_type]
-    found = []
+    todo = [(f"{file.package}.{message.name}".lstrip("."), message) for message in file.message_type]
+    messages = []
     while todo:
-        name, one = todo.pop()
-        found.append((name, one))
-        todo += [(f"{name}.{nested.name}", nested) for nested in one.nested_type]
-    return found
+        name, message = todo.pop()
+        messages.append((name, message))
+        todo += [(f"{name}.{nested.name}", nested) for nested in message.nested_type]
+    return messages
 
 
 def _message(root: Descriptor, steps: Sequence[str]) -> Descriptor:
     for step in steps:
         field = root.fields_by_name.get(step)
         if field is None or field.type != FieldDescriptor.TYPE_MESSAGE or field.is_repeated:
-            has = ", ".join(one.name for one in root.fields if one.message_type is not None and not one.is_repeated)
+            has = ", ".join(
+                child.name for child in root.fields if child.message_type is not None and not child.is_repeated
+            )
             raise BadIndex(f"the message {root.full_name} has no single message {step!r}; it has: {has or 'none'}")
         assert field.message_type is not None
         root = field.message_type
@@ -226,10 +228,10 @@ def _message(root: Descriptor, steps: Sequence[str]) -> Descriptor:
 
 
 def _field(root: Descriptor, steps: Sequence[str]) -> FieldDescriptor:
-    found = _message(root, steps[:-1])
-    field = found.fields_by_name.get(steps[-1])
+    holder = _message(root, steps[:-1])
+    field = holder.fields_by_name.get(steps[-1])
     if field is None or field.is_repeated:
-        raise BadIndex(f"the message {found.full_name} has no single field {steps[-1]!r}")
+        raise BadIndex(f"the message {holder.full_name} has no single field {steps[-1]!r}")
     return field
 
 
@@ -238,19 +240,19 @@ def field_at(columns: pa.Schema, steps: Sequence[str]) -> pa.Field:
     name, *rest = steps
     if name not in columns.names:
         raise KeyError(name)
-    found = columns.field(name)
+    field = columns.field(name)
     if not rest:
-        return found
-    if not pa.types.is_struct(found.type):
+        return field
+    if not pa.types.is_struct(field.type):
         raise KeyError(rest[0])
-    return field_at(pa.schema(list(found.type)), rest)
+    return field_at(pa.schema(list(field.type)), rest)
 
 
 def column_at(rows: pa.RecordBatch, steps: Sequence[str]) -> pa.Array:
     """The values at a path; null where a message on the way is not there."""
     name, *rest = steps
-    found = rows.column(name)
-    return pc.struct_field(found, rest) if rest else found
+    column = rows.column(name)
+    return pc.struct_field(column, rest) if rest else column
 
 
 @lru_cache(maxsize=1)

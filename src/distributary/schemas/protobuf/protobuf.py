@@ -50,7 +50,7 @@ class MessageDecoder:
         self._message = message
         self._null_out_of_range = null_out_of_range
         self._schema = Reduced.of(descriptor)
-        has_any = any(found.full_name == "google.protobuf.Any" for found in reachable(descriptor))
+        has_any = any(reached.full_name == "google.protobuf.Any" for reached in reachable(descriptor))
         self._pool = descriptor.file.pool if has_any else None
         self._ptars = None if self.engine_reason else PtarsDecoder(message, lambda: self._official)
 
@@ -60,20 +60,20 @@ class MessageDecoder:
             payloads = payloads.cast(pa.binary())
         count = len(payloads)
         if self._ptars is None:
-            good, at = pa.array([], self._message.type), np.zeros(0, np.int64)
+            good, fast_positions = pa.array([], self._message.type), np.zeros(0, np.int64)
         else:
-            good, at = self._ptars.decode(payloads)
-            if len(at) == count:
+            good, fast_positions = self._ptars.decode(payloads)
+            if len(fast_positions) == count:
                 return Split(pa.RecordBatch.from_struct_array(good), None, [])
-        left = np.ones(count, bool)
-        left[at] = False
-        rest = np.flatnonzero(left)
+        is_left = np.ones(count, bool)
+        is_left[fast_positions] = False
+        rest = np.flatnonzero(is_left)
         rows, positions, rejected, warnings = self._official.decode(
             zip(rest.tolist(), payloads.take(pa.array(rest)).to_pylist(), strict=True)
         )
-        order = np.concatenate((at, np.array(positions, np.int64)))
+        order = np.concatenate((fast_positions, np.array(positions, np.int64)))
         merged = pa.concat_arrays([good, rows])
-        if len(at) and len(positions):
+        if len(fast_positions) and len(positions):
             ranks = np.argsort(order)
             merged, order = merged.take(pa.array(ranks)), order[ranks]
         batch = pa.RecordBatch.from_struct_array(merged)
@@ -133,9 +133,9 @@ def _name_at(messages: list[DescriptorProto], scope: str, path: str, raw: bool) 
     for depth, step in enumerate(steps):
         index = int(step)
         if index >= len(messages) or messages[index].options.map_entry:
-            at = ".".join(steps[: depth + 1])
-            raise BadIndex(f"message index path {path}: there are {len(messages)} messages at {at}")
-        found = messages[index]
-        scope = f"{scope}.{found.name}" if scope else found.name
-        messages = [inner for inner in found.nested_type if raw or not inner.options.map_entry]
+            path_so_far = ".".join(steps[: depth + 1])
+            raise BadIndex(f"message index path {path}: there are {len(messages)} messages at {path_so_far}")
+        message = messages[index]
+        scope = f"{scope}.{message.name}" if scope else message.name
+        messages = [inner for inner in message.nested_type if raw or not inner.options.map_entry]
     return scope

@@ -89,8 +89,8 @@ class PtarsDecoder:
             payloads = payloads.take(pa.array(positions))
         raw = self._read(payloads)
         if raw is None:
-            raw, read = self._read_around(payloads)
-            positions, payloads = positions[read], payloads.take(pa.array(read))
+            raw, read_positions = self._read_around(payloads)
+            positions, payloads = positions[read_positions], payloads.take(pa.array(read_positions))
         opaque = _Opaque(self._official, self._message)
         sure = self._proven(raw, payloads, opaque)
         if not sure.all():
@@ -99,29 +99,33 @@ class PtarsDecoder:
 
     def _read_around(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, Ints]:
         """Rows that ptars reads and their positions, where it does not read all of them at once."""
-        structs, read, again = [self._read(payloads[:0])], [np.zeros(0, np.int64)], np.zeros(len(payloads), bool)
+        structs, read_positions, again = (
+            [self._read(payloads[:0])],
+            [np.zeros(0, np.int64)],
+            np.zeros(len(payloads), bool),
+        )
         for start in range(0, len(payloads), CHUNK_ROWS):
-            part = slice(start, min(start + CHUNK_ROWS, len(payloads)))
-            raw = self._read(payloads[part])
+            window = slice(start, min(start + CHUNK_ROWS, len(payloads)))
+            raw = self._read(payloads[window])
             if raw is None:
-                again[part] = True
+                again[window] = True
             else:
                 structs.append(raw)
-                read.append(np.arange(part.start, part.stop))
+                read_positions.append(np.arange(window.start, window.stop))
         fine = np.flatnonzero(self._parse(payloads, again))
         raw = self._read(payloads.take(pa.array(fine)))
         if raw is not None:
             structs.append(raw)
-            read.append(fine)
-        rows = np.concatenate(read)
+            read_positions.append(fine)
+        rows = np.concatenate(read_positions)
         order = np.argsort(rows)
         return pa.concat_arrays(structs).take(pa.array(order)), rows[order]
 
-    def _parse(self, payloads: pa.BinaryArray, where: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _parse(self, payloads: pa.BinaryArray, chosen_rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which of the chosen rows the official library accepts."""
-        accepted = where.copy()
-        chosen = payloads.filter(pa.array(where)).to_pylist()
-        accepted[where] = np.fromiter(map(self._official().parses, chosen), bool, len(chosen))
+        accepted = chosen_rows.copy()
+        chosen = payloads.filter(pa.array(chosen_rows)).to_pylist()
+        accepted[chosen_rows] = np.fromiter(map(self._official().parses, chosen), bool, len(chosen))
         return accepted
 
     def _read(self, payloads: pa.BinaryArray) -> pa.StructArray | None:
@@ -148,9 +152,9 @@ class PtarsDecoder:
 def depth(message: Message) -> int:
     """Levels of messages inside each other, with map entries, above the deepest opaque column."""
     inner = [
-        (part is not field) + (depth(part.message) if part.message is not None else 0)
+        (member is not field) + (depth(member.message) if member.message is not None else 0)
         for field in message.fields
-        for part in field.entry or (field,)
+        for member in field.entry or (field,)
     ]
     return 1 + max(inner, default=0)
 
@@ -168,26 +172,26 @@ class _Opaque:
 
     def refused(self, field: Field, values: Any) -> NDArray[np.bool_]:
         """Which values (binary) the library does not vouch for."""
-        known = self._values.setdefault(field.full_name, {})
+        parsed = self._values.setdefault(field.full_name, {})
         if values.null_count == len(values):
             return np.zeros(len(values), bool)
         read = self._official().opaque(field, MAX_LEVELS - depth(self._message))
-        found = values.to_pylist()
-        for value in found:
-            if value is not None and value not in known:
+        bodies = values.to_pylist()
+        for value in bodies:
+            if value is not None and value not in parsed:
                 try:
-                    known[value] = read(value)
+                    parsed[value] = read(value)
                 except (DecodeError, Doubtful, RecursionError):
-                    known[value] = _DOUBTFUL
-        bad = (value is not None and known[value] is _DOUBTFUL for value in found)
-        return np.fromiter(bad, bool, len(found))
+                    parsed[value] = _DOUBTFUL
+        bad = (value is not None and parsed[value] is _DOUBTFUL for value in bodies)
+        return np.fromiter(bad, bool, len(bodies))
 
     def column(self, field: Field, type_: Any, values: Any) -> Any:
         """The column of values of which none is refused; what stands under a null may be."""
-        known, found = self._values.setdefault(field.full_name, {}), values.to_pylist()
-        if any(value is not None and value not in known for value in found):
+        parsed, bodies = self._values.setdefault(field.full_name, {}), values.to_pylist()
+        if any(value is not None and value not in parsed for value in bodies):
             self.refused(field, values)  # a map's value that is absent is only now there, as an empty message
-        return pa.array([None if value is None else known[value] for value in found], type_)
+        return pa.array([None if value is None else parsed[value] for value in bodies], type_)
 
 
 class _Columns:
@@ -204,7 +208,7 @@ class _Columns:
 
     def _column(self, field: Field, raw: Any) -> Any:
         if field.entry is not None:
-            keys, values = (self._column(part, raw.values.field(f"f{part.number}")) for part in field.entry)
+            keys, values = (self._column(member, raw.values.field(f"f{member.number}")) for member in field.entry)
             return pa.MapArray.from_arrays(raw.offsets, keys, values, type=field.type)
         if field.repeated:
             values = self._value(field, field.type.value_type, raw.values)
@@ -236,10 +240,14 @@ class _Columns:
 
 def _names(field: Field, numbers: Any) -> Any:
     assert field.names is not None
-    known = pa.array(list(field.names), pa.int32())
+    declared = pa.array(list(field.names), pa.int32())
     names = pa.array(list(field.names.values()), pa.string())
-    found = names.take(pc.index_in(numbers, value_set=known))
-    return found if found.null_count == numbers.null_count else pc.coalesce(found, numbers.cast(pa.string()))
+    names_of_values = names.take(pc.index_in(numbers, value_set=declared))
+    return (
+        names_of_values
+        if names_of_values.null_count == numbers.null_count
+        else pc.coalesce(names_of_values, numbers.cast(pa.string()))
+    )
 
 
 def _instants(raw: Any, type_: Any) -> Any:

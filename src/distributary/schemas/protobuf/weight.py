@@ -81,8 +81,8 @@ def weigh(message: Message, columns: Sequence[Any], rows: int, refused: Refused)
                 weight = Weight(weight.size * present, weight.slack * present if _any(weight.slack) else 0)
             size += weight.size
             if field.oneof is not None:
-                one = np.ones(rows, np.int64) if present is None else present.astype(np.int64)
-                members[field.oneof] = one + members.get(field.oneof, 0)
+                presence = np.ones(rows, np.int64) if present is None else present.astype(np.int64)
+                members[field.oneof] = presence + members.get(field.oneof, 0)
         if _any(weight.slack):
             slack = slack + weight.slack
     for count in members.values():
@@ -108,7 +108,7 @@ def _value(field: Field, values: Any, refused: Refused) -> Weight:
     if field.shape == "struct":
         assert field.message is not None
         inner = weigh(
-            field.message, [values.field(f"f{part.number}") for part in field.message.fields], len(values), refused
+            field.message, [values.field(f"f{member.number}") for member in field.message.fields], len(values), refused
         )
     elif field.shape == "wrapper":
         inner = weigh(wrapped(field.kind), [values.field("f1")], len(values), refused)
@@ -145,8 +145,8 @@ def _list(field: Field, lists: Any, refused: Refused) -> Weight:
     if field.shape not in ("scalar", "enum") or field.kind in _BYTES:
         return Weight(apart, slack)
     packed = np.where(count > 0, inner + length_size(inner) + tag, 0)
-    own, other = (packed, apart) if field.packed else (apart, packed)
-    return Weight(own, slack + np.maximum(own - other, 0))
+    declared, undeclared = (packed, apart) if field.packed else (apart, packed)
+    return Weight(declared, slack + np.maximum(declared - undeclared, 0))
 
 
 def _map(field: Field, key: Field, value: Field, maps: Any, refused: Refused) -> Weight:
@@ -161,9 +161,9 @@ def _seen_before(rows: Ints, keys: Any) -> Bools:
     """Which entries repeat a key of their own row."""
     codes = keys.dictionary_encode()
     pairs = rows * max(len(codes.dictionary), 1) + np.asarray(codes.indices)
-    seen = np.ones(len(pairs), bool)
-    seen[np.unique(pairs, return_index=True)[1]] = False
-    return seen
+    repeats = np.ones(len(pairs), bool)
+    repeats[np.unique(pairs, return_index=True)[1]] = False
+    return repeats
 
 
 def _scalar(kind: int, values: Any) -> Weight:

@@ -68,14 +68,14 @@ class Reduced:
     @classmethod
     def of(cls, root: Descriptor) -> Reduced:
         names = names_of(root)
-        found = {}
+        extensions = {}
         for message in reachable(root):
             if message.extension_ranges:
-                known = message.file.pool.FindAllExtensions(message)
-                declared = {extension.number: extension.full_name for extension in known}
+                all_extensions = message.file.pool.FindAllExtensions(message)
+                declared = {extension.number: extension.full_name for extension in all_extensions}
                 ranges = tuple((first, end) for first, end in message.extension_ranges)
-                found[names[message.full_name]] = Extension(message.full_name, ranges, declared)
-        return cls(reduced(root).SerializeToString(), names, found)
+                extensions[names[message.full_name]] = Extension(message.full_name, ranges, declared)
+        return cls(reduced(root).SerializeToString(), names, extensions)
 
 
 def reduced(root: Descriptor) -> FileDescriptorProto:
@@ -92,8 +92,8 @@ def reduced(root: Descriptor) -> FileDescriptorProto:
             target = field.message_type
             if target is not None and target.GetOptions().map_entry:
                 entry = out.nested_type.add(name=f"E{field.number}")
-                for part in target.fields:
-                    _add_field(entry, part, names)
+                for member in target.fields:
+                    _add_field(entry, member, names)
                 _add_field(out, field, {target.full_name: f"{out.name}.E{field.number}"})
             else:
                 _add_field(out, field, names)
@@ -107,14 +107,14 @@ def names_of(root: Descriptor) -> dict[str, str]:
 
 def reachable(root: Descriptor) -> list[Descriptor]:
     """The message and all message types that its fields lead to, once each, without map entries."""
-    found = {root.full_name: root}
+    by_name = {root.full_name: root}
     todo = [root]
     while todo:
         for target in targets(todo.pop()):
-            if target.full_name not in found:
-                found[target.full_name] = target
+            if target.full_name not in by_name:
+                by_name[target.full_name] = target
                 todo.append(target)
-    return list(found.values())
+    return list(by_name.values())
 
 
 def why_official(message: Message) -> str | None:
@@ -126,13 +126,13 @@ def why_official(message: Message) -> str | None:
 
 def _not_for_ptars(message: Message) -> Iterator[str]:
     for field in message.fields:
-        for part in field.entry or (field,):
+        for member in field.entry or (field,):
             if field.kind == FieldDescriptor.TYPE_GROUP:
                 yield f"{message.full_name}.{field.column} is a group"
             if field.number > MAX_FAST_NUMBER or field.number in RESERVED_NUMBERS:
                 yield f"{message.full_name}.{field.column} has number {field.number}"
-            if part.message is not None:
-                yield from _not_for_ptars(part.message)
+            if member.message is not None:
+                yield from _not_for_ptars(member.message)
 
 
 def without_opaque(message: Message) -> FileDescriptorProto:
@@ -170,8 +170,8 @@ class _Fast:
         for field in message.fields:
             if field.entry is not None:
                 entry = out.nested_type.add(name=f"E{field.number}")
-                for part in field.entry:
-                    self._add(entry, part)
+                for member in field.entry:
+                    self._add(entry, member)
                 out.field.add(
                     name=f"f{field.number}",
                     number=field.number,

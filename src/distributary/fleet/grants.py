@@ -78,49 +78,53 @@ def grant_plan(config: Pipeline, securables: Sequence[Securable] | None = None) 
         raise ConfigError(
             file=config.pipeline, key="grants", detail="there is nothing to grant: name principals and tables"
         )
-    found = tables_of(config) if securables is None else list(securables)
+    targets = tables_of(config) if securables is None else list(securables)
     revokes: list[Statement] = []
     grants: list[Statement] = []
     for principal in dict.fromkeys(grant.principal for grant in config.grants):
-        asked = {one.name: _asked(config, principal, one) for one in found}
-        _schema_level(catalog, schema, principal, any(asked.values()), revokes, grants)
-        for one in found:
+        privileges = {securable.name: _asked(config, principal, securable) for securable in targets}
+        _schema_level(catalog, schema, principal, any(privileges.values()), revokes, grants)
+        for securable in targets:
             _table_level(
-                f"{one.kind} {catalog}.{schema}.{quoted(one.name)}", principal, asked[one.name], revokes, grants
+                f"{securable.kind} {catalog}.{schema}.{quoted(securable.name)}",
+                principal,
+                privileges[securable.name],
+                revokes,
+                grants,
             )
-    return GrantPlan(config.pipeline, (*revokes, *grants), tuple(_unmatched(config, found)))
+    return GrantPlan(config.pipeline, (*revokes, *grants), tuple(_unmatched(config, targets)))
 
 
 def tables_of(config: Pipeline) -> list[Securable]:
     """The tables that the pipeline has made or written, by its ledgers, and the views over them. Not those that it has
     only tried to write: they may be somebody else's. Raises OSError, TableFault."""
     store = Store.of(config.tables)
-    found: list[Securable] = []
+    securables: list[Securable] = []
     for route, entry in sorted((r, e) for r, e in totals(all_entries(config, store)).items() if r is not None):
         if not (entry.created or entry.rows_written):
             continue
         if config.holds_changes or entry.merged is not None:
-            found += _of_changes(config, route, entry)
+            securables += _of_changes(config, route, entry)
         elif entry.table and config.shared_table is not None:
-            found.append(Securable("VIEW", table_name(route, config.tables.name), route, "view"))
+            securables.append(Securable("VIEW", table_name(route, config.tables.name), route, "view"))
         elif entry.table:
-            found.append(Securable("TABLE", last_part(entry.table), route))
-    if config.shared_table is not None and found:
-        found.append(Securable("TABLE", config.wide.name, None))
-    if config.is_declarative and found:
-        found += _of_declarative(config, [str(one.route) for one in found])
-    return found
+            securables.append(Securable("TABLE", last_part(entry.table), route))
+    if config.shared_table is not None and securables:
+        securables.append(Securable("TABLE", config.wide.name, None))
+    if config.is_declarative and securables:
+        securables += _of_declarative(config, [str(securable.route) for securable in securables])
+    return securables
 
 
 def _of_declarative(config: Pipeline, routes: Sequence[str]) -> Iterator[Securable]:
     """The datasets beside silver: gold of each route, and those of all routes."""
-    own = config.declarative
-    kind: Literal["VIEW", "MATERIALIZED VIEW"] = "VIEW" if own.gold_as == "view" else "MATERIALIZED VIEW"
-    if own.gold_as != "none":
-        yield from (Securable(kind, table_name(route, own.gold), route, "view") for route in routes)
-        yield Securable(kind, own.unified, None)
-    yield Securable("TABLE", own.bronze, None)
-    yield Securable("VIEW", own.quarantine, None)
+    names = config.declarative
+    kind: Literal["VIEW", "MATERIALIZED VIEW"] = "VIEW" if names.gold_as == "view" else "MATERIALIZED VIEW"
+    if names.gold_as != "none":
+        yield from (Securable(kind, table_name(route, names.gold), route, "view") for route in routes)
+        yield Securable(kind, names.unified, None)
+    yield Securable("TABLE", names.bronze, None)
+    yield Securable("VIEW", names.quarantine, None)
 
 
 def _of_changes(config: Pipeline, route: str, entry: Entry) -> Iterator[Securable]:
@@ -141,45 +145,47 @@ def _database(config: Pipeline) -> tuple[str, str]:
     return quoted(names[0]), quoted(names[1])
 
 
-def _asked(config: Pipeline, principal: str, one: Securable) -> set[str]:
+def _asked(config: Pipeline, principal: str, securable: Securable) -> set[str]:
     """The privileges that the section gives `principal` on a table or a view."""
-    asked: set[str] = {
+    privileges: set[str] = {
         privilege
         for grant in config.grants
-        if grant.principal == principal and _means(grant, one)
+        if grant.principal == principal and _means(grant, securable)
         for privilege in grant.privileges
     }
-    return asked if one.kind == "TABLE" else asked & {"SELECT"}  # a view can only be read
+    return privileges if securable.kind == "TABLE" else privileges & {"SELECT"}  # a view can only be read
 
 
-def _means(grant: Grant, one: Securable) -> bool:
+def _means(grant: Grant, securable: Securable) -> bool:
     return (
-        one.route is not None
-        and one.what in grant.what
-        and any(fnmatchcase(one.route, pattern) for pattern in grant.tables)
+        securable.route is not None
+        and securable.what in grant.what
+        and any(fnmatchcase(securable.route, pattern) for pattern in grant.tables)
     )
 
 
-def _table_level(on: str, principal: str, asked: set[str], revokes: list[Statement], grants: list[Statement]) -> None:
+def _table_level(
+    on: str, principal: str, privileges: set[str], revokes: list[Statement], grants: list[Statement]
+) -> None:
     # Not where something is asked for: it would be missing from here to its GRANT.
-    if not asked:
+    if not privileges:
         revokes.append(_statement("REVOKE", ALL, on, principal))
     possible = PRIVILEGES if on.startswith("TABLE") else ("SELECT",)
-    revokes += [_statement("REVOKE", privilege, on, principal) for privilege in possible if privilege not in asked]
-    grants += [_statement("GRANT", privilege, on, principal) for privilege in possible if privilege in asked]
+    revokes += [_statement("REVOKE", privilege, on, principal) for privilege in possible if privilege not in privileges]
+    grants += [_statement("GRANT", privilege, on, principal) for privilege in possible if privilege in privileges]
 
 
 def _schema_level(
     catalog: str, schema: str, principal: str, has_any: bool, revokes: list[Statement], grants: list[Statement]
 ) -> None:
-    where = f"SCHEMA {catalog}.{schema}"
+    schema_name = f"SCHEMA {catalog}.{schema}"
     # A privilege on the schema is one on each of its tables, also on those that were not asked for.
-    revokes += [_statement("REVOKE", privilege, where, principal) for privilege in PRIVILEGES]
+    revokes += [_statement("REVOKE", privilege, schema_name, principal) for privilege in PRIVILEGES]
     if has_any:
         grants.append(_statement("GRANT", "USE CATALOG", f"CATALOG {catalog}", principal))
-        grants.append(_statement("GRANT", "USE SCHEMA", where, principal))
+        grants.append(_statement("GRANT", "USE SCHEMA", schema_name, principal))
     else:
-        revokes.append(_statement("REVOKE", "USE SCHEMA", where, principal))
+        revokes.append(_statement("REVOKE", "USE SCHEMA", schema_name, principal))
 
 
 def _statement(verb: Literal["REVOKE", "GRANT"], privilege: str, on: str, principal: str) -> Statement:
@@ -187,8 +193,8 @@ def _statement(verb: Literal["REVOKE", "GRANT"], privilege: str, on: str, princi
     return Statement(verb, privilege, on, principal, f"{verb} {privilege} ON {on} {preposition} {quoted(principal)}")
 
 
-def _unmatched(config: Pipeline, found: Sequence[Securable]) -> Iterator[str]:
+def _unmatched(config: Pipeline, targets: Sequence[Securable]) -> Iterator[str]:
     grants = {pattern: grant for grant in config.grants for pattern in grant.tables}
     for pattern, grant in grants.items():
-        if not any(_means(grant.model_copy(update={"tables": [pattern]}), one) for one in found):
+        if not any(_means(grant.model_copy(update={"tables": [pattern]}), securable) for securable in targets):
             yield pattern

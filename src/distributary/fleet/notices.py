@@ -53,8 +53,8 @@ class Notice:
     @property
     def text(self) -> str:
         word = {"failure": "failed", "parked": "parked", "recovery": "working again"}[self.event]
-        more = f" (and {self.suppressed} times before)" if self.suppressed else ""
-        return f"{self.pipeline}: {word}: {self.subject}{more}{': ' if self.detail else ''}{self.detail}"
+        suppressed_before = f" (and {self.suppressed} times before)" if self.suppressed else ""
+        return f"{self.pipeline}: {word}: {self.subject}{suppressed_before}{': ' if self.detail else ''}{self.detail}"
 
 
 Sender: TypeAlias = Callable[[Notice], None]
@@ -100,11 +100,11 @@ class Notifier:
         self._trouble("parked", subject, detail)
 
     def recovered(self, subject: str, detail: str = "") -> None:
-        known = self._known.get(subject)
-        if known is None or not known.is_open:
+        trouble = self._known.get(subject)
+        if trouble is None or not trouble.is_open:
             return
-        known.is_open = False
-        if known.told:
+        trouble.is_open = False
+        if trouble.told:
             self._send("recovery", subject, detail, 0)
 
     def batch(self, report: Mapping[str, Any]) -> None:
@@ -125,25 +125,25 @@ class Notifier:
             self._thread = None
 
     def _trouble(self, event: str, subject: str, detail: str) -> None:
-        now, known = self._now(), self._known.get(subject)
-        worse = known is not None and event == "parked" and known.event != "parked"
-        if known is None or worse or now >= known.sent_at + self._config.repeat_after:
+        now, trouble = self._now(), self._known.get(subject)
+        worse = trouble is not None and event == "parked" and trouble.event != "parked"
+        if trouble is None or worse or now >= trouble.sent_at + self._config.repeat_after:
             self._known[subject] = _Trouble(event, now)
-            self._send(event, subject, detail, known.suppressed if known is not None else 0)
+            self._send(event, subject, detail, trouble.suppressed if trouble is not None else 0)
             return
-        known.told = known.told and known.is_open
-        known.is_open = True
-        known.suppressed += 1
+        trouble.told = trouble.told and trouble.is_open
+        trouble.is_open = True
+        trouble.suppressed += 1
 
     def _send(self, event: str, subject: str, detail: str, suppressed: int) -> None:
         if event not in self._config.on or not self._senders:
             return
-        at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        sent_at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         line = printable(" ".join(detail.split())[:1000])
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="notices", daemon=True)
             self._thread.start()
-        self._put(Notice(event, self._pipeline, subject, line, at, socket.gethostname(), suppressed))
+        self._put(Notice(event, self._pipeline, subject, line, sent_at, socket.gethostname(), suppressed))
 
     def _put(self, notice: Notice | None) -> None:
         try:
@@ -175,8 +175,8 @@ def told(pipeline: str, config: Notices) -> Iterator[Notifier]:
 
 def senders_of(config: Notices) -> list[Sender]:
     """A sender per receiver."""
-    found: list[Sender] = [_webhook(address.get_secret_value()) for address in config.webhooks]
-    return found + ([_email(config.email)] if config.email is not None else [])
+    senders: list[Sender] = [_webhook(address.get_secret_value()) for address in config.webhooks]
+    return senders + ([_email(config.email)] if config.email is not None else [])
 
 
 def _webhook(address: str) -> Sender:
@@ -250,6 +250,6 @@ def _insist(send: Callable[[], None], receiver: str) -> None:
 
 
 def _names(routes: Iterable[str]) -> str:
-    found = sorted(routes)
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return ", ".join(map(shown, found[:_SHOWN])) + more
+    names = sorted(routes)
+    others = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(shown, names[:_SHOWN])) + others

@@ -69,10 +69,10 @@ class Spread:
     def per_route(cls, plan: WorkflowPlan) -> Spread:
         """A task per route on the job cluster that the plan says, and one for routes that come later."""
         units = [Unit(_route_key(route), c.name) for c in plan.clusters for route in c.routes]
-        parts = [Cluster(_route_key(route), (route,)) for c in plan.clusters for route in c.routes]
+        per_route = [Cluster(_route_key(route), (route,)) for c in plan.clusters for route in c.routes]
         lightest = min(plan.clusters, key=lambda c: (not c.takes_new_routes, c.weight, c.name))
         rest = Unit("new-routes", lightest.name)
-        return cls(Division((*parts, Cluster(rest.name)), (rest.name,)), (*units, rest))
+        return cls(Division((*per_route, Cluster(rest.name)), (rest.name,)), (*units, rest))
 
 
 def _route_key(route: str) -> str:
@@ -141,9 +141,9 @@ def _extras(rest: str) -> str:
 
 
 def _project(requirement: str) -> str:
-    for at, character in enumerate(requirement):
+    for index, character in enumerate(requirement):
         if not (character.isalnum() or character in "-_."):
-            return requirement[:at].lower()
+            return requirement[:index].lower()
     return requirement.lower()
 
 
@@ -156,10 +156,10 @@ def job_settings(
     """Settings of the job, as the Jobs API takes them. `file`, `plan_file`: where the tasks find them."""
     clusters = list(dict.fromkeys(unit.job_cluster for unit in spread.units))
     two_hop = config.bronze_table is not None
-    where = f"{counted(len(spread.units), 'share')} on {counted(len(clusters), 'cluster')}"
+    extent = f"{counted(len(spread.units), 'share')} on {counted(len(clusters), 'cluster')}"
     job: dict[str, Any] = {
         "name": title(config),
-        "description": f"Pipeline {config.pipeline}: {where}",
+        "description": f"Pipeline {config.pipeline}: {extent}",
         "max_concurrent_runs": 1,
         "tags": tags(config),
         "job_clusters": [
@@ -182,13 +182,13 @@ def _tasks(
 
     def task(key: str, cluster: str, arguments: Sequence[str], after: Sequence[str]) -> dict[str, Any]:
         wheel = {"package_name": PACKAGE, "entry_point": ENTRY_POINT, "parameters": ["run", file, *arguments]}
-        found: dict[str, Any] = {"task_key": key, "job_cluster_key": cluster, "python_wheel_task": wheel}
-        found["libraries"] = [dict(library) for library in libraries]
+        settings: dict[str, Any] = {"task_key": key, "job_cluster_key": cluster, "python_wheel_task": wheel}
+        settings["libraries"] = [dict(library) for library in libraries]
         if keys.continuous:
-            return found  # the platform restarts it, and takes neither retries nor dependencies
+            return settings  # the platform restarts it, and takes neither retries nor dependencies
         if after:
-            found["depends_on"] = [{"task_key": name} for name in after]
-        return found | retries(config)
+            settings["depends_on"] = [{"task_key": name} for name in after]
+        return settings | retries(config)
 
     tasks, first = [], []
     if config.bronze_table is not None:
@@ -220,30 +220,30 @@ def machine(config: Pipeline) -> dict[str, Any]:
     """The cluster that a task runs on."""
     keys = config.databricks
     cluster: dict[str, Any] = {"spark_version": keys.spark_version, "num_workers": keys.workers}
-    given = {"node_type_id": keys.node_type, "instance_pool_id": keys.pool, "policy_id": keys.policy}
-    cluster |= {key: value for key, value in given.items() if value is not None}
-    conf, own = dict(keys.spark_conf), tags(config)
+    placement = {"node_type_id": keys.node_type, "instance_pool_id": keys.pool, "policy_id": keys.policy}
+    cluster |= {key: value for key, value in placement.items() if value is not None}
+    conf, custom_tags = dict(keys.spark_conf), tags(config)
     if keys.workers == 0:
         conf = {"spark.databricks.cluster.profile": "singleNode", "spark.master": "local[*, 4]", **conf}
-        own["ResourceClass"] = "SingleNode"
+        custom_tags["ResourceClass"] = "SingleNode"
     if keys.policy is not None:
         cluster["apply_policy_default_values"] = True
     if conf:
         cluster["spark_conf"] = conf
     if keys.secrets:
         cluster["spark_env_vars"] = {n: "{{secrets/" + place + "}}" for n, place in keys.secrets.items()}
-    return {**cluster, "custom_tags": own, "data_security_mode": "SINGLE_USER"}
+    return {**cluster, "custom_tags": custom_tags, "data_security_mode": "SINGLE_USER"}
 
 
 def notifications(config: Pipeline, events: Sequence[str]) -> dict[str, Any]:
     """Who is told of a job's events."""
     keys = config.databricks
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if keys.email:
-        found["email_notifications"] = {event: list(keys.email) for event in events}
+        settings["email_notifications"] = {event: list(keys.email) for event in events}
     if keys.webhooks:
-        found["webhook_notifications"] = {event: [{"id": i} for i in keys.webhooks] for event in events}
-    return found
+        settings["webhook_notifications"] = {event: [{"id": i} for i in keys.webhooks] for event in events}
+    return settings
 
 
 def _health(config: Pipeline) -> dict[str, Any]:

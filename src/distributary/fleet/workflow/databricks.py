@@ -89,13 +89,13 @@ class Workspace:
         """Create the job, or bring the one that there is up to date; its id. Raises BadInput: it is not ours."""
         from databricks.sdk.service.jobs import JobSettings
 
-        api, wanted = self._client.jobs, JobSettings.from_dict(dict(settings))
+        api, job_settings = self._client.jobs, JobSettings.from_dict(dict(settings))
         with _translated("creating the job"):
             return self._put(
                 "job",
                 self._find(),
-                lambda found: api.reset(found, wanted),
-                lambda: api.create(**wanted.as_shallow_dict()).job_id,
+                lambda job: api.reset(job, job_settings),
+                lambda: api.create(**job_settings.as_shallow_dict()).job_id,
             )
 
     def put_pipeline(self, settings: Mapping[str, Any]) -> str:
@@ -105,23 +105,23 @@ class Workspace:
         """
         from databricks.sdk.service.pipelines import PipelineSpec
 
-        api, wanted = self._client.pipelines, PipelineSpec.from_dict(dict(settings)).as_shallow_dict()
+        api, spec = self._client.pipelines, PipelineSpec.from_dict(dict(settings)).as_shallow_dict()
         with _translated("creating the pipeline"):
             return self._put(
                 "pipeline",
                 self._find_pipeline(),
-                lambda found: api.update(found, **wanted),
-                lambda: api.create(**wanted).pipeline_id,
+                lambda pipeline: api.update(pipeline, **spec),
+                lambda: api.create(**spec).pipeline_id,
             )
 
-    def _put(self, what: str, found: Id | None, update: Callable[[Id], None], create: Callable[[], Id | None]) -> Id:
-        if found is not None:
-            update(found)
-            self._say(f"{what} {found} is up to date")
-            return found
+    def _put(self, kind: str, existing: Id | None, update: Callable[[Id], None], create: Callable[[], Id | None]) -> Id:
+        if existing is not None:
+            update(existing)
+            self._say(f"{kind} {existing} is up to date")
+            return existing
         created = create()
         assert created is not None  # the API always gives one
-        self._say(f"{what} {created} is created")
+        self._say(f"{kind} {created} is created")
         return created
 
     def run(self) -> Started:
@@ -138,21 +138,19 @@ class Workspace:
             newest: BaseRun | None = next(iter(self._client.jobs.list_runs(job_id=job, limit=1)), None)
             if newest is None or newest.run_id is None:
                 raise BadInput(detail=f"the job {self.name!r} has not run yet; start it with --run")
-            whole = self._client.jobs.get_run(newest.run_id, include_history=True)
-            result = whole.state.result_state if whole.state else None
+            run = self._client.jobs.get_run(newest.run_id, include_history=True)
+            result = run.state.result_state if run.state else None
             if result is None or result.value not in ("FAILED", "TIMEDOUT", "CANCELED", "UPSTREAM_FAILED"):
-                said = result.value if result else "still running"
-                raise BadInput(detail=f"the last run of {self.name!r} ({newest.run_id}) needs no repair: it is {said}")
-            repairs = [
-                item.id for item in whole.repair_history or () if item.id is not None and item.id != newest.run_id
-            ]
+                state = result.value if result else "still running"
+                raise BadInput(detail=f"the last run of {self.name!r} ({newest.run_id}) needs no repair: it is {state}")
+            repairs = [item.id for item in run.repair_history or () if item.id is not None and item.id != newest.run_id]
             self._client.jobs.repair_run(
                 newest.run_id,
                 rerun_all_failed_tasks=True,
                 rerun_dependent_tasks=True,
                 latest_repair_id=repairs[-1] if repairs else None,
             )
-            return Started(job, newest.run_id, whole.run_page_url or "")
+            return Started(job, newest.run_id, run.run_page_url or "")
 
     def _upload(self, path: str, body: bytes) -> None:
         from databricks.sdk.service.workspace import ImportFormat
@@ -162,35 +160,35 @@ class Workspace:
 
     def _find(self) -> int | None:
         """The id of our job. Raises BadInput when one of this name is another's, or there are several."""
-        found = [
+        namesakes = [
             job for job in self._client.jobs.list(name=self.name) if job.settings and job.settings.name == self.name
         ]
-        ours = [job for job in found if _tags(job.settings).get(TAG) == self._config.pipeline]
-        self._check_ours("job", [job.job_id for job in found], [job.job_id for job in ours])
+        ours = [job for job in namesakes if _tags(job.settings).get(TAG) == self._config.pipeline]
+        self._check_ours("job", [job.job_id for job in namesakes], [job.job_id for job in ours])
         return ours[0].job_id if ours else None
 
     def _find_pipeline(self) -> str | None:
         """The id of our pipeline. Raises BadInput when one of this name is another's, or there are several."""
         api = self._client.pipelines
         named = [p for p in api.list_pipelines(filter=f"name LIKE '{self.name}'") if p.name == self.name]
-        found = [p.pipeline_id for p in named if p.pipeline_id is not None]
-        ours = [i for i in found if _tags(api.get(i).spec).get(TAG) == self._config.pipeline]
-        self._check_ours("pipeline", found, ours)
+        namesakes = [p.pipeline_id for p in named if p.pipeline_id is not None]
+        ours = [i for i in namesakes if _tags(api.get(i).spec).get(TAG) == self._config.pipeline]
+        self._check_ours("pipeline", namesakes, ours)
         return ours[0] if ours else None
 
-    def _check_ours(self, what: str, found: Sequence[object], ours: Sequence[object]) -> None:
-        if len(found) > len(ours) or len(ours) > 1:
-            ids = ", ".join(map(str, found))
+    def _check_ours(self, kind: str, namesakes: Sequence[object], ours: Sequence[object]) -> None:
+        if len(namesakes) > len(ours) or len(ours) > 1:
+            ids = ", ".join(map(str, namesakes))
             raise BadInput(
-                detail=f"{what} {self.name!r} ({ids}) is there already and not this pipeline's alone. Rename or "
+                detail=f"{kind} {self.name!r} ({ids}) is there already and not this pipeline's alone. Rename or "
                 "delete it"
             )
 
     def _ours(self) -> int:
-        found = self._find()
-        if found is None:
+        job = self._find()
+        if job is None:
             raise BadInput(detail=f"there is no job {self.name!r}; make it with --create")
-        return found
+        return job
 
 
 def _tags(settings: Any) -> Mapping[str, str]:
@@ -198,7 +196,7 @@ def _tags(settings: Any) -> Mapping[str, str]:
 
 
 @contextmanager
-def _translated(what: str) -> Iterator[None]:
+def _translated(action: str) -> Iterator[None]:
     """The SDK's errors in our words, which never hold a request's headers."""
     from databricks.sdk.errors.base import DatabricksError
 
@@ -207,7 +205,7 @@ def _translated(what: str) -> Iterator[None]:
     except DatabricksError as e:
         code = f" ({e.error_code})" if e.error_code else ""
         remedy = "Check the rights of this user, and the ids in the section databricks."
-        said = str(e).splitlines()[0].split(" Config: ")[0]
-        raise WorkspaceFailed(what=what, detail=f"{said[:500]}{code}", remedy=remedy) from e
+        message = str(e).splitlines()[0].split(" Config: ")[0]
+        raise WorkspaceFailed(what=action, detail=f"{message[:500]}{code}", remedy=remedy) from e
     except (TimeoutError, OSError) as e:
-        raise WorkspaceFailed(what=what, detail=f"{type(e).__name__}: {e}", remedy=_CONFIGURE) from e
+        raise WorkspaceFailed(what=action, detail=f"{type(e).__name__}: {e}", remedy=_CONFIGURE) from e

@@ -39,7 +39,7 @@ def prepare(
     that is one stream. Raises BadInput, ShareInvalid."""
     if plan_file is not None and per_route:
         raise BadInput(detail="--per-route makes its own plan: leave out --plan-file")
-    found = find_wheel(wheel)
+    wheel_file = find_wheel(wheel)
     if config.source.reads_files:
         spread = Spread.whole()
     elif isinstance(plan, Division):
@@ -51,24 +51,24 @@ def prepare(
     else:
         raise BadInput(detail="a plan is needed: give --clusters N, --streams-per-cluster K or --plan-file PLAN")
     text = file.read_text(encoding="utf-8")
-    return Prepared(config, file.name, text, spread, found.name, without_requirements(found))
+    return Prepared(config, file.name, text, spread, wheel_file.name, without_requirements(wheel_file))
 
 
 def write(prepared: Prepared, out: Path) -> None:
     """Write the bundle; files of an earlier one are replaced. Raises OSError."""
-    made = bundle(prepared.config, prepared.file_name, prepared.file_text, prepared.spread, prepared.wheel_name)
-    for path, text in made.texts.items():
+    rendered = bundle(prepared.config, prepared.file_name, prepared.file_text, prepared.spread, prepared.wheel_name)
+    for path, text in rendered.texts.items():
         (out / path).parent.mkdir(parents=True, exist_ok=True)
         (out / path).write_text(text, encoding="utf-8")
     (out / "dist").mkdir(exist_ok=True)
     (out / "dist" / prepared.wheel_name).write_bytes(prepared.wheel)
 
 
-def find_wheel(given: Path | None) -> Path:
+def find_wheel(named: Path | None) -> Path:
     """The wheel that was named, else the newest in `dist/`. Raises BadInput: there is none."""
-    if given is not None:
-        return given
-    found = sorted(Path("dist").glob("distributary-*.whl"))
-    if not found:
+    if named is not None:
+        return named
+    wheels = sorted(Path("dist").glob("distributary-*.whl"))
+    if not wheels:
         raise BadInput(detail="the wheel is needed: python -m pip wheel --no-deps -w dist . and give it with --wheel")
-    return found[-1]
+    return wheels[-1]

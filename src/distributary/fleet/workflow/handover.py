@@ -50,17 +50,17 @@ def hand_over(config: Pipeline, division: Division, say: Callable[[str], None] =
         return before
     old = current_parts(config, store)
     new = Current(division, (before.generation if before is not None else 0) + 1)
-    with at_work(config, store, "supervisor"), ExitStack() as held:
-        if any(has_run(part, store) for part in old):
-            for part in old:
-                with only_run(part.state_root, part.pipeline):
+    with at_work(config, store, "supervisor"), ExitStack() as locks:
+        if any(has_run(stream, store) for stream in old):
+            for stream in old:
+                with only_run(stream.state_root, stream.pipeline):
                     pass
             end = _settle(old, store, say)
-            for part in old:
-                held.enter_context(only_run(part.state_root, part.pipeline))
+            for stream in old:
+                locks.enter_context(only_run(stream.state_root, stream.pipeline))
             _check(config, old, end, store)
-            for part in new.parts(config):
-                _seed(part, end, old[0], store)
+            for stream in new.parts(config):
+                _seed(stream, end, old[0], store)
         follow(config, new, store)
     say(f"the routes are divided over {len(division.clusters)} clusters now")
     return new
@@ -85,29 +85,29 @@ class _Place:
         return "\n".join([*head, json.dumps(position)]).encode()
 
 
-def _place(part: Pipeline, store: Store, batch: int | None) -> _Place | None:
-    entry = None if batch is None else store.get(join(part.checkpoint_path, "offsets"), str(batch))
+def _place(stream: Pipeline, store: Store, batch: int | None) -> _Place | None:
+    entry = None if batch is None else store.get(join(stream.checkpoint_path, "offsets"), str(batch))
     return None if batch is None or entry is None else _Place(batch, entry)
 
 
-def _committed(part: Pipeline, store: Store) -> _Place | None:
-    return _place(part, store, last_committed(part.checkpoint_path, store))
+def _committed(stream: Pipeline, store: Store) -> _Place | None:
+    return _place(stream, store, last_committed(stream.checkpoint_path, store))
 
 
-def _finished(part: Pipeline, store: Store) -> _Place | None:
+def _finished(stream_config: Pipeline, store: Store) -> _Place | None:
     """By the ledger, which decides: Spark may have been stopped before it wrote down that a batch is done."""
-    stream = stream_id(part.checkpoint_path, store)
-    done = Ledger(part.state_root, part.pipeline, store).finished.get(stream or "")
-    committed = last_committed(part.checkpoint_path, store)
-    return _place(part, store, max((b for b in (done, committed) if b is not None), default=None))
+    stream = stream_id(stream_config.checkpoint_path, store)
+    finished = Ledger(stream_config.state_root, stream_config.pipeline, store).finished.get(stream or "")
+    committed = last_committed(stream_config.checkpoint_path, store)
+    return _place(stream_config, store, max((b for b in (finished, committed) if b is not None), default=None))
 
 
-def _is_unsettled(part: Pipeline, store: Store) -> bool:
+def _is_unsettled(stream: Pipeline, store: Store) -> bool:
     """Has it a batch under way, or no position that another stream could take over?"""
-    place = _committed(part, store)
+    place = _committed(stream, store)
     if place is None or place.position.get("isStartingVersion"):
         return True
-    return store.get(join(part.checkpoint_path, "offsets"), str(place.batch + 1)) is not None
+    return store.get(join(stream.checkpoint_path, "offsets"), str(place.batch + 1)) is not None
 
 
 def farthest(positions: Sequence[Position]) -> Position:
@@ -117,37 +117,37 @@ def farthest(positions: Sequence[Position]) -> Position:
     """
     if all("reservoirVersion" in position for position in positions):
         return max(positions, key=lambda p: (int(p["reservoirVersion"]), int(p["index"])))
-    found: dict[str, dict[str, int]] = {}
+    end: dict[str, dict[str, int]] = {}
     for position in positions:
         for topic, partitions in position.items():
             for partition, offset in partitions.items():
-                known = found.setdefault(topic, {}).get(partition, 0)
-                found[topic][partition] = max(known, int(offset))
-    return found
+                so_far = end.setdefault(topic, {}).get(partition, 0)
+                end[topic][partition] = max(so_far, int(offset))
+    return end
 
 
 def _settle(old: Sequence[Pipeline], store: Store, say: Callable[[str], None]) -> _Place:
     """Bring all streams to one position; the place of one of them then. Raises what a run raises."""
-    for part in old:
-        if _is_unsettled(part, store):
-            say(f"{_name(part)}: takes what is there")
-            run(part, once=True)
-    places = [_committed(part, store) for part in old]
-    known = [place for place in places if place is not None]
-    if len(known) < len(places):
+    for stream in old:
+        if _is_unsettled(stream, store):
+            say(f"{_name(stream)}: takes what is there")
+            run(stream, once=True)
+    places = [_committed(stream, store) for stream in old]
+    known_places = [place for place in places if place is not None]
+    if len(known_places) < len(places):
         raise HandoverFailed(pipeline=old[0].pipeline, detail="the source is empty for one of them")
-    end = farthest([place.position for place in known])
-    for part, place in zip(old, known, strict=True):
+    end = farthest([place.position for place in known_places])
+    for stream, place in zip(old, known_places, strict=True):
         if place.position != end:
-            say(f"{_name(part)}: goes on to where the farthest stream is")
-            store.put_whole(join(part.checkpoint_path, "offsets"), str(place.batch + 1), place.moved(end))
-            _run_batch(part, place.batch + 1)
+            say(f"{_name(stream)}: goes on to where the farthest stream is")
+            store.put_whole(join(stream.checkpoint_path, "offsets"), str(place.batch + 1), place.moved(end))
+            _run_batch(stream, place.batch + 1)
     last = _finished(old[0], store)
     assert last is not None
     return last
 
 
-def _run_batch(part: Pipeline, batch: int) -> None:
+def _run_batch(stream: Pipeline, batch: int) -> None:
     """Run a stream until `batch` is done, and no further."""
     running: list[Run] = []
 
@@ -157,28 +157,28 @@ def _run_batch(part: Pipeline, batch: int) -> None:
             # The next batch must not begin before the run knows that it is to stop.
             running[0]._stopping.wait()
 
-    run(part, once=True, progress=progress, handle=running.append)
+    run(stream, once=True, progress=progress, handle=running.append)
 
 
 def _check(config: Pipeline, old: Sequence[Pipeline], end: _Place, store: Store) -> None:
-    for part in old:
-        place = _finished(part, store)
+    for stream in old:
+        place = _finished(stream, store)
         if place is None or place.position != end.position:
-            found = "nowhere" if place is None else json.dumps(place.position)
-            detail = f"{_name(part)} is at {found}, another at {json.dumps(end.position)}"
+            position = "nowhere" if place is None else json.dumps(place.position)
+            detail = f"{_name(stream)} is at {position}, another at {json.dumps(end.position)}"
             raise HandoverFailed(pipeline=config.pipeline, detail=detail)
 
 
-def _seed(part: Pipeline, end: _Place, old: Pipeline, store: Store) -> None:
+def _seed(stream: Pipeline, end: _Place, old: Pipeline, store: Store) -> None:
     """A checkpoint under a new stream id, whose batch 0 ended at `end`; and what `old` knows of the source's topics."""
     if (topics := store.get(old.state_root, StateFolder.topics.name)) is not None:
-        store.put_whole(part.state_root, StateFolder.topics.name, topics)
-    root = part.checkpoint_path
-    store.put_whole(part.state_root, StateFolder.handed_over.name, b"")
+        store.put_whole(stream.state_root, StateFolder.topics.name, topics)
+    root = stream.checkpoint_path
+    store.put_whole(stream.state_root, StateFolder.handed_over.name, b"")
     store.put_whole(join(root, "offsets"), "0", end.entry)
     store.put_whole(join(root, "commits"), "0", b'v1\n{"nextBatchWatermarkMs":0}')
     store.put_whole(root, "metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
 
 
-def _name(part: Pipeline) -> str:
-    return part.share.name if part.share is not None else "the undivided stream"
+def _name(stream: Pipeline) -> str:
+    return stream.share.name if stream.share is not None else "the undivided stream"

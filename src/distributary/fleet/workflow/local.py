@@ -61,10 +61,10 @@ class LocalRun:
     def about(self) -> str:
         """What is going to run, in words."""
         count = len(self.names)
-        what = f"{count} process{'' if count == 1 else 'es'}"
-        more = " and one for hop 1" if self.config.bronze_table is not None else ""
-        where = f" on {self.via}" if self.via is not None else ""
-        return f"pipeline {self.config.pipeline}: {what}{more}{where}; logs in {self.logs}"
+        processes = f"{count} process{'' if count == 1 else 'es'}"
+        first_hop = " and one for hop 1" if self.config.bronze_table is not None else ""
+        cluster = f" on {self.via}" if self.via is not None else ""
+        return f"pipeline {self.config.pipeline}: {processes}{first_hop}{cluster}; logs in {self.logs}"
 
     def streams(self, plan_file: Path) -> list[Stream]:
         """A stream per cluster. `plan_file`: where the division is, as JSON."""
@@ -84,10 +84,10 @@ class LocalRun:
         return self._command(["--plan-file", str(plan_file), "--cluster", cluster], once=self.once)
 
     def _command(self, which: list[str], *, once: bool) -> list[str]:
-        found = ["run", str(self.file), *which, "--json", "--supervised", *(["--once"] if once else [])]
+        arguments = ["run", str(self.file), *which, "--json", "--supervised", *(["--once"] if once else [])]
         for key, value in {**self._settings(), **self.conf}.items():
-            found += ["--conf", f"{key}={value}"]
-        return found
+            arguments += ["--conf", f"{key}={value}"]
+        return arguments
 
     def _settings(self) -> dict[str, str]:
         if self.via is not None:
@@ -172,8 +172,8 @@ def check_master(url: str) -> None:
     for master in masters:
         address = urlsplit(f"spark://{master}")
         try:
-            where = (address.hostname or "", address.port or DEFAULT_MASTER_PORT)
-            with socket.create_connection(where, CONNECT_SEC):
+            host_port = (address.hostname or "", address.port or DEFAULT_MASTER_PORT)
+            with socket.create_connection(host_port, CONNECT_SEC):
                 return
         except (OSError, ValueError) as e:
             faults.append(str(e))

@@ -71,7 +71,7 @@ class PipelineBundle:
         deploying a bundle uploads what they name."""
         keys = self.config.databricks
         datasets = Datasets.of(self.config)
-        found: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "name": title(self.config),
             "catalog": datasets.catalog,
             "schema": datasets.database,
@@ -83,8 +83,8 @@ class PipelineBundle:
             **_machines(self.config),
         }
         if keys.email:
-            found["notifications"] = [{"email_recipients": list(keys.email), "alerts": list(ALERTS)}]
-        return found
+            settings["notifications"] = [{"email_recipients": list(keys.email), "alerts": list(ALERTS)}]
+        return settings
 
     def job(self, pipeline_id: str) -> dict[str, Any]:
         """Settings of the job, as the Jobs API takes them. No health rules: a pipeline task has no measure of its
@@ -140,9 +140,9 @@ def pipeline_bundle(config: Pipeline, file: Path, wheel: Path | None) -> Pipelin
         )
     if config.databricks.continuous:
         raise BadInput(detail=f"{file}: {_ENDLESS}")
-    found = find_wheel(wheel)
+    wheel_file = find_wheel(wheel)
     return PipelineBundle(
-        config, sources(file, config), includes(file, config), found.name, without_requirements(found)
+        config, sources(file, config), includes(file, config), wheel_file.name, without_requirements(wheel_file)
     )
 
 

@@ -94,7 +94,7 @@ def make_plan(
     for route in _largest_first(weights):
         if owner.get(route) in bins and len(bins[owner[route]].routes) < room:
             bins[owner[route]].add(route, weights[route])
-    placed = {route for found in bins.values() for route in found.routes}
+    placed = {route for packed in bins.values() for route in packed.routes}
     for route in _largest_first({r: w for r, w in weights.items() if r not in placed}):
         _lightest(b for b in bins.values() if len(b.routes) < room).add(route, weights[route])
     _balance(list(bins.values()), room)
@@ -124,17 +124,17 @@ def _weights(loads: Sequence[RouteLoad]) -> dict[str, int]:
 
     In whole thousandths of a row: sums of floats depend on their order, and a route could go to and fro for ever.
     """
-    known = sorted(load.weight for load in loads if load.weight is not None)
-    guess = known[len(known) // 2] if known else 1.0
-    found = {load.route: guess if load.weight is None else load.weight for load in loads}
-    if len(found) < len(loads) or "" in found or any(not math.isfinite(w) or w < 0 for w in found.values()):
+    measured = sorted(load.weight for load in loads if load.weight is not None)
+    guess = measured[len(measured) // 2] if measured else 1.0
+    weights = {load.route: guess if load.weight is None else load.weight for load in loads}
+    if len(weights) < len(loads) or "" in weights or any(not math.isfinite(w) or w < 0 for w in weights.values()):
         raise ShareInvalid(what="the routes", detail="each must be named once, with a load of 0 or more")
-    return {route: round(weight * 1000) for route, weight in found.items()}
+    return {route: round(weight * 1000) for route, weight in weights.items()}
 
 
 def _cluster_count(routes: int, clusters: int | None, room: int | None) -> int:
-    given = [n for n in (clusters, room) if n is not None]
-    if not given or min(given) < 1:
+    limits = [n for n in (clusters, room) if n is not None]
+    if not limits or min(limits) < 1:
         raise ShareInvalid(
             what="the number of clusters", detail="give --clusters N or --streams-per-cluster K, 1 or more"
         )
@@ -146,9 +146,9 @@ def _cluster_count(routes: int, clusters: int | None, room: int | None) -> int:
 
 def _names(count: int, before: Division | None) -> list[str]:
     """Names stay; a division by hash (`1-of-3`) gets names of its own, because its clusters are others."""
-    kept = [c.name for c in before.clusters][:count] if before is not None and not _is_even(before) else []
-    fresh = (f"c{n}" for n in range(1, 2 * count + len(kept) + 1))
-    return kept + [name for name in fresh if name not in kept][: count - len(kept)]
+    kept_names = [c.name for c in before.clusters][:count] if before is not None and not _is_even(before) else []
+    fresh = (f"c{n}" for n in range(1, 2 * count + len(kept_names) + 1))
+    return kept_names + [name for name in fresh if name not in kept_names][: count - len(kept_names)]
 
 
 def _is_even(division: Division) -> bool:
@@ -222,12 +222,12 @@ def _plan(
         for b in bins.values()
     )
     changes = [Move(r, owner.get(r), c.name) for c in clusters for r in c.routes if owner.get(r) != c.name]
-    known = {r for c in before.clusters for r in c.routes} if before is not None else set()
+    routes_before = {r for c in before.clusters for r in c.routes} if before is not None else set()
     return WorkflowPlan(
         pipeline,
         clusters,
         moves=tuple(m for m in changes if m.before is not None),
         new=tuple(m for m in changes if m.before is None),
-        gone=tuple(sorted(known - rates.keys())),
+        gone=tuple(sorted(routes_before - rates.keys())),
         unmeasured=sum(load.weight is None for load in loads),
     )

@@ -15,10 +15,10 @@ _SHOWN_ROUTES = 4
 _SHOWN_MOVES = 20
 
 
-def plan_text(plan: WorkflowPlan, where: str, *, applied: bool) -> RenderableType:
-    """What each cluster will carry, and what moves. `where`: where the routes were found."""
+def plan_text(plan: WorkflowPlan, origin: str, *, applied: bool) -> RenderableType:
+    """What each cluster will carry, and what moves. `origin`: where the routes were found."""
     routes = sum(len(c.routes) for c in plan.clusters)
-    head = f"pipeline {shown(plan.pipeline)}: {_number(routes, 'route')} from {shown(where, 1000)} on "
+    head = f"pipeline {shown(plan.pipeline)}: {_number(routes, 'route')} from {shown(origin, 1000)} on "
     head += _number(len(plan.clusters), "cluster")
     if plan.unmeasured == routes:
         head += "; their load is not measured yet: all count alike"
@@ -27,27 +27,27 @@ def plan_text(plan: WorkflowPlan, where: str, *, applied: bool) -> RenderableTyp
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("cluster", "routes", "load", "rows/s", "new routes", "which"):
         table.add_column(name, justify="right" if name in ("routes", "load", "rows/s") else "left", overflow="fold")
-    for one in plan.clusters:
-        cells = (shown(one.name), str(len(one.routes)), f"{one.share:.0%}", f"{one.rows_per_sec:,.0f}")
-        table.add_row(*cells, "yes" if one.takes_new_routes else "no", Text(_names(one.routes)))
-    parts: list[RenderableType] = [Text(head), Text(""), table, Text(""), Text(_summary(plan))]
-    parts += [Text(f"  {_move(move)}") for move in plan.moves[:_SHOWN_MOVES]]
+    for cluster in plan.clusters:
+        cells = (shown(cluster.name), str(len(cluster.routes)), f"{cluster.share:.0%}", f"{cluster.rows_per_sec:,.0f}")
+        table.add_row(*cells, "yes" if cluster.takes_new_routes else "no", Text(_names(cluster.routes)))
+    blocks: list[RenderableType] = [Text(head), Text(""), table, Text(""), Text(_summary(plan))]
+    blocks += [Text(f"  {_move(move)}") for move in plan.moves[:_SHOWN_MOVES]]
     if len(plan.moves) > _SHOWN_MOVES:
-        parts.append(Text(f"  and {len(plan.moves) - _SHOWN_MOVES} more (all of them: --json)"))
+        blocks.append(Text(f"  and {len(plan.moves) - _SHOWN_MOVES} more (all of them: --json)"))
     if applied:
-        parts.append(Text("handed over: the next start of the streams follows this plan"))
-    return Group(*parts)
+        blocks.append(Text("handed over: the next start of the streams follows this plan"))
+    return Group(*blocks)
 
 
 def _summary(plan: WorkflowPlan) -> str:
-    said = [f"{_number(len(plan.moves), 'route')} to move", f"{len(plan.new)} to place for the first time"]
+    phrases = [f"{_number(len(plan.moves), 'route')} to move", f"{len(plan.new)} to place for the first time"]
     if plan.gone:
-        said.append(f"{len(plan.gone)} gone")
-    return ", ".join(said)
+        phrases.append(f"{len(plan.gone)} gone")
+    return ", ".join(phrases)
 
 
-def _number(count: int, one: str) -> str:
-    return f"{count} {one}{'' if count == 1 else 's'}"
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _move(move: Move) -> str:
@@ -55,5 +55,5 @@ def _move(move: Move) -> str:
 
 
 def _names(routes: Sequence[str]) -> str:
-    more = f" and {len(routes) - _SHOWN_ROUTES} more" if len(routes) > _SHOWN_ROUTES else ""
-    return ", ".join(map(shown, routes[:_SHOWN_ROUTES])) + more
+    others = f" and {len(routes) - _SHOWN_ROUTES} more" if len(routes) > _SHOWN_ROUTES else ""
+    return ", ".join(map(shown, routes[:_SHOWN_ROUTES])) + others

@@ -44,7 +44,7 @@ class Found:
     where: str
 
 
-def discover(config: Pipeline, where: Where = "auto", listed: Path | None = None) -> Found:
+def discover(config: Pipeline, source_word: Where = "auto", listed: Path | None = None) -> Found:
     """The pipeline's routes with what the ledger knows of their load. `listed`: a file with a route a line.
 
     `auto`: the ledger, and the source's partitions where it is partitioned by route; where neither has any, the
@@ -53,32 +53,32 @@ def discover(config: Pipeline, where: Where = "auto", listed: Path | None = None
     store = Store.of(config.tables)
     with reading(config.state_root):
         entries = all_entries(config, store)
-    known = {e.route for e in entries if e.route}
+    ledger_routes = {e.route for e in entries if e.route}
     if listed is not None:
-        routes, said = read_list(listed), str(listed)
-    elif where == "registry":
-        routes, said = registry_routes(config), "the registry"
-    elif where == "bronze":
-        routes, said = bronze_routes(config, store), "the source's partitions"
-    elif where == "ledger":
-        routes, said = sorted(known), "the ledger"
-    elif where == "auto":
-        routes, said = _any(config, store, known)
+        routes, origin = read_list(listed), str(listed)
+    elif source_word == "registry":
+        routes, origin = registry_routes(config), "the registry"
+    elif source_word == "bronze":
+        routes, origin = bronze_routes(config, store), "the source's partitions"
+    elif source_word == "ledger":
+        routes, origin = sorted(ledger_routes), "the ledger"
+    elif source_word == "auto":
+        routes, origin = _any(config, store, ledger_routes)
     else:
-        raise BadInput(detail=f"--routes-from {where}: allowed: {', '.join(get_args(Where))}")
-    return Found(tuple(measure(routes, entries)), said)
+        raise BadInput(detail=f"--routes-from {source_word}: allowed: {', '.join(get_args(Where))}")
+    return Found(tuple(measure(routes, entries)), origin)
 
 
-def _any(config: Pipeline, store: Store, known: Iterable[str]) -> tuple[list[str], str]:
-    found, said = set(known), ["the ledger"]
+def _any(config: Pipeline, store: Store, ledger_routes: Iterable[str]) -> tuple[list[str], str]:
+    routes, origins = set(ledger_routes), ["the ledger"]
     try:
-        found |= set(bronze_routes(config, store))
-        said.append("the source's partitions")
+        routes |= set(bronze_routes(config, store))
+        origins.append("the source's partitions")
     except (BadInput, SourceMissing):
         pass  # it is not partitioned by route, or not there yet
-    if not found and config.registry is not None:
+    if not routes and config.registry is not None:
         return registry_routes(config), "the registry"
-    return sorted(found), " and ".join(said)
+    return sorted(routes), " and ".join(origins)
 
 
 def bronze_routes(config: Pipeline, store: Store) -> list[str]:
@@ -92,8 +92,8 @@ def bronze_routes(config: Pipeline, store: Store) -> list[str]:
         return sorted({route for key in keys if (route := route_of(key)) is not None})
     source = config.source
     if source.address is None:
-        what = "is named in the catalog" if source.has_columns else f"is {source.type}"
-        raise BadInput(detail=f"--routes-from bronze: the source {what}; allowed with a Delta table by source.path")
+        problem = "is named in the catalog" if source.has_columns else f"is {source.type}"
+        raise BadInput(detail=f"--routes-from bronze: the source {problem}; allowed with a Delta table by source.path")
     table = Table(source.address, store).open()
     if table is None:
         raise SourceMissing(source=source.address, what="Delta table. Check source.path, or write to it first.")
@@ -171,8 +171,8 @@ def measure(routes: Sequence[str], entries: Sequence[Entry]) -> list[RouteLoad]:
     for entry in recent:
         rows[str(entry.route)] += entry.rows_in
         work[str(entry.route)] += entry.rows_in + ROUTE_ROWS * entry.batches
-    seen = {str(e.route) for e in batches if e.route}
+    active_routes = {str(e.route) for e in batches if e.route}
     return [
-        RouteLoad(r, work[r] / hours, rows[r] / hours / 3600) if r in seen else RouteLoad(r)
+        RouteLoad(r, work[r] / hours, rows[r] / hours / 3600) if r in active_routes else RouteLoad(r)
         for r in dict.fromkeys(routes)
     ]

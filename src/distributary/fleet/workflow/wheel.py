@@ -45,8 +45,8 @@ def without_requirements(wheel: Path) -> bytes:
 def _slim(metadata: bytes) -> bytes:
     head, blank, body = metadata.partition(b"\n\n")
     unwanted = (b"Requires-Dist:", b"Provides-Extra:")
-    kept = [line for line in head.splitlines() if not line.startswith(unwanted)]
-    return b"\n".join(kept) + blank + body
+    kept_lines = [line for line in head.splitlines() if not line.startswith(unwanted)]
+    return b"\n".join(kept_lines) + blank + body
 
 
 def _record_line(name: str, body: bytes) -> str:

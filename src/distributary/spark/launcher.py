@@ -97,8 +97,8 @@ class Jars:
         return urls if all(Path(unquote(urlsplit(url).path)).is_file() for url in urls) else []
 
     def settings(self) -> dict[str, str]:
-        if known := self.known():
-            return {"spark.jars": ",".join([*self._own, *known]), "spark.jars.packages": ""}
+        if known_jars := self.known():
+            return {"spark.jars": ",".join([*self._own, *known_jars]), "spark.jars.packages": ""}
         return {
             "spark.jars.packages": ",".join(self._packages),
             "spark.jars.excludes": ",".join(self._excludes),
@@ -110,9 +110,9 @@ class Jars:
         if self.known() or not urls:
             return
         try:
-            part = self._list.with_suffix(f".{os.getpid()}")
-            part.write_text("\n".join(urls))
-            part.replace(self._list)
+            unfinished = self._list.with_suffix(f".{os.getpid()}")
+            unfinished.write_text("\n".join(urls))
+            unfinished.replace(self._list)
         except OSError as exc:
             log.debug("the list of jars could not be kept: %s", exc)
 
@@ -169,9 +169,9 @@ def _handed_over(settings: Mapping[str, str], environ: MutableMapping[str, str])
             yield file.fileno()
 
 
-def _submit_args(file: int, given: str) -> str:
+def _submit_args(file: int, arguments: str) -> str:
     # Without the first, spark-defaults.conf of an installed Spark would not be read beside a file of ours.
-    return f"--load-spark-defaults --properties-file /proc/self/fd/{file} {given}"
+    return f"--load-spark-defaults --properties-file /proc/self/fd/{file} {arguments}"
 
 
 def properties(settings: Mapping[str, str]) -> str:
@@ -181,7 +181,7 @@ def properties(settings: Mapping[str, str]) -> str:
 
 def _escaped(text: str) -> str:
     units = text.encode("utf-16-be", "surrogatepass")
-    codes = (units[at] << 8 | units[at + 1] for at in range(0, len(units), 2))
+    codes = (units[index] << 8 | units[index + 1] for index in range(0, len(units), 2))
     return "".join(chr(code) if chr(code) in _PLAIN else f"\\u{code:04x}" for code in codes)
 
 
@@ -225,7 +225,7 @@ def explained(text: str) -> SparkNotStarted:
     return SparkNotStarted(detail=detail.rstrip("."), remedy="Check Java and the Spark settings.")
 
 
-def _joined(own: str | None, ours: Sequence[str]) -> list[str]:
+def _joined(theirs: str | None, ours: Sequence[str]) -> list[str]:
     """Entries of a comma-separated setting, then ours, without doubles."""
-    entries = [entry.strip() for entry in (own or "").split(",") if entry.strip()]
+    entries = [entry.strip() for entry in (theirs or "").split(",") if entry.strip()]
     return list(dict.fromkeys([*entries, *ours]))

@@ -130,13 +130,13 @@ def build_session(
         SparkNotStarted: the JVM or the context did not start; says why and what to do.
         EnvironmentFault: the session that is there has no Delta.
     """
-    wanted = dict(conf or {})
+    asked_conf = dict(conf or {})
     environ = environment()
     if SparkContext._active_spark_context is not None or "PYSPARK_GATEWAY_PORT" in environ:
-        return _adopted(app, wanted)
-    master = master or wanted.get("spark.master") or "local[*]"
-    settings = _settings(app, master, wanted, local_state=local_state)
-    jars = Jars(cache_folder(environ), (*PACKAGES, *packages), [*SHIPPED_BY_SPARK], wanted)
+        return _adopted(app, asked_conf)
+    master = master or asked_conf.get("spark.master") or "local[*]"
+    settings = _settings(app, master, asked_conf, local_state=local_state)
+    jars = Jars(cache_folder(environ), (*PACKAGES, *packages), [*SHIPPED_BY_SPARK], asked_conf)
     start_environ = {"JAVA_HOME": str(find_java(environ))}
     if master.startswith("local") or "PYSPARK_PYTHON" not in environ:
         # Else workers take `python3` from the PATH, which need not be the one that has our packages.
@@ -147,14 +147,14 @@ def build_session(
         return _started(settings | jars.settings() | _temporary_files(settings), jars)
 
 
-def _settings(app: str, master: str, wanted: Mapping[str, str], *, local_state: bool = False) -> dict[str, str]:
+def _settings(app: str, master: str, asked_conf: Mapping[str, str], *, local_state: bool = False) -> dict[str, str]:
     """Everything but the jars. A setting of the caller wins, except where both can hold."""
-    here = master.startswith("local")
-    local = {**(LOCAL_CONF if here else {}), **(LOCAL_STATE_CONF if here and local_state else {})}
-    settings = {**START_CONF, **local, **wanted, "spark.app.name": app, "spark.master": master}
-    extensions = [name for name in wanted.get("spark.sql.extensions", "").split(",") if name]
+    is_local = master.startswith("local")
+    local = {**(LOCAL_CONF if is_local else {}), **(LOCAL_STATE_CONF if is_local and local_state else {})}
+    settings = {**START_CONF, **local, **asked_conf, "spark.app.name": app, "spark.master": master}
+    extensions = [name for name in asked_conf.get("spark.sql.extensions", "").split(",") if name]
     settings["spark.sql.extensions"] = ",".join(dict.fromkeys([*extensions, EXTENSION]))
-    options = wanted.get(JAVA_OPTIONS, "")
+    options = asked_conf.get(JAVA_OPTIONS, "")
     if LOG_SETTING not in options:
         log_file = Path(str(files("distributary.spark") / "log4j2.properties")).as_uri()
         settings[JAVA_OPTIONS] = f"-D{LOG_SETTING}={log_file} {options}".strip()
@@ -169,10 +169,10 @@ def _scratch() -> Scratch:
 def _temporary_files(settings: Mapping[str, str]) -> dict[str, str]:
     """Where Spark and its JVM put theirs: rows among them, which a killed JVM leaves."""
     folder, options = str(_scratch().folder), settings.get(JAVA_OPTIONS, "")
-    here = {LOCAL_DIR: folder} if settings["spark.master"].startswith("local") and LOCAL_DIR not in settings else {}
+    changed = {LOCAL_DIR: folder} if settings["spark.master"].startswith("local") and LOCAL_DIR not in settings else {}
     if JAVA_TEMPORARY not in options:
-        here[JAVA_OPTIONS] = f"-D{JAVA_TEMPORARY}={folder} {options}".strip()
-    return here
+        changed[JAVA_OPTIONS] = f"-D{JAVA_TEMPORARY}={folder} {options}".strip()
+    return changed
 
 
 def _started(settings: Mapping[str, str], jars: Jars) -> SparkSession:
@@ -194,10 +194,10 @@ def _started(settings: Mapping[str, str], jars: Jars) -> SparkSession:
     return session
 
 
-def _adopted(app: str, wanted: Mapping[str, str]) -> SparkSession:
+def _adopted(app: str, asked_conf: Mapping[str, str]) -> SparkSession:
     """The session of whoever started this process: its jars, memory and master are not ours to choose."""
     session = SparkSession.builder.appName(app).getOrCreate()
-    for key, value in {**RUNTIME_CONF, **wanted}.items():
+    for key, value in {**RUNTIME_CONF, **asked_conf}.items():
         if session.conf.isModifiable(key):
             session.conf.set(key, value)
     databricks = session.conf.get("spark.databricks.clusterUsageTags.clusterId", None)

@@ -46,15 +46,15 @@ def read_offsets(checkpoint: str, store: Store, batch: int) -> list[dict[str, An
 def position_after(checkpoint: str, store: Store, batch: int) -> dict[str, Any] | None:
     """The place of the one source at the end of `batch`; None where nobody can say."""
     with suppress(CheckpointDamaged, OSError):
-        found = read_offsets(checkpoint, store, batch)
-        return found[0] if found else None
+        offsets = read_offsets(checkpoint, store, batch)
+        return offsets[0] if offsets else None
     return None
 
 
 def last_committed(checkpoint: str, store: Store) -> int | None:
     """The newest batch whose offsets are committed; None for none. Raises OSError."""
-    found = names_in(join(checkpoint, "commits"), store)
-    return max((int(name) for name in found if name.isdecimal()), default=None)
+    batches = names_in(join(checkpoint, "commits"), store)
+    return max((int(name) for name in batches if name.isdecimal()), default=None)
 
 
 def last_begun(checkpoint: str, store: Store) -> int:
@@ -73,26 +73,26 @@ def is_handed_over(config: Pipeline, store: Store) -> bool:
 def check_checkpoint(config: Pipeline, ledger: Ledger) -> None:
     """Raises CheckpointLost when the checkpoint is not the one that the ledger knows, or is older than it;
     CheckpointDamaged when Spark cannot read it; StateLost when it has finished batches and the ledger none."""
-    known = {s: b for s, b in ledger.finished.items() if is_batch(s)}
-    stream = max(known, key=lambda s: known[s], default=None)
+    finished = {s: b for s, b in ledger.finished.items() if is_batch(s)}
+    stream = max(finished, key=lambda s: finished[s], default=None)
     checkpoint, journal = Checkpoint(config.checkpoint_path, ledger.store), Journal(config.state_root, ledger.store)
 
     def begun(batch: int) -> bool:
         # Of change files a batch is a parcel of the file ledger, so it comes again as it was.
         return not config.source.reads_files and journal.read(checkpoint.stream_id() or "", batch) is not None
 
-    checkpoint.check(-1 if stream is None else known[stream], stream, begun)
+    checkpoint.check(-1 if stream is None else finished[stream], stream, begun)
     if stream is None:
         _check_first_start(config, ledger)
         return
-    found = checkpoint.stream_id()
+    stream_found = checkpoint.stream_id()
     about = {"pipeline": config.pipeline, "ledger": ledger.uri, "checkpoint": config.checkpoint_path}
-    if found not in known:
-        says = "is not there" if found is None else f"belongs to stream {found}"
+    if stream_found not in finished:
+        says = "is not there" if stream_found is None else f"belongs to stream {stream_found}"
         raise CheckpointLost(**about, known=stream, found=says)
-    if read_offsets(config.checkpoint_path, ledger.store, known[found]) is None:
-        says = f"has not begun batch {known[found]}, which the ledger has finished"
-        raise CheckpointLost(**about, known=found, found=says)
+    if read_offsets(config.checkpoint_path, ledger.store, finished[stream_found]) is None:
+        says = f"has not begun batch {finished[stream_found]}, which the ledger has finished"
+        raise CheckpointLost(**about, known=stream_found, found=says)
 
 
 def _check_first_start(config: Pipeline, ledger: Ledger) -> None:
@@ -110,8 +110,8 @@ def check_source(config: Pipeline, store: Store, ledger: Ledger) -> None:
 
     Raises SourceDown, SourceMissing when the broker or the topic is not there.
     """
-    done = max((b for s, b in ledger.finished.items() if is_batch(s)), default=None)
-    offsets = [] if done is None else read_offsets(config.checkpoint_path, store, done) or []
+    finished = max((b for s, b in ledger.finished.items() if is_batch(s)), default=None)
+    offsets = [] if finished is None else read_offsets(config.checkpoint_path, store, finished) or []
     if lost := source_of(config).lost(offsets[0] if offsets else {}, TopicIdsSeen(config.state_root, store)):
         ledger.note_loss(lost)
 

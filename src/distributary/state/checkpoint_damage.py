@@ -58,17 +58,17 @@ class Checkpoint:
 
         Raises CheckpointDamaged, OSError.
         """
-        planned, done = self._newest("offsets"), self._newest("commits")
+        planned, committed = self._newest("offsets"), self._newest("commits")
         self._check_id(stream, planned)
         if planned is None:
             return
-        for folder, batch in (("offsets", planned), ("offsets", planned - 1), ("commits", done)):
+        for folder, batch in (("offsets", planned), ("offsets", planned - 1), ("commits", committed)):
             self._check_sum(folder, f".{batch}.crc")
         self._check_planned(planned, finished, begun)
         if planned > 0:
-            self._check_before(planned, done)
-        if done is not None:
-            self._check_done(done, finished)
+            self._check_before(planned, committed)
+        if committed is not None:
+            self._check_done(committed, finished)
 
     def damaged(self, file: str, found: str, remedy: str = _RESTORE) -> CheckpointDamaged:
         return CheckpointDamaged(file=join(self.folder, file), found=found, remedy=remedy)
@@ -79,12 +79,12 @@ class Checkpoint:
 
     def _check_id(self, stream: str | None, planned: int | None) -> None:
         try:
-            found, why = self.stream_id(), "is not there, though offsets are"
+            stream_found, why = self.stream_id(), "is not there, though offsets are"
         except CheckpointDamaged as e:
-            found, why = None, str(e.parameters["found"])
+            stream_found, why = None, str(e.parameters["found"])
             if stream is None:
                 raise
-        if found is None and planned is not None and stream is not None:
+        if stream_found is None and planned is not None and stream is not None:
             text = json.dumps({"id": stream})
             raise self.damaged("metadata", why, f"Write this into it: {text}{_checksum('.metadata.crc')}")
 
@@ -104,22 +104,22 @@ class Checkpoint:
             remedy = f"Remove it{_checksum(f'offsets/.{batch}.crc')}: no table has a row of batch {batch} yet"
             raise self.damaged(f"offsets/{batch}", str(e.parameters["found"]), remedy) from e
 
-    def _check_before(self, planned: int, done: int | None) -> None:
+    def _check_before(self, planned: int, committed: int | None) -> None:
         """Of the newest batch but one Spark needs where it ended, unless the newest one is done as well."""
         batch = planned - 1
         try:
             if self.offsets(batch) is not None:
                 return
-            found = f"is not there, though offsets/{planned} is"
+            fault = f"is not there, though offsets/{planned} is"
         except CheckpointDamaged as e:
-            found = str(e.parameters["found"])
+            fault = str(e.parameters["found"])
         remedy = _RESTORE
-        if done is not None and done >= planned:
+        if committed is not None and committed >= planned:
             remedy = (
                 f"Copy offsets/{planned} over it{_checksum(f'offsets/.{batch}.crc')}: batch {planned} is done, so that "
                 "this file need only be there"
             )
-        raise self.damaged(f"offsets/{batch}", found, remedy)
+        raise self.damaged(f"offsets/{batch}", fault, remedy)
 
     def _check_done(self, batch: int, finished: int) -> None:
         body = self.store.get(join(self.folder, "commits"), str(batch)) or b""
@@ -136,21 +136,21 @@ class Checkpoint:
 
 def wrong_sum(text: str) -> CheckpointDamaged | None:
     """What an error of Spark's says of a file that is not what its checksum says; None for another error."""
-    if (found := re.search(r"Checksum error: (?:file:)?(\S+) at", text)) is None:
+    if (match := re.search(r"Checksum error: (?:file:)?(\S+) at", text)) is None:
         return None
-    folder, name = found[1].rsplit("/", 1)
+    folder, name = match[1].rsplit("/", 1)
     remedy = f"If the file is right, remove the checksum {folder}/.{name}.crc; else restore it from a backup"
-    return CheckpointDamaged(file=found[1], found="is not what its checksum says", remedy=remedy)
+    return CheckpointDamaged(file=match[1], found="is not what its checksum says", remedy=remedy)
 
 
 def _offsets(body: bytes) -> list[dict[str, Any]]:
     version, metadata, *lines = body.decode().splitlines()
     _check_version(version)
     json.loads(metadata)
-    found = [json.loads(line) for line in lines if line and line != "-"]
-    if not lines or not all(isinstance(offset, dict) for offset in found):
+    offsets = [json.loads(line) for line in lines if line and line != "-"]
+    if not lines or not all(isinstance(offset, dict) for offset in offsets):
         raise ValueError("it has no offsets")
-    return found
+    return offsets
 
 
 def _check_version(line: str) -> None:

@@ -31,19 +31,19 @@ def begun(config: Pipeline, store: Store) -> Begun:
     body = store.get(config.state_root, StateFolder.clean.name)
     if body is None:
         return Begun()
-    said = json.loads(body)
-    tables = {table["path"]: table["route"] for table in said["tables"]}
-    return Begun(said["pipeline"], tables, frozenset(said.get("streams", ())))
+    content = json.loads(body)
+    tables = {table["path"]: table["route"] for table in content["tables"]}
+    return Begun(content["pipeline"], tables, frozenset(content.get("streams", ())))
 
 
 def begin(config: Pipeline, tables: Mapping[str, str | None], streams: Collection[str], store: Store) -> None:
     """Raises OSError."""
-    said = {
+    content = {
         "pipeline": config.pipeline,
         "tables": [{"path": path, "route": route} for path, route in tables.items()],
         "streams": sorted(streams),
     }
-    store.put_whole(config.state_root, StateFolder.clean.name, json.dumps(said).encode())
+    store.put_whole(config.state_root, StateFolder.clean.name, json.dumps(content).encode())
 
 
 def check_not_begun(config: Pipeline, store: Store) -> None:

@@ -49,22 +49,22 @@ def parts(config: Pipeline, store: Store) -> list[Pipeline]:
     """
     names = names_in(config.state_folder.shares, store)
     generations = sorted(int(name) for name in names if name.isdecimal())
-    found = [config]
+    pipelines = [config]
     for generation in generations:
-        kept = _kept(config, generation, store)
-        found += kept.parts(config) if kept is not None else []
-    return found
+        division = _kept(config, generation, store)
+        pipelines += division.parts(config) if division is not None else []
+    return pipelines
 
 
 def all_entries(config: Pipeline, store: Store) -> list[Entry]:
     """The ledgers' entries of all `parts`, one part after the other. Raises TableFault, OSError."""
-    return [entry for part in parts(config, store) for entry in read_entries(part.state_root, store)]
+    return [entry for stream in parts(config, store) for entry in read_entries(stream.state_root, store)]
 
 
 def current_parts(config: Pipeline, store: Store) -> list[Pipeline]:
     """The parts that run now: the shares of the current division, or the pipeline itself. Raises OSError."""
-    found = current(config, store)
-    return [config] if found is None else found.parts(config)
+    division = current(config, store)
+    return [config] if division is None else division.parts(config)
 
 
 def claim(config: Pipeline, division: Division | None, store: Store) -> int:
@@ -74,17 +74,17 @@ def claim(config: Pipeline, division: Division | None, store: Store) -> int:
     written.
     """
     check_not_begun(config, store)
-    found = current(config, store)
-    if found is None and division is None:
+    followed = current(config, store)
+    if followed is None and division is None:
         return 0
-    if found is not None and found.division == division:
-        return found.generation
-    wanted = "a run of all routes" if division is None else f"a share of {len(division.clusters)} clusters"
-    if found is not None:
-        why = f"its routes are divided over {len(found.division.clusters)} clusters in another way"
-        raise ShareConflict(pipeline=config.pipeline, wanted=wanted, found=why)
+    if followed is not None and followed.division == division:
+        return followed.generation
+    asked_for = "a run of all routes" if division is None else f"a share of {len(division.clusters)} clusters"
+    if followed is not None:
+        why = f"its routes are divided over {len(followed.division.clusters)} clusters in another way"
+        raise ShareConflict(pipeline=config.pipeline, wanted=asked_for, found=why)
     if has_run(config, store):
-        raise ShareConflict(pipeline=config.pipeline, wanted=wanted, found="it has run whole until now")
+        raise ShareConflict(pipeline=config.pipeline, wanted=asked_for, found="it has run whole until now")
     assert division is not None
     follow(config, Current(division, 1), store)
     return 1
@@ -94,14 +94,14 @@ def follow(config: Pipeline, new: Current, store: Store) -> None:
     """From now on the pipeline follows `new`. None of its streams may be running. Raises OSError, AlreadyRunning."""
     with only_run(config.state_root, config.pipeline, "division"):
         folder = config.state_folder.shares
-        said = json.dumps(new.division.to_json()).encode()
-        store.put_whole(join(folder, str(new.generation)), SharesFolder.division_file, said)
+        body = json.dumps(new.division.to_json()).encode()
+        store.put_whole(join(folder, str(new.generation)), SharesFolder.division_file, body)
         store.put_whole(folder, SharesFolder.current.name, json.dumps({"generation": new.generation}).encode())
 
 
-def has_run(part: Pipeline, store: Store) -> bool:
+def has_run(share: Pipeline, store: Store) -> bool:
     """Has this part finished a batch? Raises OSError, TableFault."""
-    return any(is_batch(stream) for stream in Ledger(part.state_root, part.pipeline, store).finished)
+    return any(is_batch(stream) for stream in Ledger(share.state_root, share.pipeline, store).finished)
 
 
 def _kept(config: Pipeline, generation: int, store: Store) -> Current | None:

@@ -72,5 +72,5 @@ class SameSource:
     def check(self) -> None:
         """In a task that has read its last row. Raises SourceDataLost, SourceReplaced, SourceMissing, SourceDown."""
         now = self.ids.now()
-        known = now.keys() <= self.began.keys()
-        self.ids.refuse(self.began if known else TopicIdsSeen(self.state, self.store).ids, now)
+        has_all_ids = now.keys() <= self.began.keys()
+        self.ids.refuse(self.began if has_all_ids else TopicIdsSeen(self.state, self.store).ids, now)

@@ -19,11 +19,11 @@ def kept_layout(config: Pipeline, store: Store) -> str | None:
 
 def claim_layout(config: Pipeline, store: Store) -> None:
     """Before a run. Raises LayoutChanged, OSError."""
-    wanted = config.layout
-    found = kept_layout(config, store)
-    if found is None and wanted != "fanout":
-        found = "fanout" if has_run(config, store) else None
-    if found not in (None, wanted):
-        raise LayoutChanged(pipeline=config.pipeline, found=found, wanted=wanted)
-    if found is None and wanted != "fanout":
-        store.put_whole(config.state_root, StateFolder.layout.name, json.dumps({"layout": wanted}).encode())
+    layout = config.layout
+    claimed = kept_layout(config, store)
+    if claimed is None and layout != "fanout":
+        claimed = "fanout" if has_run(config, store) else None
+    if claimed not in (None, layout):
+        raise LayoutChanged(pipeline=config.pipeline, found=claimed, wanted=layout)
+    if claimed is None and layout != "fanout":
+        store.put_whole(config.state_root, StateFolder.layout.name, json.dumps({"layout": layout}).encode())

@@ -54,15 +54,15 @@ class Provenance:
         attempted = batch if self.begun is None or batch <= self.begun else batch - 1
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             looks = pool.map(lambda place: self._look(stream, *place), places)
-            for (_, uri), (newest, found) in zip(places, looks, strict=True):
+            for (_, uri), (newest, writers) in zip(places, looks, strict=True):
                 if newest > attempted:
                     about = {"pipeline": self.config.pipeline, "stream": stream, "begun": attempted}
                     raise StateOld(**about, table=uri, found=newest, state=self.config.whole_state)
-                if found and stream not in found and not found & self._streams_known():
+                if writers and stream not in writers and not writers & self._streams_known():
                     about = {
                         "pipeline": self.config.pipeline,
                         "found": f"table {uri} has rows",
-                        "stream": sorted(found)[0],
+                        "stream": sorted(writers)[0],
                     }
                     raise StateLost(**about, state=self.config.whole_state)
         self._asked.update(new)
@@ -79,8 +79,8 @@ class Provenance:
         plain = self.config.new_state == "continue" or self._has_written(route)
         try:
             # Most often the newest commit is the stream's own: to read it costs a tenth of opening the table.
-            if plain and (own := batch_at_tip(uri, stream, self.ledger.store)) is not None:
-                return own, set()
+            if plain and (own_batch := batch_at_tip(uri, stream, self.ledger.store)) is not None:
+                return own_batch, set()
             table = Table(uri, self.ledger.store).open()
             if table is None or table.owner != Owner(self.config.pipeline, route):
                 return -1, set()
@@ -112,21 +112,21 @@ def refuse_newer(config: Pipeline, tables: Iterable[str], stream: str, begun: in
 
     places = list(tables)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        for uri, found in zip(places, pool.map(newest, places), strict=True):
-            if found > begun:
+        for uri, newest_batch in zip(places, pool.map(newest, places), strict=True):
+            if newest_batch > begun:
                 about = {"pipeline": config.pipeline, "stream": stream, "begun": begun, "state": config.whole_state}
-                raise StateOld(**about, table=uri, found=found)
+                raise StateOld(**about, table=uri, found=newest_batch)
 
 
 def _marked(table: Snapshot, limit: int | None) -> set[str]:
     apps = {app for app, _ in table.marks(limit=limit)}
-    return {found[0] for app in apps if (found := _STREAM.match(app))}
+    return {match[0] for app in apps if (match := _STREAM.match(app))}
 
 
 def _streams_of(config: Pipeline, store: Store) -> set[str]:
     """The streams of all parts of a pipeline, also of one that has not finished a batch."""
-    found: set[str] = set()
-    for part in parts(config, store):
-        found |= set(Ledger(part.state_root, part.pipeline, store).finished)
-        found |= {readable_stream_id(part.checkpoint_path, store) or ""}
-    return found
+    streams: set[str] = set()
+    for stream in parts(config, store):
+        streams |= set(Ledger(stream.state_root, stream.pipeline, store).finished)
+        streams |= {readable_stream_id(stream.checkpoint_path, store) or ""}
+    return streams

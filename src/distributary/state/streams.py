@@ -61,10 +61,10 @@ class StreamRecord:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
-        known = {f.name for f in fields(cls)}
-        given = {k: v for k, v in value.items() if k in known}
-        state, tables = StreamState(given.get("state", "waiting")), tuple(given.get("parked_tables", ()))
-        return cls(**{**given, "state": state, "parked_tables": tables})
+        names = {f.name for f in fields(cls)}
+        values = {k: v for k, v in value.items() if k in names}
+        state, tables = StreamState(values.get("state", "waiting")), tuple(values.get("parked_tables", ()))
+        return cls(**{**values, "state": state, "parked_tables": tables})
 
 
 def write_streams(state_root: str, records: Iterable[StreamRecord], store: Store) -> None:

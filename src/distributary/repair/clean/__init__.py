@@ -59,8 +59,8 @@ def clean(config: Pipeline, *, hop_2: bool = False) -> CleanPlan:
         books = Books(config)
         if hop_2 and books.config.bronze_table is None:
             raise BadInput(detail=f"clean --hop 2: layout {books.config.layout} has one hop; only two_hop has two")
-        found = planned(books, hop_2)
-    return CleanPlan(config.pipeline, tuple(found.remove), tuple(found.kept), tuple(found.catalog), config, hop_2)
+        plan = planned(books, hop_2)
+    return CleanPlan(config.pipeline, tuple(plan.remove), tuple(plan.kept), tuple(plan.catalog), config, hop_2)
 
 
 def forget_names(plan: CleanPlan) -> CleanPlan:
@@ -69,8 +69,8 @@ def forget_names(plan: CleanPlan) -> CleanPlan:
     if not plan.catalog:
         return plan
     dropped, others = drop_names(session_of(plan.config), plan.catalog)
-    kept = (*plan.kept, *(Kept(entry.name, reason) for entry, reason in others))
-    return replace(plan, catalog=tuple(dropped), kept=kept)
+    stays = (*plan.kept, *(Kept(entry.name, reason) for entry, reason in others))
+    return replace(plan, catalog=tuple(dropped), kept=stays)
 
 
 def apply(plan: CleanPlan) -> CleanPlan:
@@ -81,27 +81,27 @@ def apply(plan: CleanPlan) -> CleanPlan:
     with _at_rest(plan.config, plan.hop_2, make=bool(plan.remove)):
         books = Books(plan.config)
         removed: list[Target] = []
-        kept = list(plan.kept)
+        stays = list(plan.kept)
         if any(t.kind == "table" for t in plan.remove) and books.has_state:
             tables = {**books.intent.tables, **{t.path: t.route for t in plan.remove if t.kind == "table"}}
             begin(books.config, tables, books.streams, books.store)
         for target in plan.remove:
             reason = why_keep(books, target.path, target.route) if target.kind == "table" else None
             if reason:
-                kept.append(Kept(target.path, reason))
+                stays.append(Kept(target.path, reason))
                 continue
             remove(target, books.config, books.store)
             removed.append(target)
-    return replace(plan, remove=tuple(removed), kept=tuple(kept))
+    return replace(plan, remove=tuple(removed), kept=tuple(stays))
 
 
 @contextmanager
 def _at_rest(config: Pipeline, hop_2: bool, *, make: bool) -> Iterator[None]:
     """Neither a run nor a replay is on while this lasts. `make`: make lock files too, not only ask those there are."""
-    with ExitStack() as held:
-        for part in parts(config, Store.of(config.tables)):
-            folder = local_path(part.state_root)
+    with ExitStack() as locks:
+        for stream in parts(config, Store.of(config.tables)):
+            folder = local_path(stream.state_root)
             for name in (*_LOCKS, *(() if hop_2 else (HOP_1,))):
                 if folder is not None and ((folder / f"{name}.lock").exists() or (make and folder.is_dir())):
-                    held.enter_context(only_run(part.state_root, part.pipeline, name))
+                    locks.enter_context(only_run(stream.state_root, stream.pipeline, name))
         yield

@@ -66,43 +66,45 @@ def planned(books: Books, hop_2: bool = False) -> Planned:
     root = books.config.state_root
     if books.owner is not None and books.owner != Owner(books.config.pipeline, ""):
         return Planned(kept=[Kept(root, f"its ledger belongs to pipeline {books.owner.pipeline}")])
-    found = Planned()
+    plan = Planned()
     tables = books.tables()
     for path, route in tables:
         if hop_2 and path == books.config.bronze_path:
-            found.kept.append(Kept(path, "hop 2 begins anew from it"))
+            plan.kept.append(Kept(path, "hop 2 begins anew from it"))
         elif reason := why_keep(books, path, route):
-            found.kept.append(Kept(path, reason))
+            plan.kept.append(Kept(path, reason))
         elif books.names(path):
-            found.remove.append(Target("table", path, route))
-    found.catalog += names_of(books, {target.path for target in found.remove})
-    unread = [kept for kept in found.kept if kept.reason.startswith(UNREADABLE)]
-    stay = {kept.path for kept in found.kept}
+            plan.remove.append(Target("table", path, route))
+    plan.catalog += names_of(books, {target.path for target in plan.remove})
+    unread = [stay_entry for stay_entry in plan.kept if stay_entry.reason.startswith(UNREADABLE)]
+    stay = {stay_entry.path for stay_entry in plan.kept}
     flows = _flows(books, (last_part(path) for path, _ in tables if path not in stay))
     for target, reason in (*_checkpoints(books, hop_2), *flows, *_state(books, hop_2)):
         if unread:
             reason = f"it says whose {unread[0].path} is; clean again once that can be read"
         if reason:
-            found.kept.append(Kept(target.path, reason))
+            plan.kept.append(Kept(target.path, reason))
         else:
-            found.remove.append(target)
-    found.kept += [*_others(books, found), *_logs(books)]
-    return found
+            plan.remove.append(target)
+    plan.kept += [*_others(books, plan), *_logs(books)]
+    return plan
 
 
 def _checkpoints(books: Books, hop_2: bool) -> Iterator[tuple[Target, str | None]]:
     """Those of their own place: one below the state goes with the state."""
     if books.config.checkpoint is None:
         return
-    paths = [part.checkpoint_path for part in reversed(books.parts)]
+    paths = [stream.checkpoint_path for stream in reversed(books.parts)]
     for path in paths if hop_2 else [*paths, hop_1_checkpoint(books.config)]:
         try:
-            own = stream_id(path, books.store)
+            owner = stream_id(path, books.store)
         except CheckpointDamaged as e:
             yield Target("checkpoint", path, entries=_CHECKPOINT_ENTRIES), f"nobody can say whose it is: {e}"
             continue
-        if own is not None:
-            reason = None if own in books.streams else f"it belongs to stream {own}, which this pipeline does not know"
+        if owner is not None:
+            reason = (
+                None if owner in books.streams else f"it belongs to stream {owner}, which this pipeline does not know"
+            )
             yield Target("checkpoint", path, entries=_CHECKPOINT_ENTRIES), reason
 
 
@@ -134,27 +136,27 @@ def _state(books: Books, hop_2: bool) -> Iterator[tuple[Target, str | None]]:
     yield Target("state", path, entries=STATE_ENTRIES), reason
 
 
-def _others(books: Books, found: Planned) -> Iterator[Kept]:
+def _others(books: Books, plan: Planned) -> Iterator[Kept]:
     """Folders that stay because they also hold what is not ours."""
-    if not found.remove:
+    if not plan.remove:
         return
     root = books.config.tables.root
-    known = {target.path: target.entries for target in found.remove}
-    ours = known.keys() | {kept.path for kept in found.kept} | {join(root, "_distributary")}
-    for path in sorted({root} | {path for path, entries in known.items() if entries is not None}):
-        entries = known.get(path) or ()
+    entries_of = {target.path: target.entries for target in plan.remove}
+    ours = entries_of.keys() | {entry.path for entry in plan.kept} | {join(root, "_distributary")}
+    for path in sorted({root} | {path for path, entries in entries_of.items() if entries is not None}):
+        entries = entries_of.get(path) or ()
         names = (name for name in books.names(path) if not is_one_of(name, entries))
         rest = [name for name in names if not _is_ours(books, join(path, name), ours)]
         if rest:
-            more = f" and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else ""
-            yield Kept(path, f"it also holds {', '.join(rest[:_SHOWN])}{more}")
+            hidden = f" and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else ""
+            yield Kept(path, f"it also holds {', '.join(rest[:_SHOWN])}{hidden}")
 
 
 def _is_ours(books: Books, path: str, ours: Collection[str]) -> bool:
     """It is ours, or holds only what is: the folder of bronze tables, of the checkpoints of shares."""
     if path in ours:
         return True
-    if not any(one.startswith(f"{path}/") for one in ours):
+    if not any(our_path.startswith(f"{path}/") for our_path in ours):
         return False
     return all(_is_ours(books, join(path, name), ours) for name in books.names(path))
 

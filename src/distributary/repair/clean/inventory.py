@@ -38,14 +38,14 @@ class Books:
         self.bronze_is_ours = self._has_our_bronze()
 
     def _as_it_ran(self, config: Pipeline) -> Pipeline:
-        kept = (layout_claim.kept_layout(part, self.store) for part in parts(config, self.store))
-        found = next((name for name in kept if name is not None), None)
-        return config if found is None else config.model_copy(update={"layout": found.split(" ")[0]})
+        claims = (layout_claim.kept_layout(stream, self.store) for stream in parts(config, self.store))
+        layout = next((name for name in claims if name is not None), None)
+        return config if layout is None else config.model_copy(update={"layout": layout.split(" ")[0]})
 
     def _ledger_owner(self) -> Owner | None:
         if self.intent.pipeline is not None:
             return Owner(self.intent.pipeline, "")
-        ledgers = (Table(part.state_folder.ledger, self.store).open() for part in self.parts)
+        ledgers = (Table(stream.state_folder.ledger, self.store).open() for stream in self.parts)
         table = next((table for table in ledgers if table is not None), None)
         return None if table is None else table.owner
 
@@ -60,14 +60,14 @@ class Books:
 
     def _streams(self) -> set[str]:
         """Ids of this pipeline's streams, also of one that died in its first batch."""
-        known = {e.stream for e in self.entries} | self.intent.streams
-        for part in self.parts:
-            known |= set(self.names(part.state_folder.plans))
-            if self.config.checkpoint is None and (own := readable_stream_id(part.checkpoint_path, self.store)):
-                known.add(own)
+        stream_ids = {e.stream for e in self.entries} | self.intent.streams
+        for stream in self.parts:
+            stream_ids |= set(self.names(stream.state_folder.plans))
+            if self.config.checkpoint is None and (own_id := readable_stream_id(stream.checkpoint_path, self.store)):
+                stream_ids.add(own_id)
         if self.hop_1 is not None and self._writes_bronze(self.hop_1):
-            known.add(self.hop_1)
-        return known
+            stream_ids.add(self.hop_1)
+        return stream_ids
 
     def _writes_bronze(self, stream: str) -> bool:
         if self.config.checkpoint is None:
@@ -92,16 +92,16 @@ class Books:
         begun to remove, and tables below the root that name this pipeline: a first batch that died has made tables
         without having come to the ledger. A table of all routes has none."""
         config = self.config
-        found = dict(self.intent.tables)
+        routes = dict(self.intent.tables)
         for entry in totals(self.entries).values():
             for path in (entry.table, entry.merged):
                 if path:
-                    found[path] = None if path == config.wide_path else entry.route
+                    routes[path] = None if path == config.wide_path else entry.route
         root = config.tables.root
         for path in (config.bronze_path, *(join(root, name) for name in self.names(root))):
-            if path not in found and (owner := self.owner_of(path)) and owner.pipeline == config.pipeline:
-                found[path] = owner.route or None
-        return sorted(found.items())
+            if path not in routes and (owner := self.owner_of(path)) and owner.pipeline == config.pipeline:
+                routes[path] = owner.route or None
+        return sorted(routes.items())
 
     def owner_of(self, path: str) -> Owner | None:
         table = self._open(path)

@@ -73,7 +73,7 @@ def _is_filled_by_us(books: Books, table: Snapshot) -> bool:
 
 
 def _inside(books: Books, path: str) -> str | None:
-    found = filesystem(path, books.store).get_file_info(pafs.FileSelector("", recursive=True))
-    parts = [f.path.split("/") for f in found]
-    nested = next((p for p in parts if "_distributary" in p or "_delta_log" in p[1:]), None)
+    infos = filesystem(path, books.store).get_file_info(pafs.FileSelector("", recursive=True))
+    paths = [f.path.split("/") for f in infos]
+    nested = next((p for p in paths if "_distributary" in p or "_delta_log" in p[1:]), None)
     return None if nested is None else f"something else lies in it: {'/'.join(nested)}"

@@ -45,9 +45,9 @@ def delete(folder: str, name: str, store: Store) -> None:
         system.delete_file(name)
 
 
-def _remove_empty_above(path: str, made: Collection[str]) -> None:
+def _remove_empty_above(path: str, our_folders: Collection[str]) -> None:
     above = path.rsplit("/", 1)[0]
-    if above in made:
+    if above in our_folders:
         _remove_if_empty(above)
 
 

@@ -303,6 +303,11 @@ def test_a_wrong_type_says_what_is_allowed(tmp_path: Path, changes: dict[str, An
         ({"tables__root": "~/lake"}, "tables.root", "~ is not replaced"),
         ({"tables__root": "${HOME}/lake"}, "tables.root", "write ${env:HOME} as the whole value"),
         ({"tables__root": "s3a://"}, "tables.root", "names no bucket"),
+        ({"tables__root": "s3a:/bucket/lake"}, "tables.root", "s3a://bucket/prefix, with two slashes"),
+        ({"tables__root": "gcs://bucket/lake"}, "tables.root", "write gs://"),
+        ({"tables__root": "http://minio:9000/lake"}, "tables.root", "storage_options, as endpoint"),
+        ({"source__topic": None, "source__topic_pattern": "shop(.*"}, "source.topic_pattern", "not a regular"),
+        ({"registry__texts": {"seven": "a.proto"}}, "registry.texts.seven", "allowed: a whole number"),
         ({"tables__root": "s3://bucket/lake"}, "tables.root", "write s3a://"),
         ({"state": "s3://bucket/state"}, "state", "write s3a://"),
         ({"checkpoint": "s3://bucket/checkpoint"}, "checkpoint", "write s3a://"),
@@ -722,6 +727,45 @@ def test_a_reference_is_the_whole_value_and_of_a_known_kind(tmp_path: Path, valu
     problem = fault(tmp_path, registry={"url": value})
     assert problem["key"] == "registry.url"
     assert detail in problem["detail"]
+
+
+@pytest.mark.parametrize("value", ["${PASSWORD}", "$PASSWORD"])
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [
+        ("registry.password", "registry__password"),
+        ("tables.storage_options.aws_secret_access_key", "tables__storage_options__aws_secret_access_key"),
+        ("spark.conf.password", "spark__conf__password"),
+    ],
+)
+def test_a_variable_of_a_shell_is_refused_wherever_it_is_a_whole_value(
+    tmp_path: Path, key: str, place: str, value: str
+) -> None:
+    problem = fault(tmp_path, registry__username="reader", **{place: value})
+    assert problem["key"] == key
+    assert "write ${env:PASSWORD} as the whole value (line " in problem["detail"]
+
+
+@pytest.mark.parametrize("value", ["pa$$word", "$", "${}", "${user.name}", "$1", "a${B}"])
+def test_what_only_looks_like_a_variable_is_left_alone(tmp_path: Path, value: str) -> None:
+    assert load_document(tmp_path, spark={"conf": {"spark.app.tag": value}}).spark.conf["spark.app.tag"] == value
+
+
+def test_a_reference_without_a_value_names_its_line(tmp_path: Path) -> None:
+    with pytest.raises(SecretMissing, match=r"registry.url: \$\{env:NO_SUCH_NAME\} has no value \(line \d+\)"):
+        load_document(tmp_path, registry={"url": "${env:NO_SUCH_NAME}"})
+
+
+def test_schema_ids_with_a_text_of_their_own_are_numbers_as_a_file_has_them(tmp_path: Path) -> None:
+    config = load_document(tmp_path, registry={"url": "http://h", "texts": {7: "fixed.proto"}})
+    assert config.registry is not None
+    assert config.registry.texts == {7: "fixed.proto"}
+
+
+@pytest.mark.parametrize("pattern", [r"shop\..*", r"\p{Alpha}+", r"(?<name>a)", r"[a-z&&[^b]](", r"\Q(\E.*", "a*+"])
+def test_a_pattern_that_only_java_takes_is_left_to_java(tmp_path: Path, pattern: str) -> None:
+    source = {"type": "kafka", "bootstrap_servers": "h:9092", "topic_pattern": pattern}
+    assert load_document(tmp_path, source=source).source.topic_pattern == pattern  # type: ignore[union-attr]
 
 
 def test_a_registry_address_may_not_hold_credentials(tmp_path: Path) -> None:

@@ -13,6 +13,12 @@ from pydantic import AfterValidator
 from distributary.config.quantities import REFERENCE, Text
 
 _HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_ONE_SLASH = re.compile(r"(s3[an]?|gc?s|az|abfss?|https?|hdfs):/(?!/)")
+_WEB = (
+    "allowed: a folder, or a bucket as in s3a://bucket/prefix; of a store like S3, its web address goes into "
+    "tables.storage_options, as endpoint"
+)
+_OTHERS = {"gcs": "write gs://, as Google's own tools do", "http": _WEB, "https": _WEB}
 _SHELL = re.compile(r"\$\{?(\w+)")
 _BROKER = re.compile(r"(?:[A-Z_]+://)?(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d+)")
 
@@ -28,7 +34,13 @@ def _expanded_by_nobody(text: str) -> str:
 
 def _place(text: str) -> str:
     _expanded_by_nobody(text)
+    if (found := _ONE_SLASH.match(text)) is not None:
+        raise ValueError(
+            f"allowed: {found[1]}://bucket/prefix, with two slashes; this would be a folder named {found[1]}:"
+        )
     scheme, separator, rest = text.partition("://")
+    if separator and scheme in _OTHERS:
+        raise ValueError(_OTHERS[scheme])
     if separator and scheme not in ("file", "hdfs") and not rest.strip("/"):
         raise ValueError(f"allowed: {scheme}://bucket/prefix; this names no bucket")
     return text

@@ -45,7 +45,7 @@ def load_document(document: Mapping[str, Any], *, name: str = "the pipeline") ->
 
 
 def _checked(document: dict[str, Any], lines: dict[KeyPath, int], name: str, *, secrets: bool) -> Pipeline:
-    resolved, references = resolve(document, file=name) if secrets else (document, {})
+    resolved, references = resolve(document, file=name, lines=lines) if secrets else (document, {})
     try:
         pipeline = Pipeline.model_validate(resolved)
     except ValidationError as error:

@@ -14,6 +14,8 @@ from distributary.config.pipeline import Pipeline
 from distributary.config.secrets import KeyPath, dotted, looks_secret
 
 _MAX_SHOWN_CHARS = 60
+_A_KEY = "[key]"
+"""What pydantic adds to the place of a fault in a key itself."""
 _TYPES = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -48,7 +50,7 @@ def problems_of(error: ValidationError, written: Any, lines: dict[KeyPath, int])
 
 
 def _problem(details: ErrorDetails, written: Any, lines: dict[KeyPath, int]) -> tuple[int, dict[str, str]]:
-    path, annotation = _locate(details["loc"])
+    path, annotation = _locate(tuple(part for part in details["loc"] if part != _A_KEY))
     context = details.get("ctx", {})
     if details["type"] == "between_keys":
         path = (*path, *str(context["key"]).split("."))
@@ -56,7 +58,7 @@ def _problem(details: ErrorDetails, written: Any, lines: dict[KeyPath, int]) -> 
         path = (*path, "type")
     detail = _detail(details, path, annotation, _at(written, path))
     line = next((lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in lines), 0)
-    if path in lines:
+    if line:
         detail += f" (line {line})"
     return line, {"key": dotted(path) or "file", "detail": detail}
 

@@ -23,6 +23,9 @@ _SIZES = "allowed: a size like '64 MB' or '1 GB' (powers of 1024), or a number o
 _TIMES = "allowed: a time like '2026-03-01T12:00:00Z', or a date (UTC where no offset is given)"
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """As Kafka has them (org.apache.kafka.common.internals.Topic)."""
+_UNFINISHED = ("missing )", "unbalanced parenthesis", "unterminated character set", "nothing to repeat")
+"""Of what Python finds in a regular expression, that which Java finds too."""
+_CLASS_IN_CLASS = re.compile(r"\[[^\]]*\[")
 REFERENCE = re.compile(r"\$\{(\w+):([^{}]+)\}")
 """`${kind:name}`, always the whole of a value: as it stands where secrets are not resolved."""
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
@@ -105,6 +108,18 @@ def _topics(value: object) -> object:
     return value
 
 
+def _pattern(text: str) -> str:
+    """Java's own quotes, and classes in classes, are left to Java."""
+    if "\\Q" in text or _CLASS_IN_CLASS.search(text):
+        return text
+    try:
+        re.compile(text)
+    except re.error as error:
+        if error.msg.startswith(_UNFINISHED):
+            raise ValueError(f"not a regular expression: {error}") from None
+    return text
+
+
 def _offsets(value: object) -> object:
     if value in ("earliest", "latest"):
         return value
@@ -151,6 +166,7 @@ CommitTime: TypeAlias = Annotated[Text, AfterValidator(_commit_time)]
 Option: TypeAlias = Annotated[
     str, BeforeValidator(_option), _written_as("text", {"type": "string"}, {"type": "number"}, {"type": "boolean"})
 ]
+TopicPattern: TypeAlias = Annotated[Text, AfterValidator(_pattern)]
 Topics: TypeAlias = Annotated[str | list[str] | None, BeforeValidator(_topics)]
 Offsets: TypeAlias = Annotated[
     Literal["earliest", "latest"] | dict[str, dict[int, int]],

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from distributary.config.addresses import Place, Url
 from distributary.config.base import Model, fault
 from distributary.config.quantities import Size, Text
 from distributary.config.routing import RouteFrom
 
-SchemaId: TypeAlias = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+def _number(value: object) -> object:
+    """Keys of a pipeline file are text."""
+    return int(value) if isinstance(value, str) and value.isdecimal() and value.isascii() else value
+
+
+SchemaId: TypeAlias = Annotated[int, BeforeValidator(_number), Field(ge=0, le=2**31 - 1)]
 
 
 class RegistryConfig(Model):

@@ -22,6 +22,8 @@ _FREE = frozenset({"options", "conf", "spark_conf", "storage_options"})
 """Keys of free options: what of these is secret, only a name can tell."""
 _NO_SECRET = re.compile(r"(?i)(provider|class|enabled|type|location|file|path|ur[il]|endpoint)s?$")
 _BEGIN = re.compile(r"\$\{\w+:")
+_OF_SHELL = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Z_][A-Z0-9_]+))")
+"""What a shell would replace, as a whole value; Spark's and Hadoop's own variables have a dot or a colon."""
 _SECRET_KEY = re.compile(
     r"(?i)secret|passw|passphrase|token|(access|account|private|keystore).?key|key\.pem|jaas|credential|\bsas\b"
 )
@@ -69,40 +71,50 @@ def _is_literal(path: KeyPath, value: Any) -> bool:
     return bool(value) and not (REFERENCE.fullmatch(value) or _PLATFORM.fullmatch(value))
 
 
-def resolve(document: Any, *, file: str) -> tuple[Any, dict[KeyPath, str]]:
-    """A copy of `document` with references replaced by their values, and the reference at each path.
+def resolve(document: Any, *, file: str, lines: Mapping[KeyPath, int] | None = None) -> tuple[Any, dict[KeyPath, str]]:
+    """A copy of `document` with references replaced by their values, and the reference at each path. `lines`: of each
+    key path, for errors.
 
     Raises:
         SecretMissing: a reference has no value.
-        ConfigError: a reference of an unknown kind, or one that is only a part of a value.
+        ConfigError: a reference of an unknown kind, one that is only a part of a value, or a variable of a shell.
     """
     found: dict[KeyPath, str] = {}
+    lines = lines or {}
 
     def walk(value: Any, path: KeyPath) -> Any:
         if isinstance(value, dict):
             return {key: walk(item, (*path, key)) for key, item in value.items()}
         if isinstance(value, list):
             return [walk(item, (*path, index)) for index, item in enumerate(value)]
-        if not isinstance(value, str) or not _BEGIN.search(value):
+        if not isinstance(value, str) or "$" not in value:
+            return value
+        line = f" (line {lines[path]})" if path in lines else ""
+        if (shell := _OF_SHELL.fullmatch(value)) is not None:
+            name = shell[1] or shell[2]
+            detail = f"a shell's ${name} is not replaced here; write ${{env:{name}}} as the whole value{line}"
+            raise ConfigError(file=file, key=dotted(path), detail=detail)
+        if not _BEGIN.search(value):
             return value
         found[path] = value
-        return _value(value, file, dotted(path))
+        return _value(value, file, dotted(path), line)
 
     return walk(document, ()), found
 
 
-def _value(reference: str, file: str, key: str) -> str:
+def _value(reference: str, file: str, key: str, line: str) -> str:
     match = REFERENCE.fullmatch(reference)
     if match is None:
-        detail = "a reference like ${env:NAME} must be the whole value, not a part of it"
+        detail = f"a reference like ${{env:NAME}} must be the whole value, not a part of it{line}"
         raise ConfigError(file=file, key=key, detail=detail)
     reader = _READERS.get(match[1])
     if reader is None:
-        detail = f"unknown reference ${{{match[1]}:...}}; allowed: {', '.join(f'${{{kind}:...}}' for kind in _READERS)}"
+        allowed = ", ".join(f"${{{kind}:...}}" for kind in _READERS)
+        detail = f"unknown reference ${{{match[1]}:...}}; allowed: {allowed}{line}"
         raise ConfigError(file=file, key=key, detail=detail)
     value, remedy = reader(match[2])
     if not value:
-        raise SecretMissing(file=file, key=key, reference=reference, remedy=remedy)
+        raise SecretMissing(file=file, key=key, reference=reference, line=line, remedy=remedy)
     return value
 
 

@@ -9,7 +9,18 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from distributary.config.addresses import Brokers, Place
 from distributary.config.base import Model, fault
 from distributary.config.kafka_security import KafkaSecurity
-from distributary.config.quantities import ColumnType, CommitTime, Duration, Offsets, Option, Size, Text, Time, Topics
+from distributary.config.quantities import (
+    ColumnType,
+    CommitTime,
+    Duration,
+    Offsets,
+    Option,
+    Size,
+    Text,
+    Time,
+    TopicPattern,
+    Topics,
+)
 
 
 class RecordKey(Model):
@@ -62,7 +73,7 @@ class KafkaSource(SourceKeys):
     type: Literal["kafka"] = Field(description="A Kafka topic (or several).")
     bootstrap_servers: Brokers = Field(description="Brokers to begin with: `host:port`, several separated by commas.")
     topic: Topics = Field(default=None, description="The topic, or a list of topics. Either topic or topic_pattern.")
-    topic_pattern: Text | None = Field(
+    topic_pattern: TopicPattern | None = Field(
         default=None, description="A Java regular expression; every topic whose name it matches is read."
     )
     starting_offsets: Offsets = Field(

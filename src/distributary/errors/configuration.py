@@ -27,7 +27,7 @@ class ConfigFileMissing(BadInput):
 
 class SecretMissing(BadInput):
     condition = "SECRET_MISSING"
-    template = "{file}: {key}: {reference} has no value. {remedy}"
+    template = "{file}: {key}: {reference} has no value{line}. {remedy}"
 
 
 class NotYet(BadInput):

@@ -126,6 +126,15 @@ def test_the_lines_that_are_proposed_for_bare_json_read_it(tmp_path: Path) -> No
     assert [(one.route, one.reason) for one in topic.inspect().records] == [("shop/sale", None)] * 2
 
 
+@pytest.mark.parametrize("payload", [b'{"n": 1}', b'"{\\"n\\": 1}"'], ids=["an object", "a text"])
+def test_the_lines_that_are_proposed_for_an_envelope_of_json_read_it(tmp_path: Path, payload: bytes) -> None:
+    topic = Topic(tmp_path, [b'{"type": "sale", "data": ' + payload + b"}"] * 2)
+    lines = [yaml.safe_load(line) for line in topic.inspect().proposal]
+    assert lines[2]["envelope"] == {"format": "json", "route": "type", "payload": "data"}
+    topic.document |= {**lines[2], "payload": {"format": "json", "framing": "none"}}
+    assert [(one.route, one.reason) for one in topic.inspect().records] == [("sale", None)] * 2
+
+
 @pytest.mark.parametrize("kinds", [None, {"id": "int32"}], ids=["without its schema", "with it"])
 def test_a_change_of_debezium_is_known(tmp_path: Path, kinds: dict[str, str] | None) -> None:
     found = Topic(tmp_path, [change("c", {"id": 1}, kinds=kinds).value]).inspect()

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from distributary.audit.json_samples import json_fields, proposed_columns
+from distributary.audit.json_samples import json_fields, payload_field, proposed_columns
 from distributary.config import Pipeline
 from distributary.engine.apart import Apart, Died
 from distributary.engine.messages.chunks import read_rejected
@@ -236,10 +236,15 @@ def _for_json(records: Sequence[Inspected]) -> list[str]:
     columns = proposed_columns(one.record.fields for one in records if one.record.schema_id is None)
     written = ", ".join(f"{in_yaml(path)}: {json.dumps(kind)}" for path, kind in columns.items())
     lines = ["envelope: none  # a table for each topic"]
-    if texts := [path for path, kind in columns.items() if kind == "string"]:
+    texts = [path for path, kind in columns.items() if kind == "string"]
+    if texts:
         lines.append(
             f"envelope: {{format: none, route: {in_yaml(_likely(texts))}}}  # a table for each value of the field"
         )
+    inner = payload_field([one.record.fields for one in records if one.record.fields])
+    if inner is not None and (outside := [path for path in texts if path.split(".")[0] != inner]):
+        route = in_yaml(_likely(outside))
+        lines.append(f"envelope: {{format: json, route: {route}, payload: {inner}}}  # the row is what {inner} holds")
     return [*lines, f"payload: {{format: json, framing: none, columns: {{{written}}}}}"]
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["json_fields", "proposed_columns"]
+__all__ = ["json_fields", "payload_field", "proposed_columns"]
 
 _LAST_BIGINT: Final = 2**63 - 1
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d)")
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 MOST: Final = 30
 """Columns that are proposed."""
+_PAYLOADS: Final = ("payload", "data", "body", "event", "message", "detail", "details")
+"""What people call the field of an envelope that holds the rest."""
 
 
 def json_fields(value: bytes) -> dict[str, tuple[str, Any]]:
@@ -26,6 +28,18 @@ def json_fields(value: bytes) -> dict[str, tuple[str, Any]]:
     if isinstance(found, dict):
         _add(fields, found, "")
     return fields
+
+
+def payload_field(records: Sequence[Mapping[str, tuple[str, Any]]]) -> str | None:
+    """A field that looks like the payload of an envelope: in each record an object, or a text that is one."""
+    return next((name for name in _PAYLOADS if records and all(_holds(fields, name) for fields in records)), None)
+
+
+def _holds(fields: Mapping[str, tuple[str, Any]], name: str) -> bool:
+    _, text = fields.get(name, ("", None))
+    return any(path.startswith(f"{name}.") for path in fields) or (
+        isinstance(text, str) and bool(json_fields(text.encode("utf-8", "replace")))
+    )
 
 
 def _add(fields: dict[str, tuple[str, Any]], value: Mapping[str, Any], prefix: str) -> None:

@@ -198,8 +198,8 @@ class Pipeline(Model):
     @property
     def envelope_subject(self) -> str | None:
         """The registry subject of the envelope's schema: `envelope.subject`, or `<topic>-value` of a single topic. None
-        also where there is no envelope."""
-        if self.envelope.format == "none":
+        also where there is no envelope, or one without a schema."""
+        if self.envelope.format in ("none", "json"):
             return None
         if self.envelope.subject is None and len(self.source.topics) == 1:
             return f"{self.source.topics[0]}-value"

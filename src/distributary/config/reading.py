@@ -87,9 +87,10 @@ NO_ENVELOPE = ("subject", "proto", "message", "schema_id", "payload", "framing")
 
 
 class Envelope(Model):
-    format: Literal["protobuf", "columns", "none", "debezium"] = Field(
+    format: Literal["protobuf", "json", "columns", "none", "debezium"] = Field(
         default="protobuf",
-        description="`protobuf`: one binary value holds the envelope. `columns`: the source already has a column each. "
+        description="`protobuf`: one binary value holds the envelope. `json`: an object of JSON has the payload in a "
+        "field, as an object or as text. `columns`: the source already has a column each. "
         "`none`: there is no envelope, the message itself is the payload; `envelope: none` is short for it, and each "
         "topic is a route then, unless `route` says otherwise. `debezium`: changes of a database's rows, which become "
         "a log table and a merged table per source table; `envelope: debezium` is short. See docs/debezium.md.",
@@ -110,7 +111,8 @@ class Envelope(Model):
     )
     framing: Literal["confluent", "none"] = Field(
         default="confluent",
-        description="`confluent`: magic byte, schema id and message indexes first. `none`: bare protobuf.",
+        description="`confluent`: magic byte, schema id and message indexes first. `none`: bare protobuf. Of JSON, "
+        "`none` is the default, and `confluent` a header that is passed over.",
     )
     subject: Text | None = Field(
         default=None, description="Registry subject of a bare envelope's schema. For one Kafka topic: `<topic>-value`."
@@ -133,8 +135,14 @@ class Envelope(Model):
         "name; or where else the route comes from, as in `{from: topic}`, `{header: event-type}`, `{oneof: event}`. "
         "Without it `game_name`. See docs/routes.md.",
     )
-    schema_id: Text = Field(default="schema_id", description="Field (or column) of the payload's schema id.")
-    payload: Text = Field(default="payload", description="Field (or column) of the payload's bytes.")
+    schema_id: Text = Field(
+        default="schema_id", description="Field (or column) of the payload's schema id; of JSON by its path."
+    )
+    payload: Text = Field(
+        default="payload",
+        description="Field (or column) of the payload's bytes; of JSON by its path: an object, a text of JSON, or of "
+        "other payloads than JSON without a header and text a text in base64.",
+    )
 
     @field_validator("route", mode="before")
     @classmethod
@@ -154,6 +162,8 @@ class Envelope(Model):
             data = {**data, "format": "none"}
         if data.get("format") == "none" and "route" not in data:
             data = {**data, "route": {"from": "topic"}}
+        if data.get("format") == "json" and "framing" not in data:
+            data = {**data, "framing": "none"}
         return data
 
     @model_validator(mode="after")
@@ -174,11 +184,21 @@ class Envelope(Model):
                 raise fault("route", "allowed with format none: of an envelope that cannot be read, no key is kept")
             if self.format == "columns" and found.field is None:
                 raise fault("route", "with format columns the route is a column: give its name")
+            if self.format == "json":
+                self._check_json()
             return self
         for key in NO_ENVELOPE:
             if getattr(self, key) != type(self).model_fields[key].get_default():
                 raise fault(key, "there is no envelope (format none): leave it out")
         return self
+
+    def _check_json(self) -> None:
+        for key in ("subject", "proto", "message"):
+            if getattr(self, key) is not None:
+                raise fault(key, "an envelope of JSON needs no schema: leave it out")
+        for key in ("schema_id", "payload"):
+            if not all(getattr(self, key).split(".")):
+                raise fault(key, "allowed: names with dots between them, as in data.body")
 
     @property
     def is_debezium(self) -> bool:
@@ -191,4 +211,6 @@ class Envelope(Model):
         bronze. Of a path, its end."""
         path = self.route.field
         route = "route" if path is None else path if self.format == "columns" else path.rpartition(".")[2]
+        if self.format == "json":
+            return route, self.schema_id.rpartition(".")[2], self.payload.rpartition(".")[2]
         return route, self.schema_id, self.payload

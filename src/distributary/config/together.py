@@ -39,7 +39,7 @@ def _check_route(config: Pipeline) -> None:
     """What the route needs of the source, the payload and the layout."""
     source, envelope, route = config.source, config.envelope, config.envelope.route
     if envelope.format == "columns" and not source.has_columns:
-        raise fault("envelope.format", "a record of Kafka has no columns: allowed are protobuf and none")
+        raise fault("envelope.format", "a record of Kafka has no columns: allowed are protobuf, json and none")
     if envelope.format == "none" and not config.payload.is_framed:
         detail = "without an envelope, only the header in front of a message tells its schema: framing confluent"
         raise fault("payload.framing", detail)

@@ -164,7 +164,7 @@ class _Discovery:
         named = self.config.envelope_subject
         if named is not None:
             return {named}
-        if not reader.opens:
+        if not reader.opens or reader.format == "json":
             return set()
         source = self.config.source
         if reader.by_message is not None and source.topics:

@@ -57,6 +57,8 @@ class Opener:
         if envelope.format == "none":
             return self._route(record), None, value
         if envelope.framing == "confluent":
+        if envelope.format == "json":
+            return self._of_json(record)
             outer, path, body = unframed(value)
             opened = self._class(outer, envelope.message or tuple(path), False).FromString(body)
         else:
@@ -66,6 +68,15 @@ class Opener:
         return route, getattr(opened, envelope.schema_id, None), getattr(opened, envelope.payload)
 
     def _route(self, record: Record) -> str | None:
+    def _of_json(self, record: Record) -> tuple[str | None, int | None, bytes]:
+        envelope, payload = self._config.envelope, self._config.payload
+        text = json.text_of(record.body if envelope.framing == "none" else json.unheaded(record.body))
+        is_text = payload.format == "text" or payload.encoding == "json_bare"
+        field = envelope.route.field
+        route = self._route(record) if field is None else json.word(json.token_at(text, field))
+        schema_id = json.value_of(json.token_at(text, envelope.schema_id) or "null")
+        return route, schema_id, json.bytes_of(json.token_at(text, envelope.payload), is_text)
+
         """The route of a record that its envelope does not say."""
         found = self._config.envelope.route
         if found.constant is not None:

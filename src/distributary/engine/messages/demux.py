@@ -110,7 +110,10 @@ def split_values(
         others = pa.array(np.setdiff1d(np.arange(len(value)), list(found)))
         value, origin = value.take(others), origin.take(others)
     if not reader.framed:
-        _unwrap(0, reader.message or "0", value, value, origin, reader, cut, then)
+        body = value
+        if reader.skips_header:
+            value, body, origin = _headless(value, origin, cut)
+        _unwrap(0, reader.message or "0", value, body, origin, reader, cut, then)
         return
     header = FORMATS["protobuf" if reader.by_message is None else reader.payload_format]
     frames = header.split_frames(value, legacy_varints=reader.legacy_varints and reader.by_message is not None)
@@ -124,6 +127,16 @@ def split_values(
 
 
 def _route_records(value: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cut, then: Payloads) -> None:
+def _headless(value: pa.Array, origin: pa.Table, cut: Cut) -> tuple[pa.Array, pa.Array, pa.Table]:
+    """Values with a header that does not matter, what is behind it, and their origin."""
+    frames = FORMATS["json"].split_frames(value)
+    if frames.reason.null_count == len(value):
+        return value, frames.body, origin
+    bad, good = pc.is_valid(frames.reason), pc.is_null(frames.reason)
+    cut.bad(rejected_envelopes(origin.filter(bad), value.filter(bad), frames.reason.filter(bad), "envelope header"))
+    return value.filter(good), frames.body.filter(good), origin.filter(good)
+
+
     """Messages whose route is known before they are read: what is wrong with them is their route's own affair."""
     route, ids = _by_record(origin, reader), pa.nulls(len(value), pa.int32())
     if (long := _too_long(route, reader)) is not None:

@@ -45,9 +45,10 @@ class Envelopes:
         """The reader to begin a batch with: all that is known, nothing refused."""
         envelope, payload = self.config.envelope, self.config.payload
         topics, tables = self.config.source.topics, self.config.tables
-        bare = envelope.format == "debezium" or (envelope.format == "protobuf" and envelope.framing == "none")
+        is_plain = envelope.format in ("debezium", "json")
+        bare = is_plain or (envelope.format == "protobuf" and envelope.framing == "none")
         if bare and not self._known:
-            self._known[0] = BytesSchema(0) if envelope.format == "debezium" else self._bare_schema()
+            self._known[0] = BytesSchema(0) if is_plain else self._bare_schema()
         return EnvelopeReader(
             format=envelope.format,
             framed=not bare,
@@ -61,6 +62,7 @@ class Envelopes:
             payload_framed=payload.is_framed,
             payload_message=payload.message or "0",
             legacy_varints=payload.legacy_varints,
+            skips_header=envelope.format == "json" and envelope.framing == "confluent",
             topic=topics[0] if len(topics) == 1 else None,
             share=self.config.share,
             read_sec=self.config.quarantine.read_sec,
@@ -76,8 +78,9 @@ class Envelopes:
         reader = self.begin()
         if self.config.bronze_table is None:
             return reader
-        route, *_ = self.config.envelope.columns
-        return replace(reader, format="columns", route=route, bronze=True, needs_key=False, by_record=None)
+        route, schema_id, payload = self.config.envelope.columns
+        named = replace(reader, route=route, schema_id=schema_id, payload=payload)
+        return replace(named, format="columns", bronze=True, needs_key=False, by_record=None)
 
     def _deletes(self) -> Callable[[str], bool] | None:
         """Of which routes a record without a value deletes the row of its key."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import pyarrow as pa
@@ -23,10 +24,11 @@ class EnvelopeReader:
     `schemas`: envelope schemas by id (framed) or under 0 (bare). `refused`: envelope ids that the registry does not
     have or that do not compile, and why. `bronze`: the rows come from bronze, which also keeps rows without a route.
     `route`: the column, or the field by its path; `by_record`, `by_message`: what else says the route. With format none
-    the message is the payload, and `schemas` are those of messages.
+    the message is the payload, and `schemas` are those of messages. `skips_header`: the envelope has one that does not
+    matter (JSON).
     """
 
-    format: Literal["protobuf", "columns", "none", "debezium"]
+    format: Literal["protobuf", "json", "columns", "none", "debezium"]
     framed: bool
     route: str
     schema_id: str
@@ -39,6 +41,7 @@ class EnvelopeReader:
     payload_message: str = "0"
     legacy_varints: bool = False
     topic: str | None = None
+    skips_header: bool = False
     share: Share | None = None
     bronze: bool = False
     max_route_length: int = 4_096
@@ -71,7 +74,7 @@ class EnvelopeReader:
     @property
     def opens(self) -> bool:
         """Is anything of a source value read before its payload's header?"""
-        return self.format == "protobuf" or self.by_message is not None
+        return self.format in ("protobuf", "json") or self.by_message is not None
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ def reading(reader: EnvelopeReader, schema_id: int, message: str) -> Callable[[p
     if (wrong := wrong_fields(decoder.columns, reader)) is not None:
         raise BadIndex(f"the envelope {decoder.full_name} {wrong}")
     return lambda bodies: _of_envelope(decoder.decode(bodies), reader)
+    if reader.format == "json":
+        return partial(_of_json, envelope=json_envelope(reader), is_by_record=reader.by_record is not None)
 
 
 def _of_message(found: Routed) -> Found:
@@ -110,6 +115,18 @@ def _of_envelope(split: Split, reader: EnvelopeReader) -> Found:
     rows = split.rows
     route = None if reader.by_record else column_at(rows, reader.path).cast(pa.string())
     payload = rows.column(reader.payload).cast(pa.binary())
+def json_envelope(reader: EnvelopeReader) -> JsonEnvelope:
+    """Where things stand in a JSON envelope; its payload is bytes where it is neither a text nor JSON alone."""
+    schema_id, payload = (tuple(name.split(".")) for name in (reader.schema_id, reader.payload))
+    return JsonEnvelope(reader.path, schema_id, payload, is_binary=reader.payload_format not in ("json_bare", "text"))
+
+
+def _of_json(bodies: pa.BinaryArray, envelope: JsonEnvelope, is_by_record: bool) -> Found:
+    opened = envelope.open(bodies)
+    route = None if is_by_record else opened.route
+    return Found(route, opened.schema_id, opened.payload, opened.positions, opened.rejected)
+
+
     return Found(route, _schema_ids(rows, reader), payload, split.positions, list(split.rejected))
 
 

@@ -125,7 +125,7 @@ def registry_routes(config: Pipeline) -> list[str]:
 def _envelope_subjects(config: Pipeline, registry: Registry, subjects: Sequence[str]) -> set[str]:
     """The subject that the pipeline names; where it names none, those whose newest schema has an envelope's fields.
     None where there are no envelopes."""
-    if config.envelope.format == "none":
+    if config.envelope.format in ("none", "json"):
         return set()
     if config.envelope_subject is not None or config.envelope.format != "protobuf":
         return {config.envelope_subject or ""}

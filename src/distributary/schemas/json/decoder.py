@@ -88,7 +88,7 @@ class JsonDecoder:
         self, payloads: pa.BinaryArray, begin: int, batches: list[Any], places: list[Any], rejected: list[Rejected]
     ) -> None:
         """Some records: by Arrow's reader those for which that one vouches, by their tokens the others."""
-        bodies, bad = payloads.to_pylist(), _no_text(payloads)
+        bodies, bad = payloads.to_pylist(), no_text(payloads)
         left = np.arange(len(bodies))
         if self._whole is not None and not self._meets_more:
             for arrays, at in self._whole.read(bodies, bad):
@@ -114,7 +114,7 @@ class _Part:
     def __init__(
         self, tree: Tree, bodies: Sequence[bytes], bad: Any, reader: FastReader | None, plain: Sequence[Field]
     ) -> None:
-        self._tree, self._bodies, self.bad = tree, bodies, bad | _too_deep(bodies)
+        self._tree, self._bodies, self.bad = tree, bodies, bad | too_deep(bodies)
         self._reader, self._plain = reader, plain
         self._words: dict[int, str] = {}
         self._more: dict[int, Object] = {}
@@ -269,7 +269,7 @@ def _nulls(found: Sequence[Any]) -> Any:
     return pa.array(gone) if gone.any() else None
 
 
-def _no_text(payloads: pa.BinaryArray) -> Any:
+def no_text(payloads: pa.BinaryArray) -> Any:
     """Which records are no UTF-8, which msgspec does not see."""
     bad = np.zeros(len(payloads), bool)
     try:
@@ -279,7 +279,7 @@ def _no_text(payloads: pa.BinaryArray) -> Any:
     return bad
 
 
-def _too_deep(bodies: Sequence[bytes]) -> Any:
+def too_deep(bodies: Sequence[bytes]) -> Any:
     """Which records are nested too deep: msgspec goes as deep as its caller's stack lets it."""
     found = (body.count(b"{") + body.count(b"[") > DEEPEST and depth_of(body) > DEEPEST for body in bodies)
     return np.fromiter(found, bool, len(bodies))

@@ -297,6 +297,9 @@ def test_keys_and_headers_are_routes_where_they_are_text() -> None:
 # -- the pipeline file ----------------------------------------------------------------------------------------
 
 
+INFERRED = {"format": "json", "framing": "none", "types": "inferred"}
+
+
 @pytest.mark.parametrize(
     ("key", "changes"),
     [
@@ -312,6 +315,9 @@ def test_keys_and_headers_are_routes_where_they_are_text() -> None:
         ("envelope.route", {"envelope": {"format": "json", "route": {"from": "key"}}}),
         ("envelope.route", {"envelope": {"format": "json", "route": {"oneof": "x"}}}),
         ("envelope", {"envelope": "any"}),
+        ("payload.types", {"payload": {"format": "json", "types": "inferred"}}),
+        ("payload.types", {"payload": INFERRED, "envelope": {"format": "none", "route": "a"}, "layout": "declarative"}),
+        ("tables.keys", {"payload": INFERRED, "tables": {"root": "/x", "keys": ["a"]}}),
         ("envelope.format", {"envelope": {"format": "columns"}}),
         ("source.headers", {"envelope": {"format": "none", "route": {"header": "x"}}}),
         ("payload.framing", {"envelope": "none", "payload": {"framing": "none"}}),

@@ -63,12 +63,25 @@ def test_topics_of_other_programs_come_into_tables(lake: Path, kafka: Kafka, reg
         ]
         shop.send(enveloped, [{"value": value} for value in values])
         envelope = {"format": "json", "route": "meta.kind", "payload": "data"}
-        for layout in ("fanout", "two_hop"):
-            config = shop.pipeline(layout, enveloped, registry=None, envelope=envelope, payload=BARE, layout=layout)
-            ran(config)
-            found = rows(config)
-            assert [found["go"], found["chess"]] == [
-                [{"n": 1, "_undeclared": '{"x":1.50}'}],
-                [{"n": 2, "_undeclared": None}],
-            ]
-            assert reasons(config) == {("go", "CORRUPT_PAYLOAD"): 1, (None, "CORRUPT_ENVELOPE"): 2}
+        config = shop.pipeline("declared", enveloped, registry=None, envelope=envelope, payload=BARE)
+        ran(config)
+        assert rows(config) == {
+            "chess": [{"n": 2, "_undeclared": None}],
+            "go": [{"n": 1, "_undeclared": '{"x":1.50}'}],
+        }
+        assert reasons(config) == {("go", "CORRUPT_PAYLOAD"): 1, (None, "CORRUPT_ENVELOPE"): 2}
+
+        inferred = {"format": "json", "framing": "none", "types": "inferred"}
+        config = shop.pipeline(
+            "inferred", enveloped, registry=None, envelope=envelope, payload=inferred, layout="two_hop"
+        )
+        ran(config)
+        found = rows(config)
+        assert [found["chess"], found["go"]] == [
+            [{"n__bigint": 2, "_undeclared": None}],
+            [
+                {"n__bigint": 1, "n__string": None, "x__double": 1.5, "_undeclared": None},
+                {"n__bigint": None, "n__string": "3", "x__double": None, "_undeclared": None},
+            ],
+        ]
+        assert reasons(config) == {(None, "CORRUPT_ENVELOPE"): 2}

@@ -45,6 +45,10 @@ def check_keyed(config: Pipeline) -> None:
             if given is not None:
                 raise fault(key, "it decides between messages of one key: give tables.keys too")
         return
+    if config.payload.is_inferred:
+        for key, keys in tables.each("keys").items():
+            if not set(keys or ()) <= {*config.payload.columns, getattr(config.source.record_key, "column", None)}:
+                raise fault(key, "with payload.types inferred, a key needs one type: declare it in payload.columns")
     for key, column in tables.each("newest_by").items():
         if column is not None and column.startswith("_origin.") and column not in ORDERS_OF_RECORDS:
             raise fault(key, f"of a record itself, allowed are {' and '.join(ORDERS_OF_RECORDS)}")

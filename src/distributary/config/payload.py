@@ -31,6 +31,12 @@ class Payload(Model):
         "type (bigint, double, boolean, string, date, timestamp, timestamp_ntz, binary, json, decimal(p,s), "
         "array<type>, map<string,type>). All other fields are kept in `_undeclared`.",
     )
+    types: Literal["declared", "inferred"] = Field(
+        default="declared",
+        description="Of JSON without a schema. `declared`: only `columns` are columns. `inferred`: all other fields "
+        "too, a column for each kind of value (`score__bigint`, `score__string`), so that the same value is always in "
+        "the same column. See docs/payloads.md.",
+    )
     legacy_varints: bool = Field(
         default=False, description="Message indexes are plain varints, as confluent-kafka-python before 1.8 wrote them."
     )
@@ -49,6 +55,8 @@ class Payload(Model):
         for key in ("message", "legacy_varints", "raw_nested_indexes"):
             if self.format != "protobuf" and getattr(self, key) != type(self).model_fields[key].get_default():
                 raise fault(key, f"a payload of format {self.format} has no messages: leave it out")
+        if self.is_inferred and self.encoding != "json_bare":
+            raise fault("types", "allowed with format json and framing none only: a schema says the types itself")
         self._check_columns()
         return self
 
@@ -68,6 +76,11 @@ class Payload(Model):
     def encoding(self) -> str:
         """The name in `schemas.formats.FORMATS`."""
         return "json_bare" if self.format == "json" and self.framing == "none" else self.format
+
+    @property
+    def is_inferred(self) -> bool:
+        """Do fields have columns that nothing declares?"""
+        return self.types == "inferred"
 
     @property
     def has_schema(self) -> bool:

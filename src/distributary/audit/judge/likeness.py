@@ -309,7 +309,7 @@ def _read_json(value: Any) -> Any:
 
 BESIDE = re.compile(
     r"__(field|(list_)*(tinyint|smallint|int|bigint|float|double|boolean|string|binary|date|decimal|timestamp|"
-    r"timestamp_ntz|struct|map|null)(_\d+)?|\d+)$|(?<=^datastream_metadata)_$"
+    r"timestamp_ntz|struct|map|null|json|empty)(_\d+)?|\d+)$|(?<=^datastream_metadata)_$"
 )
 """What stands behind a field's name in the column beside its own."""
 _HALVES = re.compile("[\ud800-\udfff]")

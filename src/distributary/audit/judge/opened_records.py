@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from distributary.audit.judge import json_tokens as json
 from distributary.audit.judge.formats import JUDGES
 from distributary.audit.judge.protobuf_rows import ONLY, message_class, text_at, unframed
 from distributary.audit.judge.said import Said
@@ -56,9 +57,9 @@ class Opener:
         body = value
         if envelope.format == "none":
             return self._route(record), None, value
-        if envelope.framing == "confluent":
         if envelope.format == "json":
             return self._of_json(record)
+        if envelope.framing == "confluent":
             outer, path, body = unframed(value)
             opened = self._class(outer, envelope.message or tuple(path), False).FromString(body)
         else:
@@ -67,7 +68,6 @@ class Opener:
         route = self._route(record) if field is None else text_at(opened, field)
         return route, getattr(opened, envelope.schema_id, None), getattr(opened, envelope.payload)
 
-    def _route(self, record: Record) -> str | None:
     def _of_json(self, record: Record) -> tuple[str | None, int | None, bytes]:
         envelope, payload = self._config.envelope, self._config.payload
         text = json.text_of(record.body if envelope.framing == "none" else json.unheaded(record.body))
@@ -77,6 +77,7 @@ class Opener:
         schema_id = json.value_of(json.token_at(text, envelope.schema_id) or "null")
         return route, schema_id, json.bytes_of(json.token_at(text, envelope.payload), is_text)
 
+    def _route(self, record: Record) -> str | None:
         """The route of a record that its envelope does not say."""
         found = self._config.envelope.route
         if found.constant is not None:

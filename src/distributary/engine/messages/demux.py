@@ -23,6 +23,7 @@ from distributary.errors import Reason, SchemaBroken
 from distributary.errors.border import by_halves
 from distributary.schemas.decoding import BadIndex
 from distributary.schemas.formats import FORMATS
+from distributary.schemas.json.inferred import shapes
 from distributary.sources.bronze_rows import set_apart
 from distributary.tables.quarantine import ORIGIN_FIELDS, REJECTED_SCHEMA
 
@@ -126,7 +127,6 @@ def split_values(
         _unwrap(schema_id, index, raw, body, origin if rows is None else origin.take(rows), reader, cut, then)
 
 
-def _route_records(value: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cut, then: Payloads) -> None:
 def _headless(value: pa.Array, origin: pa.Table, cut: Cut) -> tuple[pa.Array, pa.Array, pa.Table]:
     """Values with a header that does not matter, what is behind it, and their origin."""
     frames = FORMATS["json"].split_frames(value)
@@ -137,6 +137,7 @@ def _headless(value: pa.Array, origin: pa.Table, cut: Cut) -> tuple[pa.Array, pa
     return value.filter(good), frames.body.filter(good), origin.filter(good)
 
 
+def _route_records(value: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cut, then: Payloads) -> None:
     """Messages whose route is known before they are read: what is wrong with them is their route's own affair."""
     route, ids = _by_record(origin, reader), pa.nulls(len(value), pa.int32())
     if (long := _too_long(route, reader)) is not None:
@@ -282,6 +283,8 @@ def split_payloads(
         body, origin = body.filter(good), origin.filter(good)
     if reader.by_message is not None:
         index = reader.by_message.part(index, route)
+    if reader.infers is not None and len(body):
+        index = shapes(route, body, reader.infers)
     cut.rows(route, schema_id, index, body, origin)
 
 

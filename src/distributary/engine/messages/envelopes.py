@@ -28,6 +28,7 @@ from distributary.engine.messages.routing import (
 )
 from distributary.engine.schemas import Schemas
 from distributary.errors import ConfigError, SchemaBroken
+from distributary.schemas.json.bare import declared_record
 from distributary.schemas.raw import BytesSchema
 from distributary.schemas.registry.compile import CompiledSchema, compile_schema, compile_text
 from distributary.state.journal import Refusals
@@ -61,14 +62,15 @@ class Envelopes:
             payload_format=decoded_format(self.config),
             payload_framed=payload.is_framed,
             payload_message=payload.message or "0",
-            legacy_varints=payload.legacy_varints,
             skips_header=envelope.format == "json" and envelope.framing == "confluent",
+            legacy_varints=payload.legacy_varints,
             topic=topics[0] if len(topics) == 1 else None,
             share=self.config.share,
             read_sec=self.config.quarantine.read_sec,
             needs_key=self.config.reads_keys,
             deletes=self._deletes(),
             wanted=Wanted(tuple(tables.include), tuple(tables.exclude)),
+            infers=declared_record(tuple(payload.columns.items())) if payload.is_inferred else None,
             by_record=record_router(envelope),
             by_message=message_router(envelope, payload),
         )

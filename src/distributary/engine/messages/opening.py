@@ -12,6 +12,8 @@ import pyarrow as pa
 from distributary.engine.messages.routing import ALL, MessageRouter, RecordRouter, Routed, Wanted, wrong_route
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Rejected, Split
 from distributary.schemas.formats import decoder_for
+from distributary.schemas.json.nodes import Record
+from distributary.schemas.json.opened import JsonEnvelope
 from distributary.schemas.protobuf.parts import column_at
 from distributary.shares import Share
 from distributary.state.journal import Refusals
@@ -39,9 +41,9 @@ class EnvelopeReader:
     payload_format: str = "protobuf"
     payload_framed: bool = True
     payload_message: str = "0"
+    skips_header: bool = False
     legacy_varints: bool = False
     topic: str | None = None
-    skips_header: bool = False
     share: Share | None = None
     bronze: bool = False
     max_route_length: int = 4_096
@@ -53,6 +55,8 @@ class EnvelopeReader:
     deletes: Callable[[str], bool] | None = None
     """Of which routes a record without a value deletes the row of its key; None: of none."""
     wanted: Wanted = ALL
+    infers: Record | None = None
+    """What is declared of payloads whose other fields have columns by the kinds of their values."""
     by_record: RecordRouter | None = None
     by_message: MessageRouter | None = None
 
@@ -97,12 +101,12 @@ def reading(reader: EnvelopeReader, schema_id: int, message: str) -> Callable[[p
     if reader.by_message is not None:
         routes = reader.by_message.of(schema, message)
         return lambda bodies: _of_message(routes(bodies))
+    if reader.format == "json":
+        return partial(_of_json, envelope=json_envelope(reader), is_by_record=reader.by_record is not None)
     decoder = decoder_for(schema, message)
     if (wrong := wrong_fields(decoder.columns, reader)) is not None:
         raise BadIndex(f"the envelope {decoder.full_name} {wrong}")
     return lambda bodies: _of_envelope(decoder.decode(bodies), reader)
-    if reader.format == "json":
-        return partial(_of_json, envelope=json_envelope(reader), is_by_record=reader.by_record is not None)
 
 
 def _of_message(found: Routed) -> Found:
@@ -111,10 +115,6 @@ def _of_message(found: Routed) -> Found:
     )
 
 
-def _of_envelope(split: Split, reader: EnvelopeReader) -> Found:
-    rows = split.rows
-    route = None if reader.by_record else column_at(rows, reader.path).cast(pa.string())
-    payload = rows.column(reader.payload).cast(pa.binary())
 def json_envelope(reader: EnvelopeReader) -> JsonEnvelope:
     """Where things stand in a JSON envelope; its payload is bytes where it is neither a text nor JSON alone."""
     schema_id, payload = (tuple(name.split(".")) for name in (reader.schema_id, reader.payload))
@@ -127,6 +127,10 @@ def _of_json(bodies: pa.BinaryArray, envelope: JsonEnvelope, is_by_record: bool)
     return Found(route, opened.schema_id, opened.payload, opened.positions, opened.rejected)
 
 
+def _of_envelope(split: Split, reader: EnvelopeReader) -> Found:
+    rows = split.rows
+    route = None if reader.by_record else column_at(rows, reader.path).cast(pa.string())
+    payload = rows.column(reader.payload).cast(pa.binary())
     return Found(route, _schema_ids(rows, reader), payload, split.positions, list(split.rejected))
 
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from distributary.names import shown
-from distributary.schemas.json.nodes import VALUE, Array, Node, Record, Scalar, Tree
+from distributary.schemas.json.nodes import VALUE, Array, Field, Node, Record, Scalar, Tree
 from distributary.schemas.json.values import values
 
 DEEPEST: Final = 64
@@ -83,7 +83,13 @@ def _kind(node: Node) -> str:
 def _misfits(record: Record, one: Object, prefix: str) -> Iterator[tuple[str, msgspec.Raw, Node]]:
     """(JSON pointer, token, what should be there) of all values that do not fit."""
     for field in record.fields:
-        yield from _misfits_of(field.node, one.get(field.name, NULL), f"{prefix}/{step(field.name)}")
+        if takes(field, raw := one.get(field.name, NULL)):
+            yield from _misfits_of(field.node, raw, f"{prefix}/{step(field.name)}")
+
+
+def takes(field: Field, raw: msgspec.Raw) -> bool:
+    """Is a token of a field's kind?"""
+    return field.only is None or (field.only == "object" and bytes(raw)[:1] == b"{")
 
 
 def _misfits_of(node: Node, raw: msgspec.Raw, pointer: str) -> Iterator[tuple[str, msgspec.Raw, Node]]:
@@ -130,13 +136,16 @@ def finder(node: Node) -> Finder | None:
 
 def _strangers(record: Record, one: Object, prefix: str) -> Iterator[tuple[str, msgspec.Raw]]:
     """(place, token) of all fields of a good record that are not declared."""
-    fields = {field.name: field.node for field in record.fields}
+    fields: dict[str, list[Field]] = {}
+    for field in record.fields:
+        fields.setdefault(field.name, []).append(field)
     for name, raw in one.items():
         place = prefix + step(name)
         if name not in fields:
             yield place, raw
-        else:
-            yield from strangers_of(fields[name], raw, place)
+        for field in fields.get(name, ()):
+            if takes(field, raw):
+                yield from strangers_of(field.node, raw, place)
 
 
 def strangers_of(node: Node, raw: msgspec.Raw, place: str) -> Iterator[tuple[str, msgspec.Raw]]:

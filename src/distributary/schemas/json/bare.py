@@ -1,7 +1,7 @@
 """JSON without any schema as a payload format: the pipeline file says which fields are columns, and their types.
 
-No type is inferred. What a field seems to be (`1`, then `1.5`, then `"1"`) depends on the values that one has seen, so
-columns would depend on batches and their order. Here the same record always is the same row.
+What else there is has columns by the kinds of its values where the file asks for it (`inferred`), and is kept as it is
+where not. Either way the same record always is the same row.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from distributary.errors import SchemaBroken
 from distributary.schemas.decoding import BadIndex, CompiledSchema
 from distributary.schemas.header import WHOLE, unchanged
 from distributary.schemas.json.decoder import JsonDecoder
+from distributary.schemas.json.inferred import with_shape
 from distributary.schemas.json.nodes import Array, Field, Kind, Map, Node, Record, Scalar, Tree
 from distributary.schemas.protobuf.framing import Frames
 from distributary.schemas.registry import Registry, Schema
@@ -58,14 +59,23 @@ def decoder_for(
     schema: BareSchema, message: str = WHOLE, *, raw_nested_indexes: bool = False, null_out_of_range: bool = False
 ) -> JsonDecoder:
     """The decoder of some columns, from this process's cache. Raises BadIndex."""
-    if message != WHOLE:
+    if message != WHOLE and not message.startswith("["):
         raise BadIndex(f"JSON payloads have no message {message!r}")
-    return _decoder(schema.columns)
+    return _decoder(schema.columns, message)
+
+
+@lru_cache(maxsize=256)
+def _decoder(columns: tuple[tuple[str, str], ...], message: str) -> JsonDecoder:
+    declared = declared_record(columns)
+    if message == WHOLE:
+        return JsonDecoder(Tree(NAME, declared))
+    return JsonDecoder(Tree(NAME, with_shape(declared, message), is_inferred=True))
 
 
 @lru_cache(maxsize=64)
-def _decoder(columns: tuple[tuple[str, str], ...]) -> JsonDecoder:
-    return JsonDecoder(Tree(NAME, _record([(path.split("."), read_type(kind)) for path, kind in columns])))
+def declared_record(columns: tuple[tuple[str, str], ...]) -> Record:
+    """The fields that the pipeline file declares."""
+    return _record([(path.split("."), read_type(kind)) for path, kind in columns])
 
 
 def _record(paths: list[tuple[list[str], ColumnType]]) -> Record:

@@ -30,10 +30,12 @@ from distributary.schemas.json.alone import (
     is_text,
     step,
     strangers_of,
+    takes,
     why,
     words,
 )
 from distributary.schemas.json.fast import FastReader, plain_fields
+from distributary.schemas.json.inferred import kind_of
 from distributary.schemas.json.nodes import (
     Array,
     Field,
@@ -144,7 +146,7 @@ class _Part:
         return found if good.all() else found.filter(pa.array(good))
 
     def _field(self, field: Field, objects: Sequence[Object], rows: Any) -> Any:
-        return self._column(field.node, [one.get(field.name, ABSENT) for one in objects], rows)
+        return self._column(field.node, _tokens(field, objects), rows)
 
     def _read(self, objects: Sequence[Object], rows: Any) -> dict[str, Any]:
         """The plain fields: by Arrow's reader, and of records for which it does not vouch by their tokens."""
@@ -196,7 +198,7 @@ class _Part:
         arrays = []
         known = np.zeros(len(objects), np.int64)
         for field in fields:
-            raws = [one.get(field.name, ABSENT) for one in objects]
+            raws = _tokens(field, objects)
             known += np.fromiter(map(len, raws), np.int64, len(raws)) > 0
             arrays.append(self._column(field.node, raws, rows))
         more = np.fromiter(map(len, objects), np.int64, len(objects)) > known
@@ -251,13 +253,31 @@ class _Part:
             if not self.bad[row]:
                 one, more = objects[at[row]], self._more.setdefault(row, {})
                 for field in nested:
-                    if field.name in one:
+                    if field.name in one and takes(field, one[field.name]):
                         more |= strangers_of(field.node, one[field.name], step(field.name))
         if not self._more:
             return pa.nulls(len(rows), pa.string())
+        if self._tree.is_inferred:
+            self._more = {row: kept for row, more in self._more.items() if (kept := _without_nulls(more))}
         encode = msgspec.json.encode
         texts = [encode(self._more[row]) if row in self._more else None for row in rows.tolist()]
         return pa.array(texts, pa.binary()).cast(pa.string())
+
+
+def _tokens(field: Field, objects: Sequence[Object]) -> list[msgspec.Raw]:
+    """A field's token in each object; `ABSENT` where there is none of its kind."""
+    raws = [one.get(field.name, ABSENT) for one in objects]
+    return raws if field.only is None else [raw if _is_of(field, raw) else ABSENT for raw in raws]
+
+
+def _is_of(field: Field, raw: msgspec.Raw) -> bool:
+    """Is a token this field's, of all fields of its name?"""
+    kind = kind_of(raw)
+    return kind == field.only or (kind == "object" and field.only == "empty")
+
+
+def _without_nulls(more: Object) -> Object:
+    return {place: raw for place, raw in more.items() if bytes(raw) != b"null"}
 
 
 def _offsets(sizes: Any) -> Any:

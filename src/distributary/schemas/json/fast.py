@@ -43,7 +43,11 @@ Vouched = list[tuple[list[Any], Any]]
 
 def plain_fields(tree: Tree) -> tuple[Field, ...]:
     """The fields that this reader can read."""
-    return () if tree.is_whole or tree.is_part else tuple(f for f in tree.record.fields if _is_plain(f.node))
+    return (
+        ()
+        if tree.is_whole or tree.is_part
+        else tuple(f for f in tree.record.fields if f.only is None and _is_plain(f.node))
+    )
 
 
 def _is_plain(node: Node) -> bool:

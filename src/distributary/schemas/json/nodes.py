@@ -27,10 +27,23 @@ class Scalar:
     scale: int = 0
 
 
+Only = Literal["bigint", "double", "boolean", "string", "json", "object", "empty"]
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
+    """`only`: the kind of value that it takes; one of another kind is another field's of this name (`inferred`), and
+    null here. None: the field is the only one of its name. `beside`: what its column has behind the name."""
+
     name: str
     node: Node
+    only: Only | None = None
+    beside: str = ""
+
+    @property
+    def column(self) -> str:
+        """What its column is called, where no other one is called so."""
+        return self.name + self.beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +86,8 @@ class Tree:
     record: Record
     is_whole: bool = False
     is_part: bool = False
+    is_inferred: bool = False
+    """Is null never kept with what is not declared?"""
 
     @property
     def has_undeclared(self) -> bool:
@@ -82,7 +97,7 @@ class Tree:
     @property
     def columns(self) -> pa.Schema:
         """The columns of a row; what is not declared in the last one."""
-        names = [field.name for field in self.record.fields]
+        names = [field.column for field in self.record.fields]
         kinds = [column_type(field.node) for field in self.record.fields]
         if self.has_undeclared:
             names, kinds = [*names, UNDECLARED], [*kinds, pa.string()]
@@ -106,7 +121,7 @@ _TYPES: Final = {
 def column_type(node: Node) -> Any:
     """The Arrow type of a node's column."""
     if isinstance(node, Record):
-        names = column_names([field.name for field in node.fields])
+        names = column_names([field.column for field in node.fields])
         return pa.struct([pa.field(name, column_type(f.node)) for name, f in zip(names, node.fields, strict=True)])
     if isinstance(node, Array):
         return pa.list_(pa.field("element", column_type(node.items)))

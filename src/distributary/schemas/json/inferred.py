@@ -1,0 +1,233 @@
+"""Columns of JSON that nothing declares (`payload.types: inferred`): where a value goes follows from its record alone.
+
+If a field had one type, its column would depend on the values that one has seen: `1`, then `1.5`, then `"1"`. So it has
+a column for each kind of value, named for both: `score__bigint`, `score__double`, `score__string`. Objects are structs
+under their own name, down to their values; an object without any is text (`meta__empty`).
+
+Records are grouped by their **shape**, the columns that a record alone asks for. A shape takes the place of the schema
+of a writer, so that all that follows (evolution, plans, replays) is as with any other. Records share a shape that holds
+what each of them asks for: that changes no record's row, for what one does not have is null.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from distributary.schemas.header import WHOLE
+from distributary.schemas.json.alone import BOM, UNREADABLE
+from distributary.schemas.json.nodes import Field, Only, Record, Scalar
+from distributary.schemas.json.numbers import as_double, as_integer
+
+__all__ = ["kind_of", "shapes", "with_shape"]
+
+MOST: Final = 1_000
+"""Columns that a record, or a shape, may ask for."""
+DEEPEST: Final = 8
+"""Objects inside each other that become structs."""
+_NAME: Final = re.compile(
+    r"(?!(_undeclared|_origin|_change)$|.*__(bigint|double|boolean|string|json|empty)$)[^\s,;{}()=.`\x00-\x1f]{1,200}",
+    re.I,
+)
+"""What may be the name of a column without more ado. Other fields are kept with what is not declared."""
+_SIMPLE: Final = 15
+"""So many characters of a number any bigint holds."""
+_FIRST, _LAST = -(2**63), 2**63 - 1
+
+_TOKENS: Final[dict[bytes, Only | None]] = {
+    b"": None, b"n": None, b'"': "string", b"{": "object", b"[": "json", b"t": "boolean", b"f": "boolean"
+}  # fmt: skip
+_VALUES: Final[dict[type, Only | None]] = {
+    str: "string", bool: "boolean", type(None): None, list: "json", float: "double", bytes: "json"
+}  # fmt: skip
+_READ: Final = msgspec.json.Decoder(dict[str, Any], float_hook=lambda token: 0.5 if _number(token) == "double" else b"")
+"""A record as values, of whose numbers only the kind counts: bytes stand for one that no column of numbers holds."""
+
+Path = tuple[str, ...]
+Leaf = tuple[Path, Only]
+"""The path of a field, and the kind of its value."""
+
+
+def kind_of(raw: bytes | msgspec.Raw) -> Only | None:
+    """What a token is; None for `null`, and where there is none."""
+    token = bytes(raw)
+    return _TOKENS[token[:1]] if token[:1] in _TOKENS else _number(token.decode())
+
+
+def _number(token: str) -> Only:
+    """A whole number that is written as one is a bigint, any other a double; `json` where that one does not hold it."""
+    is_whole = not any(sign in token for sign in ".eE")
+    if is_whole and (len(token) <= _SIMPLE or as_integer(token) is not None):
+        return "bigint"
+    return "json" if is_whole or as_double(token) is None else "double"
+
+
+# -- the shapes of records ------------------------------------------------------------------------------------
+
+
+def shapes(route: pa.StringArray, bodies: pa.BinaryArray, declared: Record) -> pa.StringArray:
+    """The shape of each record, as the message of its writer; `WHOLE` where nothing is inferred.
+
+    Records that differ in the spelling of a name only do not share one: evolution brings both into one column.
+    """
+    known = _Declared(declared)
+    by_route: dict[str, _Shapes] = {}
+    found = []
+    for name, body in zip(route.to_pylist(), bodies.to_pylist(), strict=True):
+        of_route = by_route.get(name) or by_route.setdefault(name, _Shapes(known))
+        found.append((of_route, of_route.place(body)))
+    return pa.array([of_route.text(place) for of_route, place in found], pa.string())
+
+
+class _Declared:
+    """The fields of an object that the pipeline file declares, and of which of them the fields are."""
+
+    def __init__(self, record: Record | None) -> None:
+        fields = record.fields if record is not None else ()
+        self.inside: Mapping[str, _Declared | None] = {
+            field.name: _Declared(field.node) if isinstance(field.node, Record) else None for field in fields
+        }
+        self.folded = frozenset(name.lower() for name in self.inside)
+
+
+_NOTHING: Final = _Declared(None)
+
+
+class _Shapes:
+    """The shapes of one route's records."""
+
+    def __init__(self, declared: _Declared) -> None:
+        self._declared = declared
+        self._known: dict[Asked, int] = {}
+        self._open: list[tuple[set[Leaf], dict[Path, Path | None]]] = []
+        """What each asks for; and of each path, by its small letters, how it is spelled (None: an object without any
+        value is there, where there is no struct then)."""
+        self._texts: dict[int, str] = {-1: WHOLE}
+
+    def place(self, body: bytes) -> int:
+        """The number of a record's shape; -1 for none: it asks for nothing, for too much, or cannot be read."""
+        try:
+            asked = _asked(_READ.decode(body.removeprefix(BOM)))
+        except (*UNREADABLE, _Odd):
+            return -1
+        if (place := self._known.get(asked)) is None:
+            place = self._known[asked] = self._of(asked)
+        return place
+
+    def _of(self, asked: Asked) -> int:
+        try:
+            leaves = tuple(_leaves(asked, (), self._declared))
+        except _Odd:
+            return -1
+        return self._shared(leaves) if 0 < len(leaves) <= MOST else -1
+
+    def _shared(self, leaves: tuple[Leaf, ...]) -> int:
+        spelled = _spelled(leaves)
+        for place, (held, names) in enumerate(self._open):
+            if len(held.union(leaves)) <= MOST and all(names.get(key, path) == path for key, path in spelled.items()):
+                held.update(leaves)
+                names.update(spelled)
+                return place
+        self._open.append((set(leaves), spelled))
+        return len(self._open) - 1
+
+    def text(self, place: int) -> str:
+        if place not in self._texts:
+            self._texts[place] = json.dumps([[*path, kind] for path, kind in sorted(self._open[place][0])])
+        return self._texts[place]
+
+
+def _spelled(leaves: Iterable[Leaf]) -> dict[Path, Path | None]:
+    found: dict[Path, Path | None] = {}
+    for path, kind in leaves:
+        for n in range(1, len(path) + 1):
+            is_struct = n < len(path) or kind == "empty"
+            key = (*(name.lower() for name in path[:n]), *(["{"] if is_struct else []))
+            found[key] = None if n == len(path) and kind == "empty" else path[:n]
+    return found
+
+
+Asked = tuple[tuple[str, Any], ...]
+"""Of each field of an object its name and its kind; of an object what that one asks for."""
+
+
+def _asked(one: Mapping[str, Any], depth: int = 0) -> Asked:
+    """Raises _Odd: it is too deep."""
+    found: list[tuple[str, Any]] = []
+    for name, value in one.items():
+        kind = type(value)
+        if kind in _VALUES:
+            found.append((name, _VALUES[kind]))
+        elif kind is int:
+            found.append((name, "bigint" if _FIRST <= value <= _LAST else "json"))
+        elif depth >= DEEPEST:
+            raise _Odd
+        else:
+            found.append((name, _asked(value, depth + 1)))
+    return tuple(found)
+
+
+class _Odd(ValueError):
+    """All of a record is kept with what is not declared: it is too deep, or two of its names differ in case only."""
+
+
+def _leaves(asked: Asked, path: Path, declared: _Declared) -> Iterator[Leaf]:
+    """The columns that an object asks for. Raises _Odd."""
+    if len({name.lower() for name, _ in asked}) < len(asked):
+        raise _Odd
+    for name, kind in asked:
+        here = (*path, name)
+        if name in declared.inside:
+            inside = declared.inside[name]
+            if inside is not None and isinstance(kind, tuple):
+                yield from _leaves(kind, here, inside)
+        elif name.lower() in declared.folded or not _NAME.fullmatch(name):
+            continue
+        elif isinstance(kind, tuple):
+            below = list(_leaves(kind, here, _NOTHING))
+            yield from below or [(here, "empty")]
+        elif kind is not None:
+            yield here, kind
+
+
+# -- a shape as a tree ------------------------------------------------------------------------------------------
+
+
+def with_shape(declared: Record, message: str) -> Record:
+    """What is declared, with the fields of a shape."""
+    leaves = [(tuple(path), kind) for *path, kind in json.loads(message)]
+    return _grown(declared, leaves)
+
+
+def _grown(record: Record, leaves: Iterable[tuple[Sequence[str], Any]]) -> Record:
+    inside: dict[str, list[tuple[Sequence[str], Any]]] = {}
+    kinds: dict[str, list[Any]] = {}
+    for (name, *rest), kind in leaves:
+        if rest:
+            inside.setdefault(name, []).append((rest, kind))
+        else:
+            kinds.setdefault(name, []).append(kind)
+    fields = [
+        Field(f.name, _grown(f.node, inside.pop(f.name))) if f.name in inside and isinstance(f.node, Record) else f
+        for f in record.fields
+    ]
+    own = [
+        # All values of the records are of the only kind that they ask for.
+        Field(
+            name,
+            Scalar("json" if kind == "empty" else kind),
+            kind if len(found) > 1 or name in inside else None,
+            f"__{kind}",
+        )
+        for name, found in kinds.items()
+        for kind in found
+    ]
+    structs = [
+        Field(name, _grown(Record(), found), "object" if name in kinds else None) for name, found in inside.items()
+    ]
+    return Record((*fields, *sorted([*own, *structs], key=lambda field: field.column)))

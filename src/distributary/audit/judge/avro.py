@@ -39,7 +39,7 @@ def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[
     types = _Types(named)
     stored = fastavro.parse_schema(types.stored(parsed))
 
-    def read(body: bytes) -> RecordSaid:
+    def read_record(body: bytes) -> RecordSaid:
         stream = io.BytesIO(body)
         try:
             value = fastavro.schemaless_reader(stream, stored, None)
@@ -49,7 +49,7 @@ def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[
             raise ValueError("more stands behind the record's end")
         return RecordSaid(types, parsed, value)
 
-    return read
+    return read_record
 
 
 @dataclass(frozen=True)
@@ -72,29 +72,29 @@ class RecordSaid:
         return self.types.unlike(fields, row) if fields else None
 
     def simple(self) -> dict[str, Simple]:
-        found = {}
+        simple_values = {}
         for name, kind, value in self._fields():
             plain = [branch for branch in kind if branch != "null"] if isinstance(kind, list) else [kind]
             if len(plain) == 1 and plain[0] in ("int", "long", "string"):
-                found[name] = Simple(value, None, plain[0] == "string")
-        return found
+                simple_values[name] = Simple(value, None, plain[0] == "string")
+        return simple_values
 
     def has(self, name: str) -> bool:
-        return any(known == name for known, _, _ in self._fields())
+        return any(field_name == name for field_name, _, _ in self._fields())
 
     def value_of(self, name: str) -> Any:
-        return next((value for known, _, value in self._fields() if known == name), None)
+        return next((value for field_name, _, value in self._fields() if field_name == name), None)
 
     def text_at(self, path: str) -> str | None:
         value = {name: value for name, _, value in self._fields()}
-        found: Any = value
+        inner: Any = value
         for step in path.split("."):
-            if found is None:
+            if inner is None:
                 return None
-            found = found[step]
-        if found is None or isinstance(found, str):
-            return found
-        return str(found).lower() if isinstance(found, bool) else str(found)
+            inner = inner[step]
+        if inner is None or isinstance(inner, str):
+            return inner
+        return str(inner).lower() if isinstance(inner, bool) else str(inner)
 
     @property
     def type_name(self) -> str:
@@ -123,25 +123,25 @@ class _Types:
     def _is_around(self, kind: Any) -> bool:
         return isinstance(kind, dict | list) or kind in self._named
 
-    def stored(self, schema: Any, seen: set[str] | None = None) -> Any:
+    def stored(self, schema: Any, defined: set[str] | None = None) -> Any:
         """The schema without logical types, each name defined where it is met first."""
-        seen = set() if seen is None else seen
+        defined = set() if defined is None else defined
         kind = self.of(schema)
         if isinstance(kind, list):
-            return [self.stored(branch, seen) for branch in kind]
+            return [self.stored(branch, defined) for branch in kind]
         if isinstance(kind, str):
             return kind
         if kind["type"] in _NAMED:
-            if kind["name"] in seen:
+            if kind["name"] in defined:
                 return kind["name"]
-            seen.add(kind["name"])
-        found = {key: kind[key] for key in ("type", "name", "symbols", "size") if key in kind}
+            defined.add(kind["name"])
+        stored = {key: kind[key] for key in ("type", "name", "symbols", "size") if key in kind}
         if _is_record(kind):
-            found["fields"] = [{"name": f["name"], "type": self.stored(f["type"], seen)} for f in kind["fields"]]
+            stored["fields"] = [{"name": f["name"], "type": self.stored(f["type"], defined)} for f in kind["fields"]]
         for key in ("items", "values"):
             if key in kind:
-                found[key] = self.stored(kind[key], seen)
-        return found
+                stored[key] = self.stored(kind[key], defined)
+        return stored
 
     def unlike(self, fields: list[tuple[str, Any, Any]], row: Mapping[str, Any]) -> str | None:
         """The first column that does not say what the fields (name, type, value) do."""
@@ -154,80 +154,85 @@ class _Types:
             explained.update(right)
         return next((c for c in names.columns if c not in explained and not nothing(row[c])), None)
 
-    def same(self, schema: Any, value: Any, kept: Any) -> bool:
+    def same(self, schema: Any, value: Any, cell: Any) -> bool:
         """Does a column's value say what a record's does?"""
         kind = self.of(schema)
         if isinstance(kind, list):
-            return self._same_union([branch for branch in kind if branch != "null"], value, kept)
+            return self._same_union([branch for branch in kind if branch != "null"], value, cell)
         if value is None:
-            return kept is None
+            return cell is None
         name = kind if isinstance(kind, str) else kind["type"]
         if name in ("record", "error"):
-            return self._same_record(kind, value, kept)
+            return self._same_record(kind, value, cell)
         if name == "array":
-            one = isinstance(kept, list) and isinstance(value, list) and len(value) == len(kept)
-            return one and all(self.same(kind["items"], v, k) for v, k in zip(value, kept, strict=True))
+            is_alike = isinstance(cell, list) and isinstance(value, list) and len(value) == len(cell)
+            return is_alike and all(self.same(kind["items"], v, k) for v, k in zip(value, cell, strict=True))
         if name == "map":
-            one = isinstance(kept, dict) and isinstance(value, dict) and value.keys() == kept.keys()
-            return one and all(self.same(kind["values"], v, kept[key]) for key, v in value.items())
-        said = _said(kind, value) if isinstance(kind, dict) else value
-        return may_be_null(said) if kept is None else same(said, kept)
+            is_alike = isinstance(cell, dict) and isinstance(value, dict) and value.keys() == cell.keys()
+            return is_alike and all(self.same(kind["values"], v, cell[key]) for key, v in value.items())
+        meant = _said(kind, value) if isinstance(kind, dict) else value
+        return may_be_null(meant) if cell is None else same(meant, cell)
 
-    def _same_union(self, branches: list[Any], value: Any, kept: Any) -> bool:
+    def _same_union(self, branches: list[Any], value: Any, cell: Any) -> bool:
         if value is None or not branches:
-            return kept is None
+            return cell is None
         if len(branches) == 1:
-            return self.same(branches[0], value, kept)
-        if isinstance(kept, str):  # inside a record that is in itself
-            return any(self.same(branch, value, kept) for branch in branches)
-        if not isinstance(kept, dict):
+            return self.same(branches[0], value, cell)
+        if isinstance(cell, str):  # inside a record that is in itself
+            return any(self.same(branch, value, cell) for branch in branches)
+        if not isinstance(cell, dict):
             return False
-        return any(self._is_branch(branch, value, kept) for branch in branches)
+        return any(self._is_branch(branch, value, cell) for branch in branches)
 
-    def _is_branch(self, branch: Any, value: Any, kept: Mapping[str, Any]) -> bool:
+    def _is_branch(self, branch: Any, value: Any, cells: Mapping[str, Any]) -> bool:
         kind = self.of(branch)
         full = kind if isinstance(kind, str) else kind["name"] if kind["type"] in _NAMED else kind["type"]
-        own = [c for name in (full.rpartition(".")[2], full.replace(".", "_")) for c in names_of(tuple(kept)).of(name)]
+        columns = [
+            c for name in (full.rpartition(".")[2], full.replace(".", "_")) for c in names_of(tuple(cells)).of(name)
+        ]
         try:
             return any(
-                self.same(branch, value, kept[c]) and all(nothing(v) for o, v in kept.items() if o != c) for c in own
+                self.same(branch, value, cells[c]) and all(nothing(v) for o, v in cells.items() if o != c)
+                for c in columns
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             return False  # the value is of another branch
 
-    def _same_record(self, kind: Any, value: Any, kept: Any) -> bool:
-        if isinstance(kept, str):
-            return self.is_spelled(kind, value, json.loads(kept))
-        if not isinstance(kept, dict) or not isinstance(value, dict):
+    def _same_record(self, kind: Any, value: Any, cell: Any) -> bool:
+        if isinstance(cell, str):
+            return self.is_spelled(kind, value, json.loads(cell))
+        if not isinstance(cell, dict) or not isinstance(value, dict):
             return False
         fields = [(f["name"], f["type"], value[f["name"]]) for f in kind["fields"]]
-        return self.unlike(fields, kept) is None if fields else True
+        return self.unlike(fields, cell) is None if fields else True
 
-    def is_spelled(self, schema: Any, value: Any, found: Any) -> bool:
+    def is_spelled(self, schema: Any, value: Any, spelled: Any) -> bool:
         """Does JSON say it, of a record inside itself? Bytes are hex, a union's value is under the name of its type."""
         kind = self.of(schema)
         if isinstance(kind, list) and value is not None:
             branches = [branch for branch in kind if branch != "null"]
             if len(branches) > 1:
-                found = next(iter(found.values())) if isinstance(found, dict) and len(found) == 1 else None
-            return any(self._is_branch_spelled(branch, value, found) for branch in branches)
-        if value is None or found is None:
-            return value is None and found is None
+                spelled = next(iter(spelled.values())) if isinstance(spelled, dict) and len(spelled) == 1 else None
+            return any(self._is_branch_spelled(branch, value, spelled) for branch in branches)
+        if value is None or spelled is None:
+            return value is None and spelled is None
         if _is_record(kind):
             names = {f["name"]: f["type"] for f in kind["fields"]}
-            return found.keys() == names.keys() and all(self.is_spelled(names[n], value[n], found[n]) for n in names)
-        if isinstance(kind, dict) and "items" in kind:
-            pairs = zip(value, found, strict=False)
-            return len(value) == len(found) and all(self.is_spelled(kind["items"], v, f) for v, f in pairs)
-        if isinstance(kind, dict) and "values" in kind:
-            return value.keys() == found.keys() and all(
-                self.is_spelled(kind["values"], value[n], found[n]) for n in value
+            return spelled.keys() == names.keys() and all(
+                self.is_spelled(names[n], value[n], spelled[n]) for n in names
             )
-        return bool(found == value.hex()) if isinstance(value, bytes) else same(value, found)
+        if isinstance(kind, dict) and "items" in kind:
+            pairs = zip(value, spelled, strict=False)
+            return len(value) == len(spelled) and all(self.is_spelled(kind["items"], v, f) for v, f in pairs)
+        if isinstance(kind, dict) and "values" in kind:
+            return value.keys() == spelled.keys() and all(
+                self.is_spelled(kind["values"], value[n], spelled[n]) for n in value
+            )
+        return bool(spelled == value.hex()) if isinstance(value, bytes) else same(value, spelled)
 
-    def _is_branch_spelled(self, branch: Any, value: Any, found: Any) -> bool:
+    def _is_branch_spelled(self, branch: Any, value: Any, spelled: Any) -> bool:
         try:
-            return self.is_spelled(branch, value, found)
+            return self.is_spelled(branch, value, spelled)
         except (KeyError, TypeError, AttributeError):
             return False  # the value is of another branch
 

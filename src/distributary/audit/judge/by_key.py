@@ -62,8 +62,8 @@ class ByKey:
         self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", rows)
 
     def add_rows(self, rows: Iterable[tuple[str, Row]]) -> None:
-        found = ((key, marshal.dumps(tuple(r.meta)), r.deleted, r.alike) for key, r in rows)
-        self._db.executemany("INSERT INTO rows VALUES (?, ?, ?, ?)", found)
+        records = ((key, marshal.dumps(tuple(r.meta)), r.deleted, r.alike) for key, r in rows)
+        self._db.executemany("INSERT INTO rows VALUES (?, ?, ?, ?)", records)
 
     def every_event(self) -> Iterator[tuple[str, Event]]:
         for key, *rest in self._db.execute("SELECT * FROM events"):
@@ -73,9 +73,9 @@ class ByKey:
         """(key, its events, its rows), in the order of the keys."""
         events = ((key, True, _event(rest)) for key, *rest in self._db.execute("SELECT * FROM events ORDER BY key"))
         rows = ((key, False, _row(rest)) for key, *rest in self._db.execute("SELECT * FROM rows ORDER BY key"))
-        for key, group in groupby(merge(events, rows, key=lambda one: one[0]), key=lambda one: one[0]):
-            here = list(group)
-            yield key, [e for _, is_event, e in here if is_event], [r for _, is_event, r in here if not is_event]  # type: ignore[misc]
+        for key, group in groupby(merge(events, rows, key=lambda entry: entry[0]), key=lambda entry: entry[0]):
+            of_key = list(group)
+            yield key, [e for _, is_event, e in of_key if is_event], [r for _, is_event, r in of_key if not is_event]  # type: ignore[misc]
 
     # -- keys of which the values are to be looked at -------------------------------------------------------------
 
@@ -92,11 +92,11 @@ class ByKey:
 
     def doubted(self, file: str) -> dict[int, tuple[str, Mapping[str, Any]]]:
         """Events of a file: number -> (key, the row that is kept of it)."""
-        found = self._db.execute(
+        doubts = self._db.execute(
             "SELECT d.row, d.key, k.row FROM doubts d JOIN kept k ON k.key = d.key WHERE d.file = ? AND k.row NOT NULL",
             (file,),
         )
-        return {row: (key, pickle.loads(body)) for row, key, body in found}
+        return {row: (key, pickle.loads(body)) for row, key, body in doubts}
 
     def settle(self, key: str) -> None:
         """The row is right."""

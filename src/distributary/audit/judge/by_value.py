@@ -83,10 +83,10 @@ def missing(opener: Opener, payloads: Payloads, pieces: Iterable[pa.Table]) -> t
     for piece in pieces:
         origin = piece.column(ORIGIN).combine_chunks()
         rows = piece.drop_columns([ORIGIN])
-        for writer, wanted in by_writer.items():
-            _find(wanted, _of_writer(rows, origin, writer))
-    every = [one for wanted in by_writer.values() for one in wanted]
-    return sum(one.found for one in every), sum(max(0, one.rows - one.found) for one in every)
+        for writer, expected in by_writer.items():
+            _find(expected, _of_writer(rows, origin, writer))
+    every = [record for expected in by_writer.values() for record in expected]
+    return sum(record.found for record in every), sum(max(0, record.rows - record.found) for record in every)
 
 
 def _of_writer(rows: pa.Table, origin: pa.Array, writer: Writer) -> pa.Table:
@@ -98,35 +98,35 @@ def _of_writer(rows: pa.Table, origin: pa.Array, writer: Writer) -> pa.Table:
     return rows.filter(mine)
 
 
-def _find(wanted: list[_Wanted], rows: pa.Table) -> None:
+def _find(expected: list[_Wanted], rows: pa.Table) -> None:
     names = names_of(tuple(rows.column_names))
-    values = [one.said.simple() for one in wanted]
+    values = [record.said.simple() for record in expected]
     # A record's row has this very value of such a field, in one column, whatever the column's type is.
     fields = [name for name in values[0] if len(names.of(name)) == 1]
     by_values: dict[tuple[str | None, ...], list[_Wanted]] = {}
-    for one, said in zip(wanted, values, strict=True):
-        by_values.setdefault(tuple(spelled(said[name].value) for name in fields), []).append(one)
+    for record, simple in zip(expected, values, strict=True):
+        by_values.setdefault(tuple(spelled(simple[name].value) for name in fields), []).append(record)
     rows = _narrowed(rows, values, fields, names)
     for row in _plain_rows(rows):
         key = tuple(_spelled_or_default(row[names.of(name)[0]], values[0][name]) for name in fields)
-        alike = [one for one in by_values.get(key, ()) if one.said.differs(row) is None]
+        alike = [record for record in by_values.get(key, ()) if record.said.differs(row) is None]
         if alike:
-            next((one for one in alike if one.found < one.rows), alike[0]).found += 1
+            next((record for record in alike if record.found < record.rows), alike[0]).found += 1
 
 
 def _spelled_or_default(value: Any, field: Simple) -> str | None:
     return spelled(field.default if value is None else value)
 
 
-def _narrowed(rows: pa.Table, wanted: list[Mapping[str, Simple]], fields: Iterable[str], names: Names) -> pa.Table:
+def _narrowed(rows: pa.Table, expected: list[Mapping[str, Simple]], fields: Iterable[str], names: Names) -> pa.Table:
     """Rows whose values are among those of the wanted ones, column by column; a column of another type is let be."""
     for name in fields:
         column = rows.column(names.of(name)[0])
-        of_kind = _is_string if wanted[0][name].is_text else pa.types.is_integer
+        of_kind = _is_string if expected[0][name].is_text else pa.types.is_integer
         if not of_kind(column.type):
             continue
         try:
-            values = pa.array([None, *{said[name].value for said in wanted} - {None}]).cast(column.type)
+            values = pa.array([None, *{values_of[name].value for values_of in expected} - {None}]).cast(column.type)
         except (pa.ArrowInvalid, OverflowError):
             continue
         rows = rows.filter(pc.is_in(column, value_set=values))
@@ -138,8 +138,8 @@ def _is_string(kind: pa.DataType) -> bool:
 
 
 def _plain_rows(rows: pa.Table) -> Iterator[dict[str, Any]]:
-    for at in range(0, rows.num_rows, 4_096):
-        some = rows.slice(at, 4_096)
+    for begin in range(0, rows.num_rows, 4_096):
+        some = rows.slice(begin, 4_096)
         columns = [plain(column) for column in some.columns] if some.num_columns else []
         for values in zip(*columns, strict=True):
             yield dict(zip(some.column_names, values, strict=True))
@@ -147,4 +147,4 @@ def _plain_rows(rows: pa.Table) -> Iterator[dict[str, Any]]:
 
 def less(payloads: Payloads, others: Mapping[tuple[Writer, bytes], int]) -> Payloads:
     """`payloads` without so many of each."""
-    return Counter({one: rows - others.get(one, 0) for one, rows in payloads.items()})
+    return Counter({payload: rows - others.get(payload, 0) for payload, rows in payloads.items()})

@@ -54,7 +54,7 @@ class Books:
 
     def is_partly_gone(self) -> bool:
         """May events have been read that no file holds any more?"""
-        return bool(self.gone()) or any(known.again for known in self.sources.known.values())
+        return bool(self.gone()) or any(file.again for file in self.sources.known.values())
 
 
 def read_books(config: Pipeline, store: Store) -> Books:
@@ -78,10 +78,10 @@ def _read_once(config: Pipeline, store: Store) -> Books:
     table = Table(config.state_folder.files, store).open()
     if table is not None:
         rows = table.dataset().to_table(columns=_TAKEN).sort_by("attempt").to_pylist()
-        done, states = parcel_done(ledger), dict[str, set[tuple[int, Any]]]()
+        last_parcel, states = parcel_done(ledger), dict[str, set[tuple[int, Any]]]()
         for row in rows:
             states.setdefault(row["path"], set()).add((row["size"], row["etag"] or row["mtime_ms"]))
-        files = {r["path"]: Known(r["size"], len(states[r["path"]]) > 1) for r in rows if r["parcel"] <= done}
+        files = {r["path"]: Known(r["size"], len(states[r["path"]]) > 1) for r in rows if r["parcel"] <= last_parcel}
     sources = SourceFiles(files, source_options(config))
     books = Books(config, store, entries, ledger.stream, newest, sources)
     if ledger.stream is not None:
@@ -98,8 +98,8 @@ def _quarantined(books: Books) -> Iterator[pa.Table]:
     if table is not None:
         yield from TableFiles(table).read_all(_KEPT)
     # A batch is decided by the ledger; its rows are committed to the quarantine after that.
-    own = {e.stream: e for e in books.entries if e.route is None and e.details and e.stream == books.stream}
-    for entry in own.values():
+    newest_entries = {e.stream: e for e in books.entries if e.route is None and e.details and e.stream == books.stream}
+    for entry in newest_entries.values():
         if table is None or table.newest(entry.stream) < entry.batch:
             for file in quarantine_files(json.loads(entry.details or "{}")):
                 yield from read_file(uri, file.path, _KEPT, books.store)

@@ -57,7 +57,7 @@ def of_file(event: RawEvent) -> Meta:
         _millis(top.get("read_timestamp")),
         change,
         change in _DELETES or _flag(source.get("is_deleted")),
-        change == "READ" or "backfill" in (read := method.lower()) or "dump" in read,
+        change == "READ" or "backfill" in (read_method := method.lower()) or "dump" in read_method,
         _text(source.get("log_file")) or _text(source.get("binlog_file")),
         _number(source.get("log_position"), source.get("binlog_position")),
         _number(source.get("scn")),
@@ -77,8 +77,8 @@ def of_row(metadata: Mapping[str, Any]) -> Meta:
         name: metadata.get(name) for name in ("uuid", "source_timestamp", "read_timestamp", "read_method", "sort_keys")
     }
     inner = {**source, "change_type": metadata.get("change_type"), "is_deleted": metadata.get("is_deleted")}
-    found = of_file(RawEvent(0, top, inner, {}))
-    return found if metadata.get("read_method") else found._replace(backfill=bool(metadata.get("is_backfill")))
+    meta = of_file(RawEvent(0, top, inner, {}))
+    return meta if metadata.get("read_method") else meta._replace(backfill=bool(metadata.get("is_backfill")))
 
 
 def _text(value: Any) -> str:
@@ -130,11 +130,11 @@ class Order:
         time, upsert = max(0, event.source_ms or 0), not event.deleted
         generation = bisect_right(self.repairs, time if event.backfill else time + HOUR_MS)
         counter = event.uuid[-8:] if re.fullmatch("[0-9a-fA-F]{8}", event.uuid[-8:]) else "0"
-        read = (max(0, event.read_ms or 0), int(counter, 16), upsert)
+        reading_order = (max(0, event.read_ms or 0), int(counter, 16), upsert)
         epoch = bisect_right(self.epochs, time)
         if event.backfill and self.kind != "oracle":
-            return (generation, epoch, False, time, *read)
-        return (generation, epoch, not event.backfill, *self._position(event, time), *read)
+            return (generation, epoch, False, time, *reading_order)
+        return (generation, epoch, not event.backfill, *self._position(event, time), *reading_order)
 
     def _position(self, event: Meta, time: int) -> tuple[Any, ...]:
         match self.kind:
@@ -155,24 +155,24 @@ class Order:
             case _:
                 return (time,)
 
-    def gives_way(self, event: Meta, held: Meta) -> bool:
+    def gives_way(self, event: Meta, best: Meta) -> bool:
         """Oracle checks keys at the end of a statement: a row that leaves a key loses to another that an update gave
         it to."""
-        if self.kind != "oracle" or event.change_type != "UPDATE-DELETE" or held.change_type != "UPDATE-INSERT":
+        if self.kind != "oracle" or event.change_type != "UPDATE-DELETE" or best.change_type != "UPDATE-INSERT":
             return False
-        return bool(event.tx_id and event.tx_id == held.tx_id and event.row_id and held.row_id) and (
-            event.row_id != held.row_id
+        return bool(event.tx_id and event.tx_id == best.tx_id and event.row_id and best.row_id) and (
+            event.row_id != best.row_id
         )
 
     def newest(self, events: Sequence[Meta]) -> list[int]:
         """Which of a key's events are the newest: several where nothing tells them apart."""
         places = [self.place(event) for event in events]
         ranked = sorted(range(len(events)), key=places.__getitem__)
-        held = ranked[:1]
+        newest = ranked[:1]
         for number in ranked[1:]:
-            if not self.gives_way(events[number], events[held[0]]):
-                held = [*held, number] if places[number] == places[held[0]] else [number]
-        return held
+            if not self.gives_way(events[number], events[newest[0]]):
+                newest = [*newest, number] if places[number] == places[newest[0]] else [number]
+        return newest
 
 
 def mysql_position(event: Meta) -> tuple[int, int]:
@@ -181,8 +181,8 @@ def mysql_position(event: Meta) -> tuple[int, int]:
     if (not file or position is None) and len(event.sort_keys) > 2:
         file = file or event.sort_keys[1].strip()
         position = int(event.sort_keys[2] or 0) if position is None else position
-    found = re.search(r"\d+$", file)
-    return int(found[0]) if found else 0, max(0, position or 0)
+    match = re.search(r"\d+$", file)
+    return int(match[0]) if match else 0, max(0, position or 0)
 
 
 def _position(event: Meta) -> tuple[Any, ...]:
@@ -191,4 +191,4 @@ def _position(event: Meta) -> tuple[Any, ...]:
 
 def _hex(text: str) -> list[int]:
     """The parts of an LSN or an RS_ID as numbers."""
-    return [int(part, 16) for part in re.split("[:/.]", text.strip()) if part]
+    return [int(digits, 16) for digits in re.split("[:/.]", text.strip()) if digits]

@@ -79,66 +79,68 @@ def verify_changes(config: Pipeline) -> Verification:
     sums = totals(books.entries)
     routes = sorted(route for route in sums if route is not None)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        found = list(pool.map(partial(_check, books), (sums[route] for route in routes)))
+        checked = list(pool.map(partial(_check, books), (sums[route] for route in routes)))
         list(pool.map(books.sources.open, sorted(books.sources.known.keys() - books.sources.rows.keys() - books.whole)))
     unknown = sorted({route for rows in books.sources.rows.values() for route in rows} - set(routes))
-    tables = [_finish(books, one) for one in found] + [_finish(books, _Checked(Entry("", 0, r))) for r in unknown]
+    tables = [_finish(books, check) for check in checked] + [_finish(books, _Checked(Entry("", 0, r))) for r in unknown]
     tables = [t for t in tables if t.table is not None or t.rows_in or t.problems]
-    return _sum_up(books, sums, tables, sum(one.unjudged for one in found))
+    return _sum_up(books, sums, tables, sum(check.unjudged for check in checked))
 
 
 # -- one route ---------------------------------------------------------------------------------------------
 
 
-def _check(books: Books, said: Entry) -> _Checked:
+def _check(books: Books, entry: Entry) -> _Checked:
     """The route's tables; whatever one of them does to its reader is a problem of this route."""
-    found = _Checked(said, logged=said.table is not None and said.table != said.merged)
+    checked = _Checked(entry, logged=entry.table is not None and entry.table != entry.merged)
     try:
-        _judge(books, found)
+        _judge(books, checked)
     except BaseException as e:
-        found.log.problems.append(f"a table cannot be read: {contained(e)}")
-    if not found.logged:
-        found.log.rows = said.rows_written
-    return found
+        checked.log.problems.append(f"a table cannot be read: {contained(e)}")
+    if not checked.logged:
+        checked.log.rows = entry.rows_written
+    return checked
 
 
-def _judge(books: Books, found: _Checked) -> None:
-    said, log = found.said, found.log
+def _judge(books: Books, checked: _Checked) -> None:
+    entry, log = checked.said, checked.log
     # The merged table first: what is in it, is in the log by then.
-    merged = _own(books, said, said.merged)
-    table = _own(books, said, said.table) if found.logged else None
-    if found.logged and table is None and said.rows_written:
+    merged = _own(books, entry, entry.merged)
+    table = _own(books, entry, entry.table) if checked.logged else None
+    if checked.logged and table is None and entry.rows_written:
         log.problems.append("the log table is not there")
-    if merged is None and said.merged is not None and said.merge_state == "merged" and said.rows_written:
+    if merged is None and entry.merged is not None and entry.merge_state == "merged" and entry.rows_written:
         log.problems.append("the merged table is not there")
-    if merged is not None and not found.logged:
+    if merged is not None and not checked.logged:
         merged = _finished(books, merged)
-    known = _about(said)
-    judged = merged is not None and known is not None and _has_keys(merged, known[1])
-    with ByKey() as held:
+    about = _about(entry)
+    judged = merged is not None and about is not None and _has_keys(merged, about[1])
+    with ByKey() as by_key:
         judge = None
-        if judged and merged is not None and known is not None:
-            judge = _merged_judge(books, said, known, merged, held)
+        if judged and merged is not None and about is not None:
+            judge = _merged_judge(books, entry, about, merged, by_key)
         if table is not None:
-            _read_log(books, said, table, log, judge, merged)
+            _read_log(books, entry, table, log, judge, merged)
         elif judge is not None:
-            judge.take_events(_events_of_files(books, said, log))
+            judge.take_events(_events_of_files(books, entry, log))
             judge.partly = books.is_partly_gone()
         if judge is not None and merged is not None:
-            _read_merged(books, said, merged, judge, log, table)
-            found.unjudged = judge.unjudged
+            _read_merged(books, entry, merged, judge, log, table)
+            checked.unjudged = judge.unjudged
 
 
-def _own(books: Books, said: Entry, uri: str | None) -> Snapshot | None:
+def _own(books: Books, entry: Entry, uri: str | None) -> Snapshot | None:
     """The table; None where there is none, or another source table was there first: then this one is parked."""
     table = None if uri is None else Table(uri, books.store).open()
     owner = None if table is None else table.owner
-    return None if owner is not None and (owner.pipeline, owner.route) != (books.config.pipeline, said.route) else table
+    return (
+        None if owner is not None and (owner.pipeline, owner.route) != (books.config.pipeline, entry.route) else table
+    )
 
 
-def _about(said: Entry) -> tuple[str, tuple[str, ...]] | None:
+def _about(entry: Entry) -> tuple[str, tuple[str, ...]] | None:
     """(kind of database, key columns) of a route; None where it has no key."""
-    about = json.loads(said.about) if said.about else {}
+    about = json.loads(entry.about) if entry.about else {}
     return (str(about["source"][0]), tuple(about["keys"])) if about.get("keys") else None
 
 
@@ -149,31 +151,31 @@ def _has_keys(merged: Snapshot, keys: Sequence[str]) -> bool:
 
 
 def _merged_judge(
-    books: Books, said: Entry, known: tuple[str, tuple[str, ...]], merged: Snapshot, held: ByKey
+    books: Books, entry: Entry, about: tuple[str, tuple[str, ...]], merged: Snapshot, by_key: ByKey
 ) -> MergedJudge:
-    config, route = books.config, str(said.route)
-    own = config.tables.routes.get(route)
-    epochs = config.change_files.epochs if own is None or own.epochs is None else own.epochs
-    repairs = [] if own is None else own.repair_backfills
-    order = Order(known[0], sorted(map(milliseconds, epochs)), sorted(map(milliseconds, repairs)))
+    config, route = books.config, str(entry.route)
+    table_config = config.tables.routes.get(route)
+    epochs = config.change_files.epochs if table_config is None or table_config.epochs is None else table_config.epochs
+    repairs = [] if table_config is None else table_config.repair_backfills
+    order = Order(about[0], sorted(map(milliseconds, epochs)), sorted(map(milliseconds, repairs)))
     limit = merged.properties.get(PURGED)
-    silent = config.tables.dropped_columns == "keep" or bool(own and own.toast_columns)
+    silent = config.tables.dropped_columns == "keep" or bool(table_config and table_config.toast_columns)
     names = payload_names(TableFiles(merged), flat=config.tables.metadata_columns)
-    return MergedJudge(Rules(known[1], order, None if limit is None else int(limit), silent), held, names)
+    return MergedJudge(Rules(about[1], order, None if limit is None else int(limit), silent), by_key, names)
 
 
 # -- events and rows ---------------------------------------------------------------------------------------
 
 
 def _read_log(
-    books: Books, said: Entry, table: Snapshot, log: LogCount, judge: MergedJudge | None, merged: Snapshot | None
+    books: Books, entry: Entry, table: Snapshot, log: LogCount, judge: MergedJudge | None, merged: Snapshot | None
 ) -> None:
     files = TableFiles(table)
     names = payload_names(files, flat=books.config.tables.metadata_columns)
     upto = -1 if merged is None else _committed(books, merged)
     for piece in pieces(files, log.problems):
         rows = hold_against_files(
-            log_rows(counted(piece, books.newest, log), names), str(said.route), books.sources, names, log
+            log_rows(counted(piece, books.newest, log), names), str(entry.route), books.sources, names, log
         )
         if judge is None:
             for _ in rows:
@@ -183,34 +185,34 @@ def _read_log(
 
 
 def _committed(books: Books, merged: Snapshot) -> int:
-    return max(merged.newest(f"{books.stream}{part}") for part in ("", STRAY))
+    return max(merged.newest(f"{books.stream}{suffix}") for suffix in ("", STRAY))
 
 
 def _to_merge(books: Books, rows: Iterator[LogRow], upto: int, keys: Sequence[str]) -> Iterator[Said]:
     """Events that the merged table has taken: those of its batches, and deletes that `reconcile` made."""
-    for one in rows:
-        if (one.batch is None or one.batch <= upto) and (one.file, one.row) not in books.late:
+    for row in rows:
+        if (row.batch is None or row.batch <= upto) and (row.file, row.row) not in books.late:
             # An older log, or one of other key columns, has the key in its columns only.
-            key = one.key if _fold(one.key_columns) == _fold(keys) else None
-            yield Said(one.file or "", -1 if one.row is None else one.row, one.meta, one.values, key)
+            key = row.key if _fold(row.key_columns) == _fold(keys) else None
+            yield Said(row.file or "", -1 if row.row is None else row.row, row.meta, row.values, key)
 
 
 def _fold(names: Sequence[str]) -> list[str]:
     return [name.lower() for name in names]
 
 
-def _events_of_files(books: Books, said: Entry, log: LogCount) -> Iterator[Said]:
+def _events_of_files(books: Books, entry: Entry, log: LogCount) -> Iterator[Said]:
     """Without a log table: what the files say."""
     for path in sorted(books.sources.known):
         source = None if books.skips(path) else books.sources.open(path)
         for number, (meta, event) in source.events.items() if source else ():
             aside = number in books.aside.get(path, ()) or (path, number) in books.late
-            if meta.route == said.route and not aside and not says_nothing(meta, event):
+            if meta.route == entry.route and not aside and not says_nothing(meta, event):
                 yield Said(path, number, meta, event.payload)
 
 
 def _read_merged(
-    books: Books, said: Entry, merged: Snapshot, judge: MergedJudge, log: LogCount, table: Snapshot | None
+    books: Books, entry: Entry, merged: Snapshot, judge: MergedJudge, log: LogCount, table: Snapshot | None
 ) -> None:
     files = TableFiles(merged)
     for piece in pieces(files, log.problems):
@@ -218,20 +220,20 @@ def _read_merged(
     if judge.verdict():
         for piece in pieces(files, []):
             judge.kept_rows(values for _, deleted, values in _rows(piece, judge) if not deleted)
-        _look_at_values(books, said, judge, table)
+        _look_at_values(books, entry, judge, table)
     log.problems += judge.problems()
 
 
 def _rows(piece: pa.Table, judge: MergedJudge) -> Iterator[tuple[Mapping[str, Any], bool, Values]]:
-    for at in range(0, piece.num_rows, 4096):
-        some = piece.slice(at, 4096)
+    for begin in range(0, piece.num_rows, 4096):
+        some = piece.slice(begin, 4096)
         metas, deleted = plain(some.column("datastream_metadata")), plain(some.column("_deleted"))
         values = zip(*(plain(some.column(name)) for name in judge.names.columns), strict=True)
-        for meta, gone, one in zip(metas, deleted, values, strict=True):
-            yield meta or {}, bool(gone), dict(zip(judge.names.columns, one, strict=True))
+        for meta, is_deleted, row_values in zip(metas, deleted, values, strict=True):
+            yield meta or {}, bool(is_deleted), dict(zip(judge.names.columns, row_values, strict=True))
 
 
-def _look_at_values(books: Books, said: Entry, judge: MergedJudge, table: Snapshot | None) -> None:
+def _look_at_values(books: Books, entry: Entry, judge: MergedJudge, table: Snapshot | None) -> None:
     if table is None:
         for path in sorted(books.sources.known):
             source = None if books.skips(path) else books.sources.open(path)
@@ -241,14 +243,14 @@ def _look_at_values(books: Books, said: Entry, judge: MergedJudge, table: Snapsh
     files = TableFiles(table)
     names = payload_names(files, flat=books.config.tables.metadata_columns)
     for piece in pieces(files, []):
-        held: list[LogRow] = []
-        for one in log_rows(piece, names):
-            if held and held[0].file != one.file:
-                judge.look_at(held[0].file or "", ((r.row or 0, r.values) for r in held))
-                held = []
-            held.append(one)
-        if held:
-            judge.look_at(held[0].file or "", ((r.row or 0, r.values) for r in held))
+        of_file: list[LogRow] = []
+        for row in log_rows(piece, names):
+            if of_file and of_file[0].file != row.file:
+                judge.look_at(of_file[0].file or "", ((r.row or 0, r.values) for r in of_file))
+                of_file = []
+            of_file.append(row)
+        if of_file:
+            judge.look_at(of_file[0].file or "", ((r.row or 0, r.values) for r in of_file))
 
 
 def _finished(books: Books, table: Snapshot) -> Snapshot | None:
@@ -263,24 +265,24 @@ def _finished(books: Books, table: Snapshot) -> Snapshot | None:
 # -- all of them -------------------------------------------------------------------------------------------
 
 
-def _finish(books: Books, found: _Checked) -> TableCheck:
-    said, log, route = found.said, found.log, str(found.said.route)
-    lost = max(0, said.rows_written - (log.rows - log.tally.repeated - log.tally.strange))
-    doubled = max(log.tally.repeated, log.rows - log.tally.strange - said.rows_written, 0)
+def _finish(books: Books, checked: _Checked) -> TableCheck:
+    entry, log, route = checked.said, checked.log, str(checked.said.route)
+    lost = max(0, entry.rows_written - (log.rows - log.tally.repeated - log.tally.strange))
+    doubled = max(log.tally.repeated, log.rows - log.tally.strange - entry.rows_written, 0)
     if lost:
         log.problems.append(f"{lost} events are missing from the log table")
     if doubled:
         log.problems.append(f"{doubled} events are in the log table more often than they came in")
-    if found.logged:
+    if checked.logged:
         log.problems += missing_events(route, books.sources, log, books.aside, books.skips)
     log.problems += first_of([f"{count} {text}" for text, count in log.wrong.items() if count])
     return TableCheck(
         route=route,
-        table=said.table,
-        engine=said.engine,
-        rows_in=said.rows_in,
+        table=entry.table,
+        engine=entry.engine,
+        rows_in=entry.rows_in,
         rows_written=log.rows - log.tally.strange,
-        rows_quarantined=books.kept[said.route],
+        rows_quarantined=books.kept[entry.route],
         rows_lost=lost,
         rows_duplicated=doubled,
         rows_pending=log.pending,
@@ -292,11 +294,11 @@ def _finish(books: Books, found: _Checked) -> TableCheck:
 def _sum_up(
     books: Books, sums: Mapping[str | None, Entry], tables: Sequence[TableCheck], unjudged: int
 ) -> Verification:
-    own = sums.get(None, Entry("", 0, None))
+    batch_totals = sums.get(None, Entry("", 0, None))
     problems = [f"{shown(t.route)}: {text}" for t in tables for text in t.problems]
     quarantined = sum(books.kept.values())
-    said = sum(e.rows_quarantined for e in sums.values())
-    lost, doubled = max(0, said - quarantined), max(0, quarantined - said)
+    ledger_count = sum(e.rows_quarantined for e in sums.values())
+    lost, doubled = max(0, ledger_count - quarantined), max(0, quarantined - ledger_count)
     if lost:
         problems.append(f"{lost} events are missing from the quarantine")
     if doubled:
@@ -308,9 +310,9 @@ def _sum_up(
         f"{path} cannot be read in full, though nothing of it is kept aside: {why}" for path, why in unread.items()
     ]
     notes = []
-    if gone := len(books.gone()):
-        what = "files that were read are gone, damaged or others by now"
-        notes.append(f"{gone} {what}; for their events the logs speak alone")
+    if lost_files := len(books.gone()):
+        problem = "files that were read are gone, damaged or others by now"
+        notes.append(f"{lost_files} {problem}; for their events the logs speak alone")
     if unjudged:
         notes.append(f"{unjudged} rows of merged tables without a log are newer than all events that are still there")
     return Verification(
@@ -321,7 +323,7 @@ def _sum_up(
         rows_quarantined=quarantined,
         rows_lost=sum(t.rows_lost for t in tables) + lost,
         rows_duplicated=sum(t.rows_duplicated for t in tables) + doubled,
-        tombstones=own.tombstones,
+        tombstones=batch_totals.tombstones,
         tables=tuple(tables),
         quarantine=dict(books.states),
         source_losses=(),

@@ -40,15 +40,15 @@ class _Judged:
 
     def take(self, change: Change) -> None:
         key = json.dumps(key_of(change.values, self.keys))
-        held = self.newest.get(key)
-        if held is None or change.place > held[0].place:
+        newest = self.newest.get(key)
+        if newest is None or change.place > newest[0].place:
             self.newest[key] = [change]
-        elif change.place == held[0].place:
-            held.append(change)
+        elif change.place == newest[0].place:
+            newest.append(change)
 
 
-def judge_changes(config: Pipeline, found: Verification, records: Records | None = None) -> Verification:
-    """`found` with what a comparison with the messages tells. What cannot be compared is said in `notes`.
+def judge_changes(config: Pipeline, counted: Verification, records: Records | None = None) -> Verification:
+    """`counted` with what a comparison with the messages tells. What cannot be compared is said in `notes`.
 
     `records`: finds the messages; without it, Kafka does.
     """
@@ -57,22 +57,22 @@ def judge_changes(config: Pipeline, found: Verification, records: Records | None
         records = records or KafkaRecords(config.source)
         merged = _merged_tables(config)
     except BaseException as e:
-        return replace(found, notes=(*found.notes, f"values were not compared: {contained(e)}"))
+        return replace(counted, notes=(*counted.notes, f"values were not compared: {contained(e)}"))
     notes: list[str] = []
     tables: list[TableCheck] = []
     try:
-        for table in found.tables:
+        for table in counted.tables:
             tables.append(_table(config, table, merged.get(table.route), records, notes))
     finally:
         records.close()
     problems = [
         f"{shown(t.table or t.route)}: {text}"
-        for t, old in zip(tables, found.tables, strict=True)
+        for t, old in zip(tables, counted.tables, strict=True)
         for text in t.problems[len(old.problems) :]
     ]
     return replace(
-        found, ok=found.ok and not problems, tables=tuple(tables), problems=(*found.problems, *problems),
-        notes=(*found.notes, *notes),
+        counted, ok=counted.ok and not problems, tables=tuple(tables), problems=(*counted.problems, *problems),
+        notes=(*counted.notes, *notes),
     )  # fmt: skip
 
 
@@ -82,17 +82,17 @@ def _merged_tables(config: Pipeline) -> dict[str, str]:
 
 
 def _rules(config: Pipeline, route: str) -> Rules:
-    envelope, own = config.envelope, config.tables.routes.get(route)
-    epochs = sorted(milliseconds(at) for at in (own.epochs or ())) if own else []
-    repairs = sorted(milliseconds(at) for at in own.repair_backfills) if own else []
+    envelope, table_config = config.envelope, config.tables.routes.get(route)
+    epochs = sorted(milliseconds(time) for time in (table_config.epochs or ())) if table_config else []
+    repairs = sorted(milliseconds(time) for time in table_config.repair_backfills) if table_config else []
     return Rules(envelope.flattened, envelope.order == "offset", envelope.placeholder, epochs, repairs)
 
 
 def _table(config: Pipeline, table: TableCheck, merged: str | None, records: Records, notes: list[str]) -> TableCheck:
     if table.table is None:
         return table
-    own = config.tables.routes.get(table.route)
-    judged = _Judged(keys=tuple(own.keys) if own and own.keys else ())
+    table_config = config.tables.routes.get(table.route)
+    judged = _Judged(keys=tuple(table_config.keys) if table_config and table_config.keys else ())
     store = Store.of(config.tables)
     try:
         _judge_log(table, _rules(config, table.route), records, store, judged)
@@ -114,9 +114,9 @@ def _table(config: Pipeline, table: TableCheck, merged: str | None, records: Rec
 def _judge_log(table: TableCheck, rules: Rules, records: Records, store: Store, judged: _Judged) -> None:
     for rows in table_rows(str(table.table), store):
         places = [_place(row["_origin"]) for row in rows]
-        found = records.get(table.route, places)
+        record_of = records.get(table.route, places)
         for row, place in zip(rows, places, strict=True):
-            record = found.get(place)
+            record = record_of.get(place)
             if record is None:
                 judged.gone += 1
                 continue
@@ -131,25 +131,25 @@ def _judge_log(table: TableCheck, rules: Rules, records: Records, store: Store, 
 
 
 def _judge_merged(uri: str, store: Store, judged: _Judged) -> None:
-    left = dict(judged.newest)
+    unmatched = dict(judged.newest)
     for rows in table_rows(uri, store):
         for row in rows:
-            held = left.pop(json.dumps(key_of(row, judged.keys)), None)
-            if held is None:
+            newest = unmatched.pop(json.dumps(key_of(row, judged.keys)), None)
+            if newest is None:
                 judged.wrong["rows of the merged table have a key that no message has, or that is there already"] += 1
-            elif row[METADATA]["uuid"] not in {change.identity for change in held}:
+            elif row[METADATA]["uuid"] not in {change.identity for change in newest}:
                 judged.wrong["rows of the merged table are not the newest message of their key"] += 1
-            elif bool(row[DELETED]) != held[0].deleted:
+            elif bool(row[DELETED]) != newest[0].deleted:
                 judged.wrong["rows of the merged table live, or are deleted, against their message"] += 1
-            elif not held[0].deleted and all(_differs(change, row) is not None for change in held):
+            elif not newest[0].deleted and all(_differs(change, row) is not None for change in newest):
                 judged.wrong["rows of the merged table do not have the values of their newest message"] += 1
-    if left:
-        judged.wrong["keys are missing from the merged table"] += len(left)
+    if unmatched:
+        judged.wrong["keys are missing from the merged table"] += len(unmatched)
 
 
 def _differs(change: Change, row: Mapping[str, Any]) -> str | None:
-    kept = plain_names({name: value for name, value in row.items() if name not in OURS})
-    return unlike(change.values, kept, silent=change.silent)
+    row_values = plain_names({name: value for name, value in row.items() if name not in OURS})
+    return unlike(change.values, row_values, silent=change.silent)
 
 
 def _place(origin: Mapping[str, Any]) -> Place:

@@ -31,9 +31,9 @@ class Change(NamedTuple):
     silent: bool
     type: str
 
-    def is_of_type(self, found: str | None) -> bool:
+    def is_of_type(self, type_in_row: str | None) -> bool:
         """A key change may be known as one (by the record's headers), or as a delete and an insert."""
-        return _MOVED.get(found or "", found) == self.type
+        return _MOVED.get(type_in_row or "", type_in_row) == self.type
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Rules:
         if self.flattened:
             body, kinds = self._envelope(body), _kinds(schema)
         else:
-            parts = {field["field"]: field for field in schema.get("fields", ())}
-            kinds = _kinds(parts.get("after") or parts.get("before") or {})
+            fields = {field["field"]: field for field in schema.get("fields", ())}
+            kinds = _kinds(fields.get("after") or fields.get("before") or {})
         source, op = body["source"], body["op"]
         deleted = op == "d"
         if source.get("connector") == "mongodb":
@@ -63,22 +63,22 @@ class Rules:
             row = {**named, "data": None if deleted else body["after"]}
         else:
             row = dict((body["before"] or named) if deleted else body["after"])
-        unknown = [] if deleted else [name for name, said in row.items() if self._is_unknown(said)]
-        values = {name: _read(kinds.get(name), said) for name, said in row.items() if name not in unknown}
+        unknown = [] if deleted else [name for name, field_value in row.items() if self._is_unknown(field_value)]
+        values = {name: _read(kinds.get(name), field_value) for name, field_value in row.items() if name not in unknown}
         place = self._place(source, op, offset)
         return Change(tuple(named), values, place, identity, deleted, bool(unknown), _TYPES[op])
 
     def _envelope(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A flattened row as the change that it was."""
-        said = {n[2:].removeprefix("source_"): v for n, v in row.items() if n.startswith("__")}
-        kept = {n: v for n, v in row.items() if not n.startswith("__")}
-        op = "d" if str(said.get("deleted")).lower() == "true" else said.get("op") or "u"
-        return {"source": said, "op": op, "before": kept, "after": kept}
+        envelope = {n[2:].removeprefix("source_"): v for n, v in row.items() if n.startswith("__")}
+        columns = {n: v for n, v in row.items() if not n.startswith("__")}
+        op = "d" if str(envelope.get("deleted")).lower() == "true" else envelope.get("op") or "u"
+        return {"source": envelope, "op": op, "before": columns, "after": columns}
 
-    def _is_unknown(self, said: Any) -> bool:
+    def _is_unknown(self, value: Any) -> bool:
         text = self.placeholder
         encoded = base64.b64encode(text.encode()).decode()
-        return said in (text, encoded, [text], [encoded], list(text.encode()), {text: text})
+        return value in (text, encoded, [text], [encoded], list(text.encode()), {text: text})
 
     def _place(self, source: Mapping[str, Any], op: str, offset: int) -> tuple[Any, ...]:
         if self.by_offset:
@@ -86,8 +86,8 @@ class Rules:
         time = max(0, int(source.get("ts_ms") or 0))
         snapshot = op == "r" or str(source.get("snapshot")).lower() not in ("none", "false", "")
         generation = bisect_right(self.repairs, time if snapshot else time + _HOUR_MS)
-        where = (time,) if snapshot else _position(source, time)
-        return (generation, bisect_right(self.epochs, time), not snapshot, *where, offset)
+        position = (time,) if snapshot else _position(source, time)
+        return (generation, bisect_right(self.epochs, time), not snapshot, *position, offset)
 
 
 def _position(source: Mapping[str, Any], time: int) -> tuple[Any, ...]:
@@ -110,54 +110,54 @@ def _position(source: Mapping[str, Any], time: int) -> tuple[Any, ...]:
 
 
 def _hex(text: str | None) -> list[int]:
-    return [int(part, 16) for part in re.split("[:.]", (text or "").strip()) if part]
+    return [int(digits, 16) for digits in re.split("[:.]", (text or "").strip()) if digits]
 
 
 def _opened(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    found = json.loads(body, parse_float=Decimal)
-    if found.keys() == {"schema", "payload"}:
-        return found["schema"] or {}, found["payload"] or {}
-    return {}, found
+    message = json.loads(body, parse_float=Decimal)
+    if message.keys() == {"schema", "payload"}:
+        return message["schema"] or {}, message["payload"] or {}
+    return {}, message
 
 
 def _kinds(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {field["field"]: field for field in schema.get("fields", ())}
 
 
-def _read(kind: Mapping[str, Any] | None, said: Any) -> Any:
+def _read(kind: Mapping[str, Any] | None, value: Any) -> Any:
     """A value by its type, in words that `likeness` knows."""
-    if said is None or kind is None:
-        return said
+    if value is None or kind is None:
+        return value
     name = (kind.get("name") or "").rpartition(".")[2]
     text = kind["type"] == "string"
     match name:
         case "Decimal":
-            return _scaled(said, int(kind["parameters"]["scale"]))
+            return _scaled(value, int(kind["parameters"]["scale"]))
         case "VariableScaleDecimal":
-            return _scaled(said["value"], said["scale"])
+            return _scaled(value["value"], value["scale"])
         case "Date":
-            return Day(said)
+            return Day(value)
         case "Time" | "MicroTime" | "NanoTime":
-            return Clock({"Time": said * 1000, "MicroTime": said, "NanoTime": said // 1000}[name])
+            return Clock({"Time": value * 1000, "MicroTime": value, "NanoTime": value // 1000}[name])
         case "Timestamp" | "MicroTimestamp" | "NanoTimestamp" if not text:
-            return Moment({"Timestamp": said * 1000, "MicroTimestamp": said, "NanoTimestamp": said // 1000}[name])
+            return Moment({"Timestamp": value * 1000, "MicroTimestamp": value, "NanoTimestamp": value // 1000}[name])
         case "IsoDate":
-            return said.removesuffix("Z")
+            return value.removesuffix("Z")
         case "Bits":
             length = int((kind.get("parameters") or {}).get("length", 0))
-            zeros = bytes(max(0, (length + 7) // 8 - len(base64.b64decode(said)))) if length <= 8_192 else b""
-            return zeros + base64.b64decode(said)[::-1]
+            zeros = bytes(max(0, (length + 7) // 8 - len(base64.b64decode(value)))) if length <= 8_192 else b""
+            return zeros + base64.b64decode(value)[::-1]
     if kind["type"] == "bytes":
-        return base64.b64decode(said)
+        return base64.b64decode(value)
     if kind["type"] == "array":
-        return [_read(kind["items"], one) for one in said]
+        return [_read(kind["items"], item) for item in value]
     if kind["type"] == "struct":
         kinds = _kinds(kind)
-        return {field: _read(kinds[field], one) for field, one in said.items()}
-    return said
+        return {field: _read(kinds[field], item) for field, item in value.items()}
+    return value
 
 
-def _scaled(said: str, scale: int) -> Decimal:
-    number = int.from_bytes(base64.b64decode(said), "big", signed=True)
+def _scaled(unscaled: str, scale: int) -> Decimal:
+    number = int.from_bytes(base64.b64decode(unscaled), "big", signed=True)
     digits = tuple(map(int, str(abs(number))))
     return Decimal((int(number < 0), digits, -scale))

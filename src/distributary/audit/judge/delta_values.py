@@ -57,17 +57,17 @@ class DeltaValues:
 
     def all(self, tables: Sequence[TableCheck]) -> list[TableCheck]:
         """`tables` with what their records tell."""
-        found = {table.route: table for table in tables}
-        wanted = [t.route for t in tables if t.table is not None and not self._is_shaped(t.route)]
+        checks = {table.route: table for table in tables}
+        routes = [t.route for t in tables if t.table is not None and not self._is_shaped(t.route)]
         try:
             for payloads in self._shares():
                 aside = self._aside(payloads)
-                for route in wanted:
-                    held = less(payloads.get(route, Counter()), aside.get(route, Counter()))
-                    found[route] = self._compared(found[route], held)
+                for route in routes:
+                    in_table = less(payloads.get(route, Counter()), aside.get(route, Counter()))
+                    checks[route] = self._compared(checks[route], in_table)
         except BaseException as e:
             self.notes.append(f"values were not compared, or not all: {contained(e)}")
-        return [found[table.route] for table in tables]
+        return [checks[table.route] for table in tables]
 
     def _is_shaped(self, route: str) -> bool:
         _, select, function = self.config.tables.shape_of(route)
@@ -78,10 +78,10 @@ class DeltaValues:
 
     def _compared(self, table: TableCheck, payloads: Payloads) -> TableCheck:
         try:
-            compared, gone = missing(self.opener, payloads, self._pieces(table))
+            compared, absent = missing(self.opener, payloads, self._pieces(table))
         except BaseException as e:
             return replace(table, problems=(*table.problems, f"its values cannot be compared: {contained(e)}"))
-        wrong = (f"{gone} of {compared + gone} records have no row with their values",) if gone else ()
+        wrong = (f"{absent} of {compared + absent} records have no row with their values",) if absent else ()
         return replace(table, rows_compared=table.rows_compared + compared, problems=(*table.problems, *wrong))
 
     # -- rows ----------------------------------------------------------------------------------------------
@@ -91,13 +91,13 @@ class DeltaValues:
         opened = Table(str(table.table), self.store).open()
         if opened is None:
             return
-        files, own = TableFiles(opened), None
+        files, struct_column = TableFiles(opened), None
         if self.config.shared_table is not None:
-            own = table_name(table.route)
-            files = files.within(KEY, own)
+            struct_column = table_name(table.route)
+            files = files.within(KEY, struct_column)
         for name in files.names:
             for piece in files.read_whole(name):
-                yield piece if own is None else _of_route(piece, own)
+                yield piece if struct_column is None else _of_route(piece, struct_column)
 
     # -- records -------------------------------------------------------------------------------------------
 
@@ -113,18 +113,18 @@ class DeltaValues:
         rows = sum(self.files.rows(name) for name in names) if self.files is not None else 0
         shares = 1 + rows // HELD
         for share in range(shares):
-            found: dict[str, Payloads] = {}
+            payloads: dict[str, Payloads] = {}
             for route, writer, body in self._records(names, rows):
                 if shares == 1 or number_of(body) % shares == share:
-                    found.setdefault(route, Counter())[writer, body] += 1
-            yield found
+                    payloads.setdefault(route, Counter())[writer, body] += 1
+            yield payloads
 
     def _records(self, names: Sequence[str], most: int) -> Iterator[tuple[str, Writer, bytes]]:
         """(route, writer, body) of about `most` records; those that cannot be opened are left out."""
-        seen = 0
+        rows_seen = 0
         for name in names:
-            for piece in self.files.read(name, self._columns()) if self.files is not None and seen <= most else ():
-                seen += piece.num_rows
+            for piece in self.files.read(name, self._columns()) if self.files is not None and rows_seen <= most else ():
+                rows_seen += piece.num_rows
                 for values in zip(*(plain(column) for column in piece.columns), strict=True):
                     try:
                         route, schema_id, payload = self._opened(values)
@@ -152,30 +152,30 @@ class DeltaValues:
 
     def _aside(self, payloads: dict[str, Payloads]) -> dict[str, Payloads]:
         """Of these payloads, those that the quarantine still holds."""
-        found: dict[str, Payloads] = {}
-        for part in parts(self.config, self.store):
-            table = Table(quarantine_uri(part.state_root), self.store).open()
+        quarantined: dict[str, Payloads] = {}
+        for stream in parts(self.config, self.store):
+            table = Table(quarantine_uri(stream.state_root), self.store).open()
             for piece in TableFiles(table).read_all(_KEPT) if table is not None else ():
                 for row in piece.to_pylist():
                     if row["state"] != "replayed":
-                        self._put_aside(found, payloads, row)
-        return found
+                        self._put_aside(quarantined, payloads, row)
+        return quarantined
 
-    def _put_aside(self, found: dict[str, Payloads], payloads: dict[str, Payloads], row: dict[str, Any]) -> None:
+    def _put_aside(self, quarantined: dict[str, Payloads], payloads: dict[str, Payloads], row: dict[str, Any]) -> None:
         try:
             route, schema_id, body = row["route"], row["envelope_schema_id"], row["value"]
             if row["level"] == "envelope":
                 route, schema_id, body = self.opener.envelope(Record(body, topic=row["topic"]))
-            one = self.opener.payload(row["schema_id"] if schema_id is None else schema_id, body)
+            payload = self.opener.payload(row["schema_id"] if schema_id is None else schema_id, body)
         except UNREADABLE:
             return
-        if one in payloads.get(route, ()):
-            found.setdefault(route, Counter())[one] += 1
+        if payload in payloads.get(route, ()):
+            quarantined.setdefault(route, Counter())[payload] += 1
 
 
-def _of_route(piece: pa.Table, own: str) -> pa.Table:
+def _of_route(piece: pa.Table, struct_column: str) -> pa.Table:
     """The rows of a route as a table of its own would have them."""
-    struct = piece.column(own).combine_chunks()
+    struct = piece.column(struct_column).combine_chunks()
     if not pa.types.is_struct(struct.type):
         return piece.select([ORIGIN])
     columns = dict(zip((f.name for f in struct.type), struct.flatten(), strict=True))
@@ -197,18 +197,18 @@ def _certain(config: Pipeline, source: DeltaSource, store: Store) -> int:
     for stream in [config] if now is None else now.parts(config):
         # A batch is finished by the ledger's word, which comes before Spark's; offsets are written before both.
         ledger = Ledger(stream.state_root, stream.pipeline, store)
-        known = (ledger.finished.get(ledger.stream or ""), last_committed(stream.checkpoint_path, store))
-        batches = sorted({batch for batch in known if batch is not None}, reverse=True)
-        found = (read_offsets(stream.checkpoint_path, store, batch) for batch in batches)
-        offsets = next((one for one in found if one), None)
+        batches_known = (ledger.finished.get(ledger.stream or ""), last_committed(stream.checkpoint_path, store))
+        batches = sorted({batch for batch in batches_known if batch is not None}, reverse=True)
+        read = (read_offsets(stream.checkpoint_path, store, batch) for batch in batches)
+        offsets = next((places for places in read if places), None)
         versions.append(_read_in_full(source, offsets[0], store) if offsets else -1)
     return min(versions, default=-1)
 
 
-def _read_in_full(source: DeltaSource, read: Mapping[str, Any], store: Store) -> int:
-    """The newest version of which all is before the offset `read`."""
-    version, files = int(read["reservoirVersion"]), int(read.get("index", -1)) + 1
-    if read.get("isStartingVersion"):
+def _read_in_full(source: DeltaSource, position: Mapping[str, Any], store: Store) -> int:
+    """The newest version of which all is before the offset `position`."""
+    version, files = int(position["reservoirVersion"]), int(position.get("index", -1)) + 1
+    if position.get("isStartingVersion"):
         return version if files >= len(Snapshot(source.path, store, version).addresses()) else -1
     if files <= 0:
         return version - 1

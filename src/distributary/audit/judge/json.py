@@ -35,32 +35,34 @@ def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[
     root = json.loads(schema.texts[-1][1])
     declared = root.get("properties", {}) if isinstance(root, dict) else {}
     title = root.get("title") if isinstance(root, dict) else None
-    plain = {name: kind for name, part in declared.items() if (kind := _plain_type(part)) is not None}
+    plain = {name: kind for name, declaration in declared.items() if (kind := _plain_type(declaration)) is not None}
     return read_as(title if isinstance(title, str) and title else _VALUE, plain)
 
 
-def _plain_type(part: Any) -> str | None:
+def _plain_type(declaration: Any) -> str | None:
     """The type of a part of a schema that says no more than that it is a text, or a whole number."""
-    kind = part.get("type") if isinstance(part, dict) else None
+    kind = declaration.get("type") if isinstance(declaration, dict) else None
     if isinstance(kind, list):
-        kinds = [one for one in kind if one != "null"]
+        kinds = [name for name in kind if name != "null"]
         kind = kinds[0] if len(kinds) == 1 else None
-    combined = isinstance(part, dict) and any(word in part for word in ("$ref", "allOf", "anyOf", "oneOf"))
+    combined = isinstance(declaration, dict) and any(
+        word in declaration for word in ("$ref", "allOf", "anyOf", "oneOf")
+    )
     return _PLAIN.get(kind) if isinstance(kind, str) and not combined else None
 
 
 def read_as(name: str, plain: Mapping[str, str]) -> Callable[[bytes], ObjectSaid]:
     """What reads records of a type. `plain`: fields that are a `string` or an `integer`, where they are anything."""
 
-    def read(body: bytes) -> ObjectSaid:
+    def read_record(body: bytes) -> ObjectSaid:
         text = body.decode("utf-8-sig")
         return ObjectSaid(name, _parsed(text, parse_constant=_no_number), plain)
 
-    return read
+    return read_record
 
 
-def _parsed(text: str, **more: Any) -> Any:
-    return json.loads(text, parse_float=_number, parse_int=_number, **more)
+def _parsed(text: str, **options: Any) -> Any:
+    return json.loads(text, parse_float=_number, parse_int=_number, **options)
 
 
 def _number(text: str) -> int | Decimal | str:
@@ -86,21 +88,21 @@ class ObjectSaid:
     def differs(self, row: Mapping[str, Any]) -> str | None:
         if not isinstance(self.value, dict):
             return _unlike({_VALUE: self.value}, row)
-        found = _unlike(self.value, row)
-        if found is not None and row.get(_VALUE) is not None and _unlike({_VALUE: self.value}, row) is None:
+        difference = _unlike(self.value, row)
+        if difference is not None and row.get(_VALUE) is not None and _unlike({_VALUE: self.value}, row) is None:
             return None
-        return found
+        return difference
 
     def simple(self) -> dict[str, Simple]:
         value = self.value if isinstance(self.value, dict) else {}
-        found = {}
+        simple_values = {}
         for name, kind in self.plain.items():
-            said = value.get(name)
+            field_value = value.get(name)
             if kind == "string":
-                found[name] = Simple(said if isinstance(said, str) else None, None, True)
+                simple_values[name] = Simple(field_value if isinstance(field_value, str) else None, None, True)
             else:
-                found[name] = Simple(_whole(said), None, False)
-        return found
+                simple_values[name] = Simple(_whole(field_value), None, False)
+        return simple_values
 
     def has(self, name: str) -> bool:
         return name in self.plain or (isinstance(self.value, dict) and name in self.value)
@@ -109,91 +111,93 @@ class ObjectSaid:
         return self.value.get(name) if isinstance(self.value, dict) else None
 
     def text_at(self, path: str) -> str | None:
-        found: Any = self.value
+        inner: Any = self.value
         for step in path.split("."):
-            if found is None:
+            if inner is None:
                 return None
-            if not isinstance(found, dict):
+            if not isinstance(inner, dict):
                 raise TypeError(f"{step}: there is no object")
-            found = found.get(step)
-        if isinstance(found, bool):
-            return str(found).lower()
-        return str(found) if isinstance(found, str | int) else None
+            inner = inner.get(step)
+        if isinstance(inner, bool):
+            return str(inner).lower()
+        return str(inner) if isinstance(inner, str | int) else None
 
     @property
     def type_name(self) -> str:
         return self.name
 
 
-def _whole(said: Any) -> int | None:
-    return int(said) if isinstance(said, int | Decimal) and not isinstance(said, bool) else None
+def _whole(value: Any) -> int | None:
+    return int(value) if isinstance(value, int | Decimal) and not isinstance(value, bool) else None
 
 
 def _unlike(value: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
     """The first column, or field, in which a row and its record are not the same."""
     rest = {}
-    own = next((c for c in names_of(tuple(row)).of(_REST) if _is_rest(c, row[c], value)), None)
-    if own is not None:
-        rest = _parsed(row[own])
-        row = {name: kept for name, kept in row.items() if name != own}
-    left = dict(rest)
-    wrong = _object(value, row, "", left)
+    rest_column = next((c for c in names_of(tuple(row)).of(_REST) if _is_rest(c, row[c], value)), None)
+    if rest_column is not None:
+        rest = _parsed(row[rest_column])
+        row = {name: cell for name, cell in row.items() if name != rest_column}
+    unexplained = dict(rest)
+    wrong = _object(value, row, "", unexplained)
     if wrong is not None:
         return wrong
-    return next(iter(left), None)
+    return next(iter(unexplained), None)
 
 
-def _is_rest(name: str, kept: Any, value: Mapping[str, Any]) -> bool:
+def _is_rest(name: str, cell: Any, value: Mapping[str, Any]) -> bool:
     """Is it the column of what is not declared? A record may have a field of its name, which is then in it."""
-    if not (isinstance(kept, str) and kept.startswith("{")):
+    if not (isinstance(cell, str) and cell.startswith("{")):
         return False
-    return name not in value or any(name in one and _equal(one[name], value[name]) for one in _spelled(kept))
+    return name not in value or any(
+        name in spelled and _equal(spelled[name], value[name]) for spelled in _spelled(cell)
+    )
 
 
-def _object(value: Mapping[str, Any], kept: Mapping[str, Any], place: str, left: dict[str, Any]) -> str | None:
-    """As `_unlike`. `left`: what is not declared, of which is taken what the object explains."""
-    names = names_of(tuple(kept))
+def _object(value: Mapping[str, Any], cells: Mapping[str, Any], place: str, unexplained: dict[str, Any]) -> str | None:
+    """As `_unlike`. `unexplained`: what is not declared, of which is taken what the object explains."""
+    names = names_of(tuple(cells))
     explained: set[str] = set()
-    for name, said in value.items():
-        at = place + _step(name)
-        if at in left and _equal(left[at], said):
-            del left[at]
+    for name, field_value in value.items():
+        path = place + _step(name)
+        if path in unexplained and _equal(unexplained[path], field_value):
+            del unexplained[path]
             continue
-        right = [c for c in names.of(name) if _same(said, kept[c], f"{at}/", left)]
-        if not right and (said is not None or any(kept[c] is not None for c in names.of(name))):
+        right = [c for c in names.of(name) if _same(field_value, cells[c], f"{path}/", unexplained)]
+        if not right and (field_value is not None or any(cells[c] is not None for c in names.of(name))):
             return name
         explained.update(right)
-    return next((c for c in names.columns if c not in explained and not nothing(kept[c])), None)
+    return next((c for c in names.columns if c not in explained and not nothing(cells[c])), None)
 
 
 def _step(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def _same(said: Any, kept: Any, place: str, left: dict[str, Any]) -> bool:
+def _same(value: Any, cell: Any, place: str, unexplained: dict[str, Any]) -> bool:
     """Does a column's value say what a field's does?"""
-    if said is None or kept is None:
-        return said is None and (kept is None or kept == "null")
-    if isinstance(kept, str):
-        return kept == said or any(_equal(one, said) for one in _spelled(kept))
-    if isinstance(kept, dict):
-        if not isinstance(said, dict):
+    if value is None or cell is None:
+        return value is None and (cell is None or cell == "null")
+    if isinstance(cell, str):
+        return cell == value or any(_equal(spelled, value) for spelled in _spelled(cell))
+    if isinstance(cell, dict):
+        if not isinstance(value, dict):
             return False
-        if said.keys() == kept.keys():
-            return all(_same(said[n], kept[n], f"{place}{_step(n)}/", left) for n in said)
-        return _object(said, kept, place, left) is None
-    if isinstance(kept, list):
-        pairs = zip(said, kept, strict=False) if isinstance(said, list) and len(said) == len(kept) else None
-        return pairs is not None and all(_same(s, k, f"{place}{n}/", left) for n, (s, k) in enumerate(pairs))
-    if isinstance(kept, bool) or isinstance(said, bool):
-        return said is kept
-    if isinstance(kept, Moment | Day):
-        return isinstance(said, str) and moment(said.upper()) == (kept * DAY_US if isinstance(kept, Day) else kept)
-    if isinstance(kept, bytes):
-        return isinstance(said, str) and _decoded(said) == kept
-    if isinstance(kept, float):
-        return isinstance(said, int | Decimal) and float(said) == kept
-    return isinstance(said, int | Decimal) and said == kept
+        if value.keys() == cell.keys():
+            return all(_same(value[n], cell[n], f"{place}{_step(n)}/", unexplained) for n in value)
+        return _object(value, cell, place, unexplained) is None
+    if isinstance(cell, list):
+        pairs = zip(value, cell, strict=False) if isinstance(value, list) and len(value) == len(cell) else None
+        return pairs is not None and all(_same(s, k, f"{place}{n}/", unexplained) for n, (s, k) in enumerate(pairs))
+    if isinstance(cell, bool) or isinstance(value, bool):
+        return value is cell
+    if isinstance(cell, Moment | Day):
+        return isinstance(value, str) and moment(value.upper()) == (cell * DAY_US if isinstance(cell, Day) else cell)
+    if isinstance(cell, bytes):
+        return isinstance(value, str) and _decoded(value) == cell
+    if isinstance(cell, float):
+        return isinstance(value, int | Decimal) and float(value) == cell
+    return isinstance(value, int | Decimal) and value == cell
 
 
 def _decoded(text: str) -> bytes | None:
@@ -203,20 +207,20 @@ def _decoded(text: str) -> bytes | None:
         return None
 
 
-def _spelled(kept: str) -> Iterator[Any]:
+def _spelled(text: str) -> Iterator[Any]:
     """What a text says as JSON, where it does."""
     try:
-        yield _parsed(kept)
+        yield _parsed(text)
     except (ValueError, RecursionError):
         return
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(left: Any, right: Any) -> bool:
     """The same JSON: `1` is not `true`, though it is for Python."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(one[name], other[name]) for name in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return bool(one == other)
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_equal(left[name], right[name]) for name in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(_equal, left, right))
+    return bool(left == right)

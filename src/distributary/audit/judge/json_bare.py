@@ -20,9 +20,9 @@ class BareSaid(ObjectSaid):
     times: frozenset[str]
 
     def value_of(self, name: str) -> Any:
-        said = super().value_of(name)
-        found = moment(said.upper()) if name in self.times and isinstance(said, str) else None
-        return said if found is None else Moment(found)
+        value = super().value_of(name)
+        micros = moment(value.upper()) if name in self.times and isinstance(value, str) else None
+        return value if micros is None else Moment(micros)
 
 
 def unframed(value: bytes, *, zigzag: bool = True) -> tuple[int, list[int], bytes]:
@@ -34,10 +34,10 @@ def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[
     """What reads records. `schema.columns`: (path, type) of each column. Raises ValueError."""
     plain = {path: _PLAIN[kind] for path, kind in schema.columns if "." not in path and kind in _PLAIN}
     times = frozenset(path for path, kind in schema.columns if kind.startswith("timestamp"))
-    read = read_as("record", plain)
+    read_record = read_as("record", plain)
 
     def read_bare(body: bytes) -> BareSaid:
-        said = read(body)
-        return BareSaid(said.name, said.value, said.plain, times)
+        record = read_record(body)
+        return BareSaid(record.name, record.value, record.plain, times)
 
     return read_bare

@@ -26,46 +26,46 @@ _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_800_000_000
 # -- do two values mean the same? --------------------------------------------------------------------------------
 
 
-def same(said: Any, kept: Any) -> bool:
-    """Does the table's value `kept` mean what the event's value `said` does? Neither is None at this depth."""
-    if isinstance(kept, str):
-        return _same_text(said, kept)
-    if isinstance(kept, Moment):
-        return moment(said) == kept
-    if isinstance(kept, Day):
-        micros = moment(said)
-        days = int(said) if type(said) is int else None if micros is None else micros // DAY_US
-        return days == kept
-    if isinstance(kept, bytes):
-        return kept in _bytes(said)
-    if isinstance(kept, bool) or isinstance(said, bool):
-        return _truth(said) is _truth(kept) is not None
-    if isinstance(kept, int | float | Decimal):
-        return _same_number(said, kept)
-    if isinstance(kept, Mapping):
-        said = _read_json(said)
-        return isinstance(said, Mapping) and unlike(said, kept) is None
-    if isinstance(kept, Sequence):
-        said = leaves(_read_json(said))
-        return isinstance(said, list) and len(said) == len(kept) and all(map(_both, said, kept))
-    return bool(said == kept)
+def same(value: Any, cell: Any) -> bool:
+    """Does the table's value `cell` mean what the event's value `value` does? Neither is None at this depth."""
+    if isinstance(cell, str):
+        return _same_text(value, cell)
+    if isinstance(cell, Moment):
+        return moment(value) == cell
+    if isinstance(cell, Day):
+        micros = moment(value)
+        days = int(value) if type(value) is int else None if micros is None else micros // DAY_US
+        return days == cell
+    if isinstance(cell, bytes):
+        return cell in _bytes(value)
+    if isinstance(cell, bool) or isinstance(value, bool):
+        return _truth(value) is _truth(cell) is not None
+    if isinstance(cell, int | float | Decimal):
+        return _same_number(value, cell)
+    if isinstance(cell, Mapping):
+        value = _read_json(value)
+        return isinstance(value, Mapping) and unlike(value, cell) is None
+    if isinstance(cell, Sequence):
+        value = leaves(_read_json(value))
+        return isinstance(value, list) and len(value) == len(cell) and all(map(_both, value, cell))
+    return bool(value == cell)
 
 
-def _both(said: Any, kept: Any) -> bool:
-    if said is None or kept is None:
-        return kept is None and may_be_null(said)
-    return same(said, kept)
+def _both(value: Any, cell: Any) -> bool:
+    if value is None or cell is None:
+        return cell is None and may_be_null(value)
+    return same(value, cell)
 
 
-def may_be_null(said: Any) -> bool:
+def may_be_null(source_value: Any) -> bool:
     """May null stand for this value, though it is one? Of times that no calendar has, the documents say so."""
-    if isinstance(said, Day):
-        return not _FIRST_US <= said * DAY_US < _LAST_US
-    if isinstance(said, Moment | Clock):
-        return not _FIRST_US <= said < _LAST_US
-    if isinstance(said, Mapping):
-        return all(may_be_null(value) for name, value in said.items() if name != "offset")
-    return said is None
+    if isinstance(source_value, Day):
+        return not _FIRST_US <= source_value * DAY_US < _LAST_US
+    if isinstance(source_value, Moment | Clock):
+        return not _FIRST_US <= source_value < _LAST_US
+    if isinstance(source_value, Mapping):
+        return all(may_be_null(value) for name, value in source_value.items() if name != "offset")
+    return source_value is None
 
 
 class Names:
@@ -79,22 +79,22 @@ class Names:
 
     def of(self, field: str) -> tuple[str, ...]:
         """Columns that may hold a field's value: of its name, in any case, or `<name>__<type>`, `<name>__field`."""
-        found = self._known.get(field)
-        if found is None:
+        columns = self._known.get(field)
+        if columns is None:
             folded = field.lower()
-            found = tuple(c for c in self.columns if folded in bases(c.lower()))
-            self._known[field] = found
-        return found
+            columns = tuple(c for c in self.columns if folded in bases(c.lower()))
+            self._known[field] = columns
+        return columns
 
 
 @lru_cache(4096)
 def bases(column: str) -> tuple[str, ...]:
     """A column's name, and the fields that it may be beside: `id__bigint__string` is beside `id__bigint`, that is
     beside `id`."""
-    found = [column]
-    while (base := BESIDE.sub("", found[-1])) != found[-1]:
-        found.append(base)
-    return tuple(found)
+    names = [column]
+    while (base := BESIDE.sub("", names[-1])) != names[-1]:
+        names.append(base)
+    return tuple(names)
 
 
 @lru_cache(1024)
@@ -104,111 +104,115 @@ def names_of(columns: tuple[str, ...]) -> Names:
 
 
 def unlike(
-    said: Mapping[str, Any], kept: Mapping[str, Any], names: Names | None = None, *, silent: bool = False
+    event: Mapping[str, Any], row: Mapping[str, Any], names: Names | None = None, *, silent: bool = False
 ) -> str | None:
     """The first field or column in which a row is not what its event says; None where it is.
 
     A field is in the column of its name, or in one beside it that has its type (`score__string`). `silent`: of what the
     event does not speak (null, or no such field), the row may hold what was there before.
     """
-    names = names or names_of(tuple(kept))
+    names = names or names_of(tuple(row))
     explained: set[str] = set()
-    for name, value in said.items():
+    for name, value in event.items():
         if value is None:
             continue
         columns = names.of(name)
-        right = [c for c in columns if kept[c] is not None and same(value, kept[c])]
+        right = [c for c in columns if row[c] is not None and same(value, row[c])]
         explained.update(right)
         if right or nothing(value):
             continue
-        if any(kept[c] is not None for c in columns) or not _may_be_gone(value, columns, names):
+        if any(row[c] is not None for c in columns) or not _may_be_gone(value, columns, names):
             return name
     if silent:
         return None
-    return next((c for c in names.columns if c not in explained and not nothing(kept[c])), None)
+    return next((c for c in names.columns if c not in explained and not nothing(row[c])), None)
 
 
-def _may_be_gone(said: Any, columns: Sequence[str], names: Names) -> bool:
-    if may_be_null(said):
+def _may_be_gone(value: Any, columns: Sequence[str], names: Names) -> bool:
+    if may_be_null(value):
         return True
-    return isinstance(said, str) and any(c in names.times for c in columns) and moment(said) is None
+    return isinstance(value, str) and any(c in names.times for c in columns) and moment(value) is None
 
 
 # -- by what is kept ---------------------------------------------------------------------------------------------
 
 
-def _same_text(said: Any, kept: str) -> bool:
-    if isinstance(said, str):
-        return _HALVES.sub("\ufffd", said) == kept or _alike_json(said, kept) or _alike_time(said, kept)
-    if isinstance(said, bytes):
-        return any(said == way for way in _bytes(kept)) or said.decode("utf-8", "backslashreplace") == kept
-    if isinstance(said, bool):
-        return kept == str(said).lower()
-    if isinstance(said, Clock):
-        return clock(kept) == said
-    if isinstance(said, Moment | Day):
-        micros = said if isinstance(said, Moment) else said * DAY_US
-        return moment(kept) == micros or kept.lstrip("-") == "infinity"
-    if isinstance(said, int | float | Decimal):
-        return _same_number(kept, said) or (isinstance(said, int) and clock(kept) == said)
-    if isinstance(said, Mapping):
-        if isinstance(said.get("value"), str) and said["value"] == kept:
+def _same_text(value: Any, text: str) -> bool:
+    if isinstance(value, str):
+        return _HALVES.sub("\ufffd", value) == text or _alike_json(value, text) or _alike_time(value, text)
+    if isinstance(value, bytes):
+        return any(value == way for way in _bytes(text)) or value.decode("utf-8", "backslashreplace") == text
+    if isinstance(value, bool):
+        return text == str(value).lower()
+    if isinstance(value, Clock):
+        return clock(text) == value
+    if isinstance(value, Moment | Day):
+        micros = value if isinstance(value, Moment) else value * DAY_US
+        return moment(text) == micros or text.lstrip("-") == "infinity"
+    if isinstance(value, int | float | Decimal):
+        return _same_number(text, value) or (isinstance(value, int) and clock(text) == value)
+    if isinstance(value, Mapping):
+        if isinstance(value.get("value"), str) and value["value"] == text:
             return True  # a varchar of 2020
-        if said.keys() == {"months", "hours", "micros"}:
-            return _interval(kept) == tuple(int(said[n] or 0) for n in ("months", "hours", "micros"))
-        if said.keys() == {"time", "offset"}:
-            return bool(clock(kept) == said["time"])
-        if said.keys() == {"timestamp", "offset"}:
-            return bool(moment(kept) == said["timestamp"]) or kept.lstrip("-") == "infinity"
-    read = _read_json(kept)
-    return read is not kept and _alike(leaves(said), read)
+        if value.keys() == {"months", "hours", "micros"}:
+            return _interval(text) == tuple(int(value[n] or 0) for n in ("months", "hours", "micros"))
+        if value.keys() == {"time", "offset"}:
+            return bool(clock(text) == value["time"])
+        if value.keys() == {"timestamp", "offset"}:
+            return bool(moment(text) == value["timestamp"]) or text.lstrip("-") == "infinity"
+    parsed = _read_json(text)
+    return parsed is not text and _alike(leaves(value), parsed)
 
 
-def _alike_json(said: str, kept: str) -> bool:
+def _alike_json(value: str, text: str) -> bool:
     """The same JSON, in another spelling."""
-    if said[:1] not in ("{", "[") or kept[:1] != said[:1]:
+    if value[:1] not in ("{", "[") or text[:1] != value[:1]:
         return False
-    one, other = _read_json(said), _read_json(kept)
-    return one is not said and other is not kept and bool(one == other)
+    left, right = _read_json(value), _read_json(text)
+    return left is not value and right is not text and bool(left == right)
 
 
-def _alike_time(said: str, kept: str) -> bool:
+def _alike_time(value: str, text: str) -> bool:
     """The same clock, interval or moment, in another spelling."""
-    for read in (clock, _interval, moment):
-        found = read(said)
-        if found is not None:
-            return bool(found == read(kept))
+    for parse in (clock, _interval, moment):
+        time = parse(value)
+        if time is not None:
+            return bool(time == parse(text))
     return False
 
 
-def _alike(said: Any, kept: Any) -> bool:
+def _alike(value: Any, parsed: Any) -> bool:
     """A value against what its JSON text says."""
-    if isinstance(said, Mapping):
-        return isinstance(kept, Mapping) and said.keys() == kept.keys() and all(_alike(said[k], kept[k]) for k in said)
-    if isinstance(said, list):
-        return isinstance(kept, list) and len(said) == len(kept) and all(map(_alike, said, kept))
-    if said is None or kept is None or isinstance(kept, bool):
-        return said is kept
-    return same(said, kept) or (isinstance(kept, str) and isinstance(said, int) and same(int(said), kept))
+    if isinstance(value, Mapping):
+        return (
+            isinstance(parsed, Mapping)
+            and value.keys() == parsed.keys()
+            and all(_alike(value[k], parsed[k]) for k in value)
+        )
+    if isinstance(value, list):
+        return isinstance(parsed, list) and len(value) == len(parsed) and all(map(_alike, value, parsed))
+    if value is None or parsed is None or isinstance(parsed, bool):
+        return value is parsed
+    return same(value, parsed) or (isinstance(parsed, str) and isinstance(value, int) and same(int(value), parsed))
 
 
-def _same_number(said: Any, kept: Any) -> bool:
-    one, other = _number(said), _number(kept)
-    if one is None or other is None:
+def _same_number(value: Any, cell: Any) -> bool:
+    left, right = _number(value), _number(cell)
+    if left is None or right is None:
         return False
-    if isinstance(one, float) or isinstance(other, float):
-        one, other = float(one), float(other)
-        return one == other or (one != one and other != other) or _float32(one) == _float32(other)
-    return one == other
+    if isinstance(left, float) or isinstance(right, float):
+        left, right = float(left), float(right)
+        return left == right or (left != left and right != right) or _float32(left) == _float32(right)
+    return left == right
 
 
 def _number(value: Any) -> int | float | Decimal | None:
     if isinstance(value, str):
         try:
-            found = Decimal(value.strip())
+            number = Decimal(value.strip())
         except InvalidOperation:
             return None
-        return found if found.is_finite() else float(found)
+        return number if number.is_finite() else float(number)
     return value if isinstance(value, int | float | Decimal) else None
 
 
@@ -225,19 +229,19 @@ def _truth(value: Any) -> bool | None:
     return bool(value) if isinstance(value, int) and value in (0, 1) else None
 
 
-def _bytes(said: Any) -> list[bytes]:
+def _bytes(value: Any) -> list[bytes]:
     """What bytes a value may stand for: a text is hex, base64 or its own letters."""
-    if isinstance(said, bytes):
-        return [said]
-    if not isinstance(said, str):
+    if isinstance(value, bytes):
+        return [value]
+    if not isinstance(value, str):
         return []
-    found = [said.encode("utf-8", "surrogatepass")]
-    for read in (binascii.unhexlify, base64.b64decode):
+    readings = [value.encode("utf-8", "surrogatepass")]
+    for decode in (binascii.unhexlify, base64.b64decode):
         try:
-            found.append(read(said))
+            readings.append(decode(value))
         except ValueError:
             continue
-    return found
+    return readings
 
 
 def moment(value: Any) -> int | None:
@@ -254,35 +258,35 @@ def moment(value: Any) -> int | None:
         return None
     if not isinstance(value, str):
         return int(value) if isinstance(value, int) and not isinstance(value, bool) else None
-    found = _ISO.fullmatch(value.strip())
-    if found is None:
+    match = _ISO.fullmatch(value.strip())
+    if match is None:
         return None
     try:
-        when = datetime.fromisoformat(f"{found['day']}T{found['clock'] or '00:00'}{found['zone'] or ''}")
+        when = datetime.fromisoformat(f"{match['day']}T{match['clock'] or '00:00'}{match['zone'] or ''}")
     except ValueError:
         return None
     if when.tzinfo is not None:
         when = when.astimezone(UTC).replace(tzinfo=None)
-    return (when - _EPOCH) // timedelta(microseconds=1) + int((found["part"] or "")[:6].ljust(6, "0"))
+    return (when - _EPOCH) // timedelta(microseconds=1) + int((match["part"] or "")[:6].ljust(6, "0"))
 
 
 def clock(text: str) -> int | None:
     """Microseconds of `-838:59:59`, `07:05:00.25` or `07:05:00+01:00`; None for another text."""
-    found = _CLOCK.fullmatch(text.strip())
-    if found is None:
+    match = _CLOCK.fullmatch(text.strip())
+    if match is None:
         return None
-    hours, minutes, seconds, part = (found[n] or "" for n in ("h", "m", "s", "part"))
-    size = (int(hours) * 3600 + int(minutes) * 60 + int(seconds or 0)) * 10**6 + int(part[:6].ljust(6, "0") or 0)
-    return -size if found["sign"] else size
+    hours, minutes, seconds, fraction = (match[n] or "" for n in ("h", "m", "s", "part"))
+    size = (int(hours) * 3600 + int(minutes) * 60 + int(seconds or 0)) * 10**6 + int(fraction[:6].ljust(6, "0") or 0)
+    return -size if match["sign"] else size
 
 
 def _interval(text: str) -> tuple[int, int, int] | None:
     """Months, hours and microseconds of an ISO 8601 interval."""
-    found = _INTERVAL.fullmatch(text.strip())
-    if found is None:
+    match = _INTERVAL.fullmatch(text.strip())
+    if match is None:
         return None
-    years, months, weeks, days, hours, minutes = (int(found[n] or 0) for n in ("y", "mo", "w", "d", "h", "m"))
-    micros = int(Decimal(found["s"] or 0) * 10**6) + minutes * 60 * 10**6
+    years, months, weeks, days, hours, minutes = (int(match[n] or 0) for n in ("y", "mo", "w", "d", "h", "m"))
+    micros = int(Decimal(match["s"] or 0) * 10**6) + minutes * 60 * 10**6
     return years * 12 + months, hours + 24 * (days + 7 * weeks), micros
 
 
@@ -292,8 +296,8 @@ def leaves(value: Any) -> Any:
         if value["nestedArray"] is None:
             return value["elementValue"]
         value = value["nestedArray"]
-        found = [leaves(item) for item in value]
-        return [leaf for item in found for leaf in (item if isinstance(item, list) else [item])]
+        items = [leaves(item) for item in value]
+        return [leaf for item in items for leaf in (item if isinstance(item, list) else [item])]
     return value
 
 

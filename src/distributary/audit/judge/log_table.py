@@ -76,16 +76,16 @@ def log_rows(piece: pa.Table, names: Names) -> Iterator[LogRow]:
         return
     places = pa.table({n: _field(origin, n) for n in _ORIGIN})
     order = pc.sort_indices(places, [("file", "ascending"), ("row", "ascending")])
-    for at in range(0, len(order), AT_ONCE):
-        some = order.slice(at, AT_ONCE)
+    for begin in range(0, len(order), AT_ONCE):
+        some = order.slice(begin, AT_ONCE)
         rows, place = piece.take(some), places.take(some)
         columns = [plain(rows.column(name)) for name in names.columns]
         metas = plain(rows.column(METADATA))
-        where = zip(*(plain(place.column(n)) for n in _ORIGIN), strict=True)
+        origins = zip(*(plain(place.column(n)) for n in _ORIGIN), strict=True)
         values = zip(*columns, strict=True) if columns else iter(() for _ in metas)
-        for (file, row, batch, key, key_columns), meta, of_payload in zip(where, metas, values, strict=True):
-            said = dict(zip(names.columns, of_payload, strict=True))
-            yield LogRow(file, row, batch, of_row(meta or {}), said, _list(key), _list(key_columns) or ())
+        for (file, row, batch, key, key_columns), meta, of_payload in zip(origins, metas, values, strict=True):
+            row_values = dict(zip(names.columns, of_payload, strict=True))
+            yield LogRow(file, row, batch, of_row(meta or {}), row_values, _list(key), _list(key_columns) or ())
 
 
 def _field(origin: pa.Array, name: str) -> pa.Array:
@@ -113,8 +113,8 @@ def counted(piece: pa.Table, newest: int, log: LogCount) -> pa.Table:
     ours = pc.fill_null(pc.less_equal(batch, newest), False)
     log.rows += pc.sum(ours).as_py() or 0
     log.tally.add(pa.chunked_array([file.filter(ours)]), pa.chunked_array([row.filter(ours)]))
-    made = pc.and_(pc.is_null(batch), pc.fill_null(pc.starts_with(file.cast(pa.string()), RECONCILED), False))
-    return piece.filter(pc.or_(pc.is_valid(batch), made))
+    by_reconcile = pc.and_(pc.is_null(batch), pc.fill_null(pc.starts_with(file.cast(pa.string()), RECONCILED), False))
+    return piece.filter(pc.or_(pc.is_valid(batch), by_reconcile))
 
 
 def hold_against_files(
@@ -122,40 +122,40 @@ def hold_against_files(
 ) -> Iterator[LogRow]:
     """The rows as they are; what their files say otherwise is entered into `log.wrong`."""
     path, source = None, None
-    for one in rows:
-        if one.file != path:
-            path = one.file
+    for log_row in rows:
+        if log_row.file != path:
+            path = log_row.file
             source = None if path is None else sources.open(path)
         if source is not None:
-            found = source.events.get(one.row if one.row is not None else -1)
-            if source.again and (found is None or found[0].identity != one.meta.identity):
+            event = source.events.get(log_row.row if log_row.row is not None else -1)
+            if source.again and (event is None or event[0].identity != log_row.meta.identity):
                 pass
-            elif found is None:
+            elif event is None:
                 log.wrong["events are in the log that are not in their file"] += source.whole
-            elif found[0].route != route:
-                log.wrong[f"events of {found[0].route} are in this log"] += 1
-            elif found[0].identity != one.meta.identity:
+            elif event[0].route != route:
+                log.wrong[f"events of {event[0].route} are in this log"] += 1
+            elif event[0].identity != log_row.meta.identity:
                 log.wrong["events in the log have other metadata than in their file"] += 1
-            elif not _same_key(found[1].payload, one):
+            elif not _same_key(event[1].payload, log_row):
                 log.wrong["events in the log have another key than in their file"] += 1
-            elif (name := unlike(found[1].payload, one.values, names)) is not None:
+            elif (name := unlike(event[1].payload, log_row.values, names)) is not None:
                 log.wrong[f"events in the log have another {name} than in their file"] += 1
-        yield one
+        yield log_row
 
 
-def _same_key(said: Mapping[str, Any], row: LogRow) -> bool:
+def _same_key(event_values: Mapping[str, Any], row: LogRow) -> bool:
     """Is the key that the log spells the one that the event names?"""
     if row.key is None:
         return True
-    values = [_named(said, column) for column in row.key_columns]
+    values = [_named(event_values, column) for column in row.key_columns]
     return len(values) == len(row.key) and all(map(_means, values, row.key))
 
 
-def _named(said: Mapping[str, Any], name: str) -> Any:
+def _named(values: Mapping[str, Any], name: str) -> Any:
     """The value of a field: of this very name, else of one that differs in case only."""
-    if name in said:
-        return said[name]
-    return next((value for other, value in said.items() if other.lower() == name.lower()), None)
+    if name in values:
+        return values[name]
+    return next((value for other, value in values.items() if other.lower() == name.lower()), None)
 
 
 def _means(value: Any, text: str | None) -> bool:
@@ -174,8 +174,8 @@ def missing_events(
         if numbers is None or skip(path):
             continue
         absent = set(log.tally.missing(path, numbers).tolist())
-        kept = aside.get(path, set())
-        lost, both = len(absent - kept), len(set(numbers.tolist()) & kept - absent)
+        quarantined = aside.get(path, set())
+        lost, both = len(absent - quarantined), len(set(numbers.tolist()) & quarantined - absent)
         if lost:
             wrong.append(f"{path} has {len(numbers)} events, {lost} are neither in the log nor kept aside")
         if both:

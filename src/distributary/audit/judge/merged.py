@@ -67,7 +67,7 @@ class MergedJudge:
     def _keyed(self, events: Iterable[Said]) -> Iterator[tuple[str, Event]]:
         for file, row, meta, values, spelt in events:
             key = self._key_of(values) if spelt is None else spelt
-            if meta.deleted and meta.row_id and all(part is None for part in key):
+            if meta.deleted and meta.row_id and all(key_value is None for key_value in key):
                 self.orphans.append(meta)
             else:
                 yield json.dumps(key), Event(meta, file, row, alike(values))
@@ -76,8 +76,11 @@ class MergedJudge:
         """JSON files write times as texts: by the table's column a text is known to be one."""
         key = key_of(values, self.rules.keys)
         for n, (name, text) in enumerate(zip(self.rules.keys, key, strict=True)):
-            if any(column in self.names.times for column in self.names.of(name)) and (at := moment(text)) is not None:
-                key[n] = spelled(Moment(at))
+            if (
+                any(column in self.names.times for column in self.names.of(name))
+                and (micros := moment(text)) is not None
+            ):
+                key[n] = spelled(Moment(micros))
         return key
 
     def take_rows(self, rows: Iterable[tuple[Mapping[str, Any], bool, Values]]) -> None:
@@ -116,8 +119,8 @@ class MergedJudge:
             )
             return False
         if not living:
-            what = "are deleted in the merged table" if rows else "are missing from the merged table"
-            self.found[f"keys {what}"] += 1
+            problem = "are deleted in the merged table" if rows else "are missing from the merged table"
+            self.found[f"keys {problem}"] += 1
             return False
         if living[0].meta.identity not in {event.meta.identity for event in newest}:
             self.found["rows of the merged table are not the newest event of their key"] += 1
@@ -129,11 +132,15 @@ class MergedJudge:
 
     def _newest(self, events: Sequence[Event]) -> list[Event]:
         """A delete that `reconcile` made holds over what came before the backfill that no longer showed the row."""
-        read = [e for e in events if not e.file.startswith(RECONCILED)]
-        made = [e for e in events if e.file.startswith(RECONCILED)]
-        newest = [read[n] for n in self.rules.order.newest([e.meta for e in read])] if read else made
-        since = max((e.meta.source_ms or 0 for e in made), default=0)
-        return made if made and (newest[0].meta.source_ms or 0) < since - HOUR_MS else newest
+        from_files = [e for e in events if not e.file.startswith(RECONCILED)]
+        by_reconcile = [e for e in events if e.file.startswith(RECONCILED)]
+        newest = (
+            [from_files[n] for n in self.rules.order.newest([e.meta for e in from_files])]
+            if from_files
+            else by_reconcile
+        )
+        since = max((e.meta.source_ms or 0 for e in by_reconcile), default=0)
+        return by_reconcile if by_reconcile and (newest[0].meta.source_ms or 0) < since - HOUR_MS else newest
 
     def _is_beyond(self, rows: Sequence[Row], newest: Sequence[Event]) -> bool:
         """Is the key's row of an event that is newer than all that are known?"""
@@ -146,14 +153,16 @@ class MergedJudge:
         """Deletes by ROWID: the key is that of an event of the same row and transaction."""
         if not self.orphans:
             return
-        wanted = {(meta.row_id, meta.tx_id) for meta in self.orphans}
-        at = {
+        orphan_ids = {(meta.row_id, meta.tx_id) for meta in self.orphans}
+        key_at = {
             (e.meta.row_id, e.meta.tx_id): key
             for key, e in self.held.every_event()
-            if (e.meta.row_id, e.meta.tx_id) in wanted
+            if (e.meta.row_id, e.meta.tx_id) in orphan_ids
         }
-        found = [(at[meta.row_id, meta.tx_id], meta) for meta in self.orphans if (meta.row_id, meta.tx_id) in at]
-        self.held.add_events((key, Event(meta, "", -1, 0)) for key, meta in found)
+        keyed = [
+            (key_at[meta.row_id, meta.tx_id], meta) for meta in self.orphans if (meta.row_id, meta.tx_id) in key_at
+        ]
+        self.held.add_events((key, Event(meta, "", -1, 0)) for key, meta in keyed)
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -166,11 +175,11 @@ class MergedJudge:
 
     def look_at(self, file: str, events: Iterable[tuple[int, Values]]) -> None:
         """Events of a file once more, by number: a row that has the values of one is right."""
-        wanted = self.held.doubted(file)
-        for number, said in events if wanted else ():
-            if number in wanted:
-                key, row = wanted[number]
-                if unlike(plain_names(said), row, self.names, silent=self.rules.silent) is None:
+        doubted = self.held.doubted(file)
+        for number, values in events if doubted else ():
+            if number in doubted:
+                key, row = doubted[number]
+                if unlike(plain_names(values), row, self.names, silent=self.rules.silent) is None:
                     self.held.settle(key)
 
     def problems(self) -> list[str]:
@@ -188,20 +197,22 @@ def key_of(values: Values, keys: Sequence[str]) -> list[str | None]:
 
 def plain_names(values: Values) -> dict[str, Any]:
     """A row's values by the field that they are of."""
-    known = {name.lower() for name in values}
-    found: dict[str, Any] = {}
+    names = {name.lower() for name in values}
+    plain: dict[str, Any] = {}
     for name, value in values.items():
         base = _base(name)
-        base = base if base.lower() in known else name
-        if found.get(base) is None:
-            found[base] = value
-    return found
+        base = base if base.lower() in names else name
+        if plain.get(base) is None:
+            plain[base] = value
+    return plain
 
 
 def alike(values: Values) -> int:
     """A number that rows with the same values share, whatever the types of their columns."""
-    said = sorted((_base(name).lower(), spelled(value)) for name, value in values.items() if not nothing(value))
-    text = repr(said).encode("utf-8", "backslashreplace")
+    spelled_values = sorted(
+        (_base(name).lower(), spelled(value)) for name, value in values.items() if not nothing(value)
+    )
+    text = repr(spelled_values).encode("utf-8", "backslashreplace")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True)
 
 

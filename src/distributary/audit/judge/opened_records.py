@@ -79,30 +79,30 @@ class Opener:
 
     def _route(self, record: Record) -> str | None:
         """The route of a record that its envelope does not say."""
-        found = self._config.envelope.route
-        if found.constant is not None:
-            return found.constant
-        if found.place == "topic":
+        route_config = self._config.envelope.route
+        if route_config.constant is not None:
+            return route_config.constant
+        if route_config.place == "topic":
             return record.topic
-        if found.place == "key" or found.header is not None:
-            named = [value for name, value in record.headers if name == found.header]
-            said = record.key if found.place == "key" else (named or [None])[-1]
-            return None if said is None else said.decode()
+        if route_config.place == "key" or route_config.header is not None:
+            named = [value for name, value in record.headers if name == route_config.header]
+            key_or_header = record.key if route_config.place == "key" else (named or [None])[-1]
+            return None if key_or_header is None else key_or_header.decode()
         writer, body = self._header(record.body)
-        if found.field is not None:
-            return self.said(writer, body).text_at(found.field)
-        if found.any is None and found.oneof is None:
+        if route_config.field is not None:
+            return self.said(writer, body).text_at(route_config.field)
+        if route_config.any is None and route_config.oneof is None:
             return self.said(writer, body).type_name
         opened = self.message(writer, body)
-        if found.any is not None:
-            return str(at_path(opened, found.any).type_url).rpartition("/")[2]
-        holder, _, name = str(found.oneof).rpartition(".")
+        if route_config.any is not None:
+            return str(at_path(opened, route_config.any).type_url).rpartition("/")[2]
+        holder, _, name = str(route_config.oneof).rpartition(".")
         return at_path(opened, holder).WhichOneof(name)  # type: ignore[no-any-return]
 
     def _header(self, payload: bytes) -> tuple[Writer, bytes]:
         # What writers of old did differs in their payloads' headers alone.
-        found, path, body = self._judge.unframed(payload, zigzag=not self._config.payload.legacy_varints)
-        return Writer(found, tuple(path)), body
+        schema_id, path, body = self._judge.unframed(payload, zigzag=not self._config.payload.legacy_varints)
+        return Writer(schema_id, tuple(path)), body
 
     def payload(self, schema_id: int | None, payload: bytes) -> tuple[Writer, bytes]:
         """(who wrote it, its body). `schema_id`: as the envelope says."""
@@ -112,12 +112,12 @@ class Opener:
 
     def _part(self, writer: Writer, body: bytes) -> tuple[Writer, bytes]:
         """What the row is made of: the message, or what lies in it."""
-        found = self._config.envelope.route
-        if found.any is not None:
-            inside = at_path(self.message(writer, body), found.any)
+        route_config = self._config.envelope.route
+        if route_config.any is not None:
+            inside = at_path(self.message(writer, body), route_config.any)
             return Writer(writer.schema_id, str(inside.type_url).rpartition("/")[2]), inside.value
-        if found.oneof is not None:
-            holder, _, name = found.oneof.rpartition(".")
+        if route_config.oneof is not None:
+            holder, _, name = route_config.oneof.rpartition(".")
             around = at_path(self.message(writer, body), holder)
             member = getattr(around, str(around.WhichOneof(name)))
             if hasattr(member, "DESCRIPTOR"):
@@ -145,10 +145,10 @@ class Opener:
         return self._judge.reader(schema, message, raw_indexes=raw)
 
     def _compiled(self, schema_id: int) -> CompiledSchema:
-        known, refused = self._schemas.resolve([schema_id])
-        if schema_id not in known:
+        compiled, refused = self._schemas.resolve([schema_id])
+        if schema_id not in compiled:
             raise ValueError(f"schema id {schema_id}: {refused[schema_id][1]}")
-        return known[schema_id]
+        return compiled[schema_id]
 
     def _find_class(self, schema_id: int, message: str | tuple[int, ...], raw: bool) -> Any:
         if schema_id == 0:

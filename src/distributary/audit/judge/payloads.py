@@ -43,35 +43,35 @@ class _Compared:
     wrong: Counter[str] = field(default_factory=Counter)
 
 
-def judge_payloads(config: Pipeline, found: Verification, *, deep: bool) -> Verification:
-    """`found` with what a comparison with the records tells. `deep`: of all rows.
+def judge_payloads(config: Pipeline, counted: Verification, *, deep: bool) -> Verification:
+    """`counted` with what a comparison with the records tells. `deep`: of all rows.
 
     What cannot be compared is said in `notes`, and is no problem.
     """
     if config.envelope.is_debezium:
-        return judge_changes(config, found)
+        return judge_changes(config, counted)
     if not config.tables.origin:
         text = "nothing ties rows to their records (tables.origin: false): values were not compared"
-        return replace(found, notes=(*found.notes, text))
+        return replace(counted, notes=(*counted.notes, text))
     try:
         judge = _judge_of(config, Store.of(config.tables), deep)
     except BaseException as e:
-        return replace(found, notes=(*found.notes, f"values were not compared: {contained(e)}"))
+        return replace(counted, notes=(*counted.notes, f"values were not compared: {contained(e)}"))
     try:
         # Those with keys are judged by `upserts`.
-        plain_ones = [table for table in found.tables if not config.tables.keys_of(table.route)]
+        plain_ones = [table for table in counted.tables if not config.tables.keys_of(table.route)]
         judged = {table.route: table for table in judge.all(plain_ones)}
-        tables = [judged.get(table.route, table) for table in found.tables]
+        tables = [judged.get(table.route, table) for table in counted.tables]
     finally:
         judge.close()
     problems = tuple(
         f"{shown(t.table or t.route)}: {text}"
-        for t, old in zip(tables, found.tables, strict=True)
+        for t, old in zip(tables, counted.tables, strict=True)
         for text in t.problems[len(old.problems) :]
     )
     return replace(
-        found, ok=found.ok and not problems, tables=tuple(tables), problems=(*found.problems, *problems),
-        notes=(*found.notes, *judge.notes),
+        counted, ok=counted.ok and not problems, tables=tuple(tables), problems=(*counted.problems, *problems),
+        notes=(*counted.notes, *judge.notes),
     )  # fmt: skip
 
 
@@ -122,9 +122,9 @@ class _Judge:
     def _compare(self, table: TableCheck, compared: _Compared) -> None:
         for rows in self._rows(table):
             places = {Place(o["topic"], o["partition"], o["offset"]) for _, o in rows}
-            found = self.records.get(table.route, places)
+            record_of = self.records.get(table.route, places)
             for row, origin in rows:
-                record = found.get(Place(origin["topic"], origin["partition"], origin["offset"]))
+                record = record_of.get(Place(origin["topic"], origin["partition"], origin["offset"]))
                 if record is None:
                     compared.gone += 1
                     continue
@@ -143,10 +143,10 @@ class _Judge:
         if schema_id != origin["schema_id"]:
             return "have a record of another schema id"
         if self.config.shared_table is not None:
-            own = table_name(route)
-            if row.pop(ROUTE, None) != route or any(not nothing(v) for c, v in row.items() if c != own):
+            struct_column = table_name(route)
+            if row.pop(ROUTE, None) != route or any(not nothing(v) for c, v in row.items() if c != struct_column):
                 return "have a route or values of another route"
-            row = row.get(own) or {}
+            row = row.get(struct_column) or {}
         column = message.differs(row)
         return None if column is None else f"have another {shown(column)} than their record"
 
@@ -167,18 +167,18 @@ class _Judge:
             files = files.within(KEY, table_name(table.route))
         ours = {"_origin"} if shared is None else {"_origin", KEY}
         for name in files.names:
-            left = Counter[int]()
+            taken = Counter[int]()
             for piece in files.read_whole(name):
-                piece = _ours(piece, left, self.deep)
-                for at in range(0, piece.num_rows, AT_ONCE):
-                    some = piece.slice(at, AT_ONCE)
+                piece = _ours(piece, taken, self.deep)
+                for begin in range(0, piece.num_rows, AT_ONCE):
+                    some = piece.slice(begin, AT_ONCE)
                     columns = [c for c in some.column_names if c not in ours]
                     values = zip(*(plain(some.column(c)) for c in columns), strict=True)
-                    rows = [dict(zip(columns, one, strict=True)) for one in values]
+                    rows = [dict(zip(columns, row_values, strict=True)) for row_values in values]
                     yield list(zip(rows, plain(some.column("_origin")), strict=True))
 
 
-def _ours(piece: pa.Table, taken: Counter[int], deep: bool) -> pa.Table:
+def _ours(piece: pa.Table, taken_of: Counter[int], deep: bool) -> pa.Table:
     """Rows that name a record; without `deep` the first of each schema id."""
     origin = piece.column("_origin").combine_chunks() if "_origin" in piece.column_names else None
     if origin is None or not pa.types.is_struct(origin.type):
@@ -186,10 +186,10 @@ def _ours(piece: pa.Table, taken: Counter[int], deep: bool) -> pa.Table:
     named = pc.and_(pc.is_valid(pc.struct_field(origin, "batch")), pc.is_valid(pc.struct_field(origin, "offset")))
     if deep:
         return piece.filter(named)
-    wanted = []
+    indices = []
     ids = pc.struct_field(origin, "schema_id").to_pylist()
-    for at, (there, schema_id) in enumerate(zip(named.to_pylist(), ids, strict=True)):
-        if there and taken[schema_id] < SAMPLE:
-            taken[schema_id] += 1
-            wanted.append(at)
-    return piece.take(pa.array(wanted, pa.int64()))
+    for index, (is_named, schema_id) in enumerate(zip(named.to_pylist(), ids, strict=True)):
+        if is_named and taken_of[schema_id] < SAMPLE:
+            taken_of[schema_id] += 1
+            indices.append(index)
+    return piece.take(pa.array(indices, pa.int64()))

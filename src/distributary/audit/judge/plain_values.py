@@ -43,8 +43,8 @@ def plain(array: Any) -> list[Any]:
     if pa.types.is_date64(kind):
         return [None if v is None else Day(v // 86_400_000) for v in array.cast(pa.int64()).to_pylist()]
     if pa.types.is_time(kind):
-        whole = array.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
-        return [None if v is None else Clock(_micros(v, kind.unit)) for v in whole.to_pylist()]
+        numbers = array.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+        return [None if v is None else Clock(_micros(v, kind.unit)) for v in numbers.to_pylist()]
     if pa.types.is_duration(kind):
         return [None if v is None else Clock(_micros(v, kind.unit)) for v in array.cast(pa.int64()).to_pylist()]
     if pa.types.is_dictionary(kind):
@@ -53,13 +53,15 @@ def plain(array: Any) -> list[Any]:
         names = [field.name for field in kind]
         rows: list[Any] = [dict(zip(names, row, strict=True)) for row in zip(*map(plain, array.flatten()), strict=True)]
         rows = rows or [{} for _ in range(len(array))]
-        return [row if there else None for row, there in zip(rows, array.is_valid().to_pylist(), strict=True)]
+        return [row if is_valid else None for row, is_valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
     if pa.types.is_map(kind):
         entries = iter(plain(pa.StructArray.from_arrays([array.keys, array.items], ["k", "v"])))
-        at = array.offsets.to_pylist()
+        offsets = array.offsets.to_pylist()
         every = [(e["k"], e["v"]) for e in entries]
-        parts = [dict(every[a - at[0] : b - at[0]]) for a, b in pairwise(at)]
-        return [part if there else None for part, there in zip(parts, array.is_valid().to_pylist(), strict=True)]
+        maps = [dict(every[a - offsets[0] : b - offsets[0]]) for a, b in pairwise(offsets)]
+        return [
+            mapping if is_valid else None for mapping, is_valid in zip(maps, array.is_valid().to_pylist(), strict=True)
+        ]
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         items = iter(plain(array.flatten()))
         sizes = array.value_lengths().to_pylist() if not pa.types.is_fixed_size_list(kind) else _fixed_sizes(array)
@@ -75,7 +77,7 @@ def _micros(value: int, unit: str) -> int:
 
 
 def _fixed_sizes(array: Any) -> list[int | None]:
-    return [array.type.list_size if there else None for there in array.is_valid().to_pylist()]
+    return [array.type.list_size if is_valid else None for is_valid in array.is_valid().to_pylist()]
 
 
 def spelled(value: Any) -> str | None:
@@ -110,8 +112,8 @@ def _moment_text(micros: int) -> str:
 
 
 def _clock_text(micros: int) -> str:
-    seconds, part = divmod(micros, 10**6)
-    fraction = f".{part:06d}".rstrip("0") if part else ""
+    seconds, rest_micros = divmod(micros, 10**6)
+    fraction = f".{rest_micros:06d}".rstrip("0") if rest_micros else ""
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}"
 
 

@@ -53,12 +53,14 @@ def message_class(schema: ProtobufSchema, message: str | Sequence[int], *, raw_i
         declared = pool.FindMessageTypeByName(name)
         return GetMessageClass(_only(declared, only) if only else declared)
     root = files[-1]
-    found = root.message_type[message[0]]
-    name = f"{root.package}.{found.name}" if root.package else found.name
+    message_type = root.message_type[message[0]]
+    name = f"{root.package}.{message_type.name}" if root.package else message_type.name
     for index in message[1:]:
         # Map entries are no messages that anybody has written.
-        found = [one for one in found.nested_type if raw_indexes or not one.options.map_entry][index]
-        name = f"{name}.{found.name}"
+        message_type = [nested for nested in message_type.nested_type if raw_indexes or not nested.options.map_entry][
+            index
+        ]
+        name = f"{name}.{message_type.name}"
     return GetMessageClass(pool.FindMessageTypeByName(name))
 
 
@@ -66,8 +68,8 @@ def reader(
     schema: ProtobufSchema, message: str | Sequence[int], *, raw_indexes: bool = False
 ) -> Callable[[bytes], MessageSaid]:
     """What reads the bodies of a message (`message_class`). Raises KeyError, IndexError."""
-    found = message_class(schema, message, raw_indexes=raw_indexes)
-    return lambda body: MessageSaid(found.FromString(body))
+    read_class = message_class(schema, message, raw_indexes=raw_indexes)
+    return lambda body: MessageSaid(read_class.FromString(body))
 
 
 @dataclass(frozen=True)
@@ -115,9 +117,9 @@ def _only(message: Descriptor, name: str) -> Descriptor:
     """A message as if it had no other field."""
     file = FileDescriptorProto(name="only.proto", syntax="proto3", dependency=[message.file.name])
     file.message_type.add(name="Only").oneof_decl.add(name="only")
-    whole = DescriptorProto()
-    message.CopyToProto(whole)
-    file.message_type[0].field.extend(field for field in whole.field if field.name == name)
+    declaration = DescriptorProto()
+    message.CopyToProto(declaration)
+    file.message_type[0].field.extend(field for field in declaration.field if field.name == name)
     file.message_type[0].field[0].oneof_index = 0
     message.file.pool.Add(file)
     return message.file.pool.FindMessageTypeByName("Only")
@@ -127,21 +129,21 @@ def unframed(value: bytes, *, zigzag: bool = True) -> tuple[int, list[int], byte
     """(schema id, message indexes, body) of a record with Confluent's header. Raises ValueError, IndexError."""
     if value[0] != 0:
         raise ValueError("no header")
-    at = 5
+    place = 5
 
     def number() -> int:
-        nonlocal at
-        found = shift = 0
+        nonlocal place
+        number_read = shift = 0
         while True:
-            byte = value[at]
-            at += 1
-            found |= (byte & 0x7F) << shift
+            byte = value[place]
+            place += 1
+            number_read |= (byte & 0x7F) << shift
             if byte < 0x80:
-                return (found >> 1) ^ -(found & 1) if zigzag else found
+                return (number_read >> 1) ^ -(number_read & 1) if zigzag else number_read
             shift += 7
 
     path = [number() for _ in range(number())]
-    return int.from_bytes(value[1:5], "big"), path or [0], value[at:]
+    return int.from_bytes(value[1:5], "big"), path or [0], value[place:]
 
 
 def differs(message: Any, row: Mapping[str, Any]) -> str | None:
@@ -165,35 +167,35 @@ def differs(message: Any, row: Mapping[str, Any]) -> str | None:
 
 
 def _unset(message: Any, field: FieldDescriptor) -> bool:
-    return all(known.number != field.number for known, _ in message.ListFields())
+    return all(set_field.number != field.number for set_field, _ in message.ListFields())
 
 
-def _said(message: Any, field: FieldDescriptor, kept: Any) -> bool:
+def _said(message: Any, field: FieldDescriptor, cell: Any) -> bool:
     value = getattr(message, field.name)
     if field.is_repeated:
-        if kept is None:
+        if cell is None:
             return not value
         entry = field.message_type
         if entry is not None and entry.GetOptions().map_entry:
             inner = entry.fields_by_name["value"]
-            return len(value) == len(kept) and all(
-                any(same(key, k) and _one(inner, value[key], v) for k, v in kept.items()) for key in value
+            return len(value) == len(cell) and all(
+                any(same(key, k) and _one(inner, value[key], v) for k, v in cell.items()) for key in value
             )
-        return len(value) == len(kept) and all(_one(field, one, k) for one, k in zip(value, kept, strict=True))
+        return len(value) == len(cell) and all(_one(field, item, k) for item, k in zip(value, cell, strict=True))
     if field.has_presence and not message.HasField(field.name):
-        return kept is None or (field.message_type is None and field.has_default_value and _one(field, value, kept))
-    return _one(field, value, kept)
+        return cell is None or (field.message_type is None and field.has_default_value and _one(field, value, cell))
+    return _one(field, value, cell)
 
 
-def _one(field: FieldDescriptor, value: Any, kept: Any) -> bool:
+def _one(field: FieldDescriptor, value: Any, cell: Any) -> bool:
     if field.message_type is not None:
-        return _message(value, kept)
-    if kept is None:
+        return _message(value, cell)
+    if cell is None:
         return False
     if field.enum_type is not None:
-        known = [v.name for v in field.enum_type.values if v.number == value and not is_made_up(v.name)]
-        return bool(kept == (known[0] if known else str(value)))
-    return same(value, kept)
+        symbols = [v.name for v in field.enum_type.values if v.number == value and not is_made_up(v.name)]
+        return bool(cell == (symbols[0] if symbols else str(value)))
+    return same(value, cell)
 
 
 def _beyond(value: Any, seconds: range) -> bool:
@@ -203,25 +205,25 @@ def _beyond(value: Any, seconds: range) -> bool:
     return value.seconds not in seconds or value.nanos not in nanos or (signed and value.seconds * value.nanos < 0)
 
 
-def _message(value: Any, kept: Any) -> bool:
+def _message(value: Any, cell: Any) -> bool:
     name = value.DESCRIPTOR.full_name
     if name in _WRAPPERS:
-        return kept is not None and same(value.value, kept)
-    if kept is None and name in _SECONDS:
+        return cell is not None and same(value.value, cell)
+    if cell is None and name in _SECONDS:
         return _beyond(value, _SECONDS[name])
     if name == "google.protobuf.Timestamp":
-        return isinstance(kept, Moment) and kept == value.seconds * 10**6 + value.nanos // 1000
+        return isinstance(cell, Moment) and cell == value.seconds * 10**6 + value.nanos // 1000
     if name == "google.protobuf.Duration":
-        return bool(kept == value.seconds * 10**6 + value.nanos // 1000)
-    if kept is None:
+        return bool(cell == value.seconds * 10**6 + value.nanos // 1000)
+    if cell is None:
         return False
-    if isinstance(kept, bytes):
-        return bool(type(value).FromString(kept) == value)
+    if isinstance(cell, bytes):
+        return bool(type(value).FromString(cell) == value)
     if name in _JSON:
-        return bool(json.loads(kept) == json_format.MessageToDict(value))
+        return bool(json.loads(cell) == json_format.MessageToDict(value))
     if name == "google.protobuf.Any":
-        return bool(kept["type_url"] == value.type_url and kept["value"] == value.value)
-    return isinstance(kept, Mapping) and differs(value, kept) is None
+        return bool(cell["type_url"] == value.type_url and cell["value"] == value.value)
+    return isinstance(cell, Mapping) and differs(value, cell) is None
 
 
 def text_at(message: Any, path: str) -> str | None:

@@ -51,10 +51,10 @@ def raw_events(body: pa.Buffer, faults: list[str]) -> Iterator[RawEvent]:
         else:
             events = _json(data, faults)
         for row, event in events:
-            whole = event if isinstance(event, Mapping) else {"payload": event}
-            source, payload = whole.get("source_metadata") or {}, whole.get("payload") or {}
+            record = event if isinstance(event, Mapping) else {"payload": event}
+            source, payload = record.get("source_metadata") or {}, record.get("payload") or {}
             if isinstance(source, Mapping) and isinstance(payload, Mapping):
-                yield RawEvent(row, whole, source, payload)
+                yield RawEvent(row, record, source, payload)
             else:
                 faults.append(f"event {row} is none")
     except GeneratorExit:
@@ -65,22 +65,22 @@ def raw_events(body: pa.Buffer, faults: list[str]) -> Iterator[RawEvent]:
 
 def _unzipped(body: pa.Buffer, faults: list[str]) -> bytes:
     data = bytes(body.to_pybytes())
-    parts = []
+    pieces = []
     while data.startswith(b"\x1f\x8b"):
         member = zlib.decompressobj(wbits=31)
-        for at in range(0, len(data), 1 << 16):
+        for begin in range(0, len(data), 1 << 16):
             try:
-                parts.append(member.decompress(data[at : at + (1 << 16)]))
+                pieces.append(member.decompress(data[begin : begin + (1 << 16)]))
             except zlib.error as e:
                 faults.append(str(e))
-                return b"".join(parts)
+                return b"".join(pieces)
             if member.eof:
-                data = member.unused_data + data[at + (1 << 16) :]
+                data = member.unused_data + data[begin + (1 << 16) :]
                 break
         else:
             faults.append("it is cut")
             data = b""
-    return b"".join(parts) if parts else data
+    return b"".join(pieces) if pieces else data
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------
@@ -91,8 +91,8 @@ def _json(data: bytes, faults: list[str]) -> Iterator[tuple[int, Any]]:
     first = next(_lines(text), None)
     if first is not None and not _is_event(first):
         try:
-            whole = _loads(text)  # one list, or one object over many lines
-            yield from enumerate(whole if isinstance(whole, list) else [whole])
+            document = _loads(text)  # one list, or one object over many lines
+            yield from enumerate(document if isinstance(document, list) else [document])
             return
         except (ValueError, RecursionError):
             pass
@@ -185,7 +185,7 @@ def _block(
 def _without_logical(schema: Any) -> Any:
     """fastavro makes Python's times of logical types, and those end in year 9999."""
     if isinstance(schema, list):
-        return [_without_logical(one) for one in schema]
+        return [_without_logical(branch) for branch in schema]
     if isinstance(schema, dict):
         return {
             k: v if k in ("default", "symbols") else _without_logical(v)
@@ -208,18 +208,23 @@ class _Meanings:
         self.whole = self.of(schema) or _as_it_is
 
     def _collect(self, schema: Any) -> None:
-        for one in schema if isinstance(schema, list) else [schema]:
-            if isinstance(one, dict):
-                if one.get("type") in ("record", "enum", "fixed", "error"):
-                    self._types[str(one.get("name"))] = one
-                inner = [one["type"]] if isinstance(one.get("type"), dict | list) else []
-                for part in (one.get("items"), one.get("values"), *(f["type"] for f in one.get("fields", ())), *inner):
-                    self._collect(part)
+        for branch in schema if isinstance(schema, list) else [schema]:
+            if isinstance(branch, dict):
+                if branch.get("type") in ("record", "enum", "fixed", "error"):
+                    self._types[str(branch.get("name"))] = branch
+                inner = [branch["type"]] if isinstance(branch.get("type"), dict | list) else []
+                for child in (
+                    branch.get("items"),
+                    branch.get("values"),
+                    *(f["type"] for f in branch.get("fields", ())),
+                    *inner,
+                ):
+                    self._collect(child)
 
     def of(self, schema: Any, logical: str = "", about: Mapping[str, Any] | None = None) -> _Meaning | None:
         """The logical type may stand on the field (`about`)."""
         if isinstance(schema, list):
-            branches = [one for one in schema if one != "null"]
+            branches = [branch for branch in schema if branch != "null"]
             return self.of(branches[0], logical, about) if len(branches) == 1 else None
         if isinstance(schema, str):
             return self._named(schema) if schema in self._types else _logical(logical, about or {})
@@ -241,16 +246,16 @@ class _Meanings:
             fields: list[tuple[str, _Meaning]] = []
 
             def meaning(value: Any) -> Any:
-                for field, read in fields:
+                for field, meaning_of in fields:
                     if value[field] is not None:
-                        value[field] = read(value[field])
+                        value[field] = meaning_of(value[field])
                 return value
 
             self._made[name] = meaning  # before its fields: a record may hold itself
             for field in self._types[name]["fields"]:
-                read = self.of(field["type"], field.get("logicalType", ""), field)
-                if read is not None:
-                    fields.append((field["name"], read))
+                meaning_of = self.of(field["type"], field.get("logicalType", ""), field)
+                if meaning_of is not None:
+                    fields.append((field["name"], meaning_of))
         return self._made[name]
 
 
@@ -260,8 +265,8 @@ def _each(item: _Meaning | None) -> _Meaning | None:
 
     def meaning(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: None if one is None else item(one) for name, one in value.items()}
-        return [None if one is None else item(one) for one in value]
+            return {name: None if item_value is None else item(item_value) for name, item_value in value.items()}
+        return [None if item_value is None else item(item_value) for item_value in value]
 
     return meaning
 

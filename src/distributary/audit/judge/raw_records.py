@@ -56,13 +56,13 @@ class KafkaRecords:
         self._consumer.close()
 
     def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, Record]:
-        found: dict[Place, Record] = {}
+        records: dict[Place, Record] = {}
         by_partition: dict[tuple[str | None, int], list[Place]] = {}
         for place in sorted(places, key=lambda p: (p.topic or "", p.partition, p.offset)):
             by_partition.setdefault((place.topic, place.partition), []).append(place)
-        for (topic, partition), wanted in by_partition.items():
-            self._read(str(topic or self._source.topic), partition, wanted, found)
-        return found
+        for (topic, partition), asked_places in by_partition.items():
+            self._read(str(topic or self._source.topic), partition, asked_places, records)
+        return records
 
     def every(self, ends: Mapping[tuple[str, int], int]) -> Iterator[Given]:
         """All records that are there, up to the offsets `ends` of each (topic, partition). Raises SourceDown."""
@@ -89,17 +89,17 @@ class KafkaRecords:
             time_us = stamp * 1000 if kind else None
             yield Given(Place(topic, partition, offset), _record(message, topic), body is None, time_us)
 
-    def _read(self, topic: str, partition: int, wanted: list[Place], found: dict[Place, Record]) -> None:
+    def _read(self, topic: str, partition: int, asked_places: list[Place], records: dict[Place, Record]) -> None:
         try:
             first, end = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_SEC)
-            at = OFFSET_BEGINNING
-            for place in wanted:
+            next_offset = OFFSET_BEGINNING
+            for place in asked_places:
                 if not first <= place.offset < end:
                     continue
-                if at < 0 or not 0 <= place.offset - at <= _FAR:
+                if next_offset < 0 or not 0 <= place.offset - next_offset <= _FAR:
                     self._consumer.assign([TopicPartition(topic, partition, place.offset)])
-                    at = place.offset
-                while at <= place.offset:
+                    next_offset = place.offset
+                while next_offset <= place.offset:
                     message = self._consumer.poll(READ_SEC)
                     if message is None:
                         raise SourceDown(source=self._name, detail=f"no record in {READ_SEC:.0f} s")
@@ -108,9 +108,9 @@ class KafkaRecords:
                             return  # behind it are only records that were compacted or aborted
                         raise SourceDown(source=self._name, detail=str(error))
                     offset, value = message.offset(), message.value()
-                    at = (offset or 0) + 1
+                    next_offset = (offset or 0) + 1
                     if offset == place.offset and isinstance(value, bytes):
-                        found[place] = _record(message, topic)
+                        records[place] = _record(message, topic)
         except KafkaException as e:
             raise SourceDown(source=self._name, detail=str(e)) from e
 
@@ -124,20 +124,20 @@ class BronzeRecords:
         self._table = None
 
     def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, Record]:
-        wanted = set(places)
-        if self._table is None or not wanted:
+        asked_places = set(places)
+        if self._table is None or not asked_places:
             return {}
-        offsets = pa.array(sorted({p.offset for p in wanted}), pa.int64())
+        offsets = pa.array(sorted({p.offset for p in asked_places}), pa.int64())
         column, *names = self._columns
         route_is: Any = pc.field(column) == route
         rows = self._table.dataset().to_table(
             columns=["topic", "partition", "offset", *names], filter=route_is & pc.field("offset").isin(offsets)
         )
-        found = {}
+        records = {}
         for topic, partition, offset, schema_id, payload in zip(*(c.to_pylist() for c in rows.columns), strict=True):
-            if payload is not None and Place(topic, partition, offset) in wanted:
-                found[Place(topic, partition, offset)] = Record(payload, schema_id, whole=False)
-        return found
+            if payload is not None and Place(topic, partition, offset) in asked_places:
+                records[Place(topic, partition, offset)] = Record(payload, schema_id, whole=False)
+        return records
 
 
 def _record(message: Any, topic: str) -> Record:

@@ -33,7 +33,7 @@ class RawSaid:
     def differs(self, row: Mapping[str, Any]) -> str | None:
         if row.get(_COLUMN) != self.value:
             return _COLUMN
-        return next((name for name, kept in row.items() if name != _COLUMN and not nothing(kept)), None)
+        return next((name for name, cell in row.items() if name != _COLUMN and not nothing(cell)), None)
 
     def simple(self) -> dict[str, Simple]:
         return {_COLUMN: Simple(self.value, None, True)} if isinstance(self.value, str) else {}

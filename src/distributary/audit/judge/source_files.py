@@ -59,13 +59,13 @@ class SourceFiles:
             if path in self._held:
                 self._held.move_to_end(path)
                 return self._held[path]
-        found = self._read(path)
+        file = self._read(path)
         with self._lock:
-            if found is not None:
-                self._held[path] = found
+            if file is not None:
+                self._held[path] = file
                 while len(self._held) > _HELD:
                     self._held.popitem(last=False)
-        return found
+        return file
 
     def _read(self, path: str) -> SourceFile | None:
         try:

@@ -38,10 +38,10 @@ class SpilledEvents(Mapping[int, tuple[Meta, RawEvent]]):
         self._file.flush()
 
     def __getitem__(self, number: int) -> tuple[Meta, RawEvent]:
-        at = bisect_left(self._numbers, number)
-        if at == len(self._numbers) or self._numbers[at] != number:
+        index = bisect_left(self._numbers, number)
+        if index == len(self._numbers) or self._numbers[index] != number:
             raise KeyError(number)
-        begin, end = self._ends[at], self._ends[at + 1]
+        begin, end = self._ends[index], self._ends[index + 1]
         meta, *event = pickle.loads(os.pread(self._file.fileno(), end - begin, begin))
         return Meta(*meta), RawEvent(*event)
 

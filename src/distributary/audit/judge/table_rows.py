@@ -21,7 +21,7 @@ def table_rows(uri: str, store: Store) -> Iterator[list[dict[str, Any]]]:
     files = TableFiles(opened)
     for name in files.names:
         for piece in files.read_whole(name):
-            for at in range(0, piece.num_rows, AT_ONCE):
-                some = piece.slice(at, AT_ONCE)
+            for begin in range(0, piece.num_rows, AT_ONCE):
+                some = piece.slice(begin, AT_ONCE)
                 values = zip(*(plain(some.column(c)) for c in some.column_names), strict=True)
-                yield [dict(zip(some.column_names, one, strict=True)) for one in values]
+                yield [dict(zip(some.column_names, row_values, strict=True)) for row_values in values]

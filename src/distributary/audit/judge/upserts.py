@@ -53,36 +53,40 @@ class Newest(NamedTuple):
     gone: bool
 
 
-def judge_upserts(config: Pipeline, found: Verification, aside: Iterable[pa.Table], *, deep: bool) -> Verification:
-    """`found` with what a fold of all records tells of the tables with keys. `aside`: the quarantine's open rows.
+def judge_upserts(config: Pipeline, counted: Verification, aside: Iterable[pa.Table], *, deep: bool) -> Verification:
+    """`counted` with what a fold of all records tells of the tables with keys. `aside`: the quarantine's open rows.
 
     What cannot be judged is said in `notes`, and is no problem.
     """
-    routes = [t.route for t in found.tables if config.tables.keys_of(t.route) and t.table is not None]
+    routes = [t.route for t in counted.tables if config.tables.keys_of(t.route) and t.table is not None]
     if not routes:
-        return found
+        return counted
     if not isinstance(config.source, KafkaSource) or config.bronze_table is not None:
         note = "the rows of tables with keys were not judged: that takes a stream that reads Kafka itself"
-        return replace(found, notes=(*found.notes, note))
+        return replace(counted, notes=(*counted.notes, note))
     source = KafkaRecords(config.source)
     try:
         judge = Fold(config, routes, _places(aside))
         ends, merged = _read(config)
-        for given in source.every(ends):
-            judge.take(given)
-        tables = [_judged(judge, table, merged.get(table.route), source, ends, deep=deep) for table in found.tables]
+        for record in source.every(ends):
+            judge.take(record)
+        tables = [_judged(judge, table, merged.get(table.route), source, ends, deep=deep) for table in counted.tables]
     except (DistributaryError, OSError) as e:
-        return replace(found, notes=(*found.notes, f"the rows of tables with keys were not judged: {e}"))
+        return replace(counted, notes=(*counted.notes, f"the rows of tables with keys were not judged: {e}"))
     finally:
         source.close()
     problems = tuple(
         f"{shown(t.table or t.route)}: {text}"
-        for t, old in zip(tables, found.tables, strict=True)
+        for t, old in zip(tables, counted.tables, strict=True)
         for text in t.problems[len(old.problems) :]
     )
-    notes = (*found.notes, *judge.notes)
+    notes = (*counted.notes, *judge.notes)
     return replace(
-        found, ok=found.ok and not problems, tables=tuple(tables), problems=(*found.problems, *problems), notes=notes
+        counted,
+        ok=counted.ok and not problems,
+        tables=tuple(tables),
+        problems=(*counted.problems, *problems),
+        notes=notes,
     )
 
 
@@ -91,12 +95,12 @@ def _read(config: Pipeline) -> tuple[dict[tuple[str, int], int], dict[str, str]]
     store = Store.of(config.tables)
     ends: dict[tuple[str, int], int] = {}
     merged: dict[str, str] = {}
-    for part in current_parts(config, store):
-        entries = read_entries(part.state_root, store)
-        ledger = Ledger(part.state_root, part.pipeline, store, entries)
-        stream = stream_id(part.checkpoint_path, store)
+    for stream_config in current_parts(config, store):
+        entries = read_entries(stream_config.state_root, store)
+        ledger = Ledger(stream_config.state_root, stream_config.pipeline, store, entries)
+        stream = stream_id(stream_config.checkpoint_path, store)
         batch = None if stream is None else ledger.finished.get(stream)
-        offsets = None if batch is None else read_offsets(part.checkpoint_path, store, batch)
+        offsets = None if batch is None else read_offsets(stream_config.checkpoint_path, store, batch)
         for topic, partitions in (offsets[0] if offsets else {}).items():
             for partition, end in partitions.items():
                 place = (topic, int(partition))
@@ -106,11 +110,11 @@ def _read(config: Pipeline) -> tuple[dict[tuple[str, int], int], dict[str, str]]
 
 
 def _places(aside: Iterable[pa.Table]) -> set[Place]:
-    found: set[Place] = set()
+    places: set[Place] = set()
     for piece in aside:
         columns = (piece.column(name).to_pylist() for name in ("topic", "partition", "offset"))
-        found |= {Place(*place) for place in zip(*columns, strict=True)}
-    return found
+        places |= {Place(*place) for place in zip(*columns, strict=True)}
+    return places
 
 
 @dataclass
@@ -130,61 +134,66 @@ class Fold:
         self.opener = Opener(self.config)
         self.newest = {route: {} for route in self.routes}
 
-    def take(self, given: Given) -> None:
-        self.first.setdefault((given.at.topic, given.at.partition), given.at.offset)
-        if given.at in self.aside:
+    def take(self, source_record: Given) -> None:
+        self.first.setdefault((source_record.at.topic, source_record.at.partition), source_record.at.offset)
+        if source_record.at in self.aside:
             return
         try:
-            route, schema_id, body = self.opener.envelope(given.record)
+            route, schema_id, body = self.opener.envelope(source_record.record)
         except UNREADABLE:
             return  # of no route: the quarantine has it, or the counts do not add up
-        if route not in self.newest or (given.gone and self.config.source.record_key is None):
+        if route not in self.newest or (source_record.gone and self.config.source.record_key is None):
             return
         try:
-            said = None if given.gone else self.said(schema_id, body)
-            key, place = self._key(route, said, given.record), self._place(route, said, given)
+            payload = None if source_record.gone else self.said(schema_id, body)
+            key, place = self._key(route, payload, source_record.record), self._place(route, payload, source_record)
         except UNREADABLE:
             self.unreadable[route] += 1
             return
         if key is None:
             return
-        held = self.newest[route].get(key)
-        if held is None or place > held.place:
-            self.newest[route][key] = Newest(place, given.at, given.gone)
+        newest = self.newest[route].get(key)
+        if newest is None or place > newest.place:
+            self.newest[route][key] = Newest(place, source_record.at, source_record.gone)
 
     def said(self, schema_id: int | None, body: bytes) -> Said:
         return self.opener.said(*self.opener.payload(schema_id, body))
 
-    def _key(self, route: str, said: Said | None, record: Record) -> str | None:
+    def _key(self, route: str, payload: Said | None, record: Record) -> str | None:
         """None for a record without a value that names no row."""
-        own = self.config.source.record_key
-        parts = []
+        record_key = self.config.source.record_key
+        key_values = []
         for name in self.config.tables.keys_of(route):
-            value = None if said is None else said.value_of(name)
-            if value is None and own is not None and own.column == name and (said is None or not said.has(name)):
+            value = None if payload is None else payload.value_of(name)
+            if (
+                value is None
+                and record_key is not None
+                and record_key.column == name
+                and (payload is None or not payload.has(name))
+            ):
                 value = None if record.key is None else record.key.decode()
-            parts.append(spelled(value))
-        return None if all(part is None for part in parts) else json.dumps(parts)
+            key_values.append(spelled(value))
+        return None if all(key_value is None for key_value in key_values) else json.dumps(key_values)
 
-    def _place(self, route: str, said: Said | None, given: Given) -> tuple[Any, ...]:
+    def _place(self, route: str, payload: Said | None, source_record: Given) -> tuple[Any, ...]:
         """Comparable with those of the same route."""
-        at, name = given.at, self.config.tables.newest_by_of(route)
+        place, name = source_record.at, self.config.tables.newest_by_of(route)
         if name is None:
             value: Any = 0
         elif name == "_origin.timestamp":
-            value = given.time_us
+            value = source_record.time_us
         elif name.startswith("_origin."):
-            value = getattr(at, name.removeprefix("_origin."))
+            value = getattr(place, name.removeprefix("_origin."))
         else:
-            value = None if said is None else said.value_of(name)
+            value = None if payload is None else payload.value_of(name)
         if value is None:
             raise ValueError("it has no place")
-        return value.encode() if isinstance(value, str) else value, at.offset, at.partition
+        return value.encode() if isinstance(value, str) else value, place.offset, place.partition
 
-    def is_gone(self, at: Place) -> bool:
+    def is_gone(self, place: Place) -> bool:
         """Does the source not reach back to this record?"""
-        first = self.first.get((at.topic, at.partition))
-        return first is None or at.offset < first
+        first = self.first.get((place.topic, place.partition))
+        return first is None or place.offset < first
 
     def key_of(self, route: str, row: Mapping[str, Any]) -> str:
         return json.dumps([spelled(row.get(name)) for name in self.config.tables.keys_of(route)])
@@ -221,30 +230,30 @@ def compare(
     fold: Fold, route: str, pieces: Iterable[list[dict[str, Any]]], source: Source, ends: Ends, *, deep: bool
 ) -> Compared:
     """Hold a table's rows against the fold."""
-    found, seen, newest = Compared(), set[str](), fold.newest[route]
+    compared, keys_seen, newest = Compared(), set[str](), fold.newest[route]
     for rows in pieces:
         right: dict[Place, dict[str, Any]] = {}
         for row in rows:
-            key, at = fold.key_of(route, row), _place_of(row)
-            held = newest.get(key)
-            found.wrong["rows have a key that is there already"] += key in seen
-            seen.add(key)
-            if at is None or at.offset >= ends.get((str(at.topic), at.partition), 0) or fold.is_gone(at):
-                found.unjudged += 1  # of a batch that is not finished, or a record that is not there any more
-            elif held is None:
+            key, place = fold.key_of(route, row), _place_of(row)
+            newest_of_key = newest.get(key)
+            compared.wrong["rows have a key that is there already"] += key in keys_seen
+            keys_seen.add(key)
+            if place is None or place.offset >= ends.get((str(place.topic), place.partition), 0) or fold.is_gone(place):
+                compared.unjudged += 1  # of a batch that is not finished, or a record that is not there any more
+            elif newest_of_key is None:
                 # Compaction takes records that delete away in the end.
-                found.wrong["rows have a key that no record has"] += not row["_deleted"]
-            elif held.at != at:
-                found.wrong["rows are not of the newest record of their key"] += 1
-            elif held.gone != bool(row["_deleted"]):
-                found.wrong["rows are deleted, or are not, unlike their newest record says"] += 1
-            elif not held.gone and (deep or len(right) < SAMPLE):
-                right[at] = row
-        _compare_values(fold, route, right, source, found)
-    missing = sum(key not in seen and not held.gone for key, held in newest.items())
-    found.wrong["keys have no row in the table"] += missing
-    found.wrong["records cannot be read, and are not in the quarantine"] += fold.unreadable[route]
-    return found
+                compared.wrong["rows have a key that no record has"] += not row["_deleted"]
+            elif newest_of_key.at != place:
+                compared.wrong["rows are not of the newest record of their key"] += 1
+            elif newest_of_key.gone != bool(row["_deleted"]):
+                compared.wrong["rows are deleted, or are not, unlike their newest record says"] += 1
+            elif not newest_of_key.gone and (deep or len(right) < SAMPLE):
+                right[place] = row
+        _compare_values(fold, route, right, source, compared)
+    missing = sum(key not in keys_seen and not newest_of_key.gone for key, newest_of_key in newest.items())
+    compared.wrong["keys have no row in the table"] += missing
+    compared.wrong["records cannot be read, and are not in the quarantine"] += fold.unreadable[route]
+    return compared
 
 
 def _place_of(row: Mapping[str, Any]) -> Place | None:
@@ -253,20 +262,20 @@ def _place_of(row: Mapping[str, Any]) -> Place | None:
 
 
 def _compare_values(
-    fold: Fold, route: str, rows: Mapping[Place, dict[str, Any]], source: Source, found: Compared
+    fold: Fold, route: str, rows: Mapping[Place, dict[str, Any]], source: Source, compared: Compared
 ) -> None:
     records = source.get(route, rows)
-    own = fold.config.source.record_key
-    for at, row in rows.items():
-        record = records.get(at)
+    record_key = fold.config.source.record_key
+    for place, row in rows.items():
+        record = records.get(place)
         if record is None:
-            found.unjudged += 1
+            compared.unjudged += 1
             continue
         _, schema_id, body = fold.opener.envelope(record)
-        said = fold.said(schema_id, body)
+        payload = fold.said(schema_id, body)
         values = {name: value for name, value in row.items() if name not in OURS}
-        if own is not None and not said.has(own.column):
-            values.pop(own.column, None)
-        found.rows += 1
-        if (column := said.differs(values)) is not None:
-            found.wrong[f"rows have another {shown(column)} than their record"] += 1
+        if record_key is not None and not payload.has(record_key.column):
+            values.pop(record_key.column, None)
+        compared.rows += 1
+        if (column := payload.differs(values)) is not None:
+            compared.wrong[f"rows have another {shown(column)} than their record"] += 1

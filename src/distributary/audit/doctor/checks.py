@@ -45,11 +45,11 @@ _PROBES = "_doctor"
 
 def _versions(config: Pipeline) -> Iterator[Finding]:
     yield Finding("versions", "ok", f"distributary {__version__}, Python {platform.python_version()}")
-    wanted = (
+    libraries = (
         (config.metrics.port is not None, "metrics", "prometheus_client"),
         (config.metrics.otlp is not None, "otlp", "opentelemetry"),
     )
-    for is_wanted, extra, library in wanted:
+    for is_wanted, extra, library in libraries:
         if is_wanted and importlib.util.find_spec(library) is None:
             remedy = f"pip install 'distributary[{extra}]'"
             yield Finding("versions", "fault", f"metrics need {library}, which is not installed", remedy)
@@ -69,8 +69,8 @@ def _jars(config: Pipeline) -> Iterator[Finding]:
 
 
 def _source(config: Pipeline) -> Iterator[Finding]:
-    for seen in origin_of(config).look():
-        yield Finding("source", "ok" if seen.remedy is None else "warning", seen.text, seen.remedy)
+    for sight in origin_of(config).look():
+        yield Finding("source", "ok" if sight.remedy is None else "warning", sight.text, sight.remedy)
 
 
 def _registry(config: Pipeline) -> Iterator[Finding]:
@@ -82,8 +82,8 @@ def _registry(config: Pipeline) -> Iterator[Finding]:
         yield Finding("registry", "ok", f"{registry.name}: {counted(len(registry.subjects()), 'subject')}")
         return
     try:
-        found = registry.latest(subject)
-        yield Finding("registry", "ok", f"{registry.name}: subject {subject}, version {found.version}")
+        schema = registry.latest(subject)
+        yield Finding("registry", "ok", f"{registry.name}: subject {subject}, version {schema.version}")
     except SchemaNotFound as e:
         remedy = "Name the envelope's subject as envelope.subject, or have its schema registered."
         yield Finding("registry", "warning", f"{registry.name} answers, but {e}", remedy)
@@ -107,7 +107,7 @@ def _probed(uri: str, store: Store) -> Iterator[Finding]:
         once = put_once(uri, store, _PROBES, name, b"probe")
         twice = put_once(uri, store, _PROBES, name, b"again")
         listed = {
-            Path(found.path).name for found in filesystem(join(uri, _PROBES), store).get_file_info(FileSelector(""))
+            Path(info.path).name for info in filesystem(join(uri, _PROBES), store).get_file_info(FileSelector(""))
         }
     finally:
         store.delete(join(uri, _PROBES), name)
@@ -116,9 +116,9 @@ def _probed(uri: str, store: Store) -> Iterator[Finding]:
     if once and not twice and name in listed:
         yield Finding("store", "ok", f"{uri}: written once, refused the second time, listed, removed")
         return
-    what = "an object was written over" if twice else "an object that was written is not in the list"
+    problem = "an object was written over" if twice else "an object that was written is not in the list"
     yield Finding(
-        "store", "fault", f"{uri}: {what}", "Two writers would spoil a table: use another store, see docs/stores.md."
+        "store", "fault", f"{uri}: {problem}", "Two writers would spoil a table: use another store, see docs/stores.md."
     )
 
 
@@ -149,18 +149,18 @@ def _state(config: Pipeline) -> Iterator[Finding]:
 
 
 def _disk(config: Pipeline) -> Iterator[Finding]:
-    given = (config.tables.root, config.state_root, config.checkpoint_path)
-    places = [folder for uri in given if (folder := local_path(uri)) is not None]
-    seen: set[int] = set()
+    uris = (config.tables.root, config.state_root, config.checkpoint_path)
+    places = [folder for uri in uris if (folder := local_path(uri)) is not None]
+    devices: set[int] = set()
     for place in (*places, Path(config.spark.conf.get("spark.local.dir") or tempfile.gettempdir())):
-        there = Path(_there(str(place)))
-        if there.stat().st_dev in seen:
+        folder_there = Path(_there(str(place)))
+        if folder_there.stat().st_dev in devices:
             continue
-        seen.add(there.stat().st_dev)
-        free = shutil.disk_usage(there).free
+        devices.add(folder_there.stat().st_dev)
+        free = shutil.disk_usage(folder_there).free
         level: Level = "fault" if free < LEAST_DISK else "warning" if free < LITTLE_DISK else "ok"
         remedy = None if level == "ok" else "Make room, or put tables, state or spark.local.dir elsewhere."
-        yield Finding("disk", level, f"{free / GIB:,.1f} GiB free at {there}", remedy)
+        yield Finding("disk", level, f"{free / GIB:,.1f} GiB free at {folder_there}", remedy)
 
 
 # -- clocks ------------------------------------------------------------------------------------------------
@@ -169,9 +169,9 @@ def _disk(config: Pipeline) -> Iterator[Finding]:
 def _clocks(config: Pipeline) -> Iterator[Finding]:
     registry = config.registry
     if registry is not None and registry.url is not None:
-        there, asked_at = _date(registry)
-        if there is not None:
-            yield _compared("the registry's clock", there - asked_at)
+        their_time, asked_at = _date(registry)
+        if their_time is not None:
+            yield _compared("the registry's clock", their_time - asked_at)
     if config.source.has_offsets:
         times = origin_of(config).newest(1).column("timestamp").to_pylist()
         if times and times[-1] is not None:
@@ -180,13 +180,13 @@ def _clocks(config: Pipeline) -> Iterator[Finding]:
             yield _compared("the time of the newest record", max(0.0, ahead))
 
 
-def _compared(what: str, ahead_sec: float) -> Finding:
+def _compared(clock: str, ahead_sec: float) -> Finding:
     if abs(ahead_sec) < APART_SEC:
-        return Finding("clocks", "ok", f"{what} and ours agree")
+        return Finding("clocks", "ok", f"{clock} and ours agree")
     level: Level = "fault" if abs(ahead_sec) >= FAR_APART_SEC else "warning"
-    said = f"{what} is {abs(ahead_sec):,.0f} s {'ahead of' if ahead_sec > 0 else 'behind'} ours"
+    text = f"{clock} is {abs(ahead_sec):,.0f} s {'ahead of' if ahead_sec > 0 else 'behind'} ours"
     return Finding(
-        "clocks", level, said, "Have both machines keep time by NTP: lag, rests and requests to stores need it."
+        "clocks", level, text, "Have both machines keep time by NTP: lag, rests and requests to stores need it."
     )
 
 
@@ -202,12 +202,12 @@ def _date(registry: RegistryConfig) -> tuple[float | None, float]:
     began = time.time()
     try:
         with urllib.request.urlopen(f"{url.rstrip('/')}/subjects", timeout=ASK_SEC, context=context) as answer:
-            said = answer.headers["Date"]
+            date_header = answer.headers["Date"]
     except urllib.error.HTTPError as e:  # it may want a password; it has told the time
-        said = e.headers["Date"]
+        date_header = e.headers["Date"]
         e.close()
     middle = (began + time.time()) / 2
-    return (None if said is None else parsedate_to_datetime(said).timestamp()), middle
+    return (None if date_header is None else parsedate_to_datetime(date_header).timestamp()), middle
 
 
 CHECKS = (

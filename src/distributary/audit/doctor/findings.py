@@ -45,7 +45,7 @@ class Diagnosis:
     @property
     def exit_code(self) -> Exit:
         """ENVIRONMENT where a run would fail; warnings are none."""
-        return Exit.ENVIRONMENT if any(found.level == "fault" for found in self.findings) else Exit.OK
+        return Exit.ENVIRONMENT if any(finding.level == "fault" for finding in self.findings) else Exit.OK
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,8 +62,8 @@ def diagnose(config: Pipeline, within_sec: float, checks: Sequence[Check] | None
         checks = CHECKS
     until = time.monotonic() + within_sec
     running = [_Running(check, config) for check in checks]
-    found = [one for running_check in running for one in running_check.findings(until, within_sec)]
-    return Diagnosis(config.pipeline, tuple(found))
+    findings = [finding for running_check in running for finding in running_check.findings(until, within_sec)]
+    return Diagnosis(config.pipeline, tuple(findings))
 
 
 class _Running:
@@ -77,16 +77,18 @@ class _Running:
 
     def findings(self, until: float, within_sec: float) -> list[Finding]:
         self._thread.join(max(0.0, until - time.monotonic()))
-        found = list(self._found)
+        findings = list(self._found)
         if self._thread.is_alive():
-            found.append(Finding(self._check.name, "fault", f"no answer within {within_sec:g} s", self._check.remedy))
-        return found
+            findings.append(
+                Finding(self._check.name, "fault", f"no answer within {within_sec:g} s", self._check.remedy)
+            )
+        return findings
 
     def _work(self, config: Pipeline) -> None:
         name = self._check.name
         try:
-            for found in self._check.run(config):
-                self._found.append(found)
+            for finding in self._check.run(config):
+                self._found.append(finding)
         except DistributaryError as e:
             # Its own words say what to do.
             self._found.append(Finding(name, "fault", redacted(str(e)), self._check.remedy))

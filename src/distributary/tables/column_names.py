@@ -24,8 +24,8 @@ _WORDS: tuple[tuple[str, pa.DataType], ...] = (
 
 def type_word(kind: pa.DataType) -> str:
     """What the name of a second column says of its type."""
-    for word, known in _WORDS:
-        if kind == known:
+    for word, worded in _WORDS:
+        if kind == worded:
             return word
     if pa.types.is_list(kind):
         return f"list_{type_word(kind.value_type)}"
@@ -48,7 +48,7 @@ _SECOND = re.compile(
 
 def second_columns(names: Sequence[str], name: str) -> list[str]:
     """The second columns of the column `name`, of those with these `names`: what it cannot hold is in one of them."""
-    return [one for one in names if one.startswith(name) and _SECOND.fullmatch(one, len(name))]
+    return [candidate for candidate in names if candidate.startswith(name) and _SECOND.fullmatch(candidate, len(name))]
 
 
 def home(names: Sequence[str], name: str) -> str | None:
@@ -59,7 +59,7 @@ def home(names: Sequence[str], name: str) -> str | None:
     """
     if name in names:
         return name
-    alike = next((one for one in names if folded(one) == folded(name)), None)
+    alike = next((candidate for candidate in names if folded(candidate) == folded(name)), None)
     return alike and next(iter(second_columns(names, name)), alike)
 
 

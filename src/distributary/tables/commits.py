@@ -90,10 +90,10 @@ def batch_at_tip(uri: str, app: str, store: Store) -> int | None:
     """The batch of stream `app` whose commit is the newest of the table at `uri`, by two requests; None where that is
     another's, or there is none. Raises OSError."""
     versions = [
-        int(found[1]) for name in names_in(join(uri, "_delta_log"), store) if (found := _COMMIT.fullmatch(name))
+        int(match[1]) for name in names_in(join(uri, "_delta_log"), store) if (match := _COMMIT.fullmatch(name))
     ]
     text = read_commit(uri, store, max(versions)) if versions else None
-    return None if text is None else max((batch for found, batch in _marks(text) if found == app), default=None)
+    return None if text is None else max((batch for stream, batch in _marks(text) if stream == app), default=None)
 
 
 def is_marked(text: bytes, mark: Mark) -> bool:
@@ -105,8 +105,8 @@ def _marks(text: bytes) -> list[tuple[str, int]]:
     """(stream, batch) of a commit; none for what is no commit."""
     try:
         # Only these lines are read: those of its files may be long.
-        found = [json.loads(line).get("txn") or {} for line in text.splitlines() if b'"txn"' in line]
-        return [(str(txn.get("appId")), int(txn["version"])) for txn in found if "version" in txn]
+        txns = [json.loads(line).get("txn") or {} for line in text.splitlines() if b'"txn"' in line]
+        return [(str(txn.get("appId")), int(txn["version"])) for txn in txns if "version" in txn]
     except (ValueError, AttributeError, TypeError):
         return []
 

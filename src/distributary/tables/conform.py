@@ -51,10 +51,10 @@ class _Fault:
 
 def by_cause(rejected: Mapping[int, Cause]) -> dict[Cause, list[int]]:
     """(reason, column) -> the positions of the rows."""
-    found: dict[Cause, list[int]] = {}
+    positions: dict[Cause, list[int]] = {}
     for position, cause in sorted(rejected.items()):
-        found.setdefault(cause, []).append(position)
-    return found
+        positions.setdefault(cause, []).append(position)
+    return positions
 
 
 _Entered = tuple[pa.Array, list[_Fault]]
@@ -75,9 +75,9 @@ def conform(batch: pa.RecordBatch, slots: Sequence[Slot], schema: pa.Schema) -> 
 
 
 def _fields(
-    columns: Sequence[pa.Array], slots: Sequence[Slot], fields: Sequence[pa.Field], there: np.ndarray, path: str
+    columns: Sequence[pa.Array], slots: Sequence[Slot], fields: Sequence[pa.Field], present: np.ndarray, path: str
 ) -> tuple[list[pa.Array], list[_Fault]]:
-    """The columns of a row or struct; `there` is False where the struct itself is null."""
+    """The columns of a row or struct; `present` is False where the struct itself is null."""
     kinds = {f.name: f.type for f in fields}
     entered: dict[str, pa.Array] = {}
     faults: list[_Fault] = []
@@ -88,10 +88,10 @@ def _fields(
         else:
             entered[slot.target], inner = _enter(column, slot, kinds[slot.target], name)
             faults += inner
-    arrays = [entered[f.name] if f.name in entered else pa.nulls(len(there), f.type) for f in fields]
+    arrays = [entered[f.name] if f.name in entered else pa.nulls(len(present), f.type) for f in fields]
     for field, array in zip(fields, arrays, strict=True):
         if not field.nullable:
-            faults += _faults(there & ~_valid(array), Reason.VALUE_OUT_OF_RANGE, f"{path}{field.name}")
+            faults += _faults(present & ~_valid(array), Reason.VALUE_OUT_OF_RANGE, f"{path}{field.name}")
     return arrays, faults
 
 
@@ -104,8 +104,8 @@ def _enter(column: pa.Array, slot: Slot, kind: pa.DataType, path: str) -> _Enter
     if pa.types.is_null(column.type) or not len(column):
         return pa.nulls(len(column), kind), []
     if pa.types.is_struct(kind):
-        fields, there = list(kind), _valid(column)
-        arrays, faults = _fields(column.flatten(), slot.children, fields, there, f"{path}.")
+        fields, present = list(kind), _valid(column)
+        arrays, faults = _fields(column.flatten(), slot.children, fields, present, f"{path}.")
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=_null_mask(column)), faults
     if pa.types.is_list(kind) or pa.types.is_map(kind):
         return _enter_elements(column, slot.children[0], kind, path)
@@ -147,20 +147,20 @@ def _spans(column: pa.Array) -> tuple[np.ndarray, _Pick]:
     raw = np.asarray(column.offsets).astype(np.int64)
     lengths = np.where(_valid(column), np.diff(raw), 0)
     offsets = np.concatenate(([0], np.cumsum(lengths)))
-    begin, held = int(raw[0]), int(offsets[-1])
-    if held == int(raw[-1]) - begin:
-        return offsets, _Pick(begin, held, None)
-    return offsets, _Pick(begin, held, np.repeat(raw[:-1] - offsets[:-1], lengths) + np.arange(held))
+    begin, last = int(raw[0]), int(offsets[-1])
+    if last == int(raw[-1]) - begin:
+        return offsets, _Pick(begin, last, None)
+    return offsets, _Pick(begin, last, np.repeat(raw[:-1] - offsets[:-1], lengths) + np.arange(last))
 
 
-def _any_per_list(offsets: np.ndarray, where: np.ndarray) -> np.ndarray:
-    running = np.concatenate(([0], np.cumsum(where)))
+def _any_per_list(offsets: np.ndarray, bad: np.ndarray) -> np.ndarray:
+    running = np.concatenate(([0], np.cumsum(bad)))
     return np.asarray(running[offsets[1:]] > running[offsets[:-1]], dtype=bool)
 
 
-def _faults(where: np.ndarray, reason: Reason, column: str) -> Iterator[_Fault]:
-    if where.any():
-        yield _Fault(where, reason, column)
+def _faults(bad: np.ndarray, reason: Reason, column: str) -> Iterator[_Fault]:
+    if bad.any():
+        yield _Fault(bad, reason, column)
 
 
 def _has_value(column: pa.Array) -> np.ndarray:

@@ -101,12 +101,12 @@ def _stats(meta: pq.FileMetaData, schema: pa.Schema) -> str:
             continue
         if all(s.has_null_count for s in groups):
             _put(nulls, leaf.path, str(sum(s.null_count for s in groups)))
-        known = [s for s in groups if s.has_min_max]
+        bounded = [s for s in groups if s.has_min_max]
         # A group that has values but no bounds (texts beyond the writer's limit) may hold anything.
-        if not known or any(s.num_values for s in groups if not s.has_min_max):
+        if not bounded or any(s.num_values for s in groups if not s.has_min_max):
             continue
-        _put(lows, leaf.path, _bound(min(_value(s.min_raw, leaf.kind) for s in known), leaf.kind))
-        _put(highs, leaf.path, _bound(max(_value(s.max_raw, leaf.kind) for s in known), leaf.kind))
+        _put(lows, leaf.path, _bound(min(_value(s.min_raw, leaf.kind) for s in bounded), leaf.kind))
+        _put(highs, leaf.path, _bound(max(_value(s.max_raw, leaf.kind) for s in bounded), leaf.kind))
     return _text({"numRecords": str(meta.num_rows), "minValues": lows, "maxValues": highs, "nullCount": nulls})
 
 
@@ -120,16 +120,16 @@ class _Leaf:
 
 
 def _leaves(fields: Iterable[pa.Field], path: tuple[str, ...] = (), repeated: bool = False) -> Iterator[_Leaf]:
-    for one in fields:
-        here, kind = (*path, one.name), one.type
+    for child in fields:
+        leaf_path, kind = (*path, child.name), child.type
         if pa.types.is_struct(kind):
-            yield from _leaves(kind, here, repeated)
+            yield from _leaves(kind, leaf_path, repeated)
         elif pa.types.is_list(kind):
-            yield from _leaves([kind.value_field], here, True)
+            yield from _leaves([kind.value_field], leaf_path, True)
         elif pa.types.is_map(kind):
-            yield from _leaves([kind.key_field, kind.item_field], here, True)
+            yield from _leaves([kind.key_field, kind.item_field], leaf_path, True)
         else:
-            yield _Leaf(here, kind, repeated)
+            yield _Leaf(leaf_path, kind, repeated)
 
 
 def _columns_with_dictionary(rows: pa.Table) -> bool | list[str]:
@@ -144,7 +144,7 @@ def _hardly_repeating(rows: pa.Table) -> set[str]:
     """Columns that seem, by neighbouring rows in the middle, to have a value for every two rows or more."""
     values = rows.num_rows / 2
     sample = rows.slice((rows.num_rows - SAMPLE) // 2, SAMPLE)
-    while any(pa.types.is_struct(one.type) for one in sample.schema):
+    while any(pa.types.is_struct(sample_field.type) for sample_field in sample.schema):
         sample = sample.flatten()
     # So many different ones are among the sample where each is drawn from that many values.
     least = values * -math.expm1(-SAMPLE / values)
@@ -157,17 +157,17 @@ def _hardly_repeating(rows: pa.Table) -> set[str]:
 
 def _parquet_names(fields: Iterable[pa.Field], path: str = "") -> Iterator[str]:
     """Leaf columns as pyarrow names them in a Parquet file's schema."""
-    for one in fields:
-        here, kind = f"{path}{one.name}", one.type
+    for child in fields:
+        full_name, kind = f"{path}{child.name}", child.type
         if pa.types.is_struct(kind):
-            yield from _parquet_names(kind, f"{here}.")
+            yield from _parquet_names(kind, f"{full_name}.")
         elif pa.types.is_list(kind):
-            yield from _parquet_names([pa.field("element", kind.value_type)], f"{here}.list.")
+            yield from _parquet_names([pa.field("element", kind.value_type)], f"{full_name}.list.")
         elif pa.types.is_map(kind):
-            yield from _parquet_names([pa.field("key", kind.key_type)], f"{here}.key_value.")
-            yield from _parquet_names([pa.field("value", kind.item_type)], f"{here}.key_value.")
+            yield from _parquet_names([pa.field("key", kind.key_type)], f"{full_name}.key_value.")
+            yield from _parquet_names([pa.field("value", kind.item_type)], f"{full_name}.key_value.")
         else:
-            yield here
+            yield full_name
 
 
 def _columns_with_bounds(rows: pa.Table) -> bool | list[str]:
@@ -210,20 +210,22 @@ def _bound(value: Any, kind: pa.DataType) -> str | None:
         text = value.decode()
         return json.dumps(text) if len(text) <= LONGEST_TEXT else None
     if pa.types.is_date(kind):
-        return _moment(value, timedelta(days=1), lambda at: at.date().isoformat())
+        return _moment(value, timedelta(days=1), lambda moment: moment.date().isoformat())
     if pa.types.is_timestamp(kind) and kind.unit == "us":
         zone = "" if kind.tz is None else "Z"
-        return _moment(value, timedelta(microseconds=1), lambda at: at.isoformat(timespec="microseconds") + zone)
+        return _moment(
+            value, timedelta(microseconds=1), lambda moment: moment.isoformat(timespec="microseconds") + zone
+        )
     return None
 
 
 def _moment(number: int, unit: timedelta, form: Callable[[datetime], str]) -> str | None:
     """`number` units since 1970; None outside the years 1000 to 9999, where readers disagree on the text."""
     try:
-        at = datetime(1970, 1, 1) + number * unit
+        moment = datetime(1970, 1, 1) + number * unit
     except OverflowError:
         return None
-    return json.dumps(form(at)) if at.year >= 1000 else None
+    return json.dumps(form(moment)) if moment.year >= 1000 else None
 
 
 def _put(into: _Json, path: Sequence[str], text: str | None) -> None:

@@ -25,7 +25,7 @@ def bring_to_disk(uris: Iterable[str]) -> None:
 
 
 def _existing(folder: Path) -> Path:
-    return next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    return next(ancestor for ancestor in (folder.absolute(), *folder.absolute().parents) if ancestor.exists())
 
 
 def _sync(folder: Path) -> None:

@@ -81,12 +81,12 @@ def _why_not_removed(table: Snapshot) -> str | None:
 def policy_of(tables: Tables, route: str) -> Policy:
     """What the settings let happen to the columns of a route's table."""
     engine, rules = tables.for_route(route)
-    asked = rules.type_change == "type_widening"
+    widens = rules.type_change == "type_widening"
     return Policy(
         rules.new_column,
         "widen" if rules.type_change == "type_widening" else rules.type_change,
-        type_widening=asked,
-        rewrite_up_to=None if asked or engine == "spark" else rules.rewrite_up_to,
+        type_widening=widens,
+        rewrite_up_to=None if widens or engine == "spark" else rules.rewrite_up_to,
         max_columns=rules.max_columns,
     )
 

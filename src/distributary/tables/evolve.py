@@ -115,10 +115,10 @@ def _merged(
     fields: Sequence[pa.Field], incoming: Sequence[pa.Field], policy: Policy
 ) -> tuple[list[pa.Field], tuple[Slot, ...]]:
     """`_merge_fields` of a whole row, within `Policy.max_columns`."""
-    found, ways = _merge_fields(fields, incoming, policy)
+    merged, ways = _merge_fields(fields, incoming, policy)
     most = policy.max_columns
-    if most is None or found == fields or leaves(found) <= max(most, leaves(fields)):
-        return found, ways
+    if most is None or merged == fields or leaves(merged) <= max(most, leaves(fields)):
+        return merged, ways
     return _merge_fields(fields, incoming, replace(policy, full=True))
 
 
@@ -168,19 +168,19 @@ class _Columns:
         self.index = {folded(name): i for name, i in reversed(self.exact.items())}
 
     def place(self, new: pa.Field) -> Slot:
-        name, at = self._home(new)
-        if at is None and self.policy.full:
+        name, place = self._home(new)
+        if place is None and self.policy.full:
             return Slot(new.name, None, reject=Reason.TOO_MANY_COLUMNS)
-        if at is None:
+        if place is None:
             frozen = self.policy.new_column == "freeze"
             way = _fresh(new.type) if self.policy.new_column == "add" else None
             if way is None:
                 return Slot(new.name, None, reject=Reason.FROZEN_COLUMN if frozen else Reason.NEW_COLUMN)
             return self._add(new, name, way)
-        way = self._way_into(at, new)
+        way = self._way_into(place, new)
         if way is not None:
-            second = self._second_column(at, new, name)
-            return self._enter(new, at, way) if second is None else self._enter(new, *second)
+            second = self._second_column(place, new, name)
+            return self._enter(new, place, way) if second is None else self._enter(new, *second)
         if self.policy.type_change in ("quarantine", "freeze"):
             return Slot(new.name, None, reject=Reason.TYPE_CONFLICT)
         return self._beside(new, name)
@@ -190,19 +190,19 @@ class _Columns:
         if not _is_numbered(new):
             return self._home_by_name(new.name)
         name = new.metadata.get(_NAME, new.name.encode()).decode()
-        own = f"{name}__{new.metadata[_NUMBER].decode()}"
-        for candidate in (name, own):
-            if (at := self.exact.get(candidate)) is not None:
-                return candidate, at
-        return own if folded(name) in self.index else name, self.index.get(folded(own))
+        numbered = f"{name}__{new.metadata[_NUMBER].decode()}"
+        for candidate in (name, numbered):
+            if (place := self.exact.get(candidate)) is not None:
+                return candidate, place
+        return numbered if folded(name) in self.index else name, self.index.get(folded(numbered))
 
     def _home_by_name(self, name: str) -> tuple[str, int | None]:
         """As `home`, of many names one after the other."""
-        at = self.exact.get(name)
-        if at is None and (at := self.index.get(folded(name))) is not None:
-            at = self.exact[home(list(self.exact), name) or name]
+        place = self.exact.get(name)
+        if place is None and (place := self.index.get(folded(name))) is not None:
+            place = self.exact[home(list(self.exact), name) or name]
         # Where another field of this message has the column, the spelling tells the two apart from now on.
-        return name if at is None or at in self.taken else self.fields[at].name, at
+        return name if place is None or place in self.taken else self.fields[place].name, place
 
     def _beside(self, new: pa.Field, column: str) -> Slot:
         """The column `<name>__<type>`; with a number behind it where that name holds something else already."""
@@ -211,23 +211,23 @@ class _Columns:
             return Slot(new.name, None, reject=Reason.TYPE_CONFLICT)
         for name in _second_names(column, new.type):
             if folded(name) not in self.own:
-                at = self.index.get(folded(name))
-                if at is None and self.policy.full:
+                place = self.index.get(folded(name))
+                if place is None and self.policy.full:
                     return Slot(new.name, None, reject=Reason.TOO_MANY_COLUMNS)
-                if at is None:
+                if place is None:
                     return self._add(new, name, fresh)
-                way = self._way_into(at, new)
+                way = self._way_into(place, new)
                 if way is not None:
-                    return self._enter(new, at, way)
+                    return self._enter(new, place, way)
         raise AssertionError("names do not end")
 
-    def _second_column(self, at: int, new: pa.Field, column: str) -> tuple[int, _Way] | None:
+    def _second_column(self, place: int, new: pa.Field, column: str) -> tuple[int, _Way] | None:
         """The second column that takes `new` as it is, where its own would have to grow for it."""
         as_is = replace(self.policy, can_widen=False, is_new=False)
         if pa.types.is_struct(_innermost(new.type)):
             # Its own fields see to it, each level for itself: to ask here as well would double the work at each.
             return None
-        if _merge_type(self.fields[at].type, new.type, as_is) is not None:
+        if _merge_type(self.fields[place].type, new.type, as_is) is not None:
             return None
         for name in _second_names(column, new.type):
             if folded(name) in self.own:
@@ -240,18 +240,18 @@ class _Columns:
                 return second, way
         return None
 
-    def _way_into(self, at: int, new: pa.Field) -> _Way | None:
-        return None if at in self.taken else _merge_type(self.fields[at].type, new.type, self.policy)
+    def _way_into(self, place: int, new: pa.Field) -> _Way | None:
+        return None if place in self.taken else _merge_type(self.fields[place].type, new.type, self.policy)
 
-    def _enter(self, new: pa.Field, at: int, way: _Way) -> Slot:
-        self.taken.add(at)
-        self.fields[at] = self.fields[at].with_type(way.kind)
-        return way.slot(new.name, self.fields[at].name)
+    def _enter(self, new: pa.Field, place: int, way: _Way) -> Slot:
+        self.taken.add(place)
+        self.fields[place] = self.fields[place].with_type(way.kind)
+        return way.slot(new.name, self.fields[place].name)
 
     def _add(self, new: pa.Field, name: str, way: _Way) -> Slot:
-        at = len(self.fields)
-        self.exact[name] = self.index[folded(name)] = at
-        self.taken.add(at)
+        place = len(self.fields)
+        self.exact[name] = self.index[folded(name)] = place
+        self.taken.add(place)
         self.fields.append(pa.field(name, way.kind))
         return way.slot(new.name, name)
 
@@ -335,7 +335,7 @@ def types_before(before: pa.Schema, after: pa.Schema) -> pa.Schema:
 
 
 def _narrow(new: pa.Field, before: Iterable[pa.Field]) -> pa.Field:
-    old = next((known for known in before if known.name == new.name), None)
+    old = next((earlier for earlier in before if earlier.name == new.name), None)
     return new if old is None else new.with_type(_old_type(old.type, new.type))
 
 
@@ -356,8 +356,8 @@ def widened_in_words(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> d
 
 
 def _leaf_types(fields: Iterable[pa.Field], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], pa.DataType]]:
-    for one in fields:
-        yield from _leaves_of(one.type, (*path, one.name))
+    for child in fields:
+        yield from _leaves_of(child.type, (*path, child.name))
 
 
 def _leaves_of(kind: pa.DataType, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], pa.DataType]]:
@@ -380,14 +380,14 @@ def common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
         return a
     if a in _INTEGERS and b in _INTEGERS:
         return max(a, b, key=_INTEGERS.index)
-    for one, other in ((a, b), (b, a)):
-        if pa.types.is_decimal(one) and other in _INTEGERS:
-            digits = 10 if other != pa.int64() else 20
-            whole = max(one.precision - one.scale, digits)
-            return pa.decimal128(whole + one.scale, one.scale) if whole + one.scale <= 38 else None
-        if one == pa.float64() and other in (pa.float32(), *_INTEGERS[:3]):
-            return one
-        if one == pa.float32() and other in _INTEGERS[:3]:
+    for wider, narrower in ((a, b), (b, a)):
+        if pa.types.is_decimal(wider) and narrower in _INTEGERS:
+            digits = 10 if narrower != pa.int64() else 20
+            integral = max(wider.precision - wider.scale, digits)
+            return pa.decimal128(integral + wider.scale, wider.scale) if integral + wider.scale <= 38 else None
+        if wider == pa.float64() and narrower in (pa.float32(), *_INTEGERS[:3]):
+            return wider
+        if wider == pa.float32() and narrower in _INTEGERS[:3]:
             return pa.float64()
     if pa.types.is_decimal(a) and pa.types.is_decimal(b):
         scale = max(a.scale, b.scale)

@@ -19,14 +19,14 @@ def exact_cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     if not (_plain(column.type) and _plain(kind)):
         return pa.nulls(len(column), kind)
-    there = _cast_each(column, kind)
+    cast = _cast_each(column, kind)
     if _checked_by_arrow(column.type) and _checked_by_arrow(kind):
-        return there
-    back = _cast_each(there, column.type)
+        return cast
+    back = _cast_each(cast, column.type)
     same = pc.equal(back, column)
     if pa.types.is_floating(column.type) and pa.types.is_floating(kind):
         same = pc.or_(same, pc.and_(pc.is_nan(back), pc.is_nan(column)))
-    return pc.if_else(pc.fill_null(same, False), there, pa.scalar(None, kind))
+    return pc.if_else(pc.fill_null(same, False), cast, pa.scalar(None, kind))
 
 
 def _plain(kind: pa.DataType) -> bool:

@@ -34,8 +34,8 @@ def open_parquet(source: Any, **options: Any) -> pq.ParquetFile:
 
 def names_in(folder: str, store: Store) -> list[str]:
     """What lies in a folder, sorted; nothing where it is not there. Raises OSError."""
-    found = filesystem(folder, store).get_file_info(pafs.FileSelector("", allow_not_found=True))
-    return sorted(str(info.base_name) for info in found)
+    infos = filesystem(folder, store).get_file_info(pafs.FileSelector("", allow_not_found=True))
+    return sorted(str(info.base_name) for info in infos)
 
 
 def file_names(table: Snapshot) -> list[str]:
@@ -65,9 +65,9 @@ class TableFiles:
 
     def within(self, column: str, value: str) -> TableFiles:
         """Those of one partition; the table's log is not read again for them."""
-        found = copy(self)
-        found.names = _paths(self._places.filter(pc.equal(self._places.column(f"partition.{column}"), value)))
-        return found
+        narrowed = copy(self)
+        narrowed.names = _paths(self._places.filter(pc.equal(self._places.column(f"partition.{column}"), value)))
+        return narrowed
 
     def has(self, path: str) -> bool:
         """Does the table have this column?"""
@@ -77,8 +77,8 @@ class TableFiles:
         """Rows of one file by its footer, less the deleted ones. Raises FileNotFoundError, OSError, ArrowInvalid."""
         with self._system.open_input_file(name) as file:
             total = int(open_parquet(file).metadata.num_rows)
-        kept = self._kept.get(name.rsplit("/", 1)[-1])
-        return total if kept is None else total - int(np.count_nonzero(~kept[:total]))
+        live_rows = self._kept.get(name.rsplit("/", 1)[-1])
+        return total if live_rows is None else total - int(np.count_nonzero(~live_rows[:total]))
 
     def read(self, name: str, paths: Sequence[str]) -> Iterator[pa.Table]:
         """The file's columns `paths`, named so, in pieces; null where the file lacks one. Deleted rows are left out.
@@ -92,17 +92,17 @@ class TableFiles:
         names = ((f["name"], f["metadata"].get(_MAPPED, f["name"])) for f in self._fields)
         yield from self._read(name, {name: [physical] for name, physical in names})
 
-    def _read(self, name: str, wanted: Mapping[str, Sequence[str]]) -> Iterator[pa.Table]:
-        kept = self._kept.get(name.rsplit("/", 1)[-1])
+    def _read(self, name: str, columns: Mapping[str, Sequence[str]]) -> Iterator[pa.Table]:
+        live_rows = self._kept.get(name.rsplit("/", 1)[-1])
         begin = 0
-        for piece in _pieces(self._system, name, wanted):
-            if kept is None:
+        for piece in _pieces(self._system, name, columns):
+            if live_rows is None:
                 yield piece
                 continue
             # A keep mask may end before the file does; the rows after it are there.
-            known = kept[begin : begin + piece.num_rows]
+            live_piece = live_rows[begin : begin + piece.num_rows]
             keep = np.ones(piece.num_rows, dtype=bool)
-            keep[: len(known)] = known
+            keep[: len(live_piece)] = live_piece
             begin += piece.num_rows
             yield piece.filter(pa.array(keep))
 
@@ -112,15 +112,15 @@ class TableFiles:
             yield from self.read(name, paths)
 
     def _physical(self, path: str) -> list[str] | None:
-        found: list[str] = []
+        names: list[str] = []
         fields: Any = self._fields
         for name in path.split("."):
             field = next((f for f in fields if f["name"] == name), None)
             if field is None:
                 return None
-            found.append(field["metadata"].get(_MAPPED, name))
+            names.append(field["metadata"].get(_MAPPED, name))
             fields = field["type"].get("fields", []) if isinstance(field["type"], dict) else []
-        return found
+        return names
 
 
 def read_file(uri: str, name: str, paths: Sequence[str], store: Store) -> Iterator[pa.Table]:
@@ -128,25 +128,25 @@ def read_file(uri: str, name: str, paths: Sequence[str], store: Store) -> Iterat
     yield from _pieces(filesystem(uri, store), name, {path: path.split(".") for path in paths})
 
 
-def _pieces(system: pafs.FileSystem, name: str, wanted: Mapping[str, Sequence[str]]) -> Iterator[pa.Table]:
+def _pieces(system: pafs.FileSystem, name: str, columns: Mapping[str, Sequence[str]]) -> Iterator[pa.Table]:
     with system.open_input_file(name) as opened:
         file = open_parquet(opened)
-        there = {path: physical for path, physical in wanted.items() if _is_in(file.schema_arrow, physical)}
-        if not there:
-            yield pa.table({path: pa.nulls(file.metadata.num_rows) for path in wanted})
+        present = {path: physical for path, physical in columns.items() if _is_in(file.schema_arrow, physical)}
+        if not present:
+            yield pa.table({path: pa.nulls(file.metadata.num_rows) for path in columns})
             return
-        for batch in file.iter_batches(READ_ROWS, columns=[".".join(p) for p in there.values()]):
+        for batch in file.iter_batches(READ_ROWS, columns=[".".join(p) for p in present.values()]):
             rows = batch.num_rows
-            yield pa.table({p: _column(batch, there[p]) if p in there else pa.nulls(rows) for p in wanted})
+            yield pa.table({p: _column(batch, present[p]) if p in present else pa.nulls(rows) for p in columns})
 
 
 def _is_in(schema: pa.Schema, physical: Sequence[str]) -> bool:
     fields: Any = schema
     for name in physical:
-        at = fields.get_field_index(name) if fields is not None else -1
-        if at < 0:
+        index = fields.get_field_index(name) if fields is not None else -1
+        if index < 0:
             return False
-        kind = fields.field(at).type
+        kind = fields.field(index).type
         fields = kind if pa.types.is_struct(kind) else None
     return True
 
@@ -169,8 +169,8 @@ def _kept_rows(table: Snapshot) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]
     if "deletionVectors" not in table.reader_features:
         return {}
     try:
-        found = table.deletion_vectors()
+        vectors = table.deletion_vectors()
     except TableFault:
         return {}
-    masks = zip(found.column("filepath").to_pylist(), found.column("selection_vector"), strict=True)
+    masks = zip(vectors.column("filepath").to_pylist(), vectors.column("selection_vector"), strict=True)
     return {path.rsplit("/", 1)[-1]: mask.values.to_numpy(zero_copy_only=False) for path, mask in masks}

@@ -25,12 +25,12 @@ def empty_commit(uri: str) -> str | None:
         return None
     commits: dict[int, os.DirEntry[str]] = {}
     checkpoint = -1
-    with os.scandir(folder / "_delta_log") as found:
-        for entry in found:
+    with os.scandir(folder / "_delta_log") as entries:
+        for entry in entries:
             if (commit := _COMMIT.fullmatch(entry.name)) is not None:
                 commits[int(commit[1])] = entry
-            elif (made := _CHECKPOINT.fullmatch(entry.name)) is not None:
-                checkpoint = max(checkpoint, int(made[1]))
+            elif (match := _CHECKPOINT.fullmatch(entry.name)) is not None:
+                checkpoint = max(checkpoint, int(match[1]))
     empty = (entry.name for version, entry in sorted(commits.items()) if version > checkpoint and not _size(entry))
     return next(empty, None)
 

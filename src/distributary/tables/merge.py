@@ -177,10 +177,10 @@ def _with_columns(table: Snapshot, evolution: Evolution) -> Snapshot:
         table.add_columns(before)
     if evolution.widened:
         rewrite_wider(table.uri, before, evolution.schema, table.store)
-    found = Snapshot.open(table.uri, table.store)
-    if found is None or found.schema != evolution.schema:
+    snapshot = Snapshot.open(table.uri, table.store)
+    if snapshot is None or snapshot.schema != evolution.schema:
         raise CommitConflict(f"{table.uri} was changed by another writer")
-    return found
+    return snapshot
 
 
 class _Merge:
@@ -199,8 +199,8 @@ class _Merge:
         """`files`: all live ones."""
         candidates = may_hold(files, self.incoming.rows, self.incoming.keys)
         limit = self.incoming.rules.task_rows or TASK_ROWS
-        if (held := sum(_rows(files[n]) for n in candidates)) > limit:
-            why = f"{held:,} rows in the files that may hold the batch's keys; a task takes {limit:,}"
+        if (rows_to_read := sum(_rows(files[n]) for n in candidates)) > limit:
+            why = f"{rows_to_read:,} rows in the files that may hold the batch's keys; a task takes {limit:,}"
             return Merged(why_spark=why)
         met = {number: self._meet(files[number]) for number in candidates}
         verdict = self.incoming.verdict()
@@ -220,26 +220,26 @@ class _Merge:
 
     def _meet(self, file: LiveFile) -> tuple[int, Places, Places]:
         """(the file's rows, places in it that an event may replace, those events)."""
-        part = self.reader.part(file, self.incoming.needs(self.reader.schema))
-        at, mine, wins = self.incoming.meet(part)
-        return part.num_rows, at[wins], mine[wins]
+        columns = self.reader.part(file, self.incoming.needs(self.reader.schema))
+        places, mine, wins = self.incoming.meet(columns)
+        return columns.num_rows, places[wins], mine[wins]
 
     def _units(
         self, files: Sequence[LiveFile], met: Mapping[int, tuple[int, Places, Places]], verdict: Verdict
     ) -> list[Unit]:
         takes = verdict.replaces | verdict.removes
         writes = np.full(self.incoming.rows.num_rows, -1, np.int64)
-        found: list[tuple[int, int, Places, Places]] = []
-        for number, (rows, at, mine) in met.items():
-            at, mine = at[takes[mine]], mine[takes[mine]]
-            if len(at):
-                found.append((number, rows, at, mine))
+        changes: list[tuple[int, int, Places, Places]] = []
+        for number, (rows, old_places, mine) in met.items():
+            old_places, mine = old_places[takes[mine]], mine[takes[mine]]
+            if len(old_places):
+                changes.append((number, rows, old_places, mine))
                 # A key that another tool wrote twice: its new version goes to one place.
                 writes[mine] = number
         units = []
-        for number, rows, at, mine in found:
+        for number, rows, old_places, mine in changes:
             drop = np.zeros(rows, bool)
-            drop[at] = True
+            drop[old_places] = True
             places = np.flatnonzero((writes == number) & verdict.replaces)
             tail = _Tail(self.incoming, self.unsaid, places, mine)
             units.append(Unit((replace(files[number], rows=rows),), (drop,), (tail,)))
@@ -264,18 +264,18 @@ class _Tail:
     places: Places
     olds: Places
 
-    def __call__(self, gone: pa.Table | None, dropped: Places) -> pa.Table:
-        old = self.incoming.rows.schema.empty_table() if gone is None else gone
+    def __call__(self, dropped_rows: pa.Table | None, dropped: Places) -> pa.Table:
+        old = self.incoming.rows.schema.empty_table() if dropped_rows is None else dropped_rows
         return completed(self.incoming, self.places, old, self.olds, self.unsaid)
 
 
 def _arranged(units: Sequence[Unit], files: Sequence[LiveFile], *, grows: bool) -> list[Unit]:
     """The files to write, the small ones of them together; with them small ones that nobody asked for, once many."""
-    taken = {file.path for unit in units for file in unit.files}
-    left = [f for f in files if f.path not in taken and f.size < SMALL_BYTES]
+    paths_taken = {file.path for unit in units for file in unit.files}
+    small_files = [f for f in files if f.path not in paths_taken and f.size < SMALL_BYTES]
     small = [unit for unit in units if unit.files[0].size < SMALL_BYTES]
-    if grows and len(left) >= SMALL_FILES:
-        small += [Unit((file,), (None,), (None,)) for file in left]
+    if grows and len(small_files) >= SMALL_FILES:
+        small += [Unit((file,), (None,), (None,)) for file in small_files]
     large = [unit for unit in units if unit.files[0].size >= SMALL_BYTES]
     return [Unit.joined(small), *large] if small else large
 
@@ -288,5 +288,5 @@ def _about(counts: Counts, added: int, removed: int) -> dict[str, Any]:
         "numTargetFilesAdded": added,
         "numTargetFilesRemoved": removed,
     }
-    said = {name: str(value) for name, value in metrics.items()}
-    return {"operation": "MERGE", "operationParameters": {}, "operationMetrics": said, "isBlindAppend": False}
+    texts = {name: str(value) for name, value in metrics.items()}
+    return {"operation": "MERGE", "operationParameters": {}, "operationMetrics": texts, "isBlindAppend": False}

@@ -107,21 +107,21 @@ class Incoming:
         """The columns of the table that `meet` asks for: the keys, and what decides of the metadata."""
         paths = [tuple(path.split(".")) for path in Ranked.needs(self.rules.order, oracle=self.oracle)]
         metadata = schema.field(self.metadata)
-        wanted = metadata.with_type(_picked(metadata.type, paths))
-        return pa.schema([*(schema.field(key) for key in self.keys), wanted])
+        metadata_field = metadata.with_type(_picked(metadata.type, paths))
+        return pa.schema([*(schema.field(key) for key in self.keys), metadata_field])
 
-    def meet(self, part: pa.Table) -> tuple[Places, Places, Bools]:
-        """(rows of `part` whose key has an event, that event's row, whether the event holds over the row).
+    def meet(self, file_rows: pa.Table) -> tuple[Places, Places, Bools]:
+        """(rows of `file_rows` whose key has an event, that event's row, whether the event holds over the row).
 
         Raises BegunAnew where the two cannot be of one log, HandedOn where more events of a key must be known.
         """
-        found = self.index.find(part)
-        at = np.flatnonzero(found >= 0)
-        mine = self._row_of[found[at]]
-        theirs = _flat(part.column(self.metadata)).take(pa.array(at))
+        event_of = self.index.find(file_rows)
+        places = np.flatnonzero(event_of >= 0)
+        mine = self._row_of[event_of[places]]
+        theirs = _flat(file_rows.column(self.metadata)).take(pa.array(places))
         ours, others = self._ranked.take(mine), Ranked.of(theirs, self.rules.order, oracle=self.oracle)
-        if self.rules.settled is not None and (asked := ours.handed_on(others, self.rules.settled)):
-            raise HandedOn(asked)
+        if self.rules.settled is not None and (handed_on := ours.handed_on(others, self.rules.settled)):
+            raise HandedOn(handed_on)
         wins = ours.holds_over(others)
         newer = ours.numbers > others.numbers
         anew.check(
@@ -131,7 +131,7 @@ class Incoming:
         )
         self.matched[mine] = True
         self.beaten[mine[~wins]] = True
-        return at, mine, wins
+        return places, mine, wins
 
     def verdict(self) -> Verdict:
         """Once all parts that may hold one of the keys have been met."""
@@ -175,9 +175,9 @@ class Verdict:
     def counts(self) -> Counts:
         deleted = (self.replaces & self.deletes) | self.removes
         inserted, updated = int(self.new.sum()), int((self.replaces & ~self.deletes).sum())
-        gone = int(deleted.sum())
-        ignored = len(self.new) - inserted - updated - gone - int(self.unjudged.sum())
-        return Counts(inserted, updated, gone, ignored)
+        newly_deleted = int(deleted.sum())
+        ignored = len(self.new) - inserted - updated - newly_deleted - int(self.unjudged.sum())
+        return Counts(inserted, updated, newly_deleted, ignored)
 
 
 def completed(
@@ -188,21 +188,21 @@ def completed(
     `old`: rows of the table that are replaced; `olds`: the event of each.
     """
     rows = incoming.rows.take(pa.array(places))
-    kept = _kept_columns(incoming, rows, places, unsaid)
-    if not kept or not old.num_rows:
+    kept_columns = _kept_columns(incoming, rows, places, unsaid)
+    if not kept_columns or not old.num_rows:
         return rows
     # Of two old rows of one key the last counts; both go.
     row_of = np.full(incoming.rows.num_rows, -1, np.int64)
     row_of[olds] = np.arange(len(olds))
-    at = row_of[places]
+    old_of = row_of[places]
     living = _bools(pc.invert(pc.fill_null(_flat(old.column(DELETED)), False)))
-    for column, (mask, from_dead) in kept.items():
-        use = mask & (at >= 0)
+    for column, (mask, from_dead) in kept_columns.items():
+        use = mask & (old_of >= 0)
         if not from_dead:
-            use &= living[at]
+            use &= living[old_of]
         new = _flat(rows.column(column))
         both = pa.concat_arrays([new, _flat(old.column(column))])
-        picked = np.where(use, len(new) + at, np.arange(len(new)))
+        picked = np.where(use, len(new) + old_of, np.arange(len(new)))
         number = rows.column_names.index(column)
         rows = rows.set_column(number, rows.schema.field(number), both.take(pa.array(picked)))
     return rows
@@ -212,33 +212,35 @@ def _kept_columns(
     incoming: Incoming, rows: pa.Table, places: Places, unsaid: Mapping[str, pa.Array]
 ) -> dict[str, tuple[Bools, bool]]:
     """Column -> (rows whose value stays, also that of a tombstone)."""
-    kept = {column: (_bools(mask)[places], False) for column, mask in unsaid.items() if column in rows.column_names}
-    gone = incoming.deletes[places]
-    if incoming.rules.keep_deleted_values and gone.any():
+    kept_columns = {
+        column: (_bools(mask)[places], False) for column, mask in unsaid.items() if column in rows.column_names
+    }
+    are_deleted = incoming.deletes[places]
+    if incoming.rules.keep_deleted_values and are_deleted.any():
         for column in rows.column_names:
             if column not in (*incoming.keys, incoming.metadata, DELETED, DELETED_AT):
-                kept[column] = (gone & _bools(pc.is_null(_flat(rows.column(column)))), True)
-    return {column: (mask, dead) for column, (mask, dead) in kept.items() if mask.any()}
+                kept_columns[column] = (are_deleted & _bools(pc.is_null(_flat(rows.column(column)))), True)
+    return {column: (mask, dead) for column, (mask, dead) in kept_columns.items() if mask.any()}
 
 
 # -- columns -----------------------------------------------------------------------------------------------
 
 
-def fitted(part: pa.Table, schema: pa.Schema) -> pa.Table:
+def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """A file's rows in the table's schema: files written before a column was added lack it, at any depth.
 
     Raises pa.ArrowInvalid for a file whose types the table's do not hold.
     """
-    if part.schema.equals(schema):
-        return part
+    if rows.schema.equals(schema):
+        return rows
     columns = []
-    for wanted in schema:
-        at = part.schema.get_field_index(wanted.name)
-        if at < 0:
-            columns.append(pa.nulls(part.num_rows, wanted.type))
+    for target_field in schema:
+        index = rows.schema.get_field_index(target_field.name)
+        if index < 0:
+            columns.append(pa.nulls(rows.num_rows, target_field.type))
         else:
-            column = part.column(at)
-            columns.append(in_type(column, wanted.type))
+            column = rows.column(index)
+            columns.append(in_type(column, target_field.type))
     return pa.table(columns, schema=schema)
 
 
@@ -248,10 +250,10 @@ def _picked(kind: pa.DataType, paths: Iterable[tuple[str, ...]]) -> pa.DataType:
     for path in paths:
         inner.setdefault(path[0], []).append(path[1:])
     fields = []
-    for one in kind:
-        if one.name in inner:
-            deeper = [path for path in inner[one.name] if path]
-            fields.append(one.with_type(_picked(one.type, deeper)) if deeper else one)
+    for child in kind:
+        if child.name in inner:
+            deeper = [path for path in inner[child.name] if path]
+            fields.append(child.with_type(_picked(child.type, deeper)) if deeper else child)
     return pa.struct(fields)
 
 

@@ -89,8 +89,8 @@ def _client(bucket: str, options: str) -> ObjectStore:
     make: Any = from_url
     while True:
         try:
-            found: ObjectStore = make(bucket, config=config, client_options=http, retry_config=_RETRY)
-            return found
+            client: ObjectStore = make(bucket, config=config, client_options=http, retry_config=_RETRY)
+            return client
         except UnknownConfigurationKeyError as e:
             # delta-rs passes over what its store does not know.
             unknown = [key for key in config if f"'{key}'" in str(e)]
@@ -108,8 +108,8 @@ def _split(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     http: dict[str, Any] = {}
     for name, value in options.items():
         key = name.lower()
-        if found := _HTTP.fullmatch(key):
-            http[found["name"]] = _SWITCHES.get(value.lower(), value)
+        if match := _HTTP.fullmatch(key):
+            http[match["name"]] = _SWITCHES.get(value.lower(), value)
         elif not _OF_DELTA_RS.fullmatch(key):
             config[key] = value
     return config, http

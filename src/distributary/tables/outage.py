@@ -80,12 +80,12 @@ def may_be_store(error: BaseException) -> bool:
 
 
 def _says_so(text: str) -> bool:
-    if found := _LOCAL.fullmatch(text):
-        return int(found["io"] or found["made"]) in _NUMBERS
-    found = _ANSWER.match(text)
-    if found is None:
+    if match := _LOCAL.fullmatch(text):
+        return int(match["io"] or match["made"]) in _NUMBERS
+    match = _ANSWER.match(text)
+    if match is None:
         return False
-    if found["none"]:
+    if match["none"]:
         return True
-    status = int(found["status"])
-    return status in _STATUSES or (status == 403 and found["code"] in _CODES)
+    status = int(match["status"])
+    return status in _STATUSES or (status == 403 and match["code"] in _CODES)

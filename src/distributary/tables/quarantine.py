@@ -89,36 +89,36 @@ def write_rejected(
     rejected: Sequence[pa.Table],
     stream: str,
     batch: int,
-    part: str,
+    task: str,
     store: Store,
     schema: pa.Schema = QUARANTINE_SCHEMA,
 ) -> DataFile:
     """Write rejected rows as one data file of the quarantine; the batch's commit takes it in later.
 
-    `part` tells the batch's files apart: with stream, batch and row number it makes each row's `id`.
+    `task` tells the batch's files apart: with stream, batch and row number it makes each row's `id`.
     Raises StoreDown.
     """
     rows = pa.concat_tables(rejected)
     now = pa.scalar(int(time.time() * 1e6), pa.timestamp("us", tz="UTC"))
     count = rows.num_rows
-    given = {
-        "id": pa.array([f"{stream[:8]}-{batch}-{part}-{n}" for n in range(count)]),
+    filled = {
+        "id": pa.array([f"{stream[:8]}-{batch}-{task}-{n}" for n in range(count)]),
         "quarantined_at": pa.repeat(now, count),
         "stream": pa.repeat(stream, count),
         "batch": pa.repeat(pa.scalar(batch, pa.int64()), count),
         "state": pa.repeat("open", count),
         "replay": pa.nulls(count, pa.int64()),
     }
-    columns = [given.get(f.name, rows.column(f.name) if f.name in rows.column_names else None) for f in schema]
+    columns = [filled.get(f.name, rows.column(f.name) if f.name in rows.column_names else None) for f in schema]
     with writing(uri):
         return write_data_file(uri, pa.table(columns, schema=schema), store)
 
 
 def with_all_columns(rows: pa.Table) -> pa.Table:
     """Rows of the quarantine of messages; one that an earlier version made lacks columns."""
-    for known in QUARANTINE_SCHEMA:
-        if known.name not in rows.column_names:
-            rows = rows.append_column(known.name, pa.nulls(rows.num_rows, known.type))
+    for field in QUARANTINE_SCHEMA:
+        if field.name not in rows.column_names:
+            rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
     return rows.select(QUARANTINE_SCHEMA.names).cast(QUARANTINE_SCHEMA)
 
 
@@ -126,24 +126,24 @@ def count_reasons(rejected: Iterable[pa.Table]) -> dict[str, int]:
     """Reason -> rows. `rejected`: tables with the columns of `REJECTED_SCHEMA`."""
     counts: Counter[str] = Counter()
     for rows in rejected:
-        for found in pc.value_counts(rows.column("reason").combine_chunks()).to_pylist():
-            counts[found["values"]] += found["counts"]
+        for reason_count in pc.value_counts(rows.column("reason").combine_chunks()).to_pylist():
+            counts[reason_count["values"]] += reason_count["counts"]
     return dict(counts)
 
 
 def update_rows(
-    uri: str, store: Store, ids: Sequence[str], values: Mapping[str, str], where: str | None = None
+    uri: str, store: Store, ids: Sequence[str], values: Mapping[str, str], condition: str | None = None
 ) -> None:
     """Set columns of the quarantine's rows with these ids; nothing happens where there is no quarantine.
 
-    `values`: column -> SQL expression. `where`: which of the rows (`t`). A run that commits at the same moment makes
+    `values`: column -> SQL expression. `condition`: which of the rows (`t`). A run that commits at the same time makes
     this try again. Raises TableFault, OSError.
     """
     source = pa.table({"id": pa.array(sorted(set(ids)), pa.string())})
     for attempt in range(UPDATE_ATTEMPTS):
         try:
             if (table := Snapshot.open(uri, store)) is not None:
-                table.update(source, values, where)
+                table.update(source, values, condition)
             return
         except CommitConflict as e:
             if attempt == UPDATE_ATTEMPTS - 1:

@@ -42,8 +42,8 @@ Partition = Mapping[str, str]
 def committed_widening(table: Snapshot, mark: Mark) -> dict[str, str]:
     """What the commit of `mark` widened, by the log: path -> `int -> bigint`."""
     commit = table.commit_of(mark) or {}
-    found: dict[str, str] = json.loads(commit.get(WIDENED_KEY) or "{}")
-    return found
+    widened: dict[str, str] = json.loads(commit.get(WIDENED_KEY) or "{}")
+    return widened
 
 
 def rewrite_wider(
@@ -124,20 +124,22 @@ class _Work:
     def commit(self, table: Snapshot, mark: Mark | None, added: Sequence[DataFile], about: Mapping[str, Any]) -> bytes:
         """The commit that makes `table`, as it is open, a table of the wider columns."""
         partitioned_by = table.partitioned_by
-        live = {found.file.path: found for found in live_files(table)}
-        self._done = [done for done in self._done if all(old.file.path in live for old in done.old)]
-        settled = self._wide | {old.file.path for done in self._done for old in done.old}
+        live = {live_file.file.path: live_file for live_file in live_files(table)}
+        self._done = [rewritten for rewritten in self._done if all(old.file.path in live for old in rewritten.old)]
+        settled = self._wide | {old.file.path for rewritten in self._done for old in rewritten.old}
         reader = Reader(self._uri, self._store, _without(self._after, partitioned_by))
-        narrow = [one for path, one in live.items() if path not in settled and self._is_narrow(one, reader)]
+        narrow = [
+            candidate for path, candidate in live.items() if path not in settled and self._is_narrow(candidate, reader)
+        ]
         for together in _grouped(narrow):
             self._done.append(_Done(together, tuple(self._written(together, reader))))
-        removed = [(old.file.path, old.file.size, old.partition) for done in self._done for old in done.old]
+        removed = [(old.file.path, old.file.size, old.partition) for rewritten in self._done for old in rewritten.old]
         return commit_text(
             table.version,
             mark,
             added,
             removed,
-            moved=[new for done in self._done for new in done.new],
+            moved=[new for rewritten in self._done for new in rewritten.new],
             rows=None if mark is None else sum(file.rows for file in added),
             about={
                 "operation": "CHANGE COLUMNS",
@@ -152,8 +154,10 @@ class _Work:
     def _is_narrow(self, live: Live, reader: Reader) -> bool:
         """Does the file hold a column that changes, in its old type? Files from before it was added do not."""
         if self._within(live.partition):
-            found = reader.columns(live.file)
-            if any(_differs(found.field(new.name).type, new.type) for new in self._changed if new.name in found.names):
+            columns = reader.columns(live.file)
+            if any(
+                _differs(columns.field(new.name).type, new.type) for new in self._changed if new.name in columns.names
+            ):
                 return True
         self._wide.add(live.file.path)
         return False
@@ -193,13 +197,13 @@ def _without(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     return pa.schema([field for field in schema if field.name not in names])
 
 
-def _differs(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _differs(file_type: pa.DataType, table_type: pa.DataType) -> bool:
     """Is some leaf that the file has of another type? Fields of a struct that it lacks do not count."""
-    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
-        there = {field.name: field.type for field in found}
-        return any(_differs(there[field.name], field.type) for field in wanted if field.name in there)
-    if pa.types.is_list(found) and pa.types.is_list(wanted):
-        return _differs(found.value_type, wanted.value_type)
-    if pa.types.is_map(found) and pa.types.is_map(wanted):
-        return _differs(found.key_type, wanted.key_type) or _differs(found.item_type, wanted.item_type)
-    return bool(found != wanted)
+    if pa.types.is_struct(file_type) and pa.types.is_struct(table_type):
+        file_fields = {field.name: field.type for field in file_type}
+        return any(_differs(file_fields[field.name], field.type) for field in table_type if field.name in file_fields)
+    if pa.types.is_list(file_type) and pa.types.is_list(table_type):
+        return _differs(file_type.value_type, table_type.value_type)
+    if pa.types.is_map(file_type) and pa.types.is_map(table_type):
+        return _differs(file_type.key_type, table_type.key_type) or _differs(file_type.item_type, table_type.item_type)
+    return bool(file_type != table_type)

@@ -200,8 +200,8 @@ class Snapshot:
 
     def commit_of(self, mark: Mark, limit: int | None = RECENT) -> dict[str, Any] | None:
         """The metadata of this batch's commit; None where it is not among the newest `limit` ones."""
-        wanted = mark.about().items()
-        return next((commit for commit in self.history(limit) if wanted <= commit.items()), None)
+        about = mark.about().items()
+        return next((commit for commit in self.history(limit) if about <= commit.items()), None)
 
     def rows_of(self, mark: Mark) -> int | None:
         """Rows that the commit of `mark` wrote, by the log; None when its commit is not the stream's newest one."""
@@ -215,14 +215,14 @@ class Snapshot:
 
     def versions(self, route: str | None = None, *, limit: int | None = None) -> dict[tuple[str, int], int]:
         """As `marks`, with the version that each of the commits made."""
-        found = {}
+        versions = {}
         for commit in self.history(limit):
             about = {**commit, **_user_metadata(commit)}
             if APP_KEY in about and (
                 route is None or ROUTES_KEY not in about or route in json.loads(about[ROUTES_KEY])
             ):
-                found[str(about[APP_KEY]), int(about[BATCH_KEY])] = int(commit["version"])
-        return found
+                versions[str(about[APP_KEY]), int(about[BATCH_KEY])] = int(commit["version"])
+        return versions
 
     # -- its files and rows --------------------------------------------------------------------------------
 
@@ -234,8 +234,8 @@ class Snapshot:
 
     def sizes(self) -> dict[str, int]:
         """The files that the table has, by their paths as the log has them: bytes."""
-        found = self.adds()
-        return dict(zip(found.column("path").to_pylist(), found.column("size_bytes").to_pylist(), strict=True))
+        adds = self.adds()
+        return dict(zip(adds.column("path").to_pylist(), adds.column("size_bytes").to_pylist(), strict=True))
 
     @edge()
     def addresses(self) -> list[str]:
@@ -260,15 +260,15 @@ class Snapshot:
     # -- changes -------------------------------------------------------------------------------------------
 
     @edge()
-    def update(self, ids: pa.Table, values: Mapping[str, str], where: str | None = None) -> None:
+    def update(self, ids: pa.Table, values: Mapping[str, str], condition: str | None = None) -> None:
         """Set columns of the rows `t` whose `id` is one of `ids`. `values`: column -> SQL expression."""
         merge = self.delta.merge(ids, predicate="t.id = s.id", source_alias="s", target_alias="t")
-        merge.when_matched_update(dict(values), predicate=where).execute()
+        merge.when_matched_update(dict(values), predicate=condition).execute()
 
     @edge()
-    def delete(self, where: str) -> int:
+    def delete(self, condition: str) -> int:
         """Delete rows by an SQL condition; how many."""
-        return int(self.delta.delete(where).get("num_deleted_rows") or 0)
+        return int(self.delta.delete(condition).get("num_deleted_rows") or 0)
 
     @edge()
     def overwrite(self, rows: pa.Table) -> None:
@@ -333,7 +333,7 @@ def delta_schema(schema: pa.Schema) -> Schema:
 def _user_metadata(commit: Mapping[str, Any]) -> dict[str, Any]:
     """What engine `spark` said of its commit (Delta's userMetadata)."""
     try:
-        said = json.loads(commit.get("userMetadata") or "{}")
+        metadata = json.loads(commit.get("userMetadata") or "{}")
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}

@@ -64,10 +64,10 @@ class SparkEngine:
             builder = builder.property(key, value)
         builder.addColumns(spark_schema(schema)).execute()
 
-    def _widen(self, uri: str, evolution: Evolution, known: Mapping[str, str]) -> None:
-        """`known`: the table's properties."""
-        wanted = {**_mapping(evolution.schema), **({WIDENING: "true"} if evolution.widened else {})}
-        missing = {key: value for key, value in wanted.items() if known.get(key) != value}
+    def _widen(self, uri: str, evolution: Evolution, properties: Mapping[str, str]) -> None:
+        """`properties`: the table's properties."""
+        needed = {**_mapping(evolution.schema), **({WIDENING: "true"} if evolution.widened else {})}
+        missing = {key: value for key, value in needed.items() if properties.get(key) != value}
         name = f"delta.{quoted(uri)}"
         if missing:
             # In one statement: Spark takes no other property of a table that needs its names mapped.
@@ -127,13 +127,13 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 def spark_ended(error: BaseException) -> bool:
     """Whether an error says that Spark itself is gone or was told to stop, which is no table's fault."""
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, Py4JNetworkError):
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, Py4JNetworkError):
             return True
-        if isinstance(found, PySparkException) and _condition(found) == "SPARK_JOB_CANCELLED":
+        if isinstance(cause, PySparkException) and _condition(cause) == "SPARK_JOB_CANCELLED":
             return True
-        found = found.__cause__
+        cause = cause.__cause__
     return False
 
 

@@ -45,13 +45,13 @@ def merge_session(spark: SparkSession) -> SparkSession:
 
     A session of its own, because settings are a session's, and the batches and other threads use `spark` meanwhile.
     """
-    own = spark.newSession()
-    known = own.conf.getAll
+    session = spark.newSession()
+    get_all = session.conf.getAll
     for name, value in {**spark.conf.getAll, **MERGE_CONF}.items():
         # What was set when the application began is there already, and may not be set again.
-        if known.get(name) != value:
-            own.conf.set(name, value)
-    return own
+        if get_all.get(name) != value:
+            session.conf.set(name, value)
+    return session
 
 
 def merge_by_spark(
@@ -78,11 +78,11 @@ def merge_by_spark(
     if table is not None and rules.settled is not None:
         _ask_for_others(spark, uri, rows, keys, rules.settled)
     masks = [name for name in rows.columns if name.startswith(UNSAID)]
-    whole = _as_merged(rows.drop(*aside), keys, rules, masks)
-    brought = to_arrow_schema(whole.drop(*masks).schema, timezone="UTC")
+    merged_rows = _as_merged(rows.drop(*aside), keys, rules, masks)
+    brought = to_arrow_schema(merged_rows.drop(*masks).schema, timezone="UTC")
     evolution = evolve(columns_of(table), [brought], for_spark(target.policy, table))
     engine.prepare(target.table, [brought], target.policy)
-    source = _fitted(whole, evolution, masks)
+    source = _fitted(merged_rows, evolution, masks)
     try:
         plain = source.drop(*(name for name in source.columns if name.startswith(UNSAID)))
         if evolution.changed:
@@ -115,18 +115,20 @@ def _ask_for_others(
     """Raises HandedOn where rows of one transaction, none of those `settled`, have handed on a key of the table."""
     if not _has_rows(rows):
         return
-    own = rows.where(f"{METADATA}.source.tx_id IS NOT NULL")
-    own = own.where(~F.col(f"{METADATA}.source.tx_id").isin(sorted(settled))) if settled else own
+    of_transaction = rows.where(f"{METADATA}.source.tx_id IS NOT NULL")
+    of_transaction = (
+        of_transaction.where(~F.col(f"{METADATA}.source.tx_id").isin(sorted(settled))) if settled else of_transaction
+    )
     names = [F.col(quoted(key)) for key in keys]
-    brought = own.select(*names, METADATA).alias("s")
+    brought = of_transaction.select(*names, METADATA).alias("s")
     table = SparkDeltaTable.forPath(spark, uri).toDF().select(*names, METADATA).alias("t")
     kinds = f"change_type IN ('{KEY_LEFT}', '{KEY_TAKEN}')"
     moves = " OR ".join(f"coalesce({side}.{METADATA}.{kinds}, false)" for side in "st")
     handed_on = f"{_SAME} AND {_ANOTHER} AND ({moves})"
     met = table.join(brought, F.expr(f"({_on(keys)}) AND {handed_on}"))
-    found = met.select(F.expr(f"s.{METADATA}.source.tx_id").alias("tx")).distinct().collect()
-    if found:
-        raise HandedOn({str(row.tx) for row in found})
+    open_transactions = met.select(F.expr(f"s.{METADATA}.source.tx_id").alias("tx")).distinct().collect()
+    if open_transactions:
+        raise HandedOn({str(row.tx) for row in open_transactions})
 
 
 def _as_merged(rows: DataFrame, keys: Sequence[str], rules: MergeRules, masks: Sequence[str]) -> DataFrame:
@@ -137,8 +139,8 @@ def _as_merged(rows: DataFrame, keys: Sequence[str], rules: MergeRules, masks: S
         stays = name in (*keys, metadata, *masks) or rules.keep_deleted_values
         text = quoted(name) if stays else f"CASE WHEN NOT {deleted} THEN {quoted(name)} END"
         columns.append(F.expr(text).alias(name))
-    at = f"CASE WHEN {deleted} THEN timestamp_millis({metadata}.source_timestamp) END"
-    return rows.select(*columns, F.expr(deleted).alias(DELETED), F.expr(at).alias(DELETED_AT))
+    deleted_at = f"CASE WHEN {deleted} THEN timestamp_millis({metadata}.source_timestamp) END"
+    return rows.select(*columns, F.expr(deleted).alias(DELETED), F.expr(deleted_at).alias(DELETED_AT))
 
 
 def _fitted(rows: DataFrame, evolution: Evolution, masks: Sequence[str]) -> DataFrame:
@@ -181,8 +183,8 @@ def _merge(
     judged = "true" if rules.horizon is None else f"NOT {_old('s.' + rules.order.metadata, rules.horizon)}"
     sets = {quoted(name): _value(name, source, keys, rules) for name in columns}
     inserts = {quoted(name): f"s.{quoted(name)}" for name in columns}
-    taken = source.count() - unjudged
-    done = (
+    judged_rows = source.count() - unjudged
+    result = (
         SparkDeltaTable.forPath(spark, uri)
         .alias("t")
         .merge(source.alias("s"), _on(keys))
@@ -192,8 +194,10 @@ def _merge(
         .execute()
         .first()
     )
-    found = {name: int(done[f"num_{name}_rows"] or 0) if done else 0 for name in ("inserted", "updated", "deleted")}
-    return Counts(**found, ignored=max(0, taken - sum(found.values())))
+    counts = {
+        name: int(result[f"num_{name}_rows"] or 0) if result else 0 for name in ("inserted", "updated", "deleted")
+    }
+    return Counts(**counts, ignored=max(0, judged_rows - sum(counts.values())))
 
 
 def _late(spark: SparkSession, uri: str, rows: DataFrame, keys: Sequence[str], rules: MergeRules) -> pa.Table | None:
@@ -204,8 +208,8 @@ def _late(spark: SparkSession, uri: str, rows: DataFrame, keys: Sequence[str], r
     old = rows.where(f"{_old(metadata, rules.horizon)} AND NOT coalesce({metadata}.is_deleted, false)").alias("s")
     if old.isEmpty():
         return None
-    known = SparkDeltaTable.forPath(spark, uri).toDF().select(*(F.col(quoted(key)) for key in keys)).alias("t")
-    return old.join(known, F.expr(_on(keys)), "left_anti").toArrow()
+    table_keys = SparkDeltaTable.forPath(spark, uri).toDF().select(*(F.col(quoted(key)) for key in keys)).alias("t")
+    return old.join(table_keys, F.expr(_on(keys)), "left_anti").toArrow()
 
 
 def _old(metadata: str, horizon: int) -> str:
@@ -240,11 +244,11 @@ def _newer(order: OrderSettings, oracle: bool, settled: Collection[str]) -> str:
     newer = _of_one_log(f"({_number('s', order)} > {_number('t', order)})", order)
     if not oracle:
         return newer
-    left = {side: f"coalesce({side}.{METADATA}.change_type = '{KEY_LEFT}', false)" for side in "st"}
+    key_left = {side: f"coalesce({side}.{METADATA}.change_type = '{KEY_LEFT}', false)" for side in "st"}
     both = f"coalesce({_SAME} AND {_ANOTHER}, false)"
-    taken = {side: f"coalesce({side}.{METADATA}.change_type = '{KEY_TAKEN}', false)" for side in "st"}
-    weak = f"({left['s']} AND {taken['t']} AND {both}{_open(settled)})"
-    strong = f"({left['t']} AND {taken['s']} AND {both})"
+    key_taken = {side: f"coalesce({side}.{METADATA}.change_type = '{KEY_TAKEN}', false)" for side in "st"}
+    weak = f"({key_left['s']} AND {key_taken['t']} AND {both}{_open(settled)})"
+    strong = f"({key_left['t']} AND {key_taken['s']} AND {both})"
     return f"(({newer} AND NOT {weak}) OR {strong})"
 
 
@@ -283,18 +287,18 @@ def _of_one_log(newer: str, order: OrderSettings) -> str:
     """`anew.check`, as SQL: the condition `newer`, which ends the query where the two cannot be of one log."""
     if order.kind not in TIMES:
         return newer
-    one, other = _number("s", order), _number("t", order)
+    ours, theirs = _number("s", order), _number("t", order)
     prefix = PREFIX if order else 0
     begin, end = TIMES[order.kind]
     time = {
-        n: f"cast(conv(substring({n}, {prefix + begin + 1}, {end - begin}), 16, 10) AS bigint)" for n in (one, other)
+        n: f"cast(conv(substring({n}, {prefix + begin + 1}, {end - begin}), 16, 10) AS bigint)" for n in (ours, theirs)
     }
-    earlier = f"CASE WHEN {newer} THEN {time[one]} ELSE {time[other]} END"
-    later = f"CASE WHEN {newer} THEN {time[other]} ELSE {time[one]} END"
-    changes = " AND ".join(f"substring({n}, {prefix + 1}, 1) >= '{FIRST_LAYOUT}'" for n in (one, other))
-    known = f"substring({one}, 1, {prefix}) = substring({other}, 1, {prefix})"
-    anew = f"{changes} AND {known} AND {later} - {earlier} > {order.margin_ms}"
-    both = f"CASE WHEN {newer} THEN concat({one}, ' ', {other}) ELSE concat({other}, ' ', {one}) END"
+    earlier = f"CASE WHEN {newer} THEN {time[ours]} ELSE {time[theirs]} END"
+    later = f"CASE WHEN {newer} THEN {time[theirs]} ELSE {time[ours]} END"
+    changes = " AND ".join(f"substring({n}, {prefix + 1}, 1) >= '{FIRST_LAYOUT}'" for n in (ours, theirs))
+    same_prefix = f"substring({ours}, 1, {prefix}) = substring({theirs}, 1, {prefix})"
+    anew = f"{changes} AND {same_prefix} AND {later} - {earlier} > {order.margin_ms}"
+    both = f"CASE WHEN {newer} THEN concat({ours}, ' ', {theirs}) ELSE concat({theirs}, ' ', {ours}) END"
     return f"(CASE WHEN {anew} THEN cast(raise_error(concat('{_ANEW} ', {both})) AS boolean) ELSE {newer} END)"
 
 
@@ -305,8 +309,8 @@ def _todays(number: str, kind: str) -> str:
         return digits
     begin = PREFIX + 2
     pieces = [
-        f"'{one}'" if isinstance(one, str) else f"substring({number}, {begin + one[0]}, {one[1] - one[0]})"
-        for one in MOVED[kind]
+        f"'{piece}'" if isinstance(piece, str) else f"substring({number}, {begin + piece[0]}, {piece[1] - piece[0]})"
+        for piece in MOVED[kind]
     ]
     old = f"substring({number}, {PREFIX + 1}, 1) = '{FIRST_LAYOUT}'"
     return f"CASE WHEN {old} THEN concat('{LAYOUTS[kind]}', {', '.join(pieces)}) ELSE {digits} END"

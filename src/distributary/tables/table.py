@@ -80,9 +80,9 @@ class Table:
         Raises TableCollision when it was made by another pipeline or for another route, TableFault, OSError.
         """
         table = Snapshot.open(self.uri, self.store)
-        if table is not None and self.owner is not None and (found := table.owner) not in (None, self.owner):
-            assert found is not None
-            whose = f"pipeline {found.pipeline}, route {found.route!r}"
+        if table is not None and self.owner is not None and (owner := table.owner) not in (None, self.owner):
+            assert owner is not None
+            whose = f"pipeline {owner.pipeline}, route {owner.route!r}"
             raise TableCollision(route=self.owner.route, table=self.uri, owner=whose)
         return table
 
@@ -178,8 +178,8 @@ class Table:
             if other := [field.name for field in columns or () if kinds.get(field.name) != field.type]:
                 raise CommitConflict(f"{self.uri}: column {other[0]!r} has got another type")
             sizes = table.sizes()
-            if gone := [path for path in old if path not in sizes]:
-                raise CommitConflict(f"{self.uri}: {gone[0]} is not in it any more")
+            if missing := [path for path in old if path not in sizes]:
+                raise CommitConflict(f"{self.uri}: {missing[0]} is not in it any more")
             removed = [(path, sizes[path]) for path in old]
             text = commit_text(table.version, mark, files, removed, rows=rows, about=OVERWRITE)
             if put_commit(self.uri, self.store, table.version + 1, text):
@@ -237,7 +237,7 @@ class Table:
         """deltalake makes no table with a property that Delta does not know, such as its owner (1.6.6). So it makes the
         first commit elsewhere, and that is put here with the owner in it; where nothing can be put once, the owner is
         the description."""
-        made = partial(
+        create = partial(
             create_table_with_add_actions,
             schema=delta_schema(schema),
             add_actions=_actions(files),
@@ -247,13 +247,13 @@ class Table:
             commit_properties=commit,
         )
         if self.owner is None:
-            made(engine_uri(self.uri), storage_options=dict(self.store.options) or None)
+            create(engine_uri(self.uri), storage_options=dict(self.store.options) or None)
         elif cannot_put_once(self.uri, self.store):
             options = dict(self.store.options) or None
-            made(engine_uri(self.uri), storage_options=options, description=self.owner.text())
+            create(engine_uri(self.uri), storage_options=options, description=self.owner.text())
         else:
             with TemporaryDirectory(prefix="distributary-") as folder:
-                made(folder)
+                create(folder)
                 text = first_commit(Path(folder), self.owner.properties())
             if Snapshot.open(self.uri, self.store) is not None or not put_commit(self.uri, self.store, 0, text):
                 raise CommitConflict(f"{self.uri} is there already")
@@ -265,15 +265,15 @@ class Table:
         fails. Raises CommitConflict when only the commit before it (new columns) is in.
         """
         try:
-            found = Snapshot.open(self.uri, self.store)
+            snapshot = Snapshot.open(self.uri, self.store)
         except BaseException as e:
             contained(e)
             return False
-        if found is None:
+        if snapshot is None:
             return False
-        if found.has(mark):
+        if snapshot.has(mark):
             return True
-        if before is None or found.version > before.version:
+        if before is None or snapshot.version > before.version:
             raise CommitConflict(str(error)) from error
         return False
 

@@ -26,23 +26,23 @@ Rows = Mapping[str, int]
 
 def seen_by(route: str, schema: pa.Schema | None, origin: str) -> pa.Schema | None:
     """The table as `route` sees it; None where it has no rows of the route yet. `origin`: the origin column's name."""
-    at = -1 if schema is None else schema.get_field_index(table_name(route))
-    if schema is None or at < 0:
+    index = -1 if schema is None else schema.get_field_index(table_name(route))
+    if schema is None or index < 0:
         return None
-    own, from_where = list(schema.field(at).type), schema.get_field_index(origin)
-    return pa.schema([*own, *([schema.field(from_where)] if from_where >= 0 else [])])
+    columns, from_where = list(schema.field(index).type), schema.get_field_index(origin)
+    return pa.schema([*columns, *([schema.field(from_where)] if from_where >= 0 else [])])
 
 
-def grown(schema: pa.Schema | None, found: Mapping[str, pa.Schema], origin: str) -> Evolution:
-    """The whole table's schema once each route has the columns that `found` says it sees."""
+def grown(schema: pa.Schema | None, seen_schemas: Mapping[str, pa.Schema], origin: str) -> Evolution:
+    """The whole table's schema once each route has the columns that `seen_schemas` says it sees."""
     start = schema or pa.schema([(KEY, pa.string()), (ROUTE, pa.string())])
     columns = {f.name: f for f in start}
-    for route, seen in sorted(found.items()):
-        if origin in seen.names and origin not in columns:
-            columns[origin] = seen.field(origin)
-        own = [f for f in seen if f.name != origin]
-        if own:
-            columns[table_name(route)] = pa.field(table_name(route), pa.struct(own))
+    for route, route_schema in sorted(seen_schemas.items()):
+        if origin in route_schema.names and origin not in columns:
+            columns[origin] = route_schema.field(origin)
+        fields = [f for f in route_schema if f.name != origin]
+        if fields:
+            columns[table_name(route)] = pa.field(table_name(route), pa.struct(fields))
     after = pa.schema(list(columns.values()))
     wider = () if schema is None else tuple(widenings(schema, after))
     return Evolution(after, schema is not None and after != schema, wider, ())
@@ -51,13 +51,13 @@ def grown(schema: pa.Schema | None, found: Mapping[str, pa.Schema], origin: str)
 def packed(route: str, rows: pa.Table, origin: str) -> pa.Table:
     """Rows as the route sees them -> rows of the wide table, without its partition column and other routes' structs."""
     rows = rows.combine_chunks()
-    own = [f for f in rows.schema if f.name != origin]
+    fields = [f for f in rows.schema if f.name != origin]
     columns: dict[str, pa.Array] = {ROUTE: pa.repeat(route, rows.num_rows)}
     if origin in rows.column_names:
         columns[origin] = _one(rows.column(origin))
-    if own:
-        arrays = [_one(rows.column(f.name)) for f in own]
-        columns[table_name(route)] = pa.StructArray.from_arrays(arrays, fields=own)
+    if fields:
+        arrays = [_one(rows.column(f.name)) for f in fields]
+        columns[table_name(route)] = pa.StructArray.from_arrays(arrays, fields=fields)
     return pa.table(columns)
 
 
@@ -79,8 +79,8 @@ def about(rows: Rows) -> dict[str, str]:
 def committed_routes(table: Snapshot, mark: Mark) -> dict[str, int] | None:
     """Route -> rows that the commit of `mark` wrote; None where the log does not have it any more."""
     commit = table.commit_of(mark, limit=None)
-    found: dict[str, int] | None = None if commit is None else json.loads(commit.get(ROUTES_KEY, "{}"))
-    return found
+    rows_of: dict[str, int] | None = None if commit is None else json.loads(commit.get(ROUTES_KEY, "{}"))
+    return rows_of
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

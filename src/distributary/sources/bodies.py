@@ -22,8 +22,8 @@ _SUFFIX = re.compile(r"(\.(avro|jsonl?|parquet))?(\.gz)?$")
 
 def source_options(config: Pipeline) -> Options:
     """Settings and credentials of the store that holds the files."""
-    found = config.change_files.storage_options or config.tables.storage_options
-    return {key: value.get_secret_value() for key, value in found.items()}
+    options = config.change_files.storage_options or config.tables.storage_options
+    return {key: value.get_secret_value() for key, value in options.items()}
 
 
 def open_body(path: str, options: Options) -> pa.Buffer:

@@ -84,14 +84,14 @@ def bronze_stream(spark: SparkSession, config: Pipeline) -> DataFrame:
 
 def bronze_rows(spark: SparkSession, config: Pipeline, key: str, read: AlreadyRead) -> DataFrame | None:
     """What a stream has read of one partition (`read`), as its batches had it; None for nothing."""
-    parts = []
+    frames = []
     if read.version is not None:
-        whole = spark.read.format("delta").option("versionAsOf", read.version).load(config.bronze_path)
-        parts.append(_columns(config, whole.where(F.col(KEY) == key)))
+        snapshot = spark.read.format("delta").option("versionAsOf", read.version).load(config.bronze_path)
+        frames.append(_columns(config, snapshot.where(F.col(KEY) == key)))
     if read.paths:
         files = (f"{config.bronze_path}/{path}" for path in read.paths)
-        parts.append(_columns(config, spark.read.parquet(*files)))
-    return None if not parts else reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
+        frames.append(_columns(config, spark.read.parquet(*files)))
+    return None if not frames else reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames)
 
 
 def _columns(config: Pipeline, rows: DataFrame) -> DataFrame:

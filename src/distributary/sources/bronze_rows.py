@@ -71,8 +71,8 @@ def unrouted(rejected: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
     """Records that have none (`rejected`: `REJECTED_SCHEMA`)."""
     rejected = rejected.combine_chunks()
     why = pa.StructArray.from_arrays([_one(rejected.column(f.name)) for f in REJECTED_TYPE], fields=list(REJECTED_TYPE))
-    known = {schema.names[2]: _one(rejected.column("envelope_schema_id")), REJECTED: why}
-    return _batch(schema, rejected, known, pa.repeat(UNROUTED, rejected.num_rows))
+    columns = {schema.names[2]: _one(rejected.column("envelope_schema_id")), REJECTED: why}
+    return _batch(schema, rejected, columns, pa.repeat(UNROUTED, rejected.num_rows))
 
 
 def tombstones(origin: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
@@ -92,25 +92,25 @@ def set_apart(window: pa.Table, origin: pa.Table, names: Sequence[str], cut: Apa
     `names`: of route, schema id and payload.
     """
     route, rejected = window.column(names[0]), window.column(REJECTED)
-    there = pc.is_valid(route)
-    if not pc.all(there).as_py():
+    has_route = pc.is_valid(route)
+    if not pc.all(has_route).as_py():
         bad = pc.is_valid(rejected)
         if pc.any(bad).as_py():
             why = pa.Table.from_struct_array(rejected.filter(bad))
             wrapped = window.column(names[1]).filter(bad)
             cut.bad(_rejected(why, wrapped, origin.filter(bad)))
-        if gone := window.num_rows - there.combine_chunks().true_count - pc.sum(bad).as_py():
-            cut.tombstones(None, gone)
-        window, origin = window.filter(there), origin.filter(there)
+        if dropped := window.num_rows - has_route.combine_chunks().true_count - pc.sum(bad).as_py():
+            cut.tombstones(None, dropped)
+        window, origin = window.filter(has_route), origin.filter(has_route)
     return window, origin
 
 
 def _rejected(why: pa.Table, wrapped: pa.ChunkedArray, origin: pa.Table) -> pa.Table:
-    given = {name: why.column(name) for name in why.column_names} | {"envelope_schema_id": wrapped}
+    reject_columns = {name: why.column(name) for name in why.column_names} | {"envelope_schema_id": wrapped}
     rows = why.num_rows
     columns = [
-        given[f.name].cast(f.type)
-        if f.name in given
+        reject_columns[f.name].cast(f.type)
+        if f.name in reject_columns
         else origin.column(f.name)
         if f.name in origin.column_names
         else pa.nulls(rows, f.type)
@@ -119,12 +119,16 @@ def _rejected(why: pa.Table, wrapped: pa.ChunkedArray, origin: pa.Table) -> pa.T
     return pa.table(columns, schema=REJECTED_SCHEMA)
 
 
-def _batch(schema: pa.Schema, origin: pa.Table, given: dict[str, pa.Array], key: pa.Array) -> pa.RecordBatch:
+def _batch(schema: pa.Schema, origin: pa.Table, record_columns: dict[str, pa.Array], key: pa.Array) -> pa.RecordBatch:
     rows = len(key)
-    known = {**given, KEY: key, RECEIVED: pa.repeat(pa.scalar(int(time.time() * 1e6), pa.timestamp("us", "UTC")), rows)}
+    all_columns = {
+        **record_columns,
+        KEY: key,
+        RECEIVED: pa.repeat(pa.scalar(int(time.time() * 1e6), pa.timestamp("us", "UTC")), rows),
+    }
     columns = [
-        known[f.name]
-        if f.name in known
+        all_columns[f.name]
+        if f.name in all_columns
         else _one(origin.column(f.name))
         if f.name in origin.column_names
         else pa.nulls(rows, f.type)

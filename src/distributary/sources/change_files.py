@@ -36,18 +36,18 @@ class ChangeFiles(Source):
     def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
         return file_stream(spark, self.config.state_root)
 
-    def lag(self, read: Position | None, asked: Asked, taken: Callable[[], int]) -> SourceLag:
+    def lag(self, read: Position | None, asked: Asked, last_parcel: Callable[[], int]) -> SourceLag:
         """Files that were found and wait, and those that lie where a run would look first."""
         # A batch is finished by the ledger's word, which comes before Spark's.
-        given = waiting(self.config.state_root, self.store, read_version(read), taken())
+        taken_files = waiting(self.config.state_root, self.store, read_version(read), last_parcel())
         try:
-            found = look(self.config, self._ledger(), full=False)
+            listed = look(self.config, self._ledger(), full=False)
         except (SourceDown, SourceMissing) as e:
-            return SourceLag(note=f"the source cannot be asked: {e}", files=given.files, bytes=given.bytes)
+            return SourceLag(note=f"the source cannot be asked: {e}", files=taken_files.files, bytes=taken_files.bytes)
         return SourceLag(
-            note=strays_left(found.strays, self.config.change_files.path) if found.strays else None,
-            files=given.files + len(found.files),
-            bytes=given.bytes + sum(ref.size for ref in found.files),
+            note=strays_left(listed.strays, self.config.change_files.path) if listed.strays else None,
+            files=taken_files.files + len(listed.files),
+            bytes=taken_files.bytes + sum(ref.size for ref in listed.files),
         )
 
     def newest(self, count: int) -> NoReturn:

@@ -135,15 +135,15 @@ def _cut(file: SourceFile, size: int) -> list[Piece]:
 
 def _groups(metadata: pq.FileMetaData, piece: Piece) -> list[int]:
     """The row groups of a piece. Every row group of a file belongs to exactly one of the pieces that make it up."""
-    found = []
+    numbers = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         columns = [group.column(n) for n in range(group.num_columns)]
         begin = min(_start(c) for c in columns)
         middle = begin + sum(c.total_compressed_size for c in columns) // 2
         if piece.begin <= min(middle, piece.file.size - 1) < piece.end:
-            found.append(number)
-    return found
+            numbers.append(number)
+    return numbers
 
 
 def _start(column: pq.ColumnChunkMetaData) -> int:

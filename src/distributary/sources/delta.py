@@ -60,17 +60,17 @@ def delta_stream(spark: SparkSession, source: DeltaSource, envelope: Envelope, s
     reader = spark.readStream.format("delta").options(**reader_options(source))
     try:
         rows = reader.load(source.path) if source.table is None else reader.table(quoted_parts(source.table))
-        found = rows.columns  # over Spark Connect, nothing is looked at before this
+        names = rows.columns  # over Spark Connect, nothing is looked at before this
     except AnalysisException as e:
         if e.getCondition() not in NO_TABLE:
             raise
         raise SourceMissing(source=named, what=NO_TABLE_THERE if source.table is None else NO_NAME) from e
     needed = needed_columns(source, envelope)
     for name in needed:
-        if name not in found:
-            has = ", ".join(found)
+        if name not in names:
+            has = ", ".join(names)
             raise SourceMissing(source=f"the Delta table {named}", what=f"column {name!r}; it has: {has}")
-    origin = [c for c in ORIGIN_COLUMNS if c in found and c not in needed]
+    origin = [c for c in ORIGIN_COLUMNS if c in names and c not in needed]
     # try_cast: a value that is no id or name is one bad row, not a failed batch
     if share is not None and envelope.format == "columns":
         rows = rows.where(share.condition(f"try_cast({quoted(envelope.columns[0])} AS string)"))

@@ -93,12 +93,12 @@ def _columns(metadata: Mapping[str, Any], source: DeltaSource, envelope: Envelop
         return None
     kinds = {field["name"]: field["type"] for field in json.loads(metadata["schemaString"])["fields"]}
     needed = needed_columns(source, envelope)
-    wanted = [(name, alias, kind) for name, (alias, kind) in needed.items()]
-    wanted += [(name, name, name) for name in ORIGIN_COLUMNS if name in kinds and name not in needed]
+    selected = [(name, alias, kind) for name, (alias, kind) in needed.items()]
+    selected += [(name, name, name) for name in ORIGIN_COLUMNS if name in kinds and name not in needed]
     columns = []
-    for name, alias, kind in wanted:
-        found = kinds.get(name)
-        arrow = _KINDS[kind].get(found) if isinstance(found, str) else None
+    for name, alias, kind in selected:
+        delta_type = kinds.get(name)
+        arrow = _KINDS[kind].get(delta_type) if isinstance(delta_type, str) else None
         partition = name in metadata["partitionColumns"]
         if arrow is None or (partition and pa.types.is_binary(arrow)):
             return None

@@ -46,8 +46,8 @@ class DeltaRows(Source):
             return self.given
         if not self._path:
             body = self.store.get(self.config.state_root, StateFolder.source.name)
-            known = {} if body is None else json.loads(body)
-            self._path = known.get("path", "") if known.get("table") == self.given.table else ""
+            kept_place = {} if body is None else json.loads(body)
+            self._path = kept_place.get("path", "") if kept_place.get("table") == self.given.table else ""
         return self.given.model_copy(update={"path": self._path})
 
     @property
@@ -102,12 +102,12 @@ class DeltaRows(Source):
 def location(spark: SparkSession, table: str) -> str:
     """Where the catalog has a Delta table; empty where it does not say. Raises SourceMissing: it is none of Delta's."""
     try:
-        found = spark.sql(f"DESCRIBE DETAIL {quoted_parts(table)}").select("format", "location").first()
+        detail = spark.sql(f"DESCRIBE DETAIL {quoted_parts(table)}").select("format", "location").first()
     except AnalysisException as e:
         raise SourceMissing(source=table, what=NO_NAME) from e
-    if found is None or found["format"] != "delta":
+    if detail is None or detail["format"] != "delta":
         raise SourceMissing(source=table, what=NO_NAME)
-    path = str(found["location"] or "")
+    path = str(detail["location"] or "")
     return unquote(path.removeprefix("file://").removeprefix("file:")) if path.startswith("file:") else path
 
 
@@ -176,9 +176,9 @@ def newest_of_table(source: DeltaSource, needed: Needed, store: Store, count: in
         origin = [name for name in ORIGIN_COLUMNS if files.has(name) and name not in needed]
         rows = _last(files, [*needed, *origin], count)
     columns = {alias: rows.column(name) for name, (alias, _) in needed.items()}
-    given = {name: rows.column(name) for name in origin} | columns
+    columns_found = {name: rows.column(name) for name in origin} | columns
     blank = {f.name: pa.nulls(rows.num_rows, f.type) for f in ORIGIN}
-    return pa.table({**blank, **given})
+    return pa.table({**blank, **columns_found})
 
 
 def _last(files: TableFiles, names: Sequence[str], count: int) -> pa.Table:

@@ -169,22 +169,22 @@ class FileLedger:
         """
         return self._write(lambda: self._entered(paths), max_files, max_bytes, rest=True)
 
-    def _write(self, wanted: Callable[[], Sequence[FileRef]], max_files: int, max_bytes: int, rest: bool) -> int:
-        done: list[list[FileRef]] = []
+    def _write(self, waiting_refs: Callable[[], Sequence[FileRef]], max_files: int, max_bytes: int, rest: bool) -> int:
+        written: list[list[FileRef]] = []
         with self._lock, writing(self.uri):
             for attempt in range(COMMIT_ATTEMPTS):
                 try:
-                    before = {ref.path for parcel in done for ref in parcel}
-                    cut = list(parcels((r for r in wanted() if r.path not in before), max_files, max_bytes))
+                    before = {ref.path for parcel in written for ref in parcel}
+                    cut = list(parcels((r for r in waiting_refs() if r.path not in before), max_files, max_bytes))
                     for parcel in cut if rest else cut[:-1]:
                         self._enter(parcel)
-                        done.append(parcel)
+                        written.append(parcel)
                     break
                 except CommitConflict as e:
                     if attempt == COMMIT_ATTEMPTS - 1:
                         raise StoreDown(path=self.uri, detail=f"other writers were first each time: {e}") from e
                     self._restore()
-        return len(done)
+        return len(written)
 
     def _enter(self, refs: Sequence[FileRef]) -> None:
         """One parcel, one commit."""
@@ -203,10 +203,10 @@ class FileLedger:
             self._append([file], mark)
 
     def _append(self, files: Sequence[DataFile], mark: Mark) -> None:
-        done = self.table.try_append(FILES_SCHEMA, files, mark, Policy())
-        if done is None:
+        appended = self.table.try_append(FILES_SCHEMA, files, mark, Policy())
+        if appended is None:
             raise CommitConflict(f"parcel {mark.batch} is in the ledger already")
-        self._tip = None if done.version is None else Tip.of(done.version, FILES_SCHEMA, mark)
+        self._tip = None if appended.version is None else Tip.of(appended.version, FILES_SCHEMA, mark)
 
     def _entered(self, paths: Collection[str]) -> list[FileRef]:
         """The newest entry of each path that the ledger has."""
@@ -222,12 +222,12 @@ def of_paths(table: Snapshot, paths: Collection[str], columns: Sequence[str]) ->
 
     Not by a filter of the dataset: delta-rs has it skip files without bounds for a column, and long texts have none.
     """
-    wanted = pa.array(sorted(set(paths)), pa.string())
-    found = [
-        rows.filter(pc.is_in(rows["path"].cast(pa.string()), value_set=wanted))
+    path_array = pa.array(sorted(set(paths)), pa.string())
+    batches = [
+        rows.filter(pc.is_in(rows["path"].cast(pa.string()), value_set=path_array))
         for rows in table.dataset().to_batches(columns=list(columns))
     ]
-    return pa.Table.from_batches(found, pa.schema([FILES_SCHEMA.field(name) for name in columns]))
+    return pa.Table.from_batches(batches, pa.schema([FILES_SCHEMA.field(name) for name in columns]))
 
 
 def waiting(state_root: str, store: Store, after_version: int, finished: int = -1) -> Waiting:
@@ -239,11 +239,11 @@ def waiting(state_root: str, store: Store, after_version: int, finished: int = -
     table = Table(StateFolder(state_root).files, store).open()
     if table is None:
         return Waiting(0, 0)
-    done = finished
+    last_parcel = finished
     if after_version >= 0:
-        done = max(done, table.at(min(after_version, table.version)).newest(APP))
-    left = after_parcel(table, done, ["path", "size", "parcel"]).sort_by("parcel")
-    sizes = dict(zip(left["path"].to_pylist(), left["size"].to_pylist(), strict=True))
+        last_parcel = max(last_parcel, table.at(min(after_version, table.version)).newest(APP))
+    unread = after_parcel(table, last_parcel, ["path", "size", "parcel"]).sort_by("parcel")
+    sizes = dict(zip(unread["path"].to_pylist(), unread["size"].to_pylist(), strict=True))
     return Waiting(len(sizes), sum(sizes.values()))
 
 
@@ -256,10 +256,10 @@ def parcels_after(state_root: str, store: Store, parcel: int) -> list[list[tuple
     if table is None:
         return []
     rows = after_parcel(table, parcel, [*_REF, "attempt", "parcel"]).sort_by("parcel")
-    found: dict[int, list[tuple[FileRef, int]]] = {}
+    parcels_found: dict[int, list[tuple[FileRef, int]]] = {}
     for number, attempt, ref in zip(rows["parcel"].to_pylist(), rows["attempt"].to_pylist(), _refs(rows), strict=True):
-        found.setdefault(number, []).append((ref, attempt))
-    return list(found.values())
+        parcels_found.setdefault(number, []).append((ref, attempt))
+    return list(parcels_found.values())
 
 
 def after_parcel(table: Snapshot, parcel: int, columns: Sequence[str]) -> pa.Table:
@@ -291,12 +291,14 @@ def tidy(state_root: str, store: Store, version_read: int) -> None:
 
 def _drop_log(system: pafs.FileSystem, version_read: int) -> None:
     """Remove the log's entries before the last checkpoint that is well before `version_read`."""
-    found = system.get_file_info(pafs.FileSelector("_delta_log"))
-    versions = {info: int(match[1]) for info in found if (match := _LOG_ENTRY.match(info.base_name))}
-    whole = [v for info, v in versions.items() if v <= version_read - KEPT_VERSIONS and ".checkpoint" in info.base_name]
+    infos = system.get_file_info(pafs.FileSelector("_delta_log"))
+    versions = {info: int(match[1]) for info in infos if (match := _LOG_ENTRY.match(info.base_name))}
+    checkpoints = [
+        v for info, v in versions.items() if v <= version_read - KEPT_VERSIONS and ".checkpoint" in info.base_name
+    ]
     oldest = time.time() - KEPT_HOURS * 3600
     for info, version in versions.items():
-        if version < max(whole, default=0) and info.mtime_ns < oldest * 1e9:
+        if version < max(checkpoints, default=0) and info.mtime_ns < oldest * 1e9:
             system.delete_file(info.path)
 
 

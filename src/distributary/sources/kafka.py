@@ -45,16 +45,21 @@ def check_client(source: KafkaSource) -> None:
     _made(Consumer, {**settings, "group.id": "distributary-check", "logger": _Silent()})
 
 
-def consumer_of(source: KafkaSource, name: str, **more: Any) -> Any:
+def consumer_of(source: KafkaSource, name: str, **settings: Any) -> Any:
     """A consumer that commits nothing; `name`: of its group. Raises BadInput where the settings make no client."""
-    own = {"group.id": source.group_of(name), "enable.auto.commit": False, "logger": _Silent(), **more}
-    return _made(Consumer, {**client_settings(source), **own})
+    consumer_settings = {
+        "group.id": source.group_of(name),
+        "enable.auto.commit": False,
+        "logger": _Silent(),
+        **settings,
+    }
+    return _made(Consumer, {**client_settings(source), **consumer_settings})
 
 
 def admin_of(source: KafkaSource, on_error: Callable[[Any], None] = lambda _: None) -> Any:
     """Raises BadInput where the settings make no client."""
-    own = {"error_cb": on_error, "logger": _Silent(), "socket.timeout.ms": int(TIMEOUT_SEC * 1000)}
-    return _made(AdminClient, {**client_settings(source), **own})
+    admin_settings = {"error_cb": on_error, "logger": _Silent(), "socket.timeout.ms": int(TIMEOUT_SEC * 1000)}
+    return _made(AdminClient, {**client_settings(source), **admin_settings})
 
 
 def _made(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
@@ -85,42 +90,44 @@ def describe_topics(source: KafkaSource) -> list[Topic]:
     errors = _Errors()
     admin = admin_of(source, errors)
     try:
-        known = admin.list_topics(timeout=TIMEOUT_SEC).topics
+        topics = admin.list_topics(timeout=TIMEOUT_SEC).topics
     except KafkaException as e:
         # A refused password shows only in the callback, and that only when polled; the call says "transport failure".
         admin.poll(1)
         raise SourceDown(source=f"Kafka at {source.bootstrap_servers}", detail=errors.cause() or str(e)) from e
-    names = list(source.topics) or _matching(source, known)
+    names = list(source.topics) or _matching(source, topics)
     for name in names:
-        if name not in known:
+        if name not in topics:
             raise SourceMissing(source=f"Kafka at {source.bootstrap_servers}", what=f"topic {name!r}")
     consumer = consumer_of(source, "lookup", error_cb=errors)
     try:
-        return [_describe(admin, consumer, name, list(known[name].partitions)) for name in names]
+        return [_describe(admin, consumer, name, list(topics[name].partitions)) for name in names]
     except KafkaException as e:
         raise SourceDown(source=f"Kafka at {source.bootstrap_servers}", detail=str(e)) from e
     finally:
         consumer.close()
 
 
-def _matching(source: KafkaSource, known: Iterable[str]) -> list[str]:
-    return sorted(name for name in known if re.fullmatch(source.topic_pattern or "", name))
+def _matching(source: KafkaSource, names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if re.fullmatch(source.topic_pattern or "", name))
 
 
 def _describe(admin: Any, consumer: Any, name: str, partitions: list[int]) -> Topic:
-    found = admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_SEC)[name].result()
+    description = admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_SEC)[name].result()
     ranges = {p: consumer.get_watermark_offsets(TopicPartition(name, p), timeout=TIMEOUT_SEC) for p in partitions}
-    return Topic(name, str(found.topic_id), {p: r[0] for p, r in ranges.items()}, {p: r[1] for p, r in ranges.items()})
+    return Topic(
+        name, str(description.topic_id), {p: r[0] for p, r in ranges.items()}, {p: r[1] for p, r in ranges.items()}
+    )
 
 
 def set_offsets(admin: Any, group: str, position: Mapping[str, Mapping[str, int]]) -> None:
     """Say to the broker that `group` is there: topic -> partition -> next offset. Raises KafkaException."""
-    places = [TopicPartition(t, int(p), offset) for t, found in position.items() for p, offset in found.items()]
+    places = [TopicPartition(t, int(p), offset) for t, offsets in position.items() for p, offset in offsets.items()]
     rests = Backoff(0.1, 1.0)
     for attempt in range(1, SET_ATTEMPTS + 1):
-        asked = [ConsumerGroupTopicPartitions(group, places)]
-        done = admin.alter_consumer_group_offsets(asked, request_timeout=TIMEOUT_SEC)[group].result()
-        wrong = next((place.error for place in done.topic_partitions if place.error is not None), None)
+        requests = [ConsumerGroupTopicPartitions(group, places)]
+        answer = admin.alter_consumer_group_offsets(requests, request_timeout=TIMEOUT_SEC)[group].result()
+        wrong = next((place.error for place in answer.topic_partitions if place.error is not None), None)
         if wrong is None:
             return
         if wrong.code() not in _LOADING or attempt == SET_ATTEMPTS:
@@ -145,16 +152,16 @@ class TopicIds:
 
     def now(self) -> dict[str, str]:
         """Topic -> id, as the broker has them now. Raises SourceDown, SourceMissing."""
-        where = f"Kafka at {self.source.bootstrap_servers}"
+        broker = f"Kafka at {self.source.bootstrap_servers}"
         try:
             names = list(self.source.topics)
             names = names or _matching(self.source, self._admin.list_topics(timeout=TIMEOUT_SEC).topics)
-            asked = self._admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SEC) if names else {}
-            return {name: str(answer.result().topic_id) for name, answer in asked.items()}
+            answers = self._admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SEC) if names else {}
+            return {name: str(answer.result().topic_id) for name, answer in answers.items()}
         except KafkaException as e:
             if e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise SourceMissing(source=where, what=f"topic (one of {', '.join(names)})") from e
-            raise SourceDown(source=where, detail=str(e)) from e
+                raise SourceMissing(source=broker, what=f"topic (one of {', '.join(names)})") from e
+            raise SourceDown(source=broker, detail=str(e)) from e
 
     def begun(self, position: Mapping[str, object]) -> dict[str, str]:
         return {}
@@ -173,20 +180,20 @@ def _of_worker(source: bytes) -> TopicIds:
 def made_anew(seen: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """Topics that have another id now, and that in words. Both: topic -> id."""
     return {
-        name: f"topic {name} was deleted and made again (id {seen[name]} is now {found})"
-        for name, found in now.items()
-        if seen.get(name, found) != found
+        name: f"topic {name} was deleted and made again (id {seen[name]} is now {new_id})"
+        for name, new_id in now.items()
+        if seen.get(name, new_id) != new_id
     }
 
 
 def gone(topic: Topic, offsets: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Offsets that were never read and are gone, in words. `offsets`: topic -> partition -> the next one."""
-    found = []
+    lost = []
     for partition, offset in offsets.get(topic.name, {}).items():
         earliest = topic.earliest.get(int(partition))
         if earliest is not None and earliest > offset:
-            found.append(f"topic {topic.name} partition {partition}: offsets {offset} to {earliest - 1} are gone")
-    return found
+            lost.append(f"topic {topic.name} partition {partition}: offsets {offset} to {earliest - 1} are gone")
+    return lost
 
 
 def refuse_loss(lost: Sequence[str], source: KafkaSource) -> None:

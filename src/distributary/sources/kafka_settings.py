@@ -64,67 +64,67 @@ _LOGIN = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 def java_settings(source: KafkaSource) -> dict[str, str]:
     """All settings of Spark's client, without the prefix `kafka.`."""
     options = source.options
-    given = {_BACK.get(key, key): value for key, value in options.items() if key not in RDKAFKA_ONLY}
-    if given.get(NAMES_CHECKED) == "none":
-        given[NAMES_CHECKED] = ""
-    return {**JAVA_DEFAULTS, **DEFAULTS, **_java_files(options), **given, **java_security(source.security)}
+    renamed = {_BACK.get(key, key): value for key, value in options.items() if key not in RDKAFKA_ONLY}
+    if renamed.get(NAMES_CHECKED) == "none":
+        renamed[NAMES_CHECKED] = ""
+    return {**JAVA_DEFAULTS, **DEFAULTS, **_java_files(options), **renamed, **java_security(source.security)}
 
 
 def _java_files(options: Mapping[str, str]) -> dict[str, str]:
     """Certificates and a login that are given as librdkafka has them."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     if "ssl.ca.pem" in options:
-        found["ssl.truststore.type"] = "PEM"
+        settings["ssl.truststore.type"] = "PEM"
     if "ssl.certificate.pem" in options:
-        found["ssl.keystore.type"] = "PEM"
+        settings["ssl.keystore.type"] = "PEM"
     if "ssl.ca.location" in options:
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": options["ssl.ca.location"]}
+        settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": options["ssl.ca.location"]}
     if "ssl.certificate.location" in options and "ssl.key.location" in options:
-        found |= {"ssl.keystore.type": "PEM", "ssl.keystore.key": _text(options["ssl.key.location"])}
-        found["ssl.keystore.certificate.chain"] = _text(options["ssl.certificate.location"])
+        settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.key": _text(options["ssl.key.location"])}
+        settings["ssl.keystore.certificate.chain"] = _text(options["ssl.certificate.location"])
     module = _MODULES.get(options.get("sasl.mechanism", options.get("sasl.mechanisms", "")))
     if module is not None and "sasl.username" in options:
         login = {"username": options["sasl.username"], "password": options.get("sasl.password", "")}
-        found["sasl.jaas.config"] = _line(module, login)
-    return found
+        settings["sasl.jaas.config"] = _line(module, login)
+    return settings
 
 
 def client_settings(source: KafkaSource) -> dict[str, Any]:
     """All settings of a client of librdkafka."""
-    given = client_options(source.options)
-    return {"bootstrap.servers": source.bootstrap_servers, **DEFAULTS, **given, **client_security(source.security)}
+    settings = client_options(source.options)
+    return {"bootstrap.servers": source.bootstrap_servers, **DEFAULTS, **settings, **client_security(source.security)}
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
     """Options of either spelling as librdkafka has them; those that only Java knows are left out."""
-    found = {}
+    settings = {}
     for key, value in options.items():
         if key == NAMES_CHECKED:
-            found[key] = value or "none"
+            settings[key] = value or "none"
         elif key in SAME or key in RDKAFKA_ONLY or key in _BACK:
-            found[key] = value
+            settings[key] = value
         elif key in RENAMED:
-            found[RENAMED[key]] = value
-    return {**_stores(options), **_login(options.get("sasl.jaas.config", "")), **found}
+            settings[RENAMED[key]] = value
+    return {**_stores(options), **_login(options.get("sasl.jaas.config", "")), **settings}
 
 
 def producer_options(options: Mapping[str, str]) -> dict[str, str]:
     """As `client_options`, of a producer: names that neither list has are librdkafka's own, and stay."""
-    own = {key: value for key, value in options.items() if key not in RENAMED and key not in JAVA_FORMS}
-    return {**own, **client_options(options)}
+    unlisted = {key: value for key, value in options.items() if key not in RENAMED and key not in JAVA_FORMS}
+    return {**unlisted, **client_options(options)}
 
 
 def _stores(options: Mapping[str, str]) -> dict[str, str]:
     """Files of certificates: librdkafka reads PEM, and a key store also as PKCS#12."""
-    found = {}
+    settings = {}
     trust, keys = options.get("ssl.truststore.location"), options.get("ssl.keystore.location")
     if trust and options.get("ssl.truststore.type") == "PEM":
-        found["ssl.ca.location"] = trust
+        settings["ssl.ca.location"] = trust
     if keys and options.get("ssl.keystore.type") == "PEM":
-        found |= {"ssl.certificate.location": keys, "ssl.key.location": keys}
+        settings |= {"ssl.certificate.location": keys, "ssl.key.location": keys}
     elif keys and options.get("ssl.keystore.type") == "PKCS12":
-        found["ssl.keystore.location"] = keys
-    return found
+        settings["ssl.keystore.location"] = keys
+    return settings
 
 
 def _login(jaas: str) -> dict[str, str]:
@@ -150,18 +150,18 @@ def java_security(security: KafkaSecurity | None) -> dict[str, str]:
     """Security settings as the Java client spells them (KIP-651: PEM files; KIP-768: OIDC)."""
     if security is None:
         return {}
-    found: dict[str, str] = {"security.protocol": security.protocol}
+    settings: dict[str, str] = {"security.protocol": security.protocol}
     if security.mechanism is not None:
-        found |= {"sasl.mechanism": security.mechanism, **_java_login(security)}
-        found["sasl.jaas.config"] = _jaas_line(security)
+        settings |= {"sasl.mechanism": security.mechanism, **_java_login(security)}
+        settings["sasl.jaas.config"] = _jaas_line(security)
     if security.ca_file:
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": security.ca_file}
+        settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": security.ca_file}
     if security.cert_file and security.key_file:
-        found |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": _text(security.cert_file)}
-        found |= {"ssl.keystore.key": _text(security.key_file)}
+        settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": _text(security.cert_file)}
+        settings |= {"ssl.keystore.key": _text(security.key_file)}
         if security.key_password:
-            found["ssl.key.password"] = security.key_password.get_secret_value()
-    return found
+            settings["ssl.key.password"] = security.key_password.get_secret_value()
+    return settings
 
 
 def _java_login(security: KafkaSecurity) -> dict[str, str]:
@@ -181,26 +181,26 @@ def _jaas_line(security: KafkaSecurity) -> str:
 
 
 def _line(module: str, options: Mapping[str, str]) -> str:
-    given = " ".join(f"{key}={_jaas(value)}" for key, value in options.items())
-    return f"{_shaded(module)} required {given}".rstrip() + ";"
+    arguments = " ".join(f"{key}={_jaas(value)}" for key, value in options.items())
+    return f"{_shaded(module)} required {arguments}".rstrip() + ";"
 
 
 def _jaas_options(security: KafkaSecurity) -> dict[str, str]:
     if (oauth := security.oauth) is not None:
-        found = {"clientId": oauth.client_id, "clientSecret": oauth.client_secret.get_secret_value()}
-        found |= {} if oauth.scope is None else {"scope": oauth.scope}
-        found |= {f"extension_{key}": value for key, value in oauth.extensions.items()}
+        settings = {"clientId": oauth.client_id, "clientSecret": oauth.client_secret.get_secret_value()}
+        settings |= {} if oauth.scope is None else {"scope": oauth.scope}
+        settings |= {f"extension_{key}": value for key, value in oauth.extensions.items()}
         if oauth.ca_file is not None:
-            found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": oauth.ca_file}
-        return found
+            settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": oauth.ca_file}
+        return settings
     if (aws := security.aws) is not None:
         if aws.role_arn is not None:
             role = {"awsRoleArn": aws.role_arn, "awsRoleSessionName": aws.role_session}
             return {**role, "awsStsRegion": aws.region}
         return {} if aws.profile is None else {"awsProfileName": aws.profile}
     if (kerberos := security.kerberos) is not None:
-        more = {"keyTab": kerberos.keytab, "principal": kerberos.principal}
-        return {"useKeyTab": "true", "storeKey": "true", **more}
+        login = {"keyTab": kerberos.keytab, "principal": kerberos.principal}
+        return {"useKeyTab": "true", "storeKey": "true", **login}
     password = "" if security.password is None else security.password.get_secret_value()
     return {"username": security.username or "", "password": password}
 
@@ -228,7 +228,7 @@ def client_security(security: KafkaSecurity | None) -> dict[str, Any]:
     """Security settings as librdkafka spells them."""
     if security is None:
         return {}
-    given = {
+    settings = {
         "security.protocol": security.protocol,
         "sasl.mechanism": security.mechanism,
         "sasl.username": security.username,
@@ -239,7 +239,7 @@ def client_security(security: KafkaSecurity | None) -> dict[str, Any]:
         "ssl.key.password": security.key_password.get_secret_value() if security.key_password else None,
         **_client_login(security),
     }
-    return {k: v for k, v in given.items() if v is not None}
+    return {k: v for k, v in settings.items() if v is not None}
 
 
 def _client_login(security: KafkaSecurity) -> dict[str, str | Callable[[str], tuple[str, float]] | None]:

@@ -53,12 +53,12 @@ class KafkaTopics(Source):
         check_client(self.keys)
 
     def look(self) -> list[Seen]:
-        found = []
+        sights = []
         for topic in describe_topics(self.keys):
             rows = sum(topic.latest[p] - topic.earliest[p] for p in topic.latest)
-            said = f"topic {topic.name}: {len(topic.latest)} partitions, {rows:,} offsets"
-            found.append(Seen(said) if rows else Seen(f"{said}: nothing was sent yet", "Is it the right topic?"))
-        return found
+            text = f"topic {topic.name}: {len(topic.latest)} partitions, {rows:,} offsets"
+            sights.append(Seen(text) if rows else Seen(f"{text}: nothing was sent yet", "Is it the right topic?"))
+        return sights
 
     def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
         return kafka_stream(spark, self.keys, key=self.config.reads_keys)
@@ -82,13 +82,13 @@ class KafkaTopics(Source):
 
     def decided(self, position: Callable[[], Position | None]) -> None:
         """Sets the offsets of `group_id`, in which there is no member: only tools that watch it read them."""
-        if self.keys.group_id is None or (found := position()) is None:
+        if self.keys.group_id is None or (offsets := position()) is None:
             return
         share = self.config.share
         group = self.keys.group_id if share is None else f"{self.keys.group_id}-{share.name}"
         try:
             self._admin = self._admin or admin_of(self.keys)
-            set_offsets(self._admin, group, found)
+            set_offsets(self._admin, group, offsets)
         except KafkaException as e:
             log.warning("the offsets of group %s could not be set: %s", group, e)
 
@@ -97,11 +97,11 @@ class KafkaTopics(Source):
 
     def beginning_at(self, position: Position) -> KafkaTopics:
         """Partitions of which `position` has nothing are read from their beginning."""
-        found = {
+        offsets = {
             topic.name: {str(p): position.get(topic.name, {}).get(str(p), _EARLIEST) for p in topic.latest}
             for topic in describe_topics(self.keys)
         }
-        keys = self.keys.model_copy(update={"starting_offsets": found, "starting_timestamp": None})
+        keys = self.keys.model_copy(update={"starting_offsets": offsets, "starting_timestamp": None})
         return KafkaTopics(self.config.model_copy(update={"source": keys}))
 
 
@@ -162,16 +162,16 @@ def kafka_lag(source: KafkaSource, topics: list[Topic], read: Mapping[str, Mappi
     """End offsets less the offsets in `read`; before the first batch, less where it will begin."""
     if read is None and (source.starting_offsets != "earliest" or source.starting_timestamp is not None):
         return SourceLag(note="no batch has been read yet")
-    rows, gone = 0, []
+    rows, shrunk = 0, []
     for topic in topics:
-        done = (read or {}).get(topic.name, {})
+        next_offsets = (read or {}).get(topic.name, {})
         for partition, latest in topic.latest.items():
             # A partition that is new since the last batch is read from its beginning.
-            begin = done.get(str(partition), topic.earliest[partition])
+            begin = next_offsets.get(str(partition), topic.earliest[partition])
             if begin > latest:
-                gone.append(f"{topic.name} partition {partition} ends at {latest}, but was read up to {begin}")
+                shrunk.append(f"{topic.name} partition {partition} ends at {latest}, but was read up to {begin}")
             rows += max(0, latest - begin)
-    note = "was the topic made anew? " + "; ".join(gone) if gone else None
+    note = "was the topic made anew? " + "; ".join(shrunk) if shrunk else None
     return SourceLag(rows, note)
 
 
@@ -189,12 +189,12 @@ def newest_of_topic(source: KafkaSource, count: int) -> pa.Table:
     try:
         while True:
             begins = [max(topic.earliest[p], end - back) for topic, p, end in ends]
-            consumer.assign([TopicPartition(t.name, p, at) for (t, p, _), at in zip(ends, begins, strict=True)])
+            consumer.assign([TopicPartition(t.name, p, begin) for (t, p, _), begin in zip(ends, begins, strict=True)])
             rows = list(_polled(consumer, topics, len(ends), f"Kafka at {source.bootstrap_servers}"))
             if (
                 rows
                 or time.monotonic() > until
-                or all(at == topic.earliest[p] for (topic, p, _), at in zip(ends, begins, strict=True))
+                or all(begin == topic.earliest[p] for (topic, p, _), begin in zip(ends, begins, strict=True))
             ):
                 break
             back *= FURTHER  # the last offsets may all be marks of transactions, or of records that are not there

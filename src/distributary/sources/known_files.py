@@ -62,14 +62,16 @@ class KnownFiles:
         states = [_state(ref) for ref in refs]
         base, before = self._base
         words = np.array(keys, np.int64)
-        at = _places(base, words)
-        seen = (
-            (base[at] == words) & (before[at] == np.array(states, np.int64)) if len(base) else np.zeros(len(refs), bool)
+        places = _places(base, words)
+        is_known = (
+            (base[places] == words) & (before[places] == np.array(states, np.int64))
+            if len(base)
+            else np.zeros(len(refs), bool)
         )
         for n, key in enumerate(keys) if recent else ():
             if key in recent:
-                seen[n] = recent[key] == states[n]
-        return [refs[n] for n in np.flatnonzero(~seen).tolist()]
+                is_known[n] = recent[key] == states[n]
+        return [refs[n] for n in np.flatnonzero(~is_known).tolist()]
 
     def attempts(self, ref: FileRef) -> int:
         """How often this path was taken."""
@@ -79,8 +81,8 @@ class KnownFiles:
         if key in self._recent:
             return 1
         base = self._base[0]
-        at = int(np.searchsorted(base, np.int64(key)))
-        return int(at < len(base) and int(base[at]) == key)
+        index = int(np.searchsorted(base, np.int64(key)))
+        return int(index < len(base) and int(base[index]) == key)
 
     def add(self, refs: Iterable[FileRef], attempts: Iterable[int]) -> None:
         """These files were taken; `attempts`: for which time each. The newest attempt of a path counts."""
@@ -94,15 +96,15 @@ class KnownFiles:
 
     def load(self, entries: Iterable[tuple[FileRef, int]]) -> None:
         """As `add`, for all the (file, attempt) that a ledger holds."""
-        found: dict[int, int] = {}
+        states: dict[int, int] = {}
         for ref, attempt in entries:
             if self._is_newest(key := hash(ref.path), attempt):
-                found[key] = _state(ref)
+                states[key] = _state(ref)
             # As many as are there already: sorting in costs the whole base each time.
-            if len(found) >= max(RECENT, len(self._base[0])):
-                self._sort_in(found)
-                found.clear()
-        self._sort_in(found)
+            if len(states) >= max(RECENT, len(self._base[0])):
+                self._sort_in(states)
+                states.clear()
+        self._sort_in(states)
 
     def _is_newest(self, key: int, attempt: int) -> bool:
         newest = self._attempts.get(key, 1)
@@ -110,9 +112,9 @@ class KnownFiles:
             self._attempts[key] = attempt
         return attempt >= newest
 
-    def _sort_in(self, more: dict[int, int]) -> None:
-        keys = np.fromiter(more.keys(), np.int64, len(more))
-        states = np.fromiter(more.values(), np.int64, len(more))
+    def _sort_in(self, newer: dict[int, int]) -> None:
+        keys = np.fromiter(newer.keys(), np.int64, len(newer))
+        states = np.fromiter(newer.values(), np.int64, len(newer))
         base, before = self._base
         # `unique` keeps the first of equal keys: the new one.
         merged, first = np.unique(np.concatenate([keys, base]), return_index=True)
@@ -123,10 +125,10 @@ def _places(base: _Words, words: _Words) -> _Words:
     """Where each word is in `base`, if it is."""
     # In ascending order the search goes through memory once: half the time where `base` is larger than a cache.
     order = np.argsort(words)
-    at = np.empty(len(words), np.int64)
-    at[order] = np.searchsorted(base, words[order])
-    at[at == len(base)] = 0
-    return at
+    places = np.empty(len(words), np.int64)
+    places[order] = np.searchsorted(base, words[order])
+    places[places == len(base)] = 0
+    return places
 
 
 def _state(ref: FileRef) -> int:

@@ -199,23 +199,23 @@ class Lister:
         jobs = [self._whole(_Range(top)) for top in new]
         if not full:
             jobs += self._partial(tops)
-        parts = [Round() for _ in jobs]
+        rounds = [Round() for _ in jobs]
         try:
-            self._run(jobs, parts)
+            self._run(jobs, rounds)
         finally:
             # The cursors have moved on: what was found before a fault must not wait for them to come round again.
-            found = [*self._waiting, *loose, *(f for part in parts for f in part.files)]
-            own, strays = self._apart(found)
-            self._waiting = self._fresh(own, new)
+            refs = [*self._waiting, *loose, *(f for job_round in rounds for f in job_round.files)]
+            to_take, strays = self._apart(refs)
+            self._waiting = self._fresh(to_take, new)
         # Only now: one whose first listing failed half-way is listed whole again.
         self._tops |= self._filled
         if full:
             self._all = _Cursor()
         return Round(
             files=list(self._waiting),
-            pages=1 + sum(part.pages for part in parts),
-            lap=full or any(part.lap for part in parts),
-            faults=[fault for part in parts for fault in part.faults],
+            pages=1 + sum(job_round.pages for job_round in rounds),
+            lap=full or any(job_round.lap for job_round in rounds),
+            faults=[fault for job_round in rounds for fault in job_round.faults],
             strays=strays,
         )
 
@@ -235,79 +235,84 @@ class Lister:
             self._next(self._all, [_Range(top) for top in tops], everything=True),
         ]
 
-    def _run(self, jobs: Sequence[_Job], parts: Sequence[Round]) -> None:
+    def _run(self, jobs: Sequence[_Job], rounds: Sequence[Round]) -> None:
         if self.tree.parallel == 1:
-            for job, part in zip(jobs, parts, strict=True):
-                job(part)
+            for job, job_round in zip(jobs, rounds, strict=True):
+                job(job_round)
             return
         with ThreadPoolExecutor(self.tree.parallel) as pool:
-            for done in [pool.submit(job, part) for job, part in zip(jobs, parts, strict=True)]:
-                done.result()
+            for future in [pool.submit(job, job_round) for job, job_round in zip(jobs, rounds, strict=True)]:
+                future.result()
 
-    def _whole(self, one: _Range) -> _Job:
+    def _whole(self, folder_range: _Range) -> _Job:
         """All pages of a range."""
 
-        def listed(part: Round) -> None:
-            for page in self._pages(one, one.low, part):
-                part.files += self.known.unseen(page.files)
+        def listed(job_round: Round) -> None:
+            for page in self._pages(folder_range, folder_range.low, job_round):
+                job_round.files += self.known.unseen(page.files)
 
         return listed
 
     def _next(self, cursor: _Cursor, ranges: Sequence[_Range], everything: bool = False) -> _Job:
         """The next pages of a walk over `ranges`, which ascend, once round at the most."""
 
-        def listed(part: Round) -> None:
+        def listed(job_round: Round) -> None:
             begun = replace(cursor)
             for again in (False, True):
-                for one in ranges:
-                    if not again and one.folder < begun.folder:
+                for folder_range in ranges:
+                    if not again and folder_range.folder < begun.folder:
                         continue
-                    if again and (one.folder, "") >= (begun.folder, begun.after):
+                    if again and (folder_range.folder, "") >= (begun.folder, begun.after):
                         return
-                    within = not again and one.folder == begun.folder
-                    self._go_on(cursor, one, max(one.low, begun.after) if within else one.low, part)
-                    if part.pages >= self.reach.pages:
+                    within = not again and folder_range.folder == begun.folder
+                    self._go_on(
+                        cursor,
+                        folder_range,
+                        max(folder_range.low, begun.after) if within else folder_range.low,
+                        job_round,
+                    )
+                    if job_round.pages >= self.reach.pages:
                         return
-                part.lap |= everything
+                job_round.lap |= everything
 
         return listed
 
-    def _go_on(self, cursor: _Cursor, one: _Range, after: str, part: Round) -> None:
+    def _go_on(self, cursor: _Cursor, folder_range: _Range, after: str, job_round: Round) -> None:
         """The pages of a range until it or the round's share is at its end."""
-        for page in self._pages(one, after, part):
-            part.files += self.known.unseen(page.files)
-            cursor.folder, cursor.after = one.folder, page.upto
-            if part.pages >= self.reach.pages:
+        for page in self._pages(folder_range, after, job_round):
+            job_round.files += self.known.unseen(page.files)
+            cursor.folder, cursor.after = folder_range.folder, page.upto
+            if job_round.pages >= self.reach.pages:
                 return
-        cursor.folder, cursor.after = one.folder + "\0", ""
+        cursor.folder, cursor.after = folder_range.folder + "\0", ""
 
-    def _pages(self, one: _Range, after: str, part: Round) -> Iterator[Page]:
+    def _pages(self, folder_range: _Range, after: str, job_round: Round) -> Iterator[Page]:
         """The pages of a range after `after`. One at least is counted: an empty folder costs a request too."""
-        before = part.pages
-        for page in self.tree.walk(one.folder, after):
-            part.pages += 1
-            part.faults += page.faults
-            if one.high is not None and page.upto > one.high:
+        before = job_round.pages
+        for page in self.tree.walk(folder_range.folder, after):
+            job_round.pages += 1
+            job_round.faults += page.faults
+            if folder_range.high is not None and page.upto > folder_range.high:
                 begin = len(self.tree.root) + 1
-                yield Page([f for f in page.files if f.path[begin:] <= one.high], one.high)
+                yield Page([f for f in page.files if f.path[begin:] <= folder_range.high], folder_range.high)
                 return
             yield page
-        part.pages = max(part.pages, before + 1)
+        job_round.pages = max(job_round.pages, before + 1)
 
     def _apart(self, files: Sequence[FileRef]) -> tuple[list[FileRef], list[str]]:
         """The files to take, and the paths of strays that were not told of yet."""
-        own: list[FileRef] = []
+        to_take: list[FileRef] = []
         strays: list[str] = []
         for ref in files:
             if self._takes_strays or not is_stray(ref, self.tree.root):
-                own.append(ref)
+                to_take.append(ref)
                 continue
             # a folder that holds nothing else is no new table in each round
             self._filled.add(_top(ref.folder))
             if ref.path not in self._strays and len(self._strays) < MOST_STRAYS:
                 self._strays.add(ref.path)
                 strays.append(ref.path)
-        return own, sorted(strays)
+        return to_take, sorted(strays)
 
     def _fresh(self, files: Sequence[FileRef], new: Sequence[str]) -> list[FileRef]:
         """New files, each once (walks overlap), oldest folder first; and what they teach about where to look.
@@ -338,8 +343,8 @@ class Lister:
 
     def _warm_ranges(self) -> list[_Range]:
         limit = self._clock() - self.reach.warm.total_seconds()
-        newest = sorted(((at, folder) for folder, at in self._warm.items() if at >= limit), reverse=True)
-        self._warm = {folder: at for at, folder in newest[: self.reach.warm_folders]}
+        newest = sorted(((seen_at, folder) for folder, seen_at in self._warm.items() if seen_at >= limit), reverse=True)
+        self._warm = {folder: seen_at for seen_at, folder in newest[: self.reach.warm_folders]}
         return [_Range(folder) for folder in sorted(self._warm)]
 
 
@@ -349,12 +354,12 @@ def _top(folder: str) -> str:
     return "" if _YEAR.fullmatch(name) else name
 
 
-def _utc(at: datetime) -> datetime:
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+def _utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-def _path(table: str, at: datetime) -> str:
-    return f"{table}/{at.strftime(_FORM)}".lstrip("/")
+def _path(table: str, moment: datetime) -> str:
+    return f"{table}/{moment.strftime(_FORM)}".lstrip("/")
 
 
 def _parsed(text: str) -> datetime:

@@ -40,18 +40,18 @@ class LocalTree:
         """As `Tree.walk`."""
         files: list[FileRef] = []
         faults: list[tuple[str, str]] = []
-        seen, upto = 0, after
-        for path, found in self._walk(folder, after):
-            seen += 1
-            if isinstance(found, FileRef):
-                files.append(found)
-            elif found:
-                faults.append((path, found))
+        count, upto = 0, after
+        for path, result in self._walk(folder, after):
+            count += 1
+            if isinstance(result, FileRef):
+                files.append(result)
+            elif result:
+                faults.append((path, result))
             upto = max(upto, path)
-            if seen == PAGE_FILES:
+            if count == PAGE_FILES:
                 yield Page(files, upto, faults)
-                files, faults, seen = [], [], 0
-        if seen:
+                files, faults, count = [], [], 0
+        if count:
             yield Page(files, upto, faults)
 
     def _walk(self, folder: str, after: str) -> Iterator[tuple[str, FileRef | str]]:
@@ -69,8 +69,8 @@ class LocalTree:
             if not _is_text(name):
                 yield folder, f"{name!r} is not UTF-8 text"
             elif not name.endswith("/"):
-                if path > after and (found := self._file(folder, entry)):
-                    yield path, found
+                if path > after and (result := self._file(folder, entry)):
+                    yield path, result
             elif not is_hidden(entry.name) and (path > after or after.startswith(path)):
                 yield path[:-1], ""
                 yield from self._walk(path[:-1], after)
@@ -78,17 +78,17 @@ class LocalTree:
     def _file(self, folder: str, entry: os.DirEntry[str]) -> FileRef | str:
         """Its reference; "" for what is no data or is gone; why it cannot be read."""
         try:
-            found = entry.stat()
+            status = entry.stat()
         except FileNotFoundError:
             return ""
         except OSError as e:
             return str(e)
-        if stat.S_ISDIR(found.st_mode):
+        if stat.S_ISDIR(status.st_mode):
             return "a link to a folder is not followed"
-        if not stat.S_ISREG(found.st_mode) or not is_data(entry.name, found.st_size):
+        if not stat.S_ISREG(status.st_mode) or not is_data(entry.name, status.st_size):
             return ""
         path = f"{self.root}/{folder}/{entry.name}" if folder else f"{self.root}/{entry.name}"
-        return FileRef(path, found.st_size, found.st_mtime_ns // 1_000_000, folder)
+        return FileRef(path, status.st_size, status.st_mtime_ns // 1_000_000, folder)
 
 
 def _is_text(name: str) -> bool:

@@ -31,11 +31,11 @@ class ObjectTree:
     def top(self) -> tuple[list[str], list[FileRef]]:
         """As `Tree.top`; a prefix without any object is an empty folder. Raises SourceDown."""
         try:
-            found = obstore.list_with_delimiter(self._store, self._prefix or None)
+            listed = obstore.list_with_delimiter(self._store, self._prefix or None)
         except (BaseError, FileNotFoundError) as e:
             raise translated(e, self.root) from e
-        names = [self._relative(prefix) for prefix in found["common_prefixes"]]
-        return [n for n in names if not is_hidden(n)], self._files(found["objects"])
+        names = [self._relative(prefix) for prefix in listed["common_prefixes"]]
+        return [n for n in names if not is_hidden(n)], self._files(listed["objects"])
 
     def walk(self, folder: str, after: str) -> Iterator[Page]:
         """As `Tree.walk`. Raises SourceDown."""
@@ -61,14 +61,14 @@ class ObjectTree:
         """As `walk`, past a key that the client has no word for (`a//b`): it spoils the listing of its own folder only,
         where folders are listed one by one."""
         try:
-            found = obstore.list_with_delimiter(self._store, self._key(folder) or None)
+            listed = obstore.list_with_delimiter(self._store, self._key(folder) or None)
         except InvalidPathError:
             yield Page([], max(after, f"{folder}/"), [(folder, fault)])
             return
         except BaseError as e:
             raise translated(e, self.root) from e
-        files = {ref.path[len(self.root) + 1 :]: ref for ref in self._files(found["objects"])}
-        folders = {self._relative(prefix) + "/" for prefix in found["common_prefixes"]}
+        files = {ref.path[len(self.root) + 1 :]: ref for ref in self._files(listed["objects"])}
+        folders = {self._relative(prefix) + "/" for prefix in listed["common_prefixes"]}
         for path in sorted(files.keys() | folders):
             if path in files and path > after:
                 yield Page([files[path]], path)
@@ -76,18 +76,18 @@ class ObjectTree:
                 yield from self.walk(path[:-1], after)
 
     def _key(self, path: str) -> str:
-        return "/".join(part for part in (self._prefix, path) if part)
+        return "/".join(step for step in (self._prefix, path) if step)
 
     def _relative(self, key: str) -> str:
         return key.removeprefix(self._prefix).lstrip("/")
 
-    def _files(self, found: Sequence[obstore.ObjectMeta]) -> list[FileRef]:
-        return [ref for meta in found if (ref := self._file(meta)) is not None]
+    def _files(self, objects: Sequence[obstore.ObjectMeta]) -> list[FileRef]:
+        return [ref for meta in objects if (ref := self._file(meta)) is not None]
 
     def _file(self, meta: obstore.ObjectMeta) -> FileRef | None:
         path = self._relative(meta["path"])
         *folders, name = path.split("/")
         if not is_data(name, meta["size"]) or any(is_hidden(folder) for folder in folders):
             return None
-        at = int(meta["last_modified"].timestamp() * 1000)
-        return FileRef(f"{self.root}/{path}", meta["size"], at, "/".join(folders), meta["e_tag"] or "")
+        modified_ms = int(meta["last_modified"].timestamp() * 1000)
+        return FileRef(f"{self.root}/{path}", meta["size"], modified_ms, "/".join(folders), meta["e_tag"] or "")

@@ -24,12 +24,12 @@ def token_of(aws: Aws) -> Callable[[str], tuple[str, float]]:
 
     def token(_: str) -> tuple[str, float]:
         if aws.profile is not None:
-            made = provider.generate_auth_token_from_profile(aws.region, aws.profile)
+            token_and_expiry = provider.generate_auth_token_from_profile(aws.region, aws.profile)
         elif aws.role_arn is not None:
-            made = provider.generate_auth_token_from_role_arn(aws.region, aws.role_arn, aws.role_session)
+            token_and_expiry = provider.generate_auth_token_from_role_arn(aws.region, aws.role_arn, aws.role_session)
         else:
-            made = provider.generate_auth_token(aws.region)
-        text, expires_ms = made
+            token_and_expiry = provider.generate_auth_token(aws.region)
+        text, expires_ms = token_and_expiry
         return text, expires_ms / 1000
 
     return token

@@ -62,18 +62,18 @@ class Asked:
     def __init__(self) -> None:
         self._answers: dict[str, Any] = {}
 
-    def once(self, what: str, ask: Callable[[], Found]) -> Found:
-        """The answer of the first who asked `what`, or the error that it was."""
-        if what not in self._answers:
+    def once(self, question: str, ask: Callable[[], Found]) -> Found:
+        """The answer of the first who asked `question`, or the error that it was."""
+        if question not in self._answers:
             try:
-                self._answers[what] = ask()
+                self._answers[question] = ask()
             except Exception as e:
-                self._answers[what] = e
-        answer = self._answers[what]
+                self._answers[question] = e
+        answer = self._answers[question]
         if isinstance(answer, Exception):
             raise answer
-        found: Found = answer
-        return found
+        result: Found = answer
+        return result
 
 
 class Ids(Protocol):

@@ -50,14 +50,14 @@ def already_read(
     version, index = int(read["reservoirVersion"]), int(read["index"])
     if read.get("isStartingVersion"):
         raise Unknown("the stream is still in the rows that were there when it began")
-    whole = _between(source, version - 1, store, partition)
+    snapshot = _between(source, version - 1, store, partition)
     if index < 0:
-        return whole
+        return snapshot
     adds = [action["add"] for action in _changes(source, version, store) if "add" in action][: index + 1]
     adds = [add for add in adds if _key(add, partition[0]) == partition[1]]
     if any(add.get("deletionVector") for add in adds):
         raise Unknown(f"version {version} of {source.path} has deletion vectors")
-    return replace(whole, paths=(*whole.paths, *(unquote(add["path"]) for add in adds)))
+    return replace(snapshot, paths=(*snapshot.paths, *(unquote(add["path"]) for add in adds)))
 
 
 def _between(source: DeltaSource, last: int, store: Store, partition: tuple[str, str]) -> AlreadyRead:

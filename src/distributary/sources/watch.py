@@ -60,11 +60,11 @@ class Watch:
 
     def look(self, full: bool = False) -> Round:
         """One round, its files entered; `full`: of everything. Raises SourceDown, SourceMissing, StoreDown."""
-        found = self.lister.new_files(full)
+        result = self.lister.new_files(full)
         rest = full or self._reached is None or self._reached >= self.ledger.newest_parcel
-        self.ledger.add(found.files, *self._limits, rest)
-        self._report(found)
-        return found
+        self.ledger.add(result.files, *self._limits, rest)
+        self._report(result)
+        return result
 
     def reached(self, parcel: int) -> None:
         """The stream has begun a batch with this parcel. From any thread."""
@@ -116,8 +116,8 @@ def look(config: Pipeline, ledger: FileLedger, full: bool = True) -> Round:
 def strays_left(strays: Sequence[str], root: str) -> str:
     """In words: files that are none of Datastream's by their place."""
     names = [shown(path.removeprefix(root.rstrip("/")).lstrip("/"), 200) for path in strays[:STRAYS_NAMED]]
-    more = f" and {len(strays) - len(names):,} more" if len(strays) > len(names) else ""
+    others = f" and {len(strays) - len(names):,} more" if len(strays) > len(names) else ""
     return (
         f"{len(strays):,} file{'' if len(strays) == 1 else 's'} at the source left alone, which by place or ending "
-        f"Datastream did not write: {', '.join(names)}{more} (source.stray_files: read takes them too)"
+        f"Datastream did not write: {', '.join(names)}{others} (source.stray_files: read takes them too)"
     )

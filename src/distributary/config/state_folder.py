@@ -96,6 +96,12 @@ class StateFolder(_Folder):
         "where the Delta table is that `source.table` names, as the catalog has said it to the last run",
         "`status` cannot say what waits until the next batch",
     )  # fmt: skip
+    format = Place(
+        "format.json", "JSON",
+        "the number of the state's format, and the release that wrote it; a release that knows only lower numbers "
+        "refuses the folder (`STATE_NEWER`)",
+        "the next run writes it again",
+    )  # fmt: skip
     layout = Place(
         "layout.json", "JSON",
         "the layout of the pipeline's streams, where it is not `fanout`; another one is refused",

@@ -155,6 +155,17 @@ class StateOld(BadInput):
     )
 
 
+class StateNewer(BadInput):
+    """A release that went on would read wrong, or leave out, what a newer one has written."""
+
+    condition = "STATE_NEWER"
+    template = (
+        "pipeline {pipeline}: the state folder {state} has format {found}, of distributary {release}; this is "
+        "distributary {own}, which knows formats up to {known}. Nothing was written. Install distributary {release} or "
+        "later, or give the pipeline the copy of its tables and state from before the upgrade (docs/upgrade.md)"
+    )
+
+
 class CheckpointDamaged(BadInput):
     condition = "CHECKPOINT_DAMAGED"
     template = "the checkpoint's file {file} {found}: Spark cannot go on from it. Nothing was written. {remedy}"

@@ -21,6 +21,7 @@ from distributary.shares import Division
 from distributary.state.cleaning import check_not_begun
 from distributary.state.ledger import Entry, Ledger, is_batch, read_entries
 from distributary.state.lock import only_run
+from distributary.state.state_format import check_format
 from distributary.tables.files import names_in
 from distributary.tables.store import Store, join
 
@@ -45,8 +46,9 @@ def current(config: Pipeline, store: Store) -> Current | None:
 def parts(config: Pipeline, store: Store) -> list[Pipeline]:
     """A pipeline per state: the undivided one first, then each share of each division that there has been.
 
-    Raises OSError when the state folder cannot be read.
+    Raises StateNewer, StoreUnreadable, OSError when the state folder cannot be read.
     """
+    check_format(config, store)
     names = names_in(config.state_folder.shares, store)
     generations = sorted(int(name) for name in names if name.isdecimal())
     pipelines = [config]

@@ -20,7 +20,8 @@ from distributary.tables.snapshot import Owner
 from distributary.tables.store import join, local_path
 
 _LAST = (
-    *(StateFolder.ledger, StateFolder.streams, StateFolder.layout, StateFolder.clean, StateFolder.division_lock),
+    *(StateFolder.ledger, StateFolder.streams, StateFolder.layout, StateFolder.format, StateFolder.clean),
+    StateFolder.division_lock,
     *(StateFolder.replay_lock, StateFolder.supervisor_lock, StateFolder.hop_1_lock, StateFolder.run_lock),
 )
 LAST_STATE_ENTRIES = tuple(place.name for place in _LAST)

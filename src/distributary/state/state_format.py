@@ -1,0 +1,51 @@
+"""The format of a state folder: a number that a release writes down at its first start, and looks at ever after.
+
+A release goes on with the state of every release before it. It does not touch one whose number is higher than its own:
+what a newer release has written it would read wrong, or leave out.
+"""
+
+from __future__ import annotations
+
+import json
+
+from distributary.config import Pipeline, StateFolder
+from distributary.errors import StateNewer, StoreUnreadable
+from distributary.tables.faults import reading, writing
+from distributary.tables.store import Store
+from distributary.version import __version__
+
+FORMAT = 1
+"""Goes up when a release before could no longer go on with the state that this one writes."""
+BEFORE = 0
+"""Of state that no release has numbered; 1 can go on with it as it is."""
+
+
+def check_format(config: Pipeline, store: Store) -> int:
+    """The number of the whole pipeline's state, also for one of its streams. Raises StateNewer, StoreUnreadable."""
+    state, name = config.whole_state, StateFolder.format.name
+    with reading(state):
+        body = store.get(state, name)
+    if body is None:
+        return BEFORE
+    try:
+        said = json.loads(body)
+        found, release = int(said["format"]), str(said["release"])
+    except (ValueError, KeyError, TypeError) as e:
+        detail = f"{name} does not say which format the state has. Remove that one file: the next run writes it anew"
+        raise StoreUnreadable(path=state, detail=detail) from e
+    if found > FORMAT:
+        about = {"pipeline": config.pipeline, "state": state, "found": found, "release": release}
+        raise StateNewer(**about, known=FORMAT, own=__version__)
+    return found
+
+
+def claim_format(config: Pipeline, store: Store) -> None:
+    """Before the state is written: number it, where it has none or an older one.
+
+    Raises StateNewer, StoreUnreadable, StoreDown.
+    """
+    if check_format(config, store) == FORMAT:
+        return
+    said = json.dumps({"format": FORMAT, "release": __version__}).encode()
+    with writing(config.whole_state):
+        store.put_whole(config.whole_state, StateFolder.format.name, said)

@@ -14,7 +14,7 @@ WORKERS ?= 3
 SPREAD := $(if $(ARGS),,-n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=30)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format wheel bench chaos faults fuzz docs clean
+.PHONY: help setup demo test check format wheel bench chaos faults fuzz docs airflow clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,13 @@ fuzz: $(READY) ## random input against judges that share no code (RECORDS=100000
 	$(BIN)/python -m tests.fuzz messages --records $(RECORDS) --seed $(SEED) --json bench/results/fuzz-messages.json
 	$(BIN)/python -m tests.fuzz histories --count $(HISTORIES) --seed $(SEED) --json bench/results/fuzz-histories.json
 	$(BIN)/python -m pytest -q --hypothesis-profile=long --timeout 7200 $(addprefix tests/test_,cdc_property.py cdc_keys.py merge_properties.py)
+
+# Airflow pins many libraries, so it has an environment of its own.
+AIRFLOW := build/airflow
+airflow: ## load the DAG of deploy/airflow by Airflow itself, and try its tasks (installs Airflow: a minute)
+	@$(PYTHON) -m venv $(AIRFLOW)
+	@$(AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check apache-airflow-core==3.3.2 apache-airflow-task-sdk==1.3.2
+	@$(AIRFLOW)/bin/python tests/airflow_dag.py deploy/airflow/distributary_games.py
 
 docs: $(READY) ## write the generated pages (CHECK=1: fail if they are out of date), and the site into build/site
 	$(BIN)/python docs/generate.py $(if $(CHECK),--check)

@@ -18,7 +18,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
-LINKED = ("bench/results/*.json", "deploy/*")
+LINKED = ("bench/results/*.json", "deploy/*.*", "deploy/airflow/*.py")
 _LINK = re.compile(r"\]\((?!https?:|#)([^)\s]+)\)")
 
 

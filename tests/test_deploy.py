@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 from pathlib import Path
 from typing import Any
@@ -69,3 +70,13 @@ def test_the_commands_of_pod_and_service_exist(kubernetes: tuple[Pipeline, dict[
     assert accepted(service["ExecStart"].split()[1:]) == "run"
     assert accepted(service["ExecStartPre"].split()[1:]) == "check"
     assert int(service["RestartPreventExitStatus"]) == Exit.BAD_INPUT
+
+
+def test_the_dags_commands_and_exit_codes_are_those_of_the_command_line() -> None:
+    """Airflow itself loads it, and tries its tasks, by `make airflow`."""
+    tree = ast.parse((DEPLOY / "airflow" / "distributary_games.py").read_text())
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "call"]
+    given = [[getattr(one, "value", "games.yaml") for one in call.args] for call in calls]
+    assert sorted(accepted(arguments) for arguments in given) == ["run", "status"]
+    (codes,) = (n for n in tree.body if isinstance(n, ast.Assign) and isinstance(n.value, ast.Tuple))
+    assert ast.literal_eval(codes.value) == (Exit.ATTENTION, Exit.BAD_INPUT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -104,6 +105,8 @@ def test_statistics_of_a_file_without_rows(tmp_path: Path) -> None:
         (pa.array([2**53 + 1, 2**63 - 1]), 2**53 + 1, 2**63 - 1),
         (pa.array([-0.5, 1.5]), Decimal("-0.5"), Decimal("1.5")),
         (pa.array(["", "b"]), "", "b"),
+        (pa.array([True, False, None]), False, True),
+        (pa.array([True]), True, True),
         (pa.array(['"\\', "\U0001f600\u0000"]), '"\\', "\U0001f600\u0000"),
         (pa.array(["a", "é" * 64]), "a", "é" * 64),
         (pa.array([date(1600, 1, 1), date(9999, 12, 31)]), "1600-01-01", "9999-12-31"),
@@ -131,11 +134,8 @@ def test_bounds_are_exact(tmp_path: Path, column: pa.Array, low: Any, high: Any)
         pa.array([1.0, math.nan], pa.float32()),
         pa.array([math.nan]),
         pa.array([math.inf, -math.inf]),
-        pa.array([True, False]),
         pa.array([b"a", b"b"]),
         pa.array([None, None], pa.int32()),
-        pa.array(["x" * 65]),
-        pa.array(["x" * 10_000]),
         pa.array([-(10**17), 2**62], pa.int64()).cast(TIMESTAMP),
         pa.array([-800_000, 3_000_000], pa.int32()).cast(pa.date32()),
         pa.array([-(2**31), 2**31 - 1], pa.int32()).cast(pa.date32()),
@@ -148,7 +148,7 @@ def test_a_bound_that_would_not_be_safe_is_left_out(tmp_path: Path, column: pa.A
 
 def test_one_bound_may_be_left_out_alone(tmp_path: Path) -> None:
     assert bounds(tmp_path, pa.array([1.0, math.inf])) == (1, None)
-    assert bounds(tmp_path, pa.array(["a", "x" * 65])) == ("a", None)
+    assert bounds(tmp_path, pa.array(["a", chr(sys.maxunicode) * 65])) == ("a", None)
     assert bounds(tmp_path, pa.array([0, 2**62]).cast(TIMESTAMP)) == ("1970-01-01T00:00:00.000000Z", None)
 
 
@@ -183,6 +183,20 @@ def test_wide_tables_have_statistics_for_the_first_columns_only(tmp_path: Path) 
     assert list(found["minValues"]) == [f"c{n}" for n in range(INDEXED_COLUMNS)]
 
 
+def test_a_list_or_a_map_counts_as_one_of_the_first_columns(tmp_path: Path) -> None:
+    """As deltalake counts, whose filters find no row of a column that it expects bounds of."""
+    wide = {
+        "l": pa.array([[{"x": 1, "y": 2}]]),
+        "m": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int32())),
+        **{f"c{n}": pa.array([n]) for n in range(INDEXED_COLUMNS)},
+    }
+    found = stats(tmp_path, **wide)
+    assert list(found["minValues"]) == [f"c{n}" for n in range(INDEXED_COLUMNS - 2)]
+    write(tmp_path / "t", pa.table(wide))
+    for n in range(INDEXED_COLUMNS):
+        assert DeltaTable(tmp_path / "t").to_pyarrow_table(filters=[(f"c{n}", "=", n)]).num_rows == 1
+
+
 def test_bounds_span_the_row_groups_of_a_large_file(tmp_path: Path) -> None:
     rows = 2**20 + 10
     found = stats(
@@ -192,9 +206,27 @@ def test_bounds_span_the_row_groups_of_a_large_file(tmp_path: Path) -> None:
     assert found["nullCount"] == {"a": 0, "late": rows - 1}
 
 
-def test_a_row_group_with_texts_too_long_for_a_bound_leaves_the_column_without(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("longest", "high"),
+    [
+        ("x" * 65, "x" * 63 + "y"),
+        ("x" * 10_000, "x" * 63 + "y"),
+        ("x" * 63 + chr(sys.maxunicode) * 2, "x" * 62 + "y"),
+        ("x" * 63 + "\ud7ff" * 2, "x" * 63 + "\ue000"),
+    ],
+)
+def test_a_long_text_is_bounded_by_its_beginning(tmp_path: Path, longest: str, high: str) -> None:
+    """`x…x` of 64 is below each text that begins with it; the bound above them is the next text of that length."""
+    assert bounds(tmp_path, pa.array([longest])) == (longest[:64], high)
+    assert bounds(tmp_path, pa.array(["a", longest])) == ("a", high)
+    assert high > longest
+
+
+def test_a_row_group_with_texts_beyond_the_writers_limit_is_bounded_by_its_values(tmp_path: Path) -> None:
     texts = pa.concat_arrays([pa.repeat("b", 2**20), pa.array(["z" * 10_000, "a" * 10_000])])
-    assert bounds(tmp_path, texts) == (None, None)
+    assert bounds(tmp_path, texts) == ("a" * 64, "z" * 63 + "{")
+    nested = stats(tmp_path, s=pa.StructArray.from_arrays([pa.array(["y" * 10_000])], names=["t"]))
+    assert nested["minValues"] == {"s": {"t": "y" * 64}}
 
 
 def test_a_reader_understands_every_bound(tmp_path: Path) -> None:
@@ -262,7 +294,7 @@ def literal(value: Any, kind: pa.DataType) -> str:
 
 SKIPPABLE = (
     pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.decimal128(20, 0), pa.decimal128(30, 10),
-    pa.date32(), TIMESTAMP,
+    pa.date32(), TIMESTAMP, pa.bool_(),
 )  # fmt: skip
 
 
@@ -288,6 +320,35 @@ def test_a_filter_never_skips_a_row_it_should_find(
             operator = data.draw(st.sampled_from(list(OPERATORS)))
             expected = pc.sum(OPERATORS[operator](column, pa.scalar(value, kind))).as_py() or 0
             assert count(f"{where} {operator} {literal(value, kind)}") == expected
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=25)
+@given(data=st.data(), one=schemas(SKIPPABLE, "abc"))
+def test_a_filter_of_pyarrow_finds_every_row_of_a_column_with_bounds(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, one: pa.Schema
+) -> None:
+    """By deltalake's dataset, which `to_pandas(filters=...)` reads: it finds nothing where a column has no bounds."""
+    folder = tmp_path_factory.mktemp("t") / "t"
+    parts = data.draw(st.lists(tables(one), min_size=1, max_size=3))
+    files = write(folder, *parts)
+    dataset = DeltaTable(folder).to_pyarrow_dataset()
+    whole = pa.concat_tables(parts)
+    for field in one:
+        column = whole.column(field.name)
+        both = [json.loads(file.stats)[ends] for file in files for ends in ("minValues", "maxValues")]
+        if pa.types.is_struct(field.type) or any(field.name not in ends for ends in both):
+            continue
+        value = pa.scalar(data.draw(st.sampled_from(column.drop_null().to_pylist())), field.type)
+        operator = data.draw(st.sampled_from(list(OPERATORS.values())))
+        wanted = pc.sum(operator(column, value)).as_py() or 0
+        assert dataset.count_rows(filter=operator(pc.field(field.name), value)) == wanted
+
+
+def test_a_boolean_is_found_by_pyarrow_and_pandas(tmp_path: Path) -> None:
+    write(tmp_path / "t", pa.table({"id": [1, 2, 3], "deleted": [True, False, None]}))
+    table = DeltaTable(tmp_path / "t")
+    assert table.to_pandas(filters=[("deleted", "=", False)])["id"].tolist() == [2]
+    assert table.to_pyarrow_table(filters=[("deleted", "!=", False)])["id"].to_pylist() == [1]
 
 
 def test_a_filter_reads_only_the_files_that_can_match(tmp_path: Path) -> None:

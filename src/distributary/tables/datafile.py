@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from decimal import Context, Decimal
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +30,7 @@ SAMPLE, SAMPLED_ROWS = 500, 2000
 """Rows by which it is judged whether a column's values repeat, and rows of a file from which on that is worth it."""
 
 LONGEST_TEXT = 64
-"""Characters of a text up to which it is a bound."""
+"""Characters of a text up to which it is its own bound; a longer one is bounded by so many."""
 _EXACT = Context(prec=40)
 
 
@@ -82,7 +82,7 @@ def write_data_file(table_uri: str, rows: pa.Table, store: Store) -> DataFile:
     )
     body = sink.getvalue()
     store.put(table_uri, name, body)
-    return DataFile(name, body.size, rows.num_rows, _stats(collected[0], rows.schema), int(time.time() * 1000))
+    return DataFile(name, body.size, rows.num_rows, _stats(collected[0], rows), int(time.time() * 1000))
 
 
 # -- statistics --------------------------------------------------------------------------------------------
@@ -91,23 +91,40 @@ _Json = dict[str, Any]
 """Nested by column path; a leaf is JSON text already, for a decimal has no exact float."""
 
 
-def _stats(meta: pq.FileMetaData, schema: pa.Schema) -> str:
+def _stats(meta: pq.FileMetaData, rows: pa.Table) -> str:
+    """Every bound that is safe: where a column has none, a filter of deltalake's `to_pandas` or `to_pyarrow_dataset`
+    (1.6.6) compares with null, and finds no row of the file."""
     lows: _Json = {}
     highs: _Json = {}
     nulls: _Json = {}
-    for index, leaf in enumerate(islice(_leaves(schema), INDEXED_COLUMNS)):
+    counted: set[tuple[str, ...]] = set()
+    for index, leaf in enumerate(_leaves(rows.schema)):
+        counted.add(leaf.within or leaf.path)
+        if len(counted) > INDEXED_COLUMNS:
+            break
         groups = [meta.row_group(g).column(index).statistics for g in range(meta.num_row_groups)]
-        if leaf.repeated or not groups or any(s is None for s in groups):
+        if leaf.within or not groups or any(s is None for s in groups):
             continue
         if all(s.has_null_count for s in groups):
             _put(nulls, leaf.path, str(sum(s.null_count for s in groups)))
-        bounded = [s for s in groups if s.has_min_max]
-        # A group that has values but no bounds (texts beyond the writer's limit) may hold anything.
-        if not bounded or any(s.num_values for s in groups if not s.has_min_max):
-            continue
-        _put(lows, leaf.path, _bound(min(_value(s.min_raw, leaf.kind) for s in bounded), leaf.kind))
-        _put(highs, leaf.path, _bound(max(_value(s.max_raw, leaf.kind) for s in bounded), leaf.kind))
+        if (ends := _ends(groups, leaf, rows)) is not None:
+            _put(lows, leaf.path, _low(ends[0], leaf.kind))
+            _put(highs, leaf.path, _high(ends[1], leaf.kind))
     return _text({"numRecords": str(meta.num_rows), "minValues": lows, "maxValues": highs, "nullCount": nulls})
+
+
+def _ends(groups: Sequence[pq.Statistics], leaf: _Leaf, rows: pa.Table) -> tuple[Any, Any] | None:
+    """The column's least and greatest value; None where it has no value, or its type no bounds."""
+    bounded = [s for s in groups if s.has_min_max]
+    if any(s.num_values for s in groups if not s.has_min_max):
+        # The Parquet writer leaves out texts beyond its own limit.
+        if not pa.types.is_string(leaf.kind):
+            return None
+        ends = pc.min_max(_values(rows, leaf)).as_py()
+        return ends["min"].encode(), ends["max"].encode()
+    if not bounded:
+        return None
+    return min(_value(s.min_raw, leaf.kind) for s in bounded), max(_value(s.max_raw, leaf.kind) for s in bounded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +133,24 @@ class _Leaf:
 
     path: tuple[str, ...]
     kind: pa.DataType
-    repeated: bool
+    within: tuple[str, ...]
+    """Path of the outermost list or map that holds it; empty without one. Readers count such a one as one column."""
 
 
-def _leaves(fields: Iterable[pa.Field], path: tuple[str, ...] = (), repeated: bool = False) -> Iterator[_Leaf]:
+_Path = tuple[str, ...]
+
+
+def _leaves(fields: Iterable[pa.Field], path: _Path = (), within: _Path = ()) -> Iterator[_Leaf]:
     for child in fields:
         leaf_path, kind = (*path, child.name), child.type
         if pa.types.is_struct(kind):
-            yield from _leaves(kind, leaf_path, repeated)
+            yield from _leaves(kind, leaf_path, within)
         elif pa.types.is_list(kind):
-            yield from _leaves([kind.value_field], leaf_path, True)
+            yield from _leaves([kind.value_field], leaf_path, within or leaf_path)
         elif pa.types.is_map(kind):
-            yield from _leaves([kind.key_field, kind.item_field], leaf_path, True)
+            yield from _leaves([kind.key_field, kind.item_field], leaf_path, within or leaf_path)
         else:
-            yield _Leaf(leaf_path, kind, repeated)
+            yield _Leaf(leaf_path, kind, within)
 
 
 def _columns_with_dictionary(rows: pa.Table) -> bool | list[str]:
@@ -175,7 +196,7 @@ def _columns_with_bounds(rows: pa.Table) -> bool | list[str]:
 
     Arrow's bounds pass over NaN, but to Spark and DataFusion NaN is larger than any number: `x > 5` would skip it.
     """
-    leaves = [leaf for leaf in _leaves(rows.schema) if not leaf.repeated]
+    leaves = [leaf for leaf in _leaves(rows.schema) if not leaf.within]
     unbounded = {".".join(leaf.path) for leaf in leaves if _has_nan(rows, leaf)}
     if not unbounded:
         return True
@@ -183,12 +204,14 @@ def _columns_with_bounds(rows: pa.Table) -> bool | list[str]:
 
 
 def _has_nan(rows: pa.Table, leaf: _Leaf) -> bool:
-    if not pa.types.is_floating(leaf.kind):
-        return False
+    return pa.types.is_floating(leaf.kind) and bool(pc.any(pc.is_nan(_values(rows, leaf))).as_py())
+
+
+def _values(rows: pa.Table, leaf: _Leaf) -> pa.ChunkedArray:
     column = rows.column(leaf.path[0])
     for name in leaf.path[1:]:
         column = pc.struct_field(column, column.type.get_field_index(name))
-    return bool(pc.any(pc.is_nan(column)).as_py())
+    return column
 
 
 def _value(raw: Any, kind: pa.DataType) -> Any:
@@ -198,17 +221,39 @@ def _value(raw: Any, kind: pa.DataType) -> Any:
     return raw
 
 
+def _low(value: Any, kind: pa.DataType) -> str | None:
+    return json.dumps(value.decode()[:LONGEST_TEXT]) if pa.types.is_string(kind) else _bound(value, kind)
+
+
+def _high(value: Any, kind: pa.DataType) -> str | None:
+    if not pa.types.is_string(kind):
+        return _bound(value, kind)
+    text = value.decode()
+    above = text if len(text) <= LONGEST_TEXT else _above(text[:LONGEST_TEXT])
+    return None if above is None else json.dumps(above)
+
+
+def _above(prefix: str) -> str | None:
+    """A text that is greater than every one that begins with `prefix`, by code points, which is the order of UTF-8."""
+    for last in reversed(range(len(prefix))):
+        if prefix[last] < chr(sys.maxunicode):
+            after = ord(prefix[last]) + 1
+            # Surrogates are no characters.
+            return prefix[:last] + chr(0xE000 if after == 0xD800 else after)
+    return None
+
+
 def _bound(value: Any, kind: pa.DataType) -> str | None:
-    """The protocol's JSON form; None leaves the bound out, which only costs a skipped skip."""
+    """The protocol's JSON form; None leaves the bound out. A bound that is there must hold for every reader: NaN, the
+    infinities and far years have none."""
+    if pa.types.is_boolean(kind):
+        return json.dumps(value)
     if pa.types.is_integer(kind):
         return str(value)
     if pa.types.is_floating(kind):
         return json.dumps(value) if math.isfinite(value) else None
     if pa.types.is_decimal(kind):
         return format(Decimal(value).scaleb(-kind.scale, _EXACT), "f")
-    if pa.types.is_string(kind):
-        text = value.decode()
-        return json.dumps(text) if len(text) <= LONGEST_TEXT else None
     if pa.types.is_date(kind):
         return _moment(value, timedelta(days=1), lambda moment: moment.date().isoformat())
     if pa.types.is_timestamp(kind) and kind.unit == "us":

@@ -16,7 +16,7 @@ import fastavro
 
 from distributary.audit.judge.likeness import may_be_null, names_of, same
 from distributary.audit.judge.plain_values import Clock, Day, Moment, nothing
-from distributary.audit.judge.said import Simple
+from distributary.audit.judge.read_payload import Simple
 
 _VALUE: Final = "value"
 _NAMED: Final = ("record", "error", "enum", "fixed")
@@ -30,7 +30,7 @@ def unframed(value: bytes, *, zigzag: bool = True) -> tuple[int, list[int], byte
     return int.from_bytes(value[1:5], "big"), [0], value[5:]
 
 
-def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[[bytes], RecordSaid]:
+def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[[bytes], AvroPayload]:
     """What reads the records of a schema (`texts`: what it refers to, and itself). Raises ValueError, KeyError."""
     named: dict[str, Any] = {}
     parsed: Any = None
@@ -39,7 +39,7 @@ def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[
     types = _Types(named)
     stored = fastavro.parse_schema(types.stored(parsed))
 
-    def read_record(body: bytes) -> RecordSaid:
+    def read_record(body: bytes) -> AvroPayload:
         stream = io.BytesIO(body)
         try:
             value = fastavro.schemaless_reader(stream, stored, None)
@@ -47,13 +47,13 @@ def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[
             raise ValueError(f"{type(error).__name__}: {error}") from error
         if stream.read(1):
             raise ValueError("more stands behind the record's end")
-        return RecordSaid(types, parsed, value)
+        return AvroPayload(types, parsed, value)
 
     return read_record
 
 
 @dataclass(frozen=True)
-class RecordSaid:
+class AvroPayload:
     """What a record says; what is no record at the top is a record with one field, `value`."""
 
     types: _Types

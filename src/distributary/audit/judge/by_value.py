@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from distributary.audit.judge.likeness import Names, names_of
 from distributary.audit.judge.opened_records import UNREADABLE, Opener, Writer
 from distributary.audit.judge.plain_values import plain, spelled
-from distributary.audit.judge.said import Said, Simple
+from distributary.audit.judge.read_payload import ReadPayload, Simple
 
 HELD = 100_000
 """Payloads that are held at a time; of more, the records and the tables are read several times."""
@@ -62,8 +62,8 @@ class Sample:
 
 
 @dataclass
-class _Wanted:
-    said: Said
+class _Expected:
+    payload: ReadPayload
     rows: int
     found: int = 0
 
@@ -73,11 +73,11 @@ def missing(opener: Opener, payloads: Payloads, pieces: Iterable[pa.Table]) -> t
 
     A payload that the official library cannot read has no row: whether it was set aside is a matter of counts.
     """
-    by_writer: dict[Writer, list[_Wanted]] = {}
+    by_writer: dict[Writer, list[_Expected]] = {}
     for (writer, body), rows in payloads.items():
         if rows > 0:
             try:
-                by_writer.setdefault(writer, []).append(_Wanted(opener.said(writer, body), rows))
+                by_writer.setdefault(writer, []).append(_Expected(opener.read(writer, body), rows))
             except UNREADABLE:
                 continue
     for piece in pieces:
@@ -98,18 +98,18 @@ def _of_writer(rows: pa.Table, origin: pa.Array, writer: Writer) -> pa.Table:
     return rows.filter(mine)
 
 
-def _find(expected: list[_Wanted], rows: pa.Table) -> None:
+def _find(expected: list[_Expected], rows: pa.Table) -> None:
     names = names_of(tuple(rows.column_names))
-    values = [record.said.simple() for record in expected]
+    values = [record.payload.simple() for record in expected]
     # A record's row has this very value of such a field, in one column, whatever the column's type is.
     fields = [name for name in values[0] if len(names.of(name)) == 1]
-    by_values: dict[tuple[str | None, ...], list[_Wanted]] = {}
+    by_values: dict[tuple[str | None, ...], list[_Expected]] = {}
     for record, simple in zip(expected, values, strict=True):
         by_values.setdefault(tuple(spelled(simple[name].value) for name in fields), []).append(record)
     rows = _narrowed(rows, values, fields, names)
     for row in _plain_rows(rows):
         key = tuple(_spelled_or_default(row[names.of(name)[0]], values[0][name]) for name in fields)
-        alike = [record for record in by_values.get(key, ()) if record.said.differs(row) is None]
+        alike = [record for record in by_values.get(key, ()) if record.payload.differs(row) is None]
         if alike:
             next((record for record in alike if record.found < record.rows), alike[0]).found += 1
 

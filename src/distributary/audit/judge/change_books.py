@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.audit.judge.source_files import Known, SourceFiles
+from distributary.audit.judge.source_files import KnownFile, SourceFiles
 from distributary.config import Pipeline
 from distributary.engine.changes.backlog import parcel_done
 from distributary.errors import Reason
@@ -74,14 +74,16 @@ def _read_once(config: Pipeline, store: Store) -> Books:
     entries = read_entries(config.state_root, store)
     ledger = Ledger(config.state_root, config.pipeline, store, entries)
     newest = ledger.finished.get(ledger.stream or "", -1)
-    files: dict[str, Known] = {}
+    files: dict[str, KnownFile] = {}
     table = Table(config.state_folder.files, store).open()
     if table is not None:
         rows = table.dataset().to_table(columns=_TAKEN).sort_by("attempt").to_pylist()
         last_parcel, states = parcel_done(ledger), dict[str, set[tuple[int, Any]]]()
         for row in rows:
             states.setdefault(row["path"], set()).add((row["size"], row["etag"] or row["mtime_ms"]))
-        files = {r["path"]: Known(r["size"], len(states[r["path"]]) > 1) for r in rows if r["parcel"] <= last_parcel}
+        files = {
+            r["path"]: KnownFile(r["size"], len(states[r["path"]]) > 1) for r in rows if r["parcel"] <= last_parcel
+        }
     sources = SourceFiles(files, source_options(config))
     books = Books(config, store, entries, ledger.stream, newest, sources)
     if ledger.stream is not None:

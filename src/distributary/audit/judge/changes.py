@@ -35,7 +35,7 @@ from distributary.audit.judge.log_table import (
     payload_names,
     pieces,
 )
-from distributary.audit.judge.merged import MergedJudge, Rules, Said, Values
+from distributary.audit.judge.merged import MergedJudge, Rules, SourceEvent, Values
 from distributary.audit.judge.plain_values import plain
 from distributary.audit.judge.source_files import says_nothing
 from distributary.audit.verify import TableCheck, Verification
@@ -58,11 +58,11 @@ PURGED = "distributary.purgedUntil"
 
 
 @dataclass
-class _Checked:
+class _RouteCheck:
     """A route, judged as far as its own tables go. `logged`: it has a log table. `unjudged`: rows of the merged table
     that are newer than every event that is still known."""
 
-    said: Entry
+    entry: Entry
     log: LogCount = field(default_factory=LogCount)
     logged: bool = True
     unjudged: int = 0
@@ -82,7 +82,9 @@ def verify_changes(config: Pipeline) -> Verification:
         checked = list(pool.map(partial(_check, books), (sums[route] for route in routes)))
         list(pool.map(books.sources.open, sorted(books.sources.known.keys() - books.sources.rows.keys() - books.whole)))
     unknown = sorted({route for rows in books.sources.rows.values() for route in rows} - set(routes))
-    tables = [_finish(books, check) for check in checked] + [_finish(books, _Checked(Entry("", 0, r))) for r in unknown]
+    tables = [_finish(books, check) for check in checked] + [
+        _finish(books, _RouteCheck(Entry("", 0, r))) for r in unknown
+    ]
     tables = [t for t in tables if t.table is not None or t.rows_in or t.problems]
     return _sum_up(books, sums, tables, sum(check.unjudged for check in checked))
 
@@ -90,9 +92,9 @@ def verify_changes(config: Pipeline) -> Verification:
 # -- one route ---------------------------------------------------------------------------------------------
 
 
-def _check(books: Books, entry: Entry) -> _Checked:
+def _check(books: Books, entry: Entry) -> _RouteCheck:
     """The route's tables; whatever one of them does to its reader is a problem of this route."""
-    checked = _Checked(entry, logged=entry.table is not None and entry.table != entry.merged)
+    checked = _RouteCheck(entry, logged=entry.table is not None and entry.table != entry.merged)
     try:
         _judge(books, checked)
     except BaseException as e:
@@ -102,8 +104,8 @@ def _check(books: Books, entry: Entry) -> _Checked:
     return checked
 
 
-def _judge(books: Books, checked: _Checked) -> None:
-    entry, log = checked.said, checked.log
+def _judge(books: Books, checked: _RouteCheck) -> None:
+    entry, log = checked.entry, checked.log
     # The merged table first: what is in it, is in the log by then.
     merged = _own(books, entry, entry.merged)
     table = _own(books, entry, entry.table) if checked.logged else None
@@ -188,27 +190,27 @@ def _committed(books: Books, merged: Snapshot) -> int:
     return max(merged.newest(f"{books.stream}{suffix}") for suffix in ("", STRAY))
 
 
-def _to_merge(books: Books, rows: Iterator[LogRow], upto: int, keys: Sequence[str]) -> Iterator[Said]:
+def _to_merge(books: Books, rows: Iterator[LogRow], upto: int, keys: Sequence[str]) -> Iterator[SourceEvent]:
     """Events that the merged table has taken: those of its batches, and deletes that `reconcile` made."""
     for row in rows:
         if (row.batch is None or row.batch <= upto) and (row.file, row.row) not in books.late:
             # An older log, or one of other key columns, has the key in its columns only.
             key = row.key if _fold(row.key_columns) == _fold(keys) else None
-            yield Said(row.file or "", -1 if row.row is None else row.row, row.meta, row.values, key)
+            yield SourceEvent(row.file or "", -1 if row.row is None else row.row, row.meta, row.values, key)
 
 
 def _fold(names: Sequence[str]) -> list[str]:
     return [name.lower() for name in names]
 
 
-def _events_of_files(books: Books, entry: Entry, log: LogCount) -> Iterator[Said]:
+def _events_of_files(books: Books, entry: Entry, log: LogCount) -> Iterator[SourceEvent]:
     """Without a log table: what the files say."""
     for path in sorted(books.sources.known):
         source = None if books.skips(path) else books.sources.open(path)
         for number, (meta, event) in source.events.items() if source else ():
             aside = number in books.aside.get(path, ()) or (path, number) in books.late
             if meta.route == entry.route and not aside and not says_nothing(meta, event):
-                yield Said(path, number, meta, event.payload)
+                yield SourceEvent(path, number, meta, event.payload)
 
 
 def _read_merged(
@@ -265,8 +267,8 @@ def _finished(books: Books, table: Snapshot) -> Snapshot | None:
 # -- all of them -------------------------------------------------------------------------------------------
 
 
-def _finish(books: Books, checked: _Checked) -> TableCheck:
-    entry, log, route = checked.said, checked.log, str(checked.said.route)
+def _finish(books: Books, checked: _RouteCheck) -> TableCheck:
+    entry, log, route = checked.entry, checked.log, str(checked.entry.route)
     lost = max(0, entry.rows_written - (log.rows - log.tally.repeated - log.tally.strange))
     doubled = max(log.tally.repeated, log.rows - log.tally.strange - entry.rows_written, 0)
     if lost:

@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 @dataclass
-class _Judged:
+class _JudgedTable:
     """What is known of one source table. `newest`: by key; several of one place are one event that was sent again."""
 
     newest: dict[str, list[Change]] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def _table(config: Pipeline, table: TableCheck, merged: str | None, records: Rec
     if table.table is None:
         return table
     table_config = config.tables.routes.get(table.route)
-    judged = _Judged(keys=tuple(table_config.keys) if table_config and table_config.keys else ())
+    judged = _JudgedTable(keys=tuple(table_config.keys) if table_config and table_config.keys else ())
     store = Store.of(config.tables)
     try:
         _judge_log(table, _rules(config, table.route), records, store, judged)
@@ -111,7 +111,7 @@ def _table(config: Pipeline, table: TableCheck, merged: str | None, records: Rec
     return replace(table, rows_compared=judged.rows, problems=(*table.problems, *wrong))
 
 
-def _judge_log(table: TableCheck, rules: Rules, records: Records, store: Store, judged: _Judged) -> None:
+def _judge_log(table: TableCheck, rules: Rules, records: Records, store: Store, judged: _JudgedTable) -> None:
     for rows in table_rows(str(table.table), store):
         places = [_place(row["_origin"]) for row in rows]
         record_of = records.get(table.route, places)
@@ -130,7 +130,7 @@ def _judge_log(table: TableCheck, rules: Rules, records: Records, store: Store, 
             judged.take(change)
 
 
-def _judge_merged(uri: str, store: Store, judged: _Judged) -> None:
+def _judge_merged(uri: str, store: Store, judged: _JudgedTable) -> None:
     unmatched = dict(judged.newest)
     for rows in table_rows(uri, store):
         for row in rows:

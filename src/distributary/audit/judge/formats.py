@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from distributary.audit.judge import avro, json, json_bare, protobuf_rows, raw_values
-from distributary.audit.judge.said import Said
+from distributary.audit.judge.read_payload import ReadPayload
 
 __all__ = ["JUDGES", "PayloadJudge"]
 
@@ -21,7 +21,7 @@ class PayloadJudge(Protocol):
         """(schema id, message indexes, body) of a payload with its header. Raises ValueError, IndexError."""
         ...
 
-    def reader(self, schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[[bytes], Said]:
+    def reader(self, schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[[bytes], ReadPayload]:
         """What reads the bodies of one writer: it raises ValueError, IndexError, KeyError, TypeError."""
         ...
 

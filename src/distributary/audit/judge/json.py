@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from distributary.audit.judge.likeness import moment, names_of
 from distributary.audit.judge.plain_values import DAY_US, Day, Moment, nothing
-from distributary.audit.judge.said import Simple
+from distributary.audit.judge.read_payload import Simple
 
 _VALUE: Final = "value"
 _REST: Final = "_undeclared"
@@ -30,7 +30,7 @@ def unframed(value: bytes, *, zigzag: bool = True) -> tuple[int, list[int], byte
     return int.from_bytes(value[1:5], "big"), [0], value[5:]
 
 
-def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[[bytes], ObjectSaid]:
+def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[[bytes], JsonPayload]:
     """What reads records of a schema (`texts`: what it refers to, and itself). Raises ValueError."""
     root = json.loads(schema.texts[-1][1])
     declared = root.get("properties", {}) if isinstance(root, dict) else {}
@@ -51,12 +51,12 @@ def _plain_type(declaration: Any) -> str | None:
     return _PLAIN.get(kind) if isinstance(kind, str) and not combined else None
 
 
-def read_as(name: str, plain: Mapping[str, str]) -> Callable[[bytes], ObjectSaid]:
+def read_as(name: str, plain: Mapping[str, str]) -> Callable[[bytes], JsonPayload]:
     """What reads records of a type. `plain`: fields that are a `string` or an `integer`, where they are anything."""
 
-    def read_record(body: bytes) -> ObjectSaid:
+    def read_record(body: bytes) -> JsonPayload:
         text = body.decode("utf-8-sig")
-        return ObjectSaid(name, _parsed(text, parse_constant=_no_number), plain)
+        return JsonPayload(name, _parsed(text, parse_constant=_no_number), plain)
 
     return read_record
 
@@ -78,7 +78,7 @@ def _no_number(text: str) -> Any:
 
 
 @dataclass(frozen=True)
-class ObjectSaid:
+class JsonPayload:
     """What a record says; what is no object at the top is an object with one field, `value`."""
 
     name: str

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from distributary.audit.judge.json import ObjectSaid, read_as
+from distributary.audit.judge.json import JsonPayload, read_as
 from distributary.audit.judge.likeness import moment
 from distributary.audit.judge.plain_values import Moment
 
@@ -14,7 +14,7 @@ _PLAIN: Final = {"string": "string", "bigint": "integer"}
 
 
 @dataclass(frozen=True)
-class BareSaid(ObjectSaid):
+class BareJsonPayload(JsonPayload):
     """`times`: fields whose column is a time, however it is spelled in the record."""
 
     times: frozenset[str]
@@ -30,14 +30,14 @@ def unframed(value: bytes, *, zigzag: bool = True) -> tuple[int, list[int], byte
     return 0, [0], value
 
 
-def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[[bytes], ObjectSaid]:
+def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[[bytes], JsonPayload]:
     """What reads records. `schema.columns`: (path, type) of each column. Raises ValueError."""
     plain = {path: _PLAIN[kind] for path, kind in schema.columns if "." not in path and kind in _PLAIN}
     times = frozenset(path for path, kind in schema.columns if kind.startswith("timestamp"))
     read_record = read_as("record", plain)
 
-    def read_bare(body: bytes) -> BareSaid:
+    def read_bare(body: bytes) -> BareJsonPayload:
         record = read_record(body)
-        return BareSaid(record.name, record.value, record.plain, times)
+        return BareJsonPayload(record.name, record.value, record.plain, times)
 
     return read_bare

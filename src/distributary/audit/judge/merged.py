@@ -21,7 +21,7 @@ Values = Mapping[str, Any]
 """The payload of an event, or the payload columns of a row."""
 
 
-class Said(NamedTuple):
+class SourceEvent(NamedTuple):
     """An event: where it is, and what it says. `key`: its key as texts; None: `values` have it."""
 
     file: str
@@ -60,11 +60,11 @@ class MergedJudge:
     partly: bool = False
     unjudged: int = 0
 
-    def take_events(self, events: Iterable[Said]) -> None:
+    def take_events(self, events: Iterable[SourceEvent]) -> None:
         """Events that are to be in the table."""
         self.held.add_events(self._keyed(events))
 
-    def _keyed(self, events: Iterable[Said]) -> Iterator[tuple[str, Event]]:
+    def _keyed(self, events: Iterable[SourceEvent]) -> Iterator[tuple[str, Event]]:
         for file, row, meta, values, spelt in events:
             key = self._key_of(values) if spelt is None else spelt
             if meta.deleted and meta.row_id and all(key_value is None for key_value in key):

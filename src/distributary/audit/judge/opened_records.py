@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from distributary.audit.judge import json_tokens as json
 from distributary.audit.judge.formats import JUDGES
 from distributary.audit.judge.protobuf_rows import ONLY, message_class, text_at, unframed
-from distributary.audit.judge.said import Said
+from distributary.audit.judge.read_payload import ReadPayload
 from distributary.config import Pipeline
 from distributary.config.text_files import read_text
 from distributary.engine.schemas import schemas_of
@@ -90,9 +90,9 @@ class Opener:
             return None if key_or_header is None else key_or_header.decode()
         writer, body = self._header(record.body)
         if route_config.field is not None:
-            return self.said(writer, body).text_at(route_config.field)
+            return self.read(writer, body).text_at(route_config.field)
         if route_config.any is None and route_config.oneof is None:
-            return self.said(writer, body).type_name
+            return self.read(writer, body).type_name
         opened = self.message(writer, body)
         if route_config.any is not None:
             return str(at_path(opened, route_config.any).type_url).rpartition("/")[2]
@@ -126,7 +126,7 @@ class Opener:
             return Writer(writer.schema_id, name), around.SerializeToString()
         return writer, body
 
-    def said(self, writer: Writer, body: bytes) -> Said:
+    def read(self, writer: Writer, body: bytes) -> ReadPayload:
         """What a payload says."""
         if writer.schema_id is None:
             raise ValueError("it names no schema id")
@@ -138,7 +138,7 @@ class Opener:
             raise ValueError("it names no schema id")
         return self._class(*writer, self._config.payload.raw_nested_indexes).FromString(body)
 
-    def _find_reader(self, schema_id: int, message: str | tuple[int, ...]) -> Callable[[bytes], Said]:
+    def _find_reader(self, schema_id: int, message: str | tuple[int, ...]) -> Callable[[bytes], ReadPayload]:
         schema, raw = self._compiled(schema_id), self._config.payload.raw_nested_indexes
         if schema.format != self._config.payload.encoding:
             raise ValueError(f"schema id {schema_id} is {schema.format}")

@@ -19,7 +19,7 @@ from distributary.audit.judge.delta_values import DeltaValues
 from distributary.audit.judge.opened_records import UNREADABLE, Opener, Record
 from distributary.audit.judge.plain_values import nothing, plain
 from distributary.audit.judge.raw_records import BronzeRecords, KafkaRecords, Place, Records
-from distributary.audit.judge.said import Said
+from distributary.audit.judge.read_payload import ReadPayload
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import DistributaryError
@@ -150,12 +150,12 @@ class _Judge:
         column = message.differs(row)
         return None if column is None else f"have another {shown(column)} than their record"
 
-    def _message(self, route: str, record: Record) -> tuple[str | None, int | None, Said]:
+    def _message(self, route: str, record: Record) -> tuple[str | None, int | None, ReadPayload]:
         """(route, schema id, what it says) of a record, by the official library."""
         opened = self.opener.envelope(record) if record.whole else (route, record.schema_id, record.body)
         named, schema_id, body = opened
         writer, body = self.opener.payload(schema_id, body)
-        return named, writer.schema_id, self.opener.said(writer, body)
+        return named, writer.schema_id, self.opener.read(writer, body)
 
     def _rows(self, table: TableCheck) -> Iterator[list[tuple[dict[str, Any], Mapping[str, Any]]]]:
         """(values, origin) of the rows that are to be compared, some thousand at a time."""

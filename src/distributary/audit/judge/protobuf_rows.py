@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from distributary.audit.judge.likeness import names_of, same
 from distributary.audit.judge.plain_values import Moment, nothing
-from distributary.audit.judge.said import Simple
+from distributary.audit.judge.read_payload import Simple
 from distributary.schemas.registry.compile import ProtobufSchema
 from distributary.schemas.registry.lenient import is_made_up
 
@@ -66,14 +66,14 @@ def message_class(schema: ProtobufSchema, message: str | Sequence[int], *, raw_i
 
 def reader(
     schema: ProtobufSchema, message: str | Sequence[int], *, raw_indexes: bool = False
-) -> Callable[[bytes], MessageSaid]:
+) -> Callable[[bytes], ProtobufPayload]:
     """What reads the bodies of a message (`message_class`). Raises KeyError, IndexError."""
     read_class = message_class(schema, message, raw_indexes=raw_indexes)
-    return lambda body: MessageSaid(read_class.FromString(body))
+    return lambda body: ProtobufPayload(read_class.FromString(body))
 
 
 @dataclass(frozen=True)
-class MessageSaid:
+class ProtobufPayload:
     """What a message says."""
 
     message: Any

@@ -28,7 +28,7 @@ class Place(NamedTuple):
     offset: int
 
 
-class Given(NamedTuple):
+class PlacedRecord(NamedTuple):
     """A record of the source. `gone`: it has no value; its body is empty then."""
 
     at: Place
@@ -64,7 +64,7 @@ class KafkaRecords:
             self._read(str(topic or self._source.topic), partition, asked_places, records)
         return records
 
-    def every(self, ends: Mapping[tuple[str, int], int]) -> Iterator[Given]:
+    def every(self, ends: Mapping[tuple[str, int], int]) -> Iterator[PlacedRecord]:
         """All records that are there, up to the offsets `ends` of each (topic, partition). Raises SourceDown."""
         for (topic, partition), end in ends.items():
             try:
@@ -72,7 +72,7 @@ class KafkaRecords:
             except KafkaException as e:
                 raise SourceDown(source=self._name, detail=str(e)) from e
 
-    def _every(self, topic: str, partition: int, end: int) -> Iterator[Given]:
+    def _every(self, topic: str, partition: int, end: int) -> Iterator[PlacedRecord]:
         self._consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
         while True:
             message = self._consumer.poll(READ_SEC)
@@ -87,7 +87,7 @@ class KafkaRecords:
                 return
             body = message.value()
             time_us = stamp * 1000 if kind else None
-            yield Given(Place(topic, partition, offset), _record(message, topic), body is None, time_us)
+            yield PlacedRecord(Place(topic, partition, offset), _record(message, topic), body is None, time_us)
 
     def _read(self, topic: str, partition: int, asked_places: list[Place], records: dict[Place, Record]) -> None:
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distributary.audit.judge.plain_values import nothing
-from distributary.audit.judge.said import Simple
+from distributary.audit.judge.read_payload import Simple
 
 _COLUMN = "value"
 
@@ -17,15 +17,15 @@ def unframed(value: bytes, *, zigzag: bool = True) -> tuple[int, list[int], byte
     return 0, [0], value
 
 
-def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[[bytes], RawSaid]:
+def reader(schema: Any, message: Any, *, raw_indexes: bool = False) -> Callable[[bytes], RawPayload]:
     """What reads payloads as `schema.format` says. Raises ValueError: no text."""
     if schema.format == "bytes":
-        return RawSaid
-    return lambda body: RawSaid(body.decode())
+        return RawPayload
+    return lambda body: RawPayload(body.decode())
 
 
 @dataclass(frozen=True)
-class RawSaid:
+class RawPayload:
     """What a payload is."""
 
     value: bytes | str

@@ -22,7 +22,7 @@ _HELD = 2
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownFile:
     """A file as the pipeline has read it last. `again`: it was another file under this name before."""
 
     size: int
@@ -42,7 +42,7 @@ class SourceFile:
 class SourceFiles:
     """`known`: the files, by address. `gone`: those that are not there, cannot be read, or are others by now."""
 
-    known: Mapping[str, Known]
+    known: Mapping[str, KnownFile]
     options: Mapping[str, str]
     gone: dict[str, str] = field(default_factory=dict)
     partly: dict[str, str] = field(default_factory=dict)

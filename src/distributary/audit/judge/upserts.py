@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from distributary.audit.judge.opened_records import UNREADABLE, Opener, Record
 from distributary.audit.judge.plain_values import spelled
-from distributary.audit.judge.raw_records import Given, KafkaRecords, Place
-from distributary.audit.judge.said import Said
+from distributary.audit.judge.raw_records import KafkaRecords, Place, PlacedRecord
+from distributary.audit.judge.read_payload import ReadPayload
 from distributary.audit.judge.table_rows import table_rows
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import KafkaSource, Pipeline
@@ -40,7 +40,7 @@ Ends = Mapping[tuple[str, int], int]
 class Source(Protocol):
     """What has the records still."""
 
-    def every(self, ends: Ends) -> Iterator[Given]: ...
+    def every(self, ends: Ends) -> Iterator[PlacedRecord]: ...
 
     def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, Record]: ...
 
@@ -134,7 +134,7 @@ class Fold:
         self.opener = Opener(self.config)
         self.newest = {route: {} for route in self.routes}
 
-    def take(self, source_record: Given) -> None:
+    def take(self, source_record: PlacedRecord) -> None:
         self.first.setdefault((source_record.at.topic, source_record.at.partition), source_record.at.offset)
         if source_record.at in self.aside:
             return
@@ -145,7 +145,7 @@ class Fold:
         if route not in self.newest or (source_record.gone and self.config.source.record_key is None):
             return
         try:
-            payload = None if source_record.gone else self.said(schema_id, body)
+            payload = None if source_record.gone else self.read(schema_id, body)
             key, place = self._key(route, payload, source_record.record), self._place(route, payload, source_record)
         except UNREADABLE:
             self.unreadable[route] += 1
@@ -156,10 +156,10 @@ class Fold:
         if newest is None or place > newest.place:
             self.newest[route][key] = Newest(place, source_record.at, source_record.gone)
 
-    def said(self, schema_id: int | None, body: bytes) -> Said:
-        return self.opener.said(*self.opener.payload(schema_id, body))
+    def read(self, schema_id: int | None, body: bytes) -> ReadPayload:
+        return self.opener.read(*self.opener.payload(schema_id, body))
 
-    def _key(self, route: str, payload: Said | None, record: Record) -> str | None:
+    def _key(self, route: str, payload: ReadPayload | None, record: Record) -> str | None:
         """None for a record without a value that names no row."""
         record_key = self.config.source.record_key
         key_values = []
@@ -175,7 +175,7 @@ class Fold:
             key_values.append(spelled(value))
         return None if all(key_value is None for key_value in key_values) else json.dumps(key_values)
 
-    def _place(self, route: str, payload: Said | None, source_record: Given) -> tuple[Any, ...]:
+    def _place(self, route: str, payload: ReadPayload | None, source_record: PlacedRecord) -> tuple[Any, ...]:
         """Comparable with those of the same route."""
         place, name = source_record.at, self.config.tables.newest_by_of(route)
         if name is None:
@@ -272,7 +272,7 @@ def _compare_values(
             compared.unjudged += 1
             continue
         _, schema_id, body = fold.opener.envelope(record)
-        payload = fold.said(schema_id, body)
+        payload = fold.read(schema_id, body)
         values = {name: value for name, value in row.items() if name not in OURS}
         if record_key is not None and not payload.has(record_key.column):
             values.pop(record_key.column, None)

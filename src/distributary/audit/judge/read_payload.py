@@ -14,7 +14,7 @@ class Simple(NamedTuple):
     is_text: bool
 
 
-class Said(Protocol):
+class ReadPayload(Protocol):
     """What one payload says."""
 
     def differs(self, row: Mapping[str, Any]) -> str | None:

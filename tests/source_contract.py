@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import Pipeline
 from distributary.errors import BadInput, SourceDataLost, SourceMissing, SourceReplaced
-from distributary.sources.port import ORIGIN, Asked, Position, Source, SourceLag
+from distributary.sources.port import ORIGIN, AnswerCache, Position, Source, SourceLag
 from distributary.sources.registered import source_of
 from distributary.state.checkpoint import TopicIdsSeen, last_committed, read_offsets
 from distributary.tables.store import Store
@@ -47,8 +47,8 @@ class Stage(ABC):
     def source(self) -> Source:
         return source_of(self.config)
 
-    def waiting(self, position: Position | None, asked: Asked | None = None) -> int | None:
-        lag: SourceLag = self.source.lag(position, asked or Asked(), self.taken)
+    def waiting(self, position: Position | None, asked: AnswerCache | None = None) -> int | None:
+        lag: SourceLag = self.source.lag(position, asked or AnswerCache(), self.taken)
         return lag.rows if self.has_records else lag.files
 
 
@@ -73,7 +73,7 @@ def check_what_waits_is_counted_and_read_once(stage: Stage, spark: SparkSession)
     position = read_up_to(stage, "a")
     assert stage.waiting(position) == 0
     stage.add(2)
-    asked = Asked()
+    asked = AnswerCache()
     assert [stage.waiting(position, asked) for _ in range(2)] == [2, 2]
     assert run(stage, spark, "a") == 2, "what was read is not read again"
     assert stage.waiting(read_up_to(stage, "a")) == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from distributary.audit.judge.source_files import Known, SourceFiles
+from distributary.audit.judge.source_files import KnownFile, SourceFiles
 from tests.event_files import avro, event, parquet, schema, without
 
 EVENTS = 8_000
@@ -30,7 +30,7 @@ def test_a_change_file_is_judged_in_memory_of_a_few_times_its_bytes(tmp_path: Pa
     path = tmp_path / f"events.{format}"
     path.write_bytes(body(format))
     size = path.stat().st_size
-    sources = SourceFiles({str(path): Known(size)}, {})
+    sources = SourceFiles({str(path): KnownFile(size)}, {})
     tracemalloc.start()
     found = sources.open(str(path))
     held = tracemalloc.get_traced_memory()[1]
@@ -46,7 +46,7 @@ def test_an_event_that_the_file_does_not_have_is_none(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     lines = [json.dumps(event(n, {"id": n})) for n in range(3)]
     path.write_text("\n".join([lines[0], "no event", lines[2]]))
-    sources = SourceFiles({str(path): Known(path.stat().st_size)}, {})
+    sources = SourceFiles({str(path): KnownFile(path.stat().st_size)}, {})
     found = sources.open(str(path))
     assert found is not None
     assert not found.whole

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from distributary.audit.judge import upserts
 from distributary.audit.judge.opened_records import Record
-from distributary.audit.judge.raw_records import Given, Place
+from distributary.audit.judge.raw_records import Place, PlacedRecord
 from distributary.audit.quarantined import set_aside
 from distributary.audit.verify import Verification, verify
 from tests.sparkless_messages import Players
@@ -29,11 +29,11 @@ class Topic:
     def __init__(self, players: Players, gone: int = 0) -> None:
         self._sent = [one for one in players.sent if one["offset"] >= gone]
 
-    def every(self, ends: Mapping[tuple[str, int], int]) -> Iterator[Given]:
+    def every(self, ends: Mapping[tuple[str, int], int]) -> Iterator[PlacedRecord]:
         for one in self._sent:
             if one["offset"] < ends.get((one["topic"], one["partition"]), 0):
                 at = Place(one["topic"], one["partition"], one["offset"])
-                yield Given(at, _record(one), one["value"] is None, int(one["timestamp"].timestamp() * 1e6))
+                yield PlacedRecord(at, _record(one), one["value"] is None, int(one["timestamp"].timestamp() * 1e6))
 
     def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, Record]:
         wanted = set(places)

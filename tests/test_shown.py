@@ -30,7 +30,7 @@ from distributary.fleet.workflow import plan_text as workflow_views
 from distributary.fleet.workflow.placement import ClusterPlan, Move, WorkflowPlan
 from distributary.names import shown
 from distributary.repair.clean import CleanPlan
-from distributary.repair.clean.clean_plan import Kept, Target
+from distributary.repair.clean.clean_plan import RemainingPath, Target
 from distributary.running import progress
 from distributary.running.catalog import CatalogEntry
 from distributary.running.progress import Tally
@@ -100,7 +100,7 @@ def clean(name: str) -> RenderableType:
     targets = (Target("table", name, name, (name,)),)
     entries = (CatalogEntry(name, name),)
     config: Any = None
-    return render.clean_text(CleanPlan(name, targets, (Kept(name, name),), entries, config), done=False)
+    return render.clean_text(CleanPlan(name, targets, (RemainingPath(name, name),), entries, config), done=False)
 
 
 def answers(name: str) -> RenderableType:

@@ -99,7 +99,7 @@ class Texts:
         are not yet told from rows, and may overlap them or run over the end."""
         apart = (self.starts[1:] >= self.ends[:-1]).all() and self.ends[-1:].max(initial=0) <= self.data.size
         try:
-            return Done(self.arrow()) if apart else self
+            return WalkedColumn(self.arrow()) if apart else self
         except Unfit:
             return self
 
@@ -143,7 +143,7 @@ class Texts:
 
 
 @dataclass(slots=True)
-class Done:
+class WalkedColumn:
     array: pa.Array
 
     def arrow(self) -> pa.Array:
@@ -238,7 +238,7 @@ class Enum:
         return pa.array(self.symbols, pa.string()).take(pa.array(safe, pa.int64(), mask=mask))
 
 
-Column = Numbers | Texts | Done | Struct | Lists | Mixed | Enum
+Column = Numbers | Texts | WalkedColumn | Struct | Lists | Mixed | Enum
 
 
 def _bitmap(present: Mask | None) -> pa.Buffer | None:

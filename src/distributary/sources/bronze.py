@@ -17,7 +17,7 @@ from distributary.shares import Share
 from distributary.sources.bronze_rows import KEY, REJECTED, UNROUTED
 from distributary.sources.delta import NO_TABLE, ORIGIN_COLUMNS, reader_options
 from distributary.sources.delta_source import TableId, newest_of_table, seen_table, table_lag
-from distributary.sources.port import Asked, Position, Seen, Source, SourceLag
+from distributary.sources.port import AnswerCache, Position, Sight, Source, SourceLag
 from distributary.sources.unread import AlreadyRead
 
 NO_BRONZE = "bronze table yet. Hop 1 makes it: distributary run FILE, or run FILE --hop 1"
@@ -34,13 +34,13 @@ class Bronze(Source):
     def name(self) -> str:
         return f"bronze {self.keys.path}"
 
-    def look(self) -> list[Seen]:
+    def look(self) -> list[Sight]:
         return [seen_table(self.keys.path, self.store, NO_BRONZE)]
 
     def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
         return bronze_stream(spark, self.config)
 
-    def lag(self, read: Position | None, asked: Asked, taken: Callable[[], int]) -> SourceLag:
+    def lag(self, read: Position | None, asked: AnswerCache, taken: Callable[[], int]) -> SourceLag:
         return table_lag(self.keys, self.store, read, asked)
 
     def ids(self) -> TableId:

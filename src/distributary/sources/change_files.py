@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from distributary.config import StateFolder
 from distributary.errors import BadInput, SourceDown, SourceMissing
 from distributary.sources.file_ledger import FILES_SCHEMA, FileLedger, read_version, waiting
-from distributary.sources.port import Asked, Position, Seen, Source, SourceLag
+from distributary.sources.port import AnswerCache, Position, Sight, Source, SourceLag
 from distributary.sources.watch import look, strays_left
 
 
@@ -28,15 +28,15 @@ class ChangeFiles(Source):
     def name(self) -> str:
         return f"change files below {self.config.change_files.path}"
 
-    def look(self) -> list[Seen]:
+    def look(self) -> list[Sight]:
         waiting = len(look(self.config, self._ledger(), full=False).files)
         path = self.config.change_files.path
-        return [Seen(f"{path} can be listed; {waiting:,} new files where a run looks first")]
+        return [Sight(f"{path} can be listed; {waiting:,} new files where a run looks first")]
 
     def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
         return file_stream(spark, self.config.state_root)
 
-    def lag(self, read: Position | None, asked: Asked, last_parcel: Callable[[], int]) -> SourceLag:
+    def lag(self, read: Position | None, asked: AnswerCache, last_parcel: Callable[[], int]) -> SourceLag:
         """Files that were found and wait, and those that lie where a run would look first."""
         # A batch is finished by the ledger's word, which comes before Spark's.
         taken_files = waiting(self.config.state_root, self.store, read_version(read), last_parcel())

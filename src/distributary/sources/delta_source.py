@@ -19,7 +19,7 @@ from distributary.names import quoted_parts
 from distributary.sources.data_files import BatchFiles
 from distributary.sources.delta import NO_NAME, NO_TABLE_THERE, ORIGIN_COLUMNS, delta_stream, needed_columns
 from distributary.sources.delta_batch import batch_files, store_of_source
-from distributary.sources.port import ORIGIN, Asked, Position, Seen, Source, SourceLag
+from distributary.sources.port import ORIGIN, AnswerCache, Position, Sight, Source, SourceLag
 from distributary.sources.unread import Unknown, unread
 from distributary.tables.faults import reading
 from distributary.tables.files import TableFiles
@@ -54,10 +54,10 @@ class DeltaRows(Source):
     def name(self) -> str:
         return f"Delta {self.given.table or self.given.path}"
 
-    def look(self) -> list[Seen]:
+    def look(self) -> list[Sight]:
         store = store_of_source(self.keys, self.config.tables)
         if store is None:
-            return [Seen(f"{self.name}: only Spark has what opens its store; a run will see")]
+            return [Sight(f"{self.name}: only Spark has what opens its store; a run will see")]
         return [seen_table(self.keys.path, store, NO_TABLE_THERE)]
 
     def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
@@ -83,7 +83,7 @@ class DeltaRows(Source):
         except OSError as e:
             log.warning("where %s is could not be written down: %s", self.given.table, e)
 
-    def lag(self, read: Position | None, asked: Asked, taken: Callable[[], int]) -> SourceLag:
+    def lag(self, read: Position | None, asked: AnswerCache, taken: Callable[[], int]) -> SourceLag:
         if not self.keys.path:
             return SourceLag(note=f"where {self.given.table} is, the catalog alone knows: no batch has been read yet")
         return table_lag(self.keys, self.store, read, asked)
@@ -111,7 +111,7 @@ def location(spark: SparkSession, table: str) -> str:
     return unquote(path.removeprefix("file://").removeprefix("file:")) if path.startswith("file:") else path
 
 
-def seen_table(path: str, store: Store, missing: str) -> Seen:
+def seen_table(path: str, store: Store, missing: str) -> Sight:
     """Raises SourceDown, SourceMissing with `missing`."""
     try:
         table = Table(path, store).open()
@@ -119,7 +119,7 @@ def seen_table(path: str, store: Store, missing: str) -> Seen:
         raise SourceDown(source=path, detail=str(e)) from e
     if table is None:
         raise SourceMissing(source=path, what=missing)
-    return Seen(f"Delta table {path}, version {table.version}")
+    return Sight(f"Delta table {path}, version {table.version}")
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class TableId:
         return []
 
 
-def table_lag(source: DeltaSource, store: Store, read: Position | None, asked: Asked) -> SourceLag:
+def table_lag(source: DeltaSource, store: Store, read: Position | None, asked: AnswerCache) -> SourceLag:
     """The rows after `read` in the table's log."""
 
     def rows() -> int:

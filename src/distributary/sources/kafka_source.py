@@ -30,7 +30,7 @@ from distributary.sources.kafka import (
     set_offsets,
 )
 from distributary.sources.kafka_settings import java_settings
-from distributary.sources.port import ORIGIN, Asked, Position, Seen, SeenIds, Source, SourceLag
+from distributary.sources.port import ORIGIN, AnswerCache, Position, SeenIds, Sight, Source, SourceLag
 
 READ_SEC = 15.0
 FURTHER = 16
@@ -52,18 +52,18 @@ class KafkaTopics(Source):
     def check_here(self) -> None:
         check_client(self.keys)
 
-    def look(self) -> list[Seen]:
+    def look(self) -> list[Sight]:
         sights = []
         for topic in describe_topics(self.keys):
             rows = sum(topic.latest[p] - topic.earliest[p] for p in topic.latest)
             text = f"topic {topic.name}: {len(topic.latest)} partitions, {rows:,} offsets"
-            sights.append(Seen(text) if rows else Seen(f"{text}: nothing was sent yet", "Is it the right topic?"))
+            sights.append(Sight(text) if rows else Sight(f"{text}: nothing was sent yet", "Is it the right topic?"))
         return sights
 
     def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
         return kafka_stream(spark, self.keys, key=self.config.reads_keys)
 
-    def lag(self, read: Position | None, asked: Asked, taken: Callable[[], int]) -> SourceLag:
+    def lag(self, read: Position | None, asked: AnswerCache, taken: Callable[[], int]) -> SourceLag:
         return kafka_lag(self.keys, asked.once("topics", lambda: describe_topics(self.keys)), read)
 
     def ids(self) -> TopicIds:

@@ -48,14 +48,14 @@ class SourceLag:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Sight:
     """Something of a source, in words. `remedy`: what to do, where it is not what one would wish."""
 
     text: str
     remedy: str | None = None
 
 
-class Asked:
+class AnswerCache:
     """What sources hold at this moment. Each is asked once, whatever number of streams reads it; one that does not
     answer is not waited for twice."""
 
@@ -126,7 +126,7 @@ class Source(ABC):
         """Can it be read from this machine, by its settings and by what is installed? Asks nobody. Raises BadInput."""
 
     @abstractmethod
-    def look(self) -> list[Seen]:
+    def look(self) -> list[Sight]:
         """What is there now, seen before anything is started. Raises SourceDown, SourceMissing."""
 
     @abstractmethod
@@ -139,7 +139,7 @@ class Source(ABC):
         return None
 
     @abstractmethod
-    def lag(self, read: Position | None, asked: Asked, taken: Callable[[], int]) -> SourceLag:
+    def lag(self, read: Position | None, asked: AnswerCache, taken: Callable[[], int]) -> SourceLag:
         """What waits behind the position `read` (None: nothing was read). `taken`: the last parcel of files that a
         finished batch has taken. Raises SourceDown, SourceMissing, OSError."""
 

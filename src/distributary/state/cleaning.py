@@ -19,7 +19,7 @@ from distributary.tables.store import Store
 
 
 @dataclass(frozen=True)
-class Begun:
+class CleaningIntent:
     """`tables`: path -> route. All empty where no clean-up was begun (`pipeline` None)."""
 
     pipeline: str | None = None
@@ -27,14 +27,14 @@ class Begun:
     streams: frozenset[str] = frozenset()
 
 
-def begun(config: Pipeline, store: Store) -> Begun:
+def begun(config: Pipeline, store: Store) -> CleaningIntent:
     """Raises OSError."""
     body = store.get(config.state_root, StateFolder.clean.name)
     if body is None:
-        return Begun()
+        return CleaningIntent()
     content = json.loads(body)
     tables = {table["path"]: table["route"] for table in content["tables"]}
-    return Begun(content["pipeline"], tables, frozenset(content.get("streams", ())))
+    return CleaningIntent(content["pipeline"], tables, frozenset(content.get("streams", ())))
 
 
 def begin(config: Pipeline, tables: Mapping[str, str | None], streams: Collection[str], store: Store) -> None:

@@ -101,7 +101,7 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class _RewrittenFile:
     """Files of the table (`old`) and those that hold their rows in the wider columns."""
 
     old: tuple[Live, ...]
@@ -118,7 +118,7 @@ class _Work:
         self._after = after
         self._changed = [new for old, new in zip(before, after, strict=True) if old.type != new.type]
         self._said = {WIDENED_KEY: json.dumps(widened_in_words(before, after), ensure_ascii=False)}
-        self._done: list[_Done] = []
+        self._done: list[_RewrittenFile] = []
         self._wide: set[str] = set()
 
     def commit(self, table: Snapshot, mark: Mark | None, added: Sequence[DataFile], about: Mapping[str, Any]) -> bytes:
@@ -132,7 +132,7 @@ class _Work:
             candidate for path, candidate in live.items() if path not in settled and self._is_narrow(candidate, reader)
         ]
         for together in _grouped(narrow):
-            self._done.append(_Done(together, tuple(self._written(together, reader))))
+            self._done.append(_RewrittenFile(together, tuple(self._written(together, reader))))
         removed = [(old.file.path, old.file.size, old.partition) for rewritten in self._done for old in rewritten.old]
         return commit_text(
             table.version,

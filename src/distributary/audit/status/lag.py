@@ -13,7 +13,7 @@ from distributary.config import Pipeline
 from distributary.engine.changes.backlog import parcel_done
 from distributary.errors import CheckpointDamaged, SourceDown, SourceMissing
 from distributary.running.bronze.bronze_table import first_hop
-from distributary.sources.port import Asked, SourceLag
+from distributary.sources.port import AnswerCache, SourceLag
 from distributary.sources.registered import source_of
 from distributary.state.checkpoint import last_committed, read_offsets
 from distributary.state.divisions import current_parts
@@ -24,7 +24,7 @@ from distributary.tables.table import Table
 
 def pipeline_lag(config: Pipeline, store: Store) -> SourceLag:
     """Rows that are in no table yet: of two hops, those that wait for either. Raises OSError."""
-    streams, asked = current_parts(config, store), Asked()
+    streams, asked = current_parts(config, store), AnswerCache()
     if config.bronze_table is None:
         return slowest(source_lag(stream, store, asked) for stream in streams)
     first = source_lag(first_hop(config), store, asked)
@@ -34,7 +34,7 @@ def pipeline_lag(config: Pipeline, store: Store) -> SourceLag:
     return _together([first, second], sum)
 
 
-def source_lag(config: Pipeline, store: Store, asked: Asked | None = None) -> SourceLag:
+def source_lag(config: Pipeline, store: Store, asked: AnswerCache | None = None) -> SourceLag:
     """Ask the source (of a stream over bronze: bronze). A source that is down is a note, never an error.
 
     Raises OSError when the checkpoint is away.
@@ -49,7 +49,7 @@ def source_lag(config: Pipeline, store: Store, asked: Asked | None = None) -> So
     read = offsets[0] if offsets else None
     try:
         ledger = partial(Ledger, config.state_root, config.pipeline, store)
-        return source_of(config).lag(read, asked or Asked(), lambda: parcel_done(ledger()))
+        return source_of(config).lag(read, asked or AnswerCache(), lambda: parcel_done(ledger()))
     except (SourceDown, SourceMissing, OSError) as e:
         return SourceLag(note=f"the source cannot be asked: {e}")
 

@@ -37,14 +37,14 @@ _HOUR_MICROS = 3600e6
 
 
 @dataclass(frozen=True)
-class Found:
+class DiscoveredRoutes:
     """Routes with their loads, and where they were found, in words."""
 
     loads: tuple[RouteLoad, ...]
     where: str
 
 
-def discover(config: Pipeline, source_word: Where = "auto", listed: Path | None = None) -> Found:
+def discover(config: Pipeline, source_word: Where = "auto", listed: Path | None = None) -> DiscoveredRoutes:
     """The pipeline's routes with what the ledger knows of their load. `listed`: a file with a route a line.
 
     `auto`: the ledger, and the source's partitions where it is partitioned by route; where neither has any, the
@@ -66,7 +66,7 @@ def discover(config: Pipeline, source_word: Where = "auto", listed: Path | None 
         routes, origin = _any(config, store, ledger_routes)
     else:
         raise BadInput(detail=f"--routes-from {source_word}: allowed: {', '.join(get_args(Where))}")
-    return Found(tuple(measure(routes, entries)), origin)
+    return DiscoveredRoutes(tuple(measure(routes, entries)), origin)
 
 
 def _any(config: Pipeline, store: Store, ledger_routes: Iterable[str]) -> tuple[list[str], str]:

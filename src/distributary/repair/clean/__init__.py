@@ -14,7 +14,7 @@ from typing import Any
 
 from distributary.config import Pipeline
 from distributary.errors import BadInput
-from distributary.repair.clean.clean_plan import Kept, Target, planned
+from distributary.repair.clean.clean_plan import RemainingPath, Target, planned
 from distributary.repair.clean.inventory import Books
 from distributary.repair.clean.proof import why_keep
 from distributary.repair.clean.removal import remove
@@ -38,7 +38,7 @@ class CleanPlan:
 
     pipeline: str
     remove: tuple[Target, ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[RemainingPath, ...]
     catalog: tuple[CatalogEntry, ...]
     config: Pipeline = field(repr=False, compare=False)
     hop_2: bool = False
@@ -69,7 +69,7 @@ def forget_names(plan: CleanPlan) -> CleanPlan:
     if not plan.catalog:
         return plan
     dropped, others = drop_names(session_of(plan.config), plan.catalog)
-    stays = (*plan.kept, *(Kept(entry.name, reason) for entry, reason in others))
+    stays = (*plan.kept, *(RemainingPath(entry.name, reason) for entry, reason in others))
     return replace(plan, catalog=tuple(dropped), kept=stays)
 
 
@@ -88,7 +88,7 @@ def apply(plan: CleanPlan) -> CleanPlan:
         for target in plan.remove:
             reason = why_keep(books, target.path, target.route) if target.kind == "table" else None
             if reason:
-                stays.append(Kept(target.path, reason))
+                stays.append(RemainingPath(target.path, reason))
                 continue
             remove(target, books.config, books.store)
             removed.append(target)

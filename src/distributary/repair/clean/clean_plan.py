@@ -43,7 +43,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Kept:
+class RemainingPath:
     """Something that stays, and why."""
 
     path: str
@@ -51,9 +51,9 @@ class Kept:
 
 
 @dataclass
-class Planned:
+class CleaningDraft:
     remove: list[Target] = field(default_factory=list)
-    kept: list[Kept] = field(default_factory=list)
+    kept: list[RemainingPath] = field(default_factory=list)
     catalog: list[CatalogEntry] = field(default_factory=list)
 
 
@@ -62,18 +62,18 @@ def is_one_of(name: str, entries: Collection[str]) -> bool:
     return name in entries or (name.endswith(".tmp") and name[1 : -len(".tmp")] in entries)
 
 
-def planned(books: Books, hop_2: bool = False) -> Planned:
+def planned(books: Books, hop_2: bool = False) -> CleaningDraft:
     """`hop_2`: without what hop 1 made. Raises OSError."""
     root = books.config.state_root
     if books.owner is not None and books.owner != Owner(books.config.pipeline, ""):
-        return Planned(kept=[Kept(root, f"its ledger belongs to pipeline {books.owner.pipeline}")])
-    plan = Planned()
+        return CleaningDraft(kept=[RemainingPath(root, f"its ledger belongs to pipeline {books.owner.pipeline}")])
+    plan = CleaningDraft()
     tables = books.tables()
     for path, route in tables:
         if hop_2 and path == books.config.bronze_path:
-            plan.kept.append(Kept(path, "hop 2 begins anew from it"))
+            plan.kept.append(RemainingPath(path, "hop 2 begins anew from it"))
         elif reason := why_keep(books, path, route):
-            plan.kept.append(Kept(path, reason))
+            plan.kept.append(RemainingPath(path, reason))
         elif books.names(path):
             plan.remove.append(Target("table", path, route))
     plan.catalog += names_of(books, {target.path for target in plan.remove})
@@ -84,7 +84,7 @@ def planned(books: Books, hop_2: bool = False) -> Planned:
         if unread:
             reason = f"it says whose {unread[0].path} is; clean again once that can be read"
         if reason:
-            plan.kept.append(Kept(target.path, reason))
+            plan.kept.append(RemainingPath(target.path, reason))
         else:
             plan.remove.append(target)
     plan.kept += [*_others(books, plan), *_logs(books)]
@@ -137,7 +137,7 @@ def _state(books: Books, hop_2: bool) -> Iterator[tuple[Target, str | None]]:
     yield Target("state", path, entries=STATE_ENTRIES), reason
 
 
-def _others(books: Books, plan: Planned) -> Iterator[Kept]:
+def _others(books: Books, plan: CleaningDraft) -> Iterator[RemainingPath]:
     """Folders that stay because they also hold what is not ours."""
     if not plan.remove:
         return
@@ -150,7 +150,7 @@ def _others(books: Books, plan: Planned) -> Iterator[Kept]:
         rest = [name for name in names if not _is_ours(books, join(path, name), ours)]
         if rest:
             hidden = f" and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else ""
-            yield Kept(path, f"it also holds {', '.join(rest[:_SHOWN])}{hidden}")
+            yield RemainingPath(path, f"it also holds {', '.join(rest[:_SHOWN])}{hidden}")
 
 
 def _is_ours(books: Books, path: str, ours: Collection[str]) -> bool:
@@ -162,7 +162,7 @@ def _is_ours(books: Books, path: str, ours: Collection[str]) -> bool:
     return all(_is_ours(books, join(path, name), ours) for name in books.names(path))
 
 
-def _logs(books: Books) -> Iterator[Kept]:
+def _logs(books: Books) -> Iterator[RemainingPath]:
     """Where `workflow local` wrote its logs, if on this machine."""
     config = books.config
     folders = {
@@ -170,4 +170,4 @@ def _logs(books: Books) -> Iterator[Kept]:
     }
     for folder in sorted(folders):
         if Path(folder).is_dir() and local_path(config.state_root) is not None:
-            yield Kept(folder, "logs of its streams; delete them yourself")
+            yield RemainingPath(folder, "logs of its streams; delete them yourself")

@@ -73,19 +73,28 @@ def _check_record_key(config: Pipeline) -> None:
     tables, record_key = config.tables, config.source.record_key
     if record_key is None:
         return
+    if record_key.has_schema and config.registry is None:
+        raise fault("registry", f"keys of format {record_key.format} need a registry: give url (a server) or path")
+    if config.is_declarative:
+        raise fault("source.key", "not allowed with layout declarative, which reads no keys; give layout fanout")
     if not tables.has_keys:
-        raise fault("source.key", "it is a key of tables: give tables.keys too")
-    name = record_key.column
-    if wrong := [key for key, keys in tables.each("keys").items() if keys and keys != [name]]:
-        raise fault(wrong[0], f"the record's key (source.key) is the key: allowed is [{name}]")
+        _check_kept(config)
+        return
+    names = record_key.names
+    if wrong := [key for key, keys in tables.each("keys").items() if keys and sorted(keys) != sorted(names)]:
+        raise fault(wrong[0], f"the record's key (source.key) is the key: allowed is [{', '.join(names)}]")
     if not config.envelope.route.of_record or config.envelope.format != "none":
         detail = "a record without a value has no message that could say its route: give envelope none, and a route "
         raise fault("source.key", f"{detail}by topic, header or constant")
-    if config.bronze_table is not None:
-        raise fault("source.key", "not allowed with layout two_hop: bronze keeps no keys; give layout fanout")
+    _check_kept(config)
     if config.envelope.route.place == "key":
         raise fault("source.key", "the record's key says the route already, so it tells no rows apart")
     for key, column in tables.each("newest_by").items():
         if column is not None and not column.startswith("_origin."):
             detail = f"a record without a value, which deletes its row, has no {column!r}"
             raise fault(key, f"{detail}: allowed with source.key is _origin.timestamp, or nothing")
+
+
+def _check_kept(config: Pipeline) -> None:
+    if config.bronze_table is not None:
+        raise fault("source.key", "not allowed with layout two_hop: bronze keeps no keys; give layout fanout")

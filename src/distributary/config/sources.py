@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from distributary.config.addresses import Brokers, Place
 from distributary.config.base import Model, fault
+from distributary.config.column_types import conflict, read_type
 from distributary.config.kafka_security import KafkaSecurity
 from distributary.config.quantities import (
     ColumnType,
@@ -24,11 +25,57 @@ from distributary.config.quantities import (
 
 
 class RecordKey(Model):
-    column: Text = Field(description="The column that the record's key, as text, is. A message's own field goes first.")
+    column: Text | None = Field(
+        default=None,
+        description="The column that the record's key, as text, is. A message's own field goes first.",
+    )
     type: ColumnType | None = Field(
         default=None,
         description="The column's type, as `bigint`. Without it that of the messages' field of this name; else text.",
     )
+    format: Literal["text", "json", "avro", "protobuf"] = Field(
+        default="text",
+        description="What the key is. `text`: one column. `json`, `avro`, `protobuf`: a record, of which `columns` are "
+        "columns; of the latter two by the schema of its writer, which the key's header names.",
+    )
+    columns: dict[Text, Text] = Field(
+        default={},
+        description="Fields of a key that is a record, by their paths, and their types, as `payload.columns` has them.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.format == "text":
+            if self.column is None:
+                raise fault("column", "give the column that the key is; or its format and columns")
+            if self.columns:
+                raise fault("columns", "a text has no fields: give format json, avro or protobuf")
+            return self
+        if self.column is not None or self.type is not None:
+            raise fault("column", f"a key of format {self.format} is a record: give columns")
+        if not self.columns:
+            raise fault("columns", "give the fields that are columns, as in {player_id: bigint}")
+        for path, kind in self.columns.items():
+            try:
+                read_type(kind)
+            except ValueError as e:
+                raise fault(f"columns.{path}", str(e)) from e
+        if (wrong := conflict(self.columns)) is not None:
+            detail = "allowed: names with dots between them, of which none is an object and a value at once"
+            raise fault(f"columns.{wrong}", detail)
+        return self
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that the key is."""
+        if self.column is not None:
+            return [self.column]
+        return list(dict.fromkeys(path.partition(".")[0] for path in self.columns))
+
+    @property
+    def has_schema(self) -> bool:
+        """Does a registry have the schema of its writer?"""
+        return self.format in ("avro", "protobuf")
 
 
 class SourceKeys(Model):
@@ -101,8 +148,8 @@ class KafkaSource(SourceKeys):
     headers: bool = Field(default=False, description="Read record headers too.")
     key: RecordKey | None = Field(
         default=None,
-        description="The record's key is a column, and a record without a value deletes the row of its key: for tables "
-        "with keys. `key: player_id` is short for `{column: player_id}`. See docs/upserts.md.",
+        description="The record's key is a column, or several. In tables with keys, a record without a value deletes "
+        "the row of its key. `key: player_id` is short for `{column: player_id}`. See docs/upserts.md.",
     )
     security: KafkaSecurity | None = Field(
         default=None, description="Encryption and credentials; without it PLAINTEXT."

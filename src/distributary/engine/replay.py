@@ -33,6 +33,7 @@ from distributary.engine.messages.micro_batch import Fanout
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.orders import Orders, killing
 from distributary.engine.messages.pieces import Chunks
+from distributary.engine.messages.record_keys import as_objects
 from distributary.engine.messages.trial import count_good
 from distributary.engine.outcomes import Fault, Outcome
 from distributary.errors import EnvironmentFault, Reason
@@ -383,15 +384,16 @@ class Replay:
         return found
 
     def _reader(self, rows: pa.Table) -> EnvelopeReader:
-        """A reader that knows the envelope schemas of `rows`."""
+        """A reader that knows the schemas of envelopes and keys of `rows`."""
         reader = self.fanout.envelopes.begin()
-        if reader.format == "columns" or not reader.opens or not reader.framed:
-            return reader
         cut = Cut(0, 0)
-        envelopes = rows.filter(pc.equal(rows.column("level"), "envelope"))
-        origin = envelopes.select([f.name for f in ORIGIN_FIELDS]).combine_chunks()
-        # Without schemas none is opened, which might end this process: only their headers are read.
-        split_values(one_array(envelopes.column("value")), origin, replace(reader, schemas={}), cut)
+        if reader.record_key is not None:
+            as_objects(one_array(rows.column(KEY)), reader.record_key, {}, {}, cut.unknown)
+        if reader.format != "columns" and reader.opens and reader.framed:
+            envelopes = rows.filter(pc.equal(rows.column("level"), "envelope"))
+            origin = envelopes.select([f.name for f in ORIGIN_FIELDS]).combine_chunks()
+            # Without schemas none is opened, which might end this process: only their headers are read.
+            split_values(one_array(envelopes.column("value")), origin, replace(reader, schemas={}), cut)
         if unknown := cut.unknown_ids():
             refused = self.fanout.envelopes.learn(unknown, {})
             reader = replace(reader, schemas=self.fanout.envelopes.known(), refused=refused)

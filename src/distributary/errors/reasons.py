@@ -179,6 +179,11 @@ class Reason(StrEnum):
         "The event, or the message, has no value in the columns of its table's key.",
         "Name columns that are always there with `tables.routes.<table>.keys`, of messages also `tables.keys`.",
     )
+    CORRUPT_KEY = (
+        "CORRUPT_KEY",
+        "The record's key is not what `source.key` says: no text or number of that type, no record of those fields.",
+        "Correct `source.key`, then replay; or let the producer write such keys.",
+    )
     BAD_POSITION = (
         "BAD_POSITION",
         "The event's place in the source's log cannot be read, so nobody can say which event is newer. Of messages "

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from distributary.audit.judge.debezium import judge_changes
 from distributary.audit.judge.delta_values import DeltaValues
 from distributary.audit.judge.opened_records import UNREADABLE, Opener, Record
-from distributary.audit.judge.plain_values import nothing, plain
+from distributary.audit.judge.plain_values import nothing, plain, spelled
 from distributary.audit.judge.raw_records import BronzeRecords, KafkaRecords, Place, Records
 from distributary.audit.judge.read_payload import ReadPayload
 from distributary.audit.verify import TableCheck, Verification
@@ -136,6 +136,7 @@ class _Judge:
     def _wrong(self, route: str, record: Record, row: dict[str, Any], origin: Mapping[str, Any]) -> str | None:
         try:
             named, schema_id, message = self._message(route, record)
+            of_key = self.opener.key(record)
         except UNREADABLE as e:
             return f"have a record that cannot be read: {type(e).__name__}: {e}"
         if named != route:
@@ -147,7 +148,12 @@ class _Judge:
             if row.pop(ROUTE, None) != route or any(not nothing(v) for c, v in row.items() if c != struct_column):
                 return "have a route or values of another route"
             row = row.get(struct_column) or {}
-        column = message.differs(row)
+        for name, said in of_key.items():
+            if not message.has(name) and spelled(row.get(name)) != spelled(said):
+                return f"have another {shown(name)} than their record's key"
+        column = message.differs({name: kept for name, kept in row.items() if name not in of_key})
+        if column is not None and any(map(message.has, of_key)):
+            column = message.differs(row)
         return None if column is None else f"have another {shown(column)} than their record"
 
     def _message(self, route: str, record: Record) -> tuple[str | None, int | None, ReadPayload]:

@@ -161,17 +161,12 @@ class Fold:
 
     def _key(self, route: str, payload: ReadPayload | None, record: Record) -> str | None:
         """None for a record without a value that names no row."""
-        record_key = self.config.source.record_key
+        record_key = self.opener.key(record)
         key_values = []
         for name in self.config.tables.keys_of(route):
             value = None if payload is None else payload.value_of(name)
-            if (
-                value is None
-                and record_key is not None
-                and record_key.column == name
-                and (payload is None or not payload.has(name))
-            ):
-                value = None if record.key is None else record.key.decode()
+            if value is None and name in record_key and (payload is None or not payload.has(name)):
+                value = record_key[name]
             key_values.append(spelled(value))
         return None if all(key_value is None for key_value in key_values) else json.dumps(key_values)
 
@@ -274,8 +269,9 @@ def _compare_values(
         _, schema_id, body = fold.opener.envelope(record)
         payload = fold.read(schema_id, body)
         values = {name: value for name, value in row.items() if name not in OURS}
-        if record_key is not None and not payload.has(record_key.column):
-            values.pop(record_key.column, None)
+        for name in record_key.names if record_key is not None else ():
+            if not payload.has(name):
+                values.pop(name, None)
         compared.rows += 1
         if (column := payload.differs(values)) is not None:
             compared.wrong[f"rows have another {shown(column)} than their record"] += 1

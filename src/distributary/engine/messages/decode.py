@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distributary.engine.messages.chunks import GONE, Groups, Writer
+from distributary.engine.messages.chunks import GONE, KEY, Groups, Writer
 from distributary.engine.messages.orders import ORIGIN, ORIGIN_TYPE, Orders, killing, payload_columns
+from distributary.engine.messages.record_keys import beside, key_fields, read_keys
 from distributary.engine.outcomes import Outcome
 from distributary.errors import BadInput, DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.errors.border import by_halves, contained
@@ -87,7 +88,10 @@ def _of_writer(
 ) -> Iterator[Decoded]:
     if writer == GONE and orders.decision(route).append != "refused":
         none = pa.RecordBatch.from_pylist([], pa.schema([]))
-        return iter([Decoded(records.num_rows, [writer], [none], [records])])
+        decoded = Decoded(records.num_rows)
+        rows, good = _with_keys(route, writer, none, records, orders, decoded)
+        decoded.add(Decoded(0, [writer], [rows], [good]))
+        return iter([decoded])
 
     def work(begin: int, end: int) -> Decoded:
         return _decode_writer(route, writer, records.slice(begin, end - begin), orders, schemas)
@@ -126,11 +130,11 @@ def _decode_writer(
         reject(at, reasons, details)
     decoded.warnings.update(split.warnings)
     good = records if split.positions is None else records.take(split.positions)
+    rows, good = _with_keys(route, writer, split.rows, good, orders, decoded)
     try:
-        rows, good = _shaped(route, writer, split.rows, good, orders, decoded)
+        rows, good = _shaped(route, writer, rows, good, orders, decoded)
     except DistributaryError as e:  # of the configuration: no row is at fault
         decoded.broken = e
-        rows = split.rows
     decoded.decoders[writer[0]] = decoder.engine
     decoded.writers.append(writer)
     decoded.batches.append(rows)
@@ -161,6 +165,31 @@ def _decoder(
     except BaseException as e:
         why = contained(e)
         return Reason.BROKEN_SCHEMA, str(e) if isinstance(e, SchemaBroken) else why
+
+
+def _key_fields(route: str, columns: pa.Schema, orders: Orders) -> pa.Schema:
+    """The columns that the records' keys are, beside those of the messages."""
+    return beside(columns, key_fields(orders.record_key, bool(orders.tables.keys_of(route))))
+
+
+def _with_keys(
+    route: str, writer: Writer, rows: pa.RecordBatch, records: pa.RecordBatch, orders: Orders, decoded: Decoded
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """The rows with the columns of their records' keys, and the records; those with other keys are set aside."""
+    fields = _key_fields(route, rows.schema, orders)
+    if orders.record_key is None or not len(fields):
+        return rows, records
+    read, bad = read_keys(records.column(KEY), orders.record_key, bool(orders.tables.keys_of(route)))
+    columns = [*rows.columns, *(read.column(f.name) for f in fields)]
+    rows = pa.RecordBatch.from_arrays(columns, schema=pa.schema([*rows.schema, *fields]))
+    if not bad:
+        return rows, records
+    at = sorted(bad)
+    details = [bad[n] for n in at]
+    decoded.rejected.append(rejected_rows(route, writer, records, at, Reason.CORRUPT_KEY, details, orders))
+    keep = np.ones(len(records), dtype=bool)
+    keep[at] = False
+    return rows.filter(pa.array(keep)), records.filter(pa.array(keep))
 
 
 def _shaped(
@@ -256,7 +285,8 @@ def incoming_schemas(
             except BaseException as e:
                 contained(e)  # its rows are rejected, and say why
                 continue
-            found.append(incoming_schema(orders.shape(route).columns(decoder.columns), orders))
+            columns = pa.schema([*decoder.columns, *_key_fields(route, decoder.columns, orders)])
+            found.append(incoming_schema(orders.shape(route).columns(columns), orders))
     return found
 
 

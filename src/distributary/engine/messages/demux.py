@@ -19,6 +19,7 @@ from distributary.engine.messages.chunks import GONE, KEY, Cut, one_array
 from distributary.engine.messages.opening import EnvelopeReader, reading
 from distributary.engine.messages.orders import killing
 from distributary.engine.messages.owned import OwnedCut
+from distributary.engine.messages.record_keys import as_objects
 from distributary.errors import Reason, SchemaBroken
 from distributary.errors.border import by_halves
 from distributary.schemas.decoding import BadIndex
@@ -247,6 +248,10 @@ def split_payloads(
     `route` string, `wrapped_id` int32 (the envelope's schema id), `payload` binary; `origin`: `ORIGIN_FIELDS`.
     """
     origin = origin.append_column("envelope_schema_id", wrapped_id)
+    if reader.record_key is not None and KEY in origin.column_names:
+        keys = one_array(origin.column(KEY))
+        read = as_objects(keys, reader.record_key, reader.schemas, reader.refused, cut.unknown)
+        origin = origin.set_column(origin.schema.get_field_index(KEY), KEY, read)
     nameless = pc.fill_null(pc.equal(pc.binary_length(route), 0), True)
     if pc.any(nameless).as_py():
         value = pc.fill_null(payload.filter(nameless), b"")

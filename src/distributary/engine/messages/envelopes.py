@@ -68,6 +68,7 @@ class Envelopes:
             share=self.config.share,
             read_sec=self.config.quarantine.read_sec,
             needs_key=self.config.reads_keys,
+            record_key=self.config.source.record_key,
             deletes=self._deletes(),
             wanted=Wanted(tuple(tables.include), tuple(tables.exclude)),
             infers=declared_record(tuple(payload.columns.items())) if payload.is_inferred else None,
@@ -89,7 +90,9 @@ class Envelopes:
         envelope = self.config.envelope
         if envelope.format == "debezium":  # else it stands behind the change that says it
             return _every if envelope.flattened and envelope.order == "offset" else None
-        return None if self.config.source.record_key is None else partial(_has_keys, self.config.tables)
+        if self.config.source.record_key is None or not self.config.tables.has_keys:
+            return None
+        return partial(_has_keys, self.config.tables)
 
     def learn(self, ids: Iterable[int], refused: Refusals) -> Refusals:
         """Look up envelope schema ids; returns those that cannot be had. Raises RegistryDown, RegistryDenied."""

@@ -25,6 +25,7 @@ from distributary.engine.changes.fitting import Part, RouteEvents
 from distributary.engine.messages.chunks import GONE, KEY, Writer
 from distributary.engine.messages.decode import Decoded, rejected_rows
 from distributary.engine.messages.orders import ORIGIN, Orders, payload_columns
+from distributary.engine.messages.record_keys import beside, fitting, key_fields, key_texts
 from distributary.errors import Reason
 from distributary.tables.merge_rows import DELETED, DELETED_AT, DELETED_AT_TYPE
 from distributary.tables.snapshot import columns_of
@@ -150,9 +151,11 @@ def as_merged(incoming: pa.Schema, orders: Orders) -> pa.Schema:
     """The columns of a merged table that takes rows of a writer (`decode.incoming_schema`)."""
     columns = [f.with_name(_own_name(f.name)) for f in incoming if f.name != ORIGIN]
     record_key = orders.record_key
-    if record_key is not None and spelled_in([f.name for f in columns], record_key.column) is None:
+    if record_key is not None and record_key.format != "text":
+        columns += beside(pa.schema(columns), key_fields(record_key, is_keyed=True))
+    elif record_key is not None and spelled_in([f.name for f in columns], str(record_key.column)) is None:
         kind = None if record_key.type is None else named_type(record_key.type)
-        columns.append(pa.field(record_key.column, kind or pa.string()))
+        columns.append(pa.field(str(record_key.column), kind or pa.string()))
     own = [(CHANGE, MESSAGE_METADATA_TYPE), (DELETED, pa.bool_()), (DELETED_AT, DELETED_AT_TYPE)]
     return pa.schema([*columns, *own])
 
@@ -161,9 +164,9 @@ def _columns(some: Some, orders: Orders) -> dict[str, pa.Array]:
     """What a table gets of each message, by the name that the column has beside our own."""
     named = {_own_name(f.name): some.rows.column(n) for n, f in enumerate(payload_columns(some.rows.schema))}
     record_key = orders.record_key
-    if record_key is None:
-        return named
-    name = spelled_in(list(named), record_key.column) or record_key.column
+    if record_key is None or record_key.format != "text":
+        return named  # with the columns of structured keys, where these are read
+    name = spelled_in(list(named), str(record_key.column)) or str(record_key.column)
     if name not in named:
         named[name] = _of_record_key(some, name, orders)
     return named
@@ -176,31 +179,12 @@ def _own_name(name: str) -> str:
 
 def _of_record_key(some: Some, name: str, orders: Orders) -> pa.Array:
     """The records' keys as a column, of the type that it has already, if they fit."""
-    keys = some.records.column(KEY)
-    try:
-        texts = keys.cast(pa.string())
-    except pa.ArrowInvalid:
-        texts = pa.array([_text(key) for key in keys.to_pylist()], pa.string())
+    texts = key_texts(some.records.column(KEY))
     kind = _known_type(some, name, orders)
     found = None if kind is None else as_type(texts, kind)
     if found is None and kind is not None and orders.record_key is not None and orders.record_key.type is not None:
-        return _fitting(texts, kind)
+        return fitting(texts, kind)
     return texts if found is None else found
-
-
-def _fitting(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """In the type that the pipeline file gives; null for a key that is none of it, which so names no row."""
-    coded = texts.dictionary_encode()
-    held = [as_type(pa.array([text], pa.string()), kind) for text in coded.dictionary.to_pylist()]
-    return pa.concat_arrays([pa.nulls(1, kind) if one is None else one for one in held]).take(coded.indices)
-
-
-def _text(key: bytes | None) -> str | None:
-    """Null for what is no UTF-8."""
-    try:
-        return None if key is None else key.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def _known_type(some: Some, name: str, orders: Orders) -> pa.DataType | None:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from distributary.config.sources import RecordKey
 from distributary.engine.messages.routing import ALL, MessageRouter, RecordRouter, Routed, Wanted, wrong_route
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Rejected, Split
 from distributary.schemas.formats import decoder_for
@@ -52,6 +53,7 @@ class EnvelopeReader:
     read_sec: float = 300
     """CPU time that a window may take."""
     needs_key: bool = False
+    record_key: RecordKey | None = None
     deletes: Callable[[str], bool] | None = None
     """Of which routes a record without a value deletes the row of its key; None: of none."""
     wanted: Wanted = ALL

@@ -144,6 +144,11 @@ def test_a_change_of_debezium_is_known(tmp_path: Path, kinds: dict[str, str] | N
     ]
 
 
+def test_a_message_of_maxwell_is_known(tmp_path: Path) -> None:
+    value = b'{"database":"shop","table":"a","type":"insert","ts":1790000000,"data":{"id":1}}'
+    assert Topic(tmp_path, [value]).inspect().proposal[0].startswith("envelope: maxwell")
+
+
 def test_an_empty_source_has_no_records_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
     assert Topic(tmp_path, []).inspect().records == ()
     gone = Topic(tmp_path / "other", [])

@@ -32,6 +32,7 @@ from distributary.sources.registered import origin_of
 
 READ_SEC = 10.0
 """CPU time that one record may take."""
+MAXWELL = frozenset({"database", "table", "type", "ts"})
 DEBEZIUM = frozenset({"op", "source.connector"})
 """Fields of every change that Debezium sends."""
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
@@ -233,6 +234,8 @@ def _for_json(records: Sequence[Inspected]) -> list[str]:
     paths = {path for one in records for path in one.record.fields}
     if paths >= DEBEZIUM or {f"payload.{path}" for path in DEBEZIUM} <= paths:
         return ["envelope: debezium  # a log and a merged table for each source table", "payload: {format: json}"]
+    if paths >= MAXWELL and any(path.startswith("data.") for path in paths):
+        return ["envelope: maxwell  # a log and a merged table for each source table", "payload: {format: json}"]
     columns = proposed_columns(one.record.fields for one in records if one.record.schema_id is None)
     written = ", ".join(f"{in_yaml(path)}: {json.dumps(kind)}" for path, kind in columns.items())
     lines = ["envelope: none  # a table for each topic"]

@@ -134,8 +134,10 @@ class Pipeline(Model):
     def _no_envelope(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        if value not in ("none", "debezium"):
-            raise ValueError("allowed: 'none', 'debezium', or keys as in {format: protobuf, route: game_name}")
+        if value not in ("none", "debezium", "maxwell"):
+            raise ValueError(
+                "allowed: 'none', 'debezium', 'maxwell', or keys as in {format: protobuf, route: game_name}"
+            )
         return {"format": value}
 
     @field_validator("trigger", mode="before")

@@ -87,13 +87,14 @@ NO_ENVELOPE = ("subject", "proto", "message", "schema_id", "payload", "framing")
 
 
 class Envelope(Model):
-    format: Literal["protobuf", "json", "columns", "none", "debezium"] = Field(
+    format: Literal["protobuf", "json", "columns", "none", "debezium", "maxwell"] = Field(
         default="protobuf",
         description="`protobuf`: one binary value holds the envelope. `json`: an object of JSON has the payload in a "
         "field, as an object or as text. `columns`: the source already has a column each. "
         "`none`: there is no envelope, the message itself is the payload; `envelope: none` is short for it, and each "
         "topic is a route then, unless `route` says otherwise. `debezium`: changes of a database's rows, which become "
-        "a log table and a merged table per source table; `envelope: debezium` is short. See docs/debezium.md.",
+        "a log table and a merged table per source table; `envelope: debezium` is short. See docs/debezium.md. "
+        "`maxwell`: the same of Maxwell's messages.",
     )
     flattened: bool = Field(
         default=False,
@@ -169,10 +170,13 @@ class Envelope(Model):
     @model_validator(mode="after")
     def _check(self) -> Self:
         found = self.route
-        if self.format == "debezium":
+        if self.is_debezium:
             for key in (*NO_ENVELOPE, "route"):
                 if getattr(self, key) != type(self).model_fields[key].get_default():
-                    raise fault(key, "a change of Debezium says itself which table it is of: leave it out")
+                    raise fault(key, "a change says itself which table it is of: leave it out")
+            for key in ("flattened", "placeholder") if self.format == "maxwell" else ():
+                if getattr(self, key) != type(self).model_fields[key].get_default():
+                    raise fault(key, "allowed with format debezium only")
             return self
         for key in ("flattened", "order", "placeholder"):
             if getattr(self, key) != type(self).model_fields[key].get_default():
@@ -202,8 +206,9 @@ class Envelope(Model):
 
     @property
     def is_debezium(self) -> bool:
-        """Are the messages changes of Debezium? Then a source table has a log table and a merged one."""
-        return self.format == "debezium"
+        """Are the messages changes of a database's rows? Then a source table has a log table and a merged one. Those
+        of others are read as if Debezium had written them."""
+        return self.format in ("debezium", "maxwell")
 
     @property
     def columns(self) -> tuple[str, str, str]:

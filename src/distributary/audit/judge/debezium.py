@@ -11,6 +11,7 @@ from typing import Any
 
 from distributary.audit.judge.debezium_messages import Change, Rules
 from distributary.audit.judge.likeness import unlike
+from distributary.audit.judge.maxwell_messages import MaxwellRules
 from distributary.audit.judge.merged import key_of, plain_names
 from distributary.audit.judge.raw_records import KafkaRecords, Place, Records
 from distributary.audit.judge.table_rows import table_rows
@@ -85,7 +86,8 @@ def _rules(config: Pipeline, route: str) -> Rules:
     envelope, table_config = config.envelope, config.tables.routes.get(route)
     epochs = sorted(milliseconds(time) for time in (table_config.epochs or ())) if table_config else []
     repairs = sorted(milliseconds(time) for time in table_config.repair_backfills) if table_config else []
-    return Rules(envelope.flattened, envelope.order == "offset", envelope.placeholder, epochs, repairs)
+    kind = MaxwellRules if envelope.format == "maxwell" else Rules
+    return kind(envelope.flattened, envelope.order == "offset", envelope.placeholder, epochs, repairs)
 
 
 def _table(config: Pipeline, table: TableCheck, merged: str | None, records: Records, notes: list[str]) -> TableCheck:

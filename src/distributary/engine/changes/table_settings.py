@@ -124,10 +124,11 @@ class MessageNames(Named):
 
 @dataclass(frozen=True)
 class DebeziumNames(Named):
-    """The tables of topics of Debezium. `form`: of their messages. A route is its source table's names, and gives them
-    back (`table_of`), so that who knows only the route calls its tables as who knows the table does."""
+    """The tables of topics of Debezium, or of Maxwell. `form`: of their messages. A route is its source table's names,
+    and gives them back (`table_of`), so that who knows only the route calls its tables as who knows the table does."""
 
     form: Form = PLAIN
+    is_maxwell: bool = False
     of_files: ClassVar = False
 
     def log(self, source: SourceTable) -> str | None:

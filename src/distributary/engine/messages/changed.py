@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from distributary.changes.debezium.heads import Record
 from distributary.changes.debezium.json_messages import Message, read_messages
+from distributary.changes.maxwell import as_debezium
 from distributary.changes.model import BadEvent, Events, FileEvents, Reading, SourceTable
 from distributary.engine.changes.table_settings import DebeziumNames
 from distributary.engine.messages.chunks import GONE, KEY
@@ -31,6 +32,8 @@ def changed(some: Some, orders: Orders) -> Made:
         Message(record, key, value)
         for record, key, value in zip(_records(some.records), some.records.column(KEY).to_pylist(), values, strict=True)
     ]
+    if orders.named.is_maxwell:
+        messages = list(map(as_debezium, messages))
     form, reading = orders.named.form, Reading(json_numbers="double")
 
     def read(begin: int, end: int) -> FileEvents:

@@ -46,12 +46,12 @@ class Envelopes:
         """The reader to begin a batch with: all that is known, nothing refused."""
         envelope, payload = self.config.envelope, self.config.payload
         topics, tables = self.config.source.topics, self.config.tables
-        is_plain = envelope.format in ("debezium", "json")
+        is_plain = envelope.is_debezium or envelope.format == "json"
         bare = is_plain or (envelope.format == "protobuf" and envelope.framing == "none")
         if bare and not self._known:
             self._known[0] = BytesSchema(0) if is_plain else self._bare_schema()
         return EnvelopeReader(
-            format=envelope.format,
+            format="debezium" if envelope.format == "maxwell" else envelope.format,
             framed=not bare,
             route=envelope.route.field or envelope.columns[0],
             schema_id=envelope.schema_id,
@@ -88,7 +88,7 @@ class Envelopes:
     def _deletes(self) -> Callable[[str], bool] | None:
         """Of which routes a record without a value deletes the row of its key."""
         envelope = self.config.envelope
-        if envelope.format == "debezium":  # else it stands behind the change that says it
+        if envelope.is_debezium:  # else it stands behind the change that says it
             return _every if envelope.flattened and envelope.order == "offset" else None
         if self.config.source.record_key is None or not self.config.tables.has_keys:
             return None
@@ -129,7 +129,7 @@ def _has_keys(tables: Tables, route: str) -> bool:
 def record_router(envelope: Envelope) -> RecordRouter | None:
     """What finds the route before a record is read; None where its message or its envelope says it."""
     found = envelope.route
-    if envelope.format == "debezium":
+    if envelope.is_debezium:
         return TopicTable() if envelope.flattened else None
     if found.header is not None:
         return Header(found.header)
@@ -142,8 +142,8 @@ def record_router(envelope: Envelope) -> RecordRouter | None:
 def message_router(envelope: Envelope, payload: Payload) -> MessageRouter | None:
     """What finds the route in a message that is the payload; None where something else says it."""
     found = envelope.route
-    if envelope.format == "debezium":
-        return None if envelope.flattened else ChangedTable()
+    if envelope.is_debezium:
+        return None if envelope.flattened else ChangedTable(envelope.format == "maxwell")
     if envelope.format != "none" or found.of_record:
         return None
     raw = payload.raw_nested_indexes

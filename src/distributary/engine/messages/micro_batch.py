@@ -291,7 +291,7 @@ class Fanout:
 def _named(config: Pipeline, names: Mapping[str, str]) -> Named | None:
     """The tables of routes whose rows are events."""
     if config.envelope.is_debezium:
-        return DebeziumNames(config.tables, form=form_of(config))
+        return DebeziumNames(config.tables, form=form_of(config), is_maxwell=config.envelope.format == "maxwell")
     return MessageNames(config.tables, names=names) if config.tables.has_keys else None
 
 

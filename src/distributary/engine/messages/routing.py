@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.changes import maxwell
 from distributary.changes.debezium.source_table import route_of_topic, routes_of
 from distributary.engine.messages.chunks import KEY
 from distributary.errors import Reason
@@ -256,11 +257,14 @@ class AnyType:
 
 @dataclass(frozen=True)
 class ChangedTable:
-    """The source table that a change of Debezium is of."""
+    """The source table that a change is of: of Debezium, or of Maxwell (`is_maxwell`)."""
+
+    is_maxwell: bool = False
 
     def of(self, schema: CompiledSchema, message: str) -> Callable[[pa.BinaryArray], Routed]:
         def read(bodies: pa.BinaryArray) -> Routed:
-            found = routes_of(bodies.to_pylist())
+            find = maxwell.routes_of if self.is_maxwell else routes_of
+            found = find(bodies.to_pylist())
             bad = [Rejected(at, Reason.CORRUPT_EVENT, detail) for at, detail in found.bad]
             return Routed(pa.array(found.routes, pa.string()), pa.array(found.positions, pa.int64()), bad, found.passed)
 

@@ -1,0 +1,28 @@
+"""What a message of Maxwell says, by what `json` reads of it (docs/debezium.md)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from decimal import Decimal
+
+from distributary.audit.judge.debezium_messages import Change, Rules
+
+_TYPES = {"insert": "INSERT", "update": "UPDATE", "delete": "DELETE", "bootstrap-insert": "READ"}
+
+
+@dataclass(frozen=True)
+class MaxwellRules(Rules):
+    def change(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes) -> Change:
+        """Raises ValueError, TypeError, KeyError, AttributeError for what is no change."""
+        said = json.loads(value, parse_float=Decimal)
+        named = {} if key is None else json.loads(key)
+        keys = said.get("primary_key_columns") or [n[3:] for n in named if n.startswith("pk.")]
+        kind = _TYPES[said["type"]]
+        source = {"connector": "mysql", "ts_ms": int(said["ts"] * 1000), "gtid": said.get("gtid")}
+        if said.get("position"):
+            file, _, pos = said["position"].rpartition(":")
+            source |= {"file": file, "pos": int(pos), "row": said.get("xoffset")}
+        place = self._place(source, "r" if kind == "READ" else "c", offset)
+        identity = f"{topic}-{partition}-{offset}"
+        return Change(tuple(keys), said["data"], place, identity, kind == "DELETE", False, kind)

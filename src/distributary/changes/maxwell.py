@@ -1,0 +1,109 @@
+"""Maxwell's messages as changes of Debezium, which says the same in other words.
+
+    {"database": "shop", "table": "orders", "type": "update", "ts": 1790000000, "xid": 7, "xoffset": 1,
+     "position": "bin.000007:400", "primary_key_columns": ["id"], "data": {"id": 1, "n": 3}, "old": {"n": 2}}
+
+| Maxwell | Debezium |
+|---|---|
+| `insert`, `update`, `delete`, `bootstrap-insert` | op `c`, `u`, `d`, `r` |
+| `position` (`output_binlog_position`), `xoffset` (`output_xoffset`) | `source.file` and `pos`, `row` |
+| `gtid` (`output_gtid_position`) | `source.gtid` |
+| `ts`, in seconds | `source.ts_ms` |
+| `primary_key_columns` (`output_primary_key_columns`), else the `pk.` fields of the record's key | the record's key |
+
+DDL, and the begin and the end of a bootstrap, say nothing of a row.
+
+Source: Maxwell's documentation, "Data format", "Reference" (output options) and "Producers" (keys of Kafka's records).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from distributary.changes.debezium.json_messages import UNDECODABLE, Message
+from distributary.changes.debezium.source_table import Routes
+from distributary.changes.model import Kind, SourceTable
+
+OPS: Final = {"insert": "c", "update": "u", "delete": "d", "bootstrap-insert": "r"}
+KEY_CHANGED: Final = "an update of the row's key"
+"""In place of an op: it is a delete and an insert, of which the message is one only."""
+_NOTICES: Final = ("bootstrap-start", "bootstrap-complete", "heartbeat")
+_DDL: Final = ("table-", "database-")
+_PK: Final = "pk."
+_Fields = dict[str, msgspec.Raw]
+
+
+class _Change(msgspec.Struct):
+    database: str | None = None
+    table: str | None = None
+    type: str | None = None
+    ts: float | int | None = None
+    xid: int | None = None
+    xoffset: int | None = None
+    position: str | None = None
+    gtid: str | None = None
+    primary_key_columns: list[str] | None = None
+    data: _Fields | None = None
+    old: _Fields | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Change)
+_KEY = msgspec.json.Decoder(_Fields)
+
+
+def routes_of(bodies: Iterable[bytes]) -> Routes:
+    """As `debezium.source_table.routes_of`."""
+    found = Routes()
+    for position, body in enumerate(bodies):
+        try:
+            change = _DECODER.decode(body)
+        except UNDECODABLE as exc:
+            found.bad.append((position, f"it is no message of Maxwell: {exc}"))
+            continue
+        kind = change.type or ""
+        if kind in _NOTICES or kind.startswith(_DDL):
+            found.passed += 1
+        elif not change.table or kind == "":
+            found.bad.append((position, "it is no message of Maxwell: it has no type, or no table"))
+        else:
+            found.routes.append(SourceTable(Kind.GENERIC, change.database or "", "", change.table).route)
+            found.positions.append(position)
+    return found
+
+
+def as_debezium(message: Message) -> Message:
+    """The same change as Debezium would say it; what is no message of Maxwell stays as it is, and is none there."""
+    if message.value is None:
+        return message
+    try:
+        change = _DECODER.decode(message.value)
+        keys = _keys(change, message.key)
+    except UNDECODABLE:
+        return message
+    row = change.data or {}
+    file, _, pos = (change.position or "").rpartition(":")
+    ms = None if change.ts is None else int(change.ts * 1000)
+    source = {
+        "connector": "mysql", "db": change.database, "table": change.table, "ts_ms": ms, "gtid": change.gtid,
+        "file": file or None, "pos": int(pos) if pos.isdecimal() else None, "row": change.xoffset,
+    }  # fmt: skip
+    op: str | None = OPS.get(change.type or "", change.type)
+    if op == "u" and not set(keys).isdisjoint(change.old or ()):
+        op = KEY_CHANGED
+    said: dict[str, Any] = {"op": op, "source": source, "before" if op == "d" else "after": row}
+    if change.xid is not None:
+        said["transaction"] = {"id": str(change.xid)}
+    key = {name: row[name] for name in keys if name in row}
+    return Message(message.record, msgspec.json.encode(key) if key else None, msgspec.json.encode(said))
+
+
+def _keys(change: _Change, key: bytes | None) -> list[str]:
+    """The columns of the table's primary key; none where the message does not say them."""
+    if change.primary_key_columns:
+        return change.primary_key_columns
+    if key is None or not key.startswith(b"{"):
+        return []
+    return [name.removeprefix(_PK) for name in _KEY.decode(key) if name.startswith(_PK)]

@@ -1,0 +1,97 @@
+"""Maxwell's messages through a pipeline without Spark: log and merged tables, in the order of the binlog."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributary.changes.debezium.heads import Record
+from distributary.changes.debezium.json_messages import Message
+from distributary.changes.maxwell import routes_of
+from tests.test_debezium_topics import Shop, judged
+
+NAMED_BY_KEY, NAMED_BY_MESSAGE = "the key names the columns", "the message does"
+
+
+def sent(
+    type: str, offset: int, pos: int | None = None, *, old: Any = None, keys: str = NAMED_BY_MESSAGE, **data: Any
+) -> Message:
+    """A row of shop.orders. `pos`: in the binlog."""
+    said: dict[str, Any] = {"database": "shop", "table": "orders", "type": type, "ts": 1_790_000_000, "data": data}
+    if pos is not None:
+        said |= {"position": f"bin.000007:{pos}", "xid": pos, "xoffset": 0}
+    if old is not None:
+        said["old"] = old
+    key = None
+    if keys == NAMED_BY_MESSAGE:
+        said["primary_key_columns"] = ["id"]
+    elif keys == NAMED_BY_KEY:
+        key = json.dumps({"database": "shop", "table": "orders", "pk.id": data["id"]}).encode()
+    return Message(Record("srv.maxwell", 0, offset), key, json.dumps(said).encode())
+
+
+def living(shop: Shop) -> list[tuple[Any, Any]]:
+    return sorted((row["id"], row["name"]) for row in shop.living("shop_orders"))
+
+
+@pytest.mark.parametrize("keys", [NAMED_BY_KEY, NAMED_BY_MESSAGE])
+def test_the_merged_table_is_the_source_in_whatever_order_messages_come(tmp_path: Path, keys: str) -> None:
+    messages = [
+        sent("bootstrap-insert", 0, keys=keys, id=9, name="old"),
+        sent("insert", 1, 100, keys=keys, id=1, name="a"),
+        sent("insert", 2, 200, keys=keys, id=2, name="b"),
+        sent("update", 3, 300, keys=keys, old={"name": "a"}, id=1, name="c"),
+        sent("delete", 4, 400, keys=keys, id=2, name="b"),
+    ]
+    for way, batches in enumerate(([messages], [messages[3:], messages[:3]], [messages[::-1], messages])):
+        shop = Shop(tmp_path / str(way), format="maxwell")
+        for batch in batches:
+            shop.take(batch)
+        assert living(shop) == [(1, "c"), (9, "old")]
+        assert len(shop.rows("shop_orders_log")) == sum(map(len, batches))
+        assert shop.quarantined() == []
+        found = judged(shop, messages)
+        assert (found.ok, found.problems, found.notes) == (True, (), ())
+
+
+def test_what_is_no_row_is_passed_over_and_what_cannot_be_one_is_set_aside(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, format="maxwell")
+    ddl = {"type": "table-alter", "database": "shop", "table": "orders", "ts": 1_790_000_000_000, "sql": "..."}
+    shop.take(
+        [
+            Message(Record("srv.maxwell", 0, 0), None, json.dumps(ddl).encode()),
+            sent("bootstrap-start", 1),
+            sent("insert", 2, 100, id=1, name="a"),
+            sent("update", 3, 200, old={"id": 1}, id=5, name="a"),
+            sent("insert", 4, id=6, name="no position"),
+            sent("archive", 5, 300, id=7, name="unknown"),
+            Message(Record("srv.maxwell", 0, 6), None, b'{"a":1}'),
+            Message(Record("srv.maxwell", 0, 7), None, b"no JSON"),
+        ]
+    )
+    assert living(shop) == [(1, "a")]
+    assert [reason for reason, _ in shop.quarantined()] == [
+        "BAD_POSITION", "CORRUPT_ENVELOPE", "CORRUPT_ENVELOPE", "UNKNOWN_CHANGE_TYPE", "UNKNOWN_CHANGE_TYPE"
+    ]  # fmt: skip
+
+
+def test_without_positions_the_order_of_the_topic_is_that_of_the_changes(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, format="maxwell", order="offset")
+    shop.take([sent("update", 1, old={"name": "a"}, id=1, name="b"), sent("insert", 0, id=1, name="a")])
+    assert living(shop) == [(1, "b")]
+
+
+def test_the_judge_finds_a_wrong_value(tmp_path: Path) -> None:
+    messages = [sent("insert", 0, 100, id=1, name="a"), sent("insert", 1, 200, id=2, name="b")]
+    shop = Shop(tmp_path, format="maxwell")
+    shop.take(messages)
+    other = [messages[0], sent("insert", 1, 200, id=2, name="c")]
+    assert not judged(shop, other).ok
+
+
+def test_routes_are_the_tables_names() -> None:
+    found = routes_of([sent("insert", 0, id=1).value or b"", b"null", b"[]"])
+    assert (found.routes, found.positions, [at for at, _ in found.bad]) == (["shop.orders"], [0], [1, 2])

@@ -76,6 +76,16 @@ def test_every_command_and_option_has_help_and_every_command_is_in_the_docs() ->
             assert getattr(parameter, "help", None), f"{path} {parameter.name}"
 
 
+def test_no_line_of_a_list_of_commands_is_cut_on_80_columns() -> None:
+    for path, group in verbs():
+        for name, below in getattr(group, "commands", {}).items():
+            room = 80 - len("  ") - max(len(one) for one in group.commands) - len("  ")
+            assert not below.get_short_help_str(room).endswith("..."), f"{path} {name}"
+    root: Any = get_command(app)
+    room = 80 - len("  ") - max(len(one) for one in root.commands) - len("  ")
+    assert not [name for name, below in root.commands.items() if below.get_short_help_str(room).endswith("...")]
+
+
 def test_all_verbs_of_the_product_are_there() -> None:
     names = {path.removeprefix("distributary ") for path, _ in verbs()}
     wanted = "check plan run status verify replay resync maintain demo simulate workflow pipeline grants views clean"

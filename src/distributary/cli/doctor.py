@@ -23,12 +23,13 @@ def doctor(
     within: Annotated[float, typer.Option("--within", min=1, metavar="SECONDS", help="How long all may take.")] = 30.0,
     as_json: Json = False,
 ) -> Exit:
-    """Try out what a pipeline needs, before it runs or when it fails.
+    """Try out what a pipeline needs outside of itself.
 
-    Java, Spark's jars, the source (reach, credentials, topic or table), the registry (reach, credentials, subject), the
-    store (an object is written once, refused the second time, listed, removed), state, permissions, disk and clocks.
-    Each line is ok, warning or fault, with what to do. All are tried at once, and one that fails or hangs hides no
-    other. Starts no Spark, and leaves nothing behind. Exit code 3 where there is a fault.
+    Before it runs, or when it fails: Java, Spark's jars, the source (reach, credentials, topic or table), the registry
+    (reach, credentials, subject), the store (an object is written once, refused the second time, listed, removed),
+    state, permissions, disk and clocks. Each line is ok, warning or fault, with what to do. All are tried at once, and
+    one that fails or hangs hides no other. Starts no Spark, and leaves nothing behind. Exit code 3 where there is a
+    fault.
     """
     from distributary.audit.doctor import diagnose
     from distributary.config import load

@@ -166,7 +166,9 @@ def databricks(
     repair: Annotated[bool, typer.Option("--repair", help="Run what failed in the last run again.")] = False,
     profile: Profile = None,
 ) -> None:
-    """Write the jobs for Databricks as an Asset Bundle, and create, run or repair them.
+    """Write the jobs for Databricks as an Asset Bundle.
+
+    With --create, --run and --repair it also makes the job, starts it, or runs anew what failed.
 
     The bundle holds everything that a deployment takes: deploy it with `databricks bundle deploy`, or let --create do
     it through the Jobs API. Secrets stay references. Settings are in the section `databricks` of the pipeline file.

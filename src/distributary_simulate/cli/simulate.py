@@ -149,7 +149,9 @@ def simulate_database(
     per_kind: PerKind = 2,
     truth: Tables = Path("simulated-tables.json"),
 ) -> None:
-    """Change rows of a database, for change data capture: tables users and orders of a real MySQL, MariaDB or
+    """Change rows of a database, real or invented.
+
+    For change data capture: tables users and orders of a real MySQL, MariaDB or
     PostgreSQL, with inserts, updates, key updates, deletes and schema changes.
 
     Without --url the databases are invented, and only what their tables hold in the end is written. simulate
@@ -209,7 +211,9 @@ def simulate_datastream(
     ] = None,
     truth: Tables = Path("simulated-tables.json"),
 ) -> None:
-    """Write change events as Google Datastream does: from the log of a real database, or from an invented history.
+    """Write change events as Google Datastream does.
+
+    From the log of a real database, or from an invented history.
 
     A real MySQL or MariaDB must run with binlog_format=ROW, binlog_row_image=FULL and binlog_row_metadata=FULL,
     PostgreSQL with wal_level=logical and the plugin wal2json. With --seconds the stream goes on for so long; with

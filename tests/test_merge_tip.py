@@ -17,6 +17,7 @@ from distributary.changes.reduce import Reduced, reduce_rows
 from distributary.changes.sequence import OrderSettings
 from distributary.engine.changes import merging
 from distributary.engine.changes.feed import Feed
+from distributary.engine.changes.keyed_table import Into
 from distributary.engine.outcomes import Merge
 from distributary.repair.resync_changes import known_route, rebuild
 from distributary.running.maintain import maintain
@@ -254,7 +255,7 @@ def test_a_stream_opens_a_merged_table_only_after_its_creation_and_after_others(
     opens: list[str] = []
     after, really = Feed.between_batches, merging._opened
 
-    def counted(into: merging.Into, *args: Any) -> Merge:
+    def counted(into: Into, *args: Any) -> Merge:
         opens.append(into.route)
         return really(into, *args)
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from distributary.config.base import Model
     from distributary.config.pipeline import Pipeline
 
-OF_TABLES = ("merged", "deleted_values", "merge_engine_rows")
-OF_ROUTES = ("epochs", "repair_backfills", "log", "merged")
+OF_TABLES = ("merged", "deleted_values", "merge_engine_rows", "history")
+OF_ROUTES = ("epochs", "repair_backfills", "log", "merged", "history")
 """Keys of change files that mean the same here."""
 
 

@@ -10,7 +10,7 @@ from distributary.config.debezium import check_debezium
 if TYPE_CHECKING:
     from distributary.config.pipeline import Pipeline
 
-OF_KEYED = ("deleted_values", "merge_engine_rows")
+OF_KEYED = ("deleted_values", "merge_engine_rows", "history")
 """Keys of change files that mean the same for messages with keys."""
 ORDERS_OF_RECORDS = ("_origin.timestamp", "_origin.offset")
 """What is known of each record, and says which of two is newer."""
@@ -24,6 +24,7 @@ LAYOUTS = {
 def check_keyed(config: Pipeline) -> None:
     """Raises ConfigError for keys of messages that cannot work."""
     tables = config.tables
+    _check_history(config)
     if config.holds_changes:
         for key in ("keys", "newest_by"):
             if getattr(tables, key):
@@ -66,6 +67,23 @@ def _check_log(config: Pipeline) -> None:
         raise fault("tables.log", "without tables.keys every message is in its table already: leave it out")
     if tables.message_log == tables.name:
         raise fault("tables.log", "log and name need different names")
+
+
+def _check_history(config: Pipeline) -> None:
+    tables = config.tables
+    if tables.history is None:
+        return
+    of_tables = config.holds_changes or config.envelope.is_debezium
+    if of_tables and "{route" in tables.history:
+        raise fault("tables.history", "tables are named by source table: allowed are {database}, {schema} and {table}")
+    if not of_tables and "{route" not in tables.history:
+        raise fault("tables.history", "of messages, it is named by the route: allowed is a name with {route} in it")
+    if tables.history == tables.name:
+        raise fault("tables.history", "history and name need different names")
+    if (tables.log if of_tables else tables.message_log) is None:
+        raise fault("tables.history", "a history is made, made anew and verified from the log: give tables.log too")
+    if of_tables and tables.merged is None:
+        raise fault("tables.history", "a history goes with the merged table: give tables.merged too")
 
 
 def _check_record_key(config: Pipeline) -> None:

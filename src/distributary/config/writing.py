@@ -75,7 +75,7 @@ TableName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0
 
 
 class RouteOverride(Model):
-    CHANGE_KEYS: ClassVar = ("epochs", "repair_backfills", "toast_columns", "log", "merged", "view")
+    CHANGE_KEYS: ClassVar = ("epochs", "repair_backfills", "toast_columns", "log", "merged", "view", "history")
     """Keys that mean something for change files only."""
 
     engine: Engine | None = Field(default=None, description="The engine of this route's table.")
@@ -111,12 +111,14 @@ class RouteOverride(Model):
     )
     merged: TableName | None = Field(default=None, description="Change files: the same for its merged table.")
     view: TableName | None = Field(default=None, description="Change files: the same for its view.")
+    history: TableName | None = Field(default=None, description="Change files: the same for its history table.")
 
 
 class Tables(Model):
     CHANGE_KEYS: ClassVar = (
         "merged",
         "view",
+        "history",
         "merge_every",
         "metadata_columns",
         "tombstone_retention",
@@ -202,6 +204,11 @@ class Tables(Model):
         description="Change files: name of a source table's merged table, with the newest row of each key. `null`: "
         "no merged tables.",
     )
+    history: Text | None = Field(
+        default=None,
+        description="Change files: name of a source table's history table, with every version of each row and from "
+        "when to when it held: `{database}_{table}_history`. Messages with keys: `{route}_history`. It needs `log`.",
+    )
     view: Text | None = Field(
         default=None,
         description="Change files: name of a view of the merged table's living rows (`WHERE NOT _deleted`), beside the "
@@ -243,7 +250,7 @@ class Tables(Model):
         check_template(template)
         return template
 
-    @field_validator("log")
+    @field_validator("log", "history")
     @classmethod
     def _check_log(cls, pattern: str | None) -> str | None:
         if pattern is not None and "{route" in pattern:
@@ -252,10 +259,6 @@ class Tables(Model):
         return cls._check_pattern(pattern)
 
     @field_validator("merged", "view")
-    @classmethod
-    def _check_merged(cls, pattern: str | None) -> str | None:
-        return cls._check_pattern(pattern)
-
     @classmethod
     def _check_pattern(cls, pattern: str | None) -> str | None:
         if pattern is not None:
@@ -271,7 +274,7 @@ class Tables(Model):
 
     @model_validator(mode="after")
     def _check_tables(self) -> Self:
-        patterns = [p for p in (self.log, self.merged, self.view) if p is not None]
+        patterns = [p for p in (self.log, self.merged, self.view, self.history) if p is not None]
         if self.log is None and self.merged is None:
             raise fault("merged", "log and merged are both null; at least one of them must be written")
         if self.merge_every and self.log is None:
@@ -282,7 +285,7 @@ class Tables(Model):
         if len(set(named)) < len(named):
             raise fault("routes", f"two routes cannot have one table: {max(named, key=named.count)!r}")
         if len(set(patterns)) < len(patterns):
-            raise fault("log", "log, merged and view need different names")
+            raise fault("log", "log, merged, history and view need different names")
         if self.view is not None and (self.database is None or self.merged is None):
             raise fault("view", "a view needs tables.database to be in and tables.merged to read")
         return self

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 
 from distributary.config import Pipeline
 from distributary.config.operating import Grant, Privilege, Readable
+from distributary.engine.changes.table_settings import history_of
 from distributary.errors import ConfigError
 from distributary.names import quoted, table_name
 from distributary.running.catalog import last_part, view_name
@@ -133,6 +134,8 @@ def _of_changes(config: Pipeline, route: str, entry: Entry) -> Iterator[Securabl
         yield Securable("TABLE", last_part(entry.table), route, "log")
     if entry.merged and entry.merge_state == "merged":
         yield Securable("TABLE", last_part(entry.merged), route)
+        if (history := history_of(config, entry.about)) is not None:
+            yield Securable("TABLE", last_part(history), route)
         if (view := view_name(config, entry)) is not None:
             yield Securable("VIEW", view, route, "view")
 

@@ -43,8 +43,9 @@ class Changes(Kind):
     def verify(self, *, deep: bool) -> Verification:
         """All files are read again by code of its own; every event and every row is judged anyhow."""
         from distributary.audit.judge.changes import verify_changes
+        from distributary.audit.judge.histories import judge_histories
 
-        return verify_changes(self.config)
+        return judge_histories(self.config, verify_changes(self.config))
 
     def replay(self, route: str | None, reasons: Collection[Reason] | None) -> ReplayReport | Given:
         """The files of what is kept aside are given to the stream once more, and taken here unless a run is on that
@@ -82,7 +83,8 @@ class Changes(Kind):
         done = rebuild(self.config, route, known)
         keys = ", ".join(map(shown, known.keys))
         said = f"{done.table}: {done.rows:,} rows from {done.events:,} events of its log, by {keys}"
-        return Rebuilt(asdict(done), (said,))
+        history = (f"its history: {done.versions:,} versions",) if done.history else ()
+        return Rebuilt(asdict(done), (said, *history))
 
     def known(self, route: str) -> Behind:
         from distributary.repair.resync_changes import known_route

@@ -37,12 +37,14 @@ class Messages(Kind):
         return status(self.config)
 
     def verify(self, *, deep: bool) -> Verification:
+        from distributary.audit.judge.histories import judge_histories
         from distributary.audit.judge.payloads import judge_payloads
         from distributary.audit.judge.upserts import judge_upserts
         from distributary.audit.verify import verify
 
         found = judge_payloads(self.config, verify(self.config), deep=deep)
-        return judge_upserts(self.config, found, self.set_aside(), deep=deep)
+        found = judge_upserts(self.config, found, self.set_aside(), deep=deep)
+        return judge_histories(self.config, found)
 
     def replay(self, route: str | None, reasons: Collection[Reason] | None) -> ReplayReport:
         from distributary.repair.replays import replay

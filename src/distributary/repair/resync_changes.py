@@ -1,4 +1,4 @@
-"""A merged table built anew from its log, beside the old one, and put in its place in one commit.
+"""A merged table and its history, built anew from their log beside the old ones, each put in its place in one commit.
 
 Others may run meanwhile: readers see the old rows until the commit, and what a run merges in between is merged into the
 new rows too, before they take over. A rebuild that dies has changed nothing; repeat it.
@@ -7,7 +7,7 @@ new rows too, before they take over. A rebuild that dies has changed nothing; re
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -23,10 +23,11 @@ from distributary.engine.changes.key_columns import (
     whole,
     with_types,
 )
+from distributary.engine.changes.keyed_table import absent
 from distributary.engine.changes.ledger_fields import Behind, about, ledger_fields
 from distributary.engine.changes.log_append import payload_schema
 from distributary.engine.changes.log_rows import bytes_of, log_rows
-from distributary.engine.changes.merging import absent, of_one_log
+from distributary.engine.changes.merging import of_one_log
 from distributary.engine.changes.orders import ORIGIN
 from distributary.engine.changes.orphans import resolve, split
 from distributary.engine.changes.table_settings import Named
@@ -39,6 +40,8 @@ from distributary.tables.engines import spark_needed
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.faults import CommitConflict, reading, writing
 from distributary.tables.files import TableFiles, file_names
+from distributary.tables.history_rows import as_columns
+from distributary.tables.history_table import history_files
 from distributary.tables.merge_rows import as_merged
 from distributary.tables.snapshot import Mark, Owner, Snapshot
 from distributary.tables.store import Store
@@ -51,7 +54,7 @@ SWAPS = 20
 @dataclass
 class Rebuilt:
     """What a rebuild did. `rows`: of the merged table now, tombstones among them. `added`: keys that it did not have
-    before. `caught_up`: how often a run had merged meanwhile."""
+    before. `caught_up`: how often a run had merged meanwhile. `versions`: of the history, where there is one."""
 
     route: str
     table: str
@@ -61,6 +64,8 @@ class Rebuilt:
     caught_up: int = 0
     unknown: int = 0
     files: list[DataFile] = field(default_factory=list)
+    versions: int = 0
+    history: list[DataFile] = field(default_factory=list)
 
 
 def known_route(config: Pipeline, route: str) -> Behind:
@@ -114,27 +119,27 @@ class _Rebuild:
         log, merged = named.log(known.source), named.merged(known.source)
         if log is None or merged is None:
             raise BadInput(detail=f"{route}: a rebuild needs both tables; set tables.log and tables.merged")
-        self.log_uri, self.uri = log, merged
+        self.log_uri, self.uri, self.history_uri = log, merged, named.history(known.source)
         self.rules = named.rules(known.source, None)
         self.owner = Owner(config.pipeline, route, known.keys)
         self.report = Rebuilt(route, merged)
 
     def run(self) -> Rebuilt:
         for attempt in range(SWAPS):
-            log = Table(self.log_uri, self.store, self.owner).open()
-            table = Table(self.uri, self.store, self.owner).open()
+            # The log last: it first has each batch, so it holds all that the others do.
+            tables = {uri: Table(uri, self.store, self.owner).open() for uri in (self.history_uri, self.uri) if uri}
+            log, table = Table(self.log_uri, self.store, self.owner).open(), tables[self.uri]
             if log is None:
                 raise BadInput(detail=f"{self.route}: there is no log table at {self.log_uri}")
-            if table is not None and (why := spark_needed(table)):
-                raise BadInput(detail=f"{self.uri}: it needs Spark's own writer ({why}), which a rebuild does not use")
+            for uri, found in tables.items():
+                if found is not None and (why := spark_needed(found)):
+                    raise BadInput(detail=f"{uri}: it needs Spark's own writer ({why}), which a rebuild does not use")
             schema = log.schema
             self.keys = key_columns(schema.names, self._keys_now(log))
             self.types = key_types(schema, self.keys)
             self.owner = replace(self.owner, keys=self.keys)
-            # The log first has each batch, so it holds all that the merged table does.
-            files = self._build(log, schema)
-            mark = self._mark(log, table)
-            if self._commit(table, files, mark):
+            self._build(log, schema)
+            if self._commit(tables, self._mark(log, table)):
                 return self.report
             self.report.caught_up = attempt + 1
         raise StoreDown(
@@ -147,9 +152,20 @@ class _Rebuild:
             return self.keys
         return newest_key_columns(TableFiles(log).read_all(NEWEST)) or self.keys
 
-    def _commit(self, table: Snapshot | None, files: Sequence[DataFile], mark: Mark) -> bool:
+    def _commit(self, tables: Mapping[str, Snapshot | None], mark: Mark) -> bool:
+        """The history first: what a run takes in twice changes nothing there."""
         schema = self._schema()
-        target = Table(self.uri, self.store, self.owner, self.config.tables.properties)
+        if self.history_uri is not None:
+            versions = as_columns(schema, self.keys)
+            if not self._replaced(self.history_uri, tables[self.history_uri], versions, self.report.history, mark):
+                return False
+        merged = as_merged(schema.empty_table(), self.keys, self.rules).schema
+        return self._replaced(self.uri, tables[self.uri], merged, self.report.files, mark)
+
+    def _replaced(
+        self, uri: str, table: Snapshot | None, schema: pa.Schema, files: Sequence[DataFile], mark: Mark
+    ) -> bool:
+        target = Table(uri, self.store, self.owner, self.config.tables.properties)
         if table is not None:
             return target.replace_all(table, schema, files, mark)
         try:
@@ -166,16 +182,17 @@ class _Rebuild:
 
     # -- building ------------------------------------------------------------------------------------------
 
-    def _build(self, log: Snapshot, schema: pa.Schema) -> list[DataFile]:
-        """The newest row of each key, as data files in the table's folder that no commit names yet."""
+    def _build(self, log: Snapshot, schema: pa.Schema) -> None:
+        """The newest row of each key, and its history, as data files that no commit names yet."""
         names = file_names(log)
         shares = shares_of(bytes_of(log))
         self._columns = schema
-        report = replace(self.report, rows=0, events=0, passes=shares, files=[])
+        report = replace(self.report, rows=0, events=0, passes=shares, files=[], versions=0, history=[])
         orphans: list[pa.Table] = []
         found: pa.Table | None = None
         for number, pieces in enumerate(by_share(self._keyed(names, schema, orphans, report), self.keys, shares)):
-            gathered = Gathered(self.keys, self.rules.order, whole=self.rules.is_partial)
+            every = self.rules.is_partial or self.history_uri is not None
+            gathered = Gathered(self.keys, self.rules.order, whole=every)
             for piece in pieces:
                 gathered.add(piece)
             held = gathered.rows()
@@ -187,13 +204,20 @@ class _Rebuild:
                 report.unknown = unknown.num_rows
             if found is not None:
                 held = pa.concat_tables([held, in_share(found, self.keys, number, shares)])
+            if self.history_uri is not None:
+                self._add_history(self.history_uri, held.drop_columns([ORIGIN]), report)
             rows = self._reduced(held).drop_columns([ORIGIN])
             if rows.num_rows:
                 rows = as_merged(rows, self.keys, self.rules)
                 report.rows += rows.num_rows
                 report.files.append(write_data_file(self.uri, rows, self.store))
         self.report = report
-        return report.files
+
+    def _add_history(self, uri: str, rows: pa.Table, report: Rebuilt) -> None:
+        gaps = self.rules.gaps(absent(rows, self.brought))
+        files = history_files(uri, self.store, rows, self.keys, self.rules.order, gaps)
+        report.history += files
+        report.versions += sum(file.rows for file in files)
 
     def _keyed(
         self, names: Sequence[str], schema: pa.Schema, orphans: list[pa.Table], report: Rebuilt
@@ -212,5 +236,4 @@ class _Rebuild:
 
     def _schema(self) -> pa.Schema:
         columns = with_types(payload_schema(self._columns), self.types)
-        plain = pa.schema([f for f in columns if f.name != ORIGIN])
-        return as_merged(plain.empty_table(), self.keys, self.rules).schema
+        return pa.schema([f for f in columns if f.name != ORIGIN])

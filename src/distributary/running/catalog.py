@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from distributary.config import Pipeline
+from distributary.engine.changes.table_settings import history_of
 from distributary.errors.border import contained
 from distributary.names import literal, pattern_name, quoted, quoted_parts, shown
 from distributary.state.ledger import Entry, Ledger
@@ -73,7 +74,10 @@ def _locations(config: Pipeline, ledger: Ledger, route: str) -> list[str]:
     if not config.holds_changes and (entry is None or entry.merged is None):
         name = config.tables.table_name(route)
         return [entry.table if entry is not None and entry.table else join(config.tables.root, name)]
-    found = (entry.table, entry.merged if entry.merge_state == "merged" else None) if entry is not None else ()
+    if entry is None:
+        return []
+    merged = (entry.merged, history_of(config, entry.about)) if entry.merge_state == "merged" else ()
+    found = (entry.table, *merged)
     return list(dict.fromkeys(uri for uri in found if uri))
 
 

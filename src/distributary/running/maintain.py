@@ -20,6 +20,7 @@ from distributary.changes.model import METADATA
 from distributary.config import Pipeline
 from distributary.engine.changes.backlog import oldest_waiting_ms, version_read
 from distributary.engine.changes.merging import HORIZON, horizon
+from distributary.engine.changes.table_settings import history_of
 from distributary.errors import DistributaryError
 from distributary.errors.border import contained
 from distributary.sources.file_ledger import tidy
@@ -74,6 +75,9 @@ def maintain(config: Pipeline) -> Iterator[Maintained]:
         for uri in dict.fromkeys(u for u in (entry.table, entry.merged) if u):
             merged = entry if config.holds_changes and uri == entry.merged else None
             yield _look_after(uri, owner, store, config, Maintained(uri, route), merged, oldest)
+        if entry.merged is not None and (history := history_of(config, entry.about)) is not None:
+            done = Maintained(history, route)
+            yield _look_after(history, owner, store, config, done, None, oldest, joins=False)
     # There, bronze keeps what is set aside: a partitioned table, which Spark has to look after.
     if not config.is_declarative:
         kept = quarantine_uri(config.state_root)
@@ -92,9 +96,18 @@ def _tidy(config: Pipeline, store: Store) -> Maintained:
 
 
 def _look_after(
-    uri: str, owner: Owner, store: Store, config: Pipeline, done: Maintained, merged: Entry | None, oldest: Oldest
+    uri: str,
+    owner: Owner,
+    store: Store,
+    config: Pipeline,
+    done: Maintained,
+    merged: Entry | None,
+    oldest: Oldest,
+    *,
+    joins: bool = True,
 ) -> Maintained:
-    """`merged`: the route's entry, where this is its merged table."""
+    """`merged`: the route's entry, where this is its merged table. `joins`: small files into large ones; a history
+    joins its own as it is written, open versions apart from ended ones."""
     try:
         table = Table(uri, store).open()
         if table is None:
@@ -108,7 +121,7 @@ def _look_after(
             _own(table)
             if merged is not None:
                 _purge(table, config, merged, oldest, done)
-            _compact(table, config, done)
+            _compact(table, config, done, joins=joins)
     except CommitConflict:
         done.busy = True
     except BaseException as e:
@@ -123,11 +136,11 @@ def _own(table: Snapshot) -> None:
         table.refresh()
 
 
-def _compact(table: Snapshot, config: Pipeline, done: Maintained) -> None:
+def _compact(table: Snapshot, config: Pipeline, done: Maintained, *, joins: bool) -> None:
     rules = config.maintenance
     table.refresh()
     done.files_before = done.files_after = len(table.addresses())
-    if done.files_before > rules.min_files:
+    if joins and done.files_before > rules.min_files:
         table = Snapshot(table.uri, table.store)
         table.compact(target_size=rules.target_file_size, max_concurrent_tasks=2)
         table.refresh()

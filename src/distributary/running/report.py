@@ -28,7 +28,8 @@ def build(config: Pipeline) -> PipelinePlan:
     """Describe the pipeline; touches nothing."""
     tables = config.tables.name
     if config.holds_changes:
-        tables = " and ".join(p for p in (config.tables.log, config.tables.merged) if p is not None)
+        named = (config.tables.log, config.tables.merged, config.tables.history)
+        tables = " and ".join(pattern for pattern in named if pattern is not None)
     trigger = f"every {config.trigger.every:g} s" if config.trigger.mode == "every" else config.trigger.mode
     tables = join(config.tables.root, tables)
     if config.bronze_table is not None:

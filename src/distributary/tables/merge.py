@@ -86,13 +86,13 @@ def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: Mer
         return Merged(why_spark=evolution.widening)
     if table is not None and (why := spark_needed(table, removes=True)) is not None:
         return Merged(why_spark=why)
-    rows, unsaid = _fitted(rows, reduced.unsaid, evolution, keys)
+    rows, unsaid = fitted_rows(rows, reduced.unsaid, evolution, keys)
     incoming = Incoming(rows, keys, rules)
     if table is None:
         return _create(target, incoming, evolution, mark)
     widened = said_of(table, evolution)
     if evolution.changed:
-        table = _with_columns(table, evolution)
+        table = with_columns(table, evolution)
     files = live_files(table, keys)
     if any(is_elsewhere(file.path) for file in files):
         return Merged(why_spark="files outside its folder, as in a clone")
@@ -120,7 +120,7 @@ def merge_on_tip(
         evolution = evolve(tip.arrow_schema(), [rows.schema], target.policy)
         if evolution.changed or evolution.widened:
             return None
-        rows, unsaid = _fitted(rows, reduced.unsaid, evolution, keys)
+        rows, unsaid = fitted_rows(rows, reduced.unsaid, evolution, keys)
         incoming = Incoming(rows, keys, rules)
         return _Merge(target.table, tip.version, incoming, unsaid, evolution.schema).run(tip.files, mark)
     except (CommitConflict, OSError):
@@ -132,7 +132,7 @@ def _rows(file: LiveFile) -> int:
     return file.rows if file.rows >= 0 else file.size // 16
 
 
-def _fitted(
+def fitted_rows(
     rows: pa.Table, unsaid: Mapping[str, pa.Array], evolution: Evolution, keys: Sequence[str]
 ) -> tuple[pa.Table, Mapping[str, pa.Array]]:
     """The rows in the table's columns, and the masks by the names that these have there."""
@@ -170,7 +170,7 @@ def _by_key(incoming: Incoming, verdict: Verdict) -> pa.Table:
     return new.sort_by([(key, "ascending") for key in incoming.keys])
 
 
-def _with_columns(table: Snapshot, evolution: Evolution) -> Snapshot:
+def with_columns(table: Snapshot, evolution: Evolution) -> Snapshot:
     """Add the new columns and widen others, in commits of their own: what is there already is left alone."""
     before = types_before(table.schema, evolution.schema)
     if before != table.schema:

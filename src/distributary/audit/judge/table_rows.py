@@ -7,6 +7,7 @@ from typing import Any
 
 from distributary.audit.judge.plain_values import plain
 from distributary.tables.files import TableFiles
+from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
@@ -16,8 +17,12 @@ AT_ONCE = 4_096
 def table_rows(uri: str, store: Store) -> Iterator[list[dict[str, Any]]]:
     """File by file; nothing where there is no table. Raises TableFault, OSError."""
     opened = Table(uri, store).open()
-    if opened is None:
-        return
+    if opened is not None:
+        yield from rows_of(opened)
+
+
+def rows_of(opened: Snapshot) -> Iterator[list[dict[str, Any]]]:
+    """File by file. Raises TableFault, OSError."""
     files = TableFiles(opened)
     for name in files.names:
         for piece in files.read_whole(name):

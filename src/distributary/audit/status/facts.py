@@ -13,6 +13,7 @@ from typing import Any
 from distributary.audit.recount import Kept, count_quarantine
 from distributary.audit.status.lag import pipeline_lag
 from distributary.config import Pipeline
+from distributary.engine.changes.table_settings import history_of
 from distributary.errors import Exit, Reason
 from distributary.names import shown
 from distributary.sources.port import SourceLag
@@ -38,8 +39,9 @@ class TableStatus:
     were written last. `lag_sec`: how old its newest record is, by the time at the source, which need not be now.
     Of change files, `table` is the log table, `merged` the merged one, and `merge_state` one of merged, waiting (until
     the next merge), parked, append_only (the source table has no key), off. Of messages with keys `merged` is the table
-    with the newest of each key, `table` its log, or the same. `upserts`, `deletes`: rows that were written to it and
-    deleted, one per key and batch; `stale`: keys of batches for which it had a newer event.
+    with the newest of each key, `table` its log, or the same. `history`: the table of all versions. `upserts`,
+    `deletes`: rows that were written to `merged` and deleted, one per key and batch; `stale`: keys of batches for which
+    it had a newer event.
     `lag_rows`: rows that wait in the quarantine because the table could not be written; `quarantined`: all rows of this
     route that are there. `failures`, `retry_at`, `error`: of a parked table. `warnings`: rows that were written and
     break an expectation, by its name, or that hold an extension, which has no column. `decoders`: which library reads
@@ -63,6 +65,7 @@ class TableStatus:
     error: str | None = None
     merged: str | None = None
     merge_state: str | None = None
+    history: str | None = None
     upserts: int = 0
     deletes: int = 0
     stale: int = 0
@@ -153,7 +156,7 @@ def status(
         lag = lag_of(config, store)
         streams = _streams(config, store)
     at = now()
-    tables = _tables(entries, kept, at)
+    tables = _tables(config, entries, kept, at)
     last = max(_last_of_streams(entries), key=lambda e: e.finished_at, default=None)
     running = _any_runs(running_parts)
     batch = _newest_batch(entries)
@@ -227,7 +230,7 @@ def is_running(state_root: str, name: str = "run") -> bool | None:
     return False
 
 
-def _tables(entries: Sequence[Entry], kept: Kept, now: float) -> list[TableStatus]:
+def _tables(config: Pipeline, entries: Sequence[Entry], kept: Kept, now: float) -> list[TableStatus]:
     written: dict[str | None, Entry] = {e.route: e for e in entries if e.rows_written > 0}
     newest = last_with_rows(entries)
     sums = totals(entries)
@@ -238,7 +241,8 @@ def _tables(entries: Sequence[Entry], kept: Kept, now: float) -> list[TableStatu
         last = [newest[route]] if route in newest else []
         said = _judged(sums[route], last)
         table = _table(route, said, written.get(route), kept, now)
-        found.append(replace(table, refused=max(0, refused_rows(last))))
+        history = None if said.merged is None else history_of(config, said.about)
+        found.append(replace(table, refused=max(0, refused_rows(last)), history=history))
     return found
 
 

@@ -17,7 +17,8 @@ from distributary.changes.digits import metadata_in
 from distributary.changes.handed_on import HandedOn, of_keys
 from distributary.changes.reduce import METADATA, NUMBER, Reduced, reduce_rows
 from distributary.engine.changes.key_columns import key_types
-from distributary.engine.changes.merging import UNSAID, Into, absent, done_by, horizon, of_one_log, write_reduced
+from distributary.engine.changes.keyed_table import Into, absent
+from distributary.engine.changes.merging import UNSAID, done_by, horizon, of_one_log, write_reduced
 from distributary.engine.changes.orders import ORIGIN, ChangeOrders
 from distributary.engine.changes.transactions import others_of
 from distributary.engine.outcomes import Outcome

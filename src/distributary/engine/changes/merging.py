@@ -8,7 +8,7 @@ as they come; where they are many, once per share of the keys (`engine.changes.g
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -17,26 +17,26 @@ import pyarrow.compute as pc
 
 from distributary.changes.anew import BegunAnew
 from distributary.changes.handed_on import HandedOn, of_keys
-from distributary.changes.model import Kind, SourceTable
+from distributary.changes.model import SourceTable
 from distributary.changes.reduce import Reduced, reduce_rows
-from distributary.engine.changes.fitting import RESERVED, Fitted, RouteEvents
+from distributary.engine.changes.fitting import Fitted, RouteEvents
 from distributary.engine.changes.gather import Gathered, by_share
-from distributary.engine.changes.key_columns import KeyTypes, key_columns, key_types, whole, with_types
+from distributary.engine.changes.key_columns import KeyTypes, key_columns, key_types, whole
+from distributary.engine.changes.keyed_table import Into, absent, check_keys, hold, with_wider_keys
 from distributary.engine.changes.log_rows import log_rows
 from distributary.engine.changes.orders import ORIGIN, ChangeOrders
 from distributary.engine.changes.orphans import resolve, split
+from distributary.engine.changes.recording import record
 from distributary.engine.changes.rejected_events import rejected_events
 from distributary.engine.changes.transactions import log_of, others_of
 from distributary.engine.changes.unjudged import unjudged
 from distributary.engine.outcomes import Merge, Outcome, SourceEvents
-from distributary.errors import KeysChanged, KeysSwitched, KeyTypeChanged, LogBegunAnew, Reason
+from distributary.errors import KeysChanged, LogBegunAnew, Reason
 from distributary.tables.datafile import DataFile, write_data_file
-from distributary.tables.engines import by_settings, spark_needed
-from distributary.tables.evolve import common_type, widened_in_words
+from distributary.tables.engines import by_settings
 from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
-from distributary.tables.rewrite import rewrite_wider
 from distributary.tables.snapshot import Mark, Snapshot
-from distributary.tables.table import Table, retried
+from distributary.tables.table import retried
 
 
 @dataclass(frozen=True)
@@ -54,26 +54,6 @@ class MergeWork:
     brought: tuple[tuple[str, tuple[str, ...]], ...] = ()
     shares: int = 1
     key_types: KeyTypes = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Into:
-    """The merged table at `uri`, and what is known of the rows for it. `brought`: columns by schema key."""
-
-    source: SourceTable
-    uri: str
-    keys: tuple[str, ...]
-    brought: Mapping[str, Sequence[str]]
-
-    @property
-    def route(self) -> str:
-        return self.source.route
-
-    def table(self, orders: ChangeOrders) -> Table:
-        return orders.target(self.uri, self.route, self.keys)
-
-    def begun(self) -> Merge:
-        return Merge(self.uri, "merged")
 
 
 def merge_now(
@@ -142,11 +122,12 @@ def _on_tip(into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark) -> Mer
     if tip is None or orders.waiting.get(route) or by_settings(named.tables, route) is not None:
         return None
     types = key_types(rows.schema, into.keys, tip.arrow_schema())
-    if not _hold(tip.arrow_schema(), types):
+    if not hold(tip.arrow_schema(), types):
         return None
     rows = whole(rows, types)
     if split(rows, into.keys)[1].num_rows:
         return None
+    record(into, rows, orders, mark)
     started = time.monotonic()
     rules = named.rules(into.source, tip.horizon)
     reduced = reduce_rows(rows, into.keys, rules.order, rules.gaps(absent(rows, into.brought)))
@@ -170,14 +151,15 @@ def _opened(
     `handed_on`: transactions whose other events the log is asked for. Raises HandedOn where it is to be of more."""
     route, named = into.route, orders.named
     table = into.table(orders).open()
-    _check_keys(into, table)
-    table, types = _with_wider_keys(into, table, rows.schema, orders, widened)
+    check_keys(into, table)
+    table, types = with_wider_keys(into, table, rows.schema, orders, widened)
     rules = named.rules(into.source, horizon(table))
     started = time.monotonic()
     events, begun = _identified(into, whole(rows, types), table, orders)
     if handed_on:
         events = of_keys(events, others_of(into.source, orders, handed_on, events, types), into.keys)
         rules = replace(rules, settled=handed_on)
+    record(into, events, orders, mark)
     reduced = reduce_rows(events, into.keys, rules.order, rules.gaps(absent(events, into.brought)))
     looked = time.monotonic()
     begun = replace(begun, seconds={"reduce": looked - started})
@@ -191,44 +173,6 @@ def _opened(
     if why is not None:
         return begun.then(_left_to_spark(into, reduced, orders, why))
     return begun.then(replace(done_by(into, merged, reduced.rows), seconds={"merge": time.monotonic() - looked}))
-
-
-def _hold(merged: pa.Schema, types: KeyTypes) -> bool:
-    """Do the table's key columns have these types?"""
-    return all(merged.field(key).type == kind for key, kind in types.items() if key in merged.names)
-
-
-def _with_wider_keys(
-    into: Into, table: Snapshot | None, rows: pa.Schema, orders: ChangeOrders, widened: dict[str, str]
-) -> tuple[Snapshot | None, KeyTypes]:
-    """The merged table with key columns that hold the keys of `rows` too, and the types of these.
-
-    Raises KeyTypeChanged, CommitConflict, TableFault, OSError.
-    """
-    route = into.route
-    if table is None:
-        return None, key_types(rows, into.keys)
-    before = table.schema
-    types = key_types(rows, into.keys, before)
-    if _hold(before, types):
-        return table, types
-    policy = orders.named.policy(route)
-    why = by_settings(orders.named.tables, route) or spark_needed(table, removes=True)
-    if why is None:
-        after = with_types(before, types)
-        rewrite_wider(into.uri, before, after, orders.store)
-        widened.update(widened_in_words(before, after))
-        return into.table(orders).open(), types
-    for key, kind in types.items():
-        known = before.field(key).type if key in before.names else kind
-        if common_type(known, kind) is None or policy.type_change != "widen" or not policy.can_widen:
-            remedy = f"distributary resync FILE --route {route}"
-            if spark_needed(table):
-                remedy = f"remove the table, then {remedy}"
-            raise KeyTypeChanged(
-                route=route, table=into.uri, column=key, known=str(known), needed=str(kind), why=why, remedy=remedy
-            )
-    return table, types
 
 
 def done_by(into: Into, merged: Merged, rows: pa.Table | None = None) -> Merge:
@@ -354,7 +298,8 @@ def begun_merge(
 def _gathered(work: MergeWork, pieces: Iterator[pa.Table], orders: ChangeOrders) -> pa.Table | None:
     """The newest event of each key, and all deletes by ROWID; None where no row is to be merged."""
     rules = orders.named.rules(work.source, None)
-    held = Gathered(work.keys, rules.order, whole=rules.is_partial)
+    every = rules.is_partial or orders.named.history(work.source) is not None
+    held = Gathered(work.keys, rules.order, whole=every)
     orphans: list[pa.Table] = []
     for piece in pieces:
         rows, lost = split(piece, work.keys)
@@ -365,16 +310,6 @@ def _gathered(work: MergeWork, pieces: Iterator[pa.Table], orders: ChangeOrders)
     return pa.concat_tables(found, promote_options="permissive") if found else None
 
 
-def _check_keys(into: Into, table: Snapshot | None) -> None:
-    """Raises KeysChanged, or of messages KeysSwitched, when the table's rows are told apart by other columns."""
-    known = table.owner if table is not None else None
-    if known is not None and into.source.kind is Kind.MESSAGES and set(known.keys) != set(into.keys):
-        by = f"by {', '.join(known.keys)}" if known.keys else "by nothing, for it holds every message"
-        raise KeysSwitched(route=into.route, table=into.uri, detail=f"tells its rows apart {by}")
-    if known is not None and known.keys and set(known.keys) != set(into.keys):
-        raise KeysChanged(route=into.route, table=into.uri, known=", ".join(known.keys), found=", ".join(into.keys))
-
-
 HORIZON = "distributary.purgedUntil"
 """Table property: source time in ms up to which tombstones have been removed."""
 
@@ -383,9 +318,3 @@ def horizon(table: Snapshot | None) -> int | None:
     """Source time (ms) before which an event of an unknown key cannot be judged."""
     text = None if table is None else table.properties.get(HORIZON)
     return None if text is None else int(text)
-
-
-def absent(rows: pa.Table, brought: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Schema key -> columns that its events do not speak of."""
-    names = [n for n in rows.column_names if n not in RESERVED]
-    return {key: [n for n in names if n not in set(said)] for key, said in brought.items()}

@@ -122,8 +122,7 @@ class Changes:
     def _tables(self, routes: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
         """Addresses of the tables, as far as their names in the source are known."""
         sources = {r: self.files.sources[r] for found in routes.values() for r in found if r in self.files.sources}
-        both = {r: (self.named.log(source), self.named.merged(source)) for r, source in sources.items()}
-        return {route: [uri for uri in uris if uri is not None] for route, uris in both.items()}
+        return {route: self.named.all_of(source) for route, source in sources.items()}
 
     def _settle(self, files: Sequence[WorkFile], stream: str, batch: int) -> Mapping[str, tuple[str, ...]]:
         """The routes of the files; where the batch was attempted before, those of that attempt. Raises OSError."""

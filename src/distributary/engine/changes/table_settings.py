@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -56,6 +57,15 @@ class Named:
     def merged(self, source: SourceTable) -> str | None:
         """Address of the merged table; None where there is none."""
         return self._at(self.tables.merged, self.own(source.route).merged, source)
+
+    def history(self, source: SourceTable) -> str | None:
+        """Address of the history table; None where there is none."""
+        return self._at(self.tables.history, self.own(source.route).history, source)
+
+    def all_of(self, source: SourceTable) -> list[str]:
+        """Addresses of all tables of a source table."""
+        found = (self.log(source), self.merged(source), self.history(source))
+        return [uri for uri in found if uri is not None]
 
     def table_name(self, pattern: str, source: SourceTable) -> str:
         return pattern_name(pattern, source.database, source.schema, source.table)
@@ -115,6 +125,10 @@ class MessageNames(Named):
     def merged(self, source: SourceTable) -> str | None:
         return join(self.tables.root, self.names.get(source.route) or self.tables.table_name(source.route))
 
+    def history(self, source: SourceTable) -> str | None:
+        pattern = self.tables.history
+        return None if pattern is None else join(self.tables.root, table_name(source.route, pattern))
+
     def keys(self, source: SourceTable, found: tuple[str, ...]) -> tuple[str, ...]:
         return found
 
@@ -137,12 +151,38 @@ class DebeziumNames(Named):
     def merged(self, source: SourceTable) -> str | None:
         return super().merged(table_of(source.route))
 
+    def history(self, source: SourceTable) -> str | None:
+        return super().history(table_of(source.route))
+
     def table(self, route: str) -> str | None:
         source = table_of(route)
         return self.log(source) or self.merged(source)
 
     def rules(self, source: SourceTable, horizon: int | None) -> MergeRules:
         return replace(super().rules(source, horizon), has_unchanged=True)
+
+
+def source_of(about: str) -> SourceTable:
+    """The source table of which a ledger entry speaks (`Entry.about`)."""
+    kind, database, schema, table = json.loads(about)["source"]
+    return SourceTable(Kind(kind), database, schema, table)
+
+
+def named_of(config: Pipeline, names: Mapping[str, str] | None = None) -> Named | None:
+    """The tables of routes whose rows are events; None where there are no such. `names`: as `MessageNames` has them."""
+    if config.holds_changes:
+        return Named.of(config)
+    if config.envelope.is_debezium:
+        return DebeziumNames(config.tables, form=form_of(config), is_maxwell=config.envelope.format == "maxwell")
+    return MessageNames(config.tables, names=names or {}) if config.tables.has_keys else None
+
+
+def history_of(config: Pipeline, about: str | None) -> str | None:
+    """Address of the history of the route of a ledger entry (`Entry.about`); None where there is none."""
+    if config.tables.history is None or about is None or (named := named_of(config)) is None:
+        return None
+    source = source_of(about)
+    return named.history(source) if named.takes(source.route) else None
 
 
 def form_of(config: Pipeline) -> Form:

@@ -20,7 +20,7 @@ from distributary.config import Pipeline
 from distributary.config.debezium import decoded_format
 from distributary.engine.attempts import attempted, killers_after
 from distributary.engine.changes.by_spark import BySpark
-from distributary.engine.changes.table_settings import DebeziumNames, MessageNames, Named, form_of
+from distributary.engine.changes.table_settings import named_of
 from distributary.engine.decisions import Decision
 from distributary.engine.messages.admission import refused_routes
 from distributary.engine.messages.attempt import Attempt
@@ -209,7 +209,7 @@ class Fanout:
             decisions={route: Decision("parked", why=why) for route, why in parked.items()},
             names=names,
             wide=wide,
-            named=_named(self.config, names),
+            named=named_of(self.config, names),
             record_key=self.config.source.record_key,
             parts=self.config.state_folder.parts,
         )
@@ -286,13 +286,6 @@ class Fanout:
             self.on_spark.add(route)
         elif merge.state == "merged":
             self.on_spark.discard(route)
-
-
-def _named(config: Pipeline, names: Mapping[str, str]) -> Named | None:
-    """The tables of routes whose rows are events."""
-    if config.envelope.is_debezium:
-        return DebeziumNames(config.tables, form=form_of(config), is_maxwell=config.envelope.format == "maxwell")
-    return MessageNames(config.tables, names=names) if config.tables.has_keys else None
 
 
 def _tables(routes: Iterable[str], orders: Orders) -> dict[str, list[str]]:

@@ -92,10 +92,11 @@ class Orders(BatchOrders):
         return self.named.log(_source(route)) if self.named is not None and self.named.takes(route) else None
 
     def all_of(self, route: str) -> list[str]:
-        """Addresses of all tables of a route: of events its log and its merged table, as far as there are such."""
+        """Addresses of all tables of a route: of events its log, its merged table and its history, as far as there are
+        such."""
         if self.named is None or not self.named.takes(route):
             return [self.table(route)]
-        return [uri for uri in (self.named.log(_source(route)), self.named.merged(_source(route))) if uri is not None]
+        return self.named.all_of(_source(route))
 
     def only_merging(self) -> Self:
         """For events that are in their log already."""

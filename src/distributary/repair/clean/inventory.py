@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distributary.config import Pipeline
+from distributary.engine.changes.table_settings import history_of
 from distributary.errors.border import TableFault
 from distributary.running.bronze.bronze_table import hop_1_checkpoint
 from distributary.state import layout_claim
@@ -33,7 +34,7 @@ class Books:
             self.hop_1 = readable_stream_id(hop_1_checkpoint(self.config), self.store)
             self.streams = self._streams()
             self.has_state = bool(self.names(self.config.state_root))
-        self.made = {table for e in totals(self.entries).values() if e.created for table in (e.table, e.merged)}
+        self.made = {table for e in totals(self.entries).values() if e.created for table in self._tables_of(e)}
         self.made |= set(self.intent.tables)
         self.bronze_is_ours = self._has_our_bronze()
 
@@ -94,7 +95,7 @@ class Books:
         config = self.config
         routes = dict(self.intent.tables)
         for entry in totals(self.entries).values():
-            for path in (entry.table, entry.merged):
+            for path in self._tables_of(entry):
                 if path:
                     routes[path] = None if path == config.wide_path else entry.route
         root = config.tables.root
@@ -102,6 +103,9 @@ class Books:
             if path not in routes and (owner := self.owner_of(path)) and owner.pipeline == config.pipeline:
                 routes[path] = owner.route or None
         return sorted(routes.items())
+
+    def _tables_of(self, entry: Entry) -> tuple[str | None, ...]:
+        return entry.table, entry.merged, history_of(self.config, entry.about)
 
     def owner_of(self, path: str) -> Owner | None:
         table = self._open(path)

@@ -1,0 +1,284 @@
+"""Does a history table say from when to when each version of a row held?
+
+The events of the log are sorted key by key and gone through from the newest to the oldest: each holds until the next
+one, which no earlier one outlives. What comes out is held against the table's rows. That the log has the events of
+the source is judged elsewhere.
+
+Memory: one key at a time; rows lie on the local disk (`sqlite3`).
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sqlite3
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from distributary.audit.judge.change_events import HOUR_MS
+from distributary.audit.judge.merged import alike, key_of
+from distributary.audit.judge.table_rows import rows_of
+from distributary.audit.verify import TableCheck, Verification
+from distributary.config import Pipeline
+from distributary.engine.changes.table_settings import Named, named_of, source_of
+from distributary.errors.border import contained
+from distributary.names import shown
+from distributary.scratch import Scratch
+from distributary.state.divisions import current_parts
+from distributary.state.ledger import Entry, Ledger, read_entries, totals
+from distributary.tables.snapshot import Snapshot
+from distributary.tables.store import Store
+from distributary.tables.table import Table
+
+OWN = ("valid_from", "valid_to", "is_current", "_deleted", "_until")
+ABOUT = ("datastream_metadata", "_change")
+SILENT = "!"
+"""In a schema key, before the columns of which an event does not speak."""
+
+
+class Said(NamedTuple):
+    """An event. `time`: ms; `values`: a number that rows of the same values share, None where it says only a part."""
+
+    place: tuple[Any, ...]
+    time: int | None
+    deleted: bool
+    values: int | None
+    change: str = ""
+    transaction: str | None = None
+    row: str | None = None
+
+
+class Version(NamedTuple):
+    """From when to when (ms; None: not known, or for ever), and what."""
+
+    begin: int | None
+    end: int | None
+    current: bool
+    values: int | None
+
+
+def versions(events: Iterable[Said]) -> list[Version]:
+    """What the events of one key, in any order, were from when to when."""
+    found: list[Version] = []
+    ordered = _in_order({event.place: event for event in events}.values())
+    begin: int | None = None
+    for number, event in enumerate(reversed(ordered)):
+        end, known = begin, [time for time in (event.time, begin) if time is not None]
+        begin = min(known, default=None)
+        newest = number == 0
+        if not event.deleted and (newest or begin != end):
+            found.append(Version(begin, None if newest else end, newest, event.values))
+    return found[::-1]
+
+
+def _in_order(events: Iterable[Said]) -> list[Said]:
+    """Oracle checks keys at the end of a statement: a row that leaves a key stands before another that took it."""
+    ordered = sorted(events, key=lambda event: event.place)
+    for event in [one for one in ordered if one.change == "UPDATE-DELETE" and one.transaction and one.row]:
+        at = ordered.index(event)
+        for number, other in enumerate(ordered[:at]):
+            taken = other.change == "UPDATE-INSERT" and other.transaction == event.transaction
+            if taken and other.row and other.row != event.row:
+                ordered.insert(number, ordered.pop(at))
+                break
+    return ordered
+
+
+@dataclass(frozen=True)
+class Rules:
+    """`keys`: the key columns. `epochs`, `repairs`: times in ms, sorted. `silent`: any event may say only a part."""
+
+    keys: Sequence[str]
+    epochs: Sequence[int] = ()
+    repairs: Sequence[int] = ()
+    silent: bool = False
+
+    def said(self, row: Mapping[str, Any]) -> Said:
+        """A row of the log, or the event of a row of the history."""
+        about = next(row[name] for name in ABOUT if row.get(name) is not None)
+        time, number, source = about["source_timestamp"], about["change_sequence_number"], about.get("source") or {}
+        at = time or 0
+        generation = bisect_right(self.repairs, at if about["is_backfill"] else at + HOUR_MS)
+        silent = self.silent or SILENT in (about["schema_key"] or "")
+        return Said(
+            (generation, bisect_right(self.epochs, at), number[6:]),
+            time,
+            bool(about["is_deleted"]),
+            None if silent else alike(_values(row)),
+            about.get("change_type") or "",
+            source.get("tx_id"),
+            source.get("row_id"),
+        )
+
+    def key(self, row: Mapping[str, Any]) -> str:
+        """An older log has keys in its columns only."""
+        origin = row.get("_origin") or {}
+        names = json.loads(origin.get("key_columns") or "[]")
+        if origin.get("key") and [n.lower() for n in names] == [n.lower() for n in self.keys]:
+            return json.dumps(json.loads(origin["key"]))
+        return json.dumps(key_of(row, self.keys))
+
+
+def _values(row: Mapping[str, Any]) -> dict[str, Any]:
+    of_log = "_origin" in row
+    ours = (*ABOUT, "_origin") if of_log else (*ABOUT, *OWN)
+    return {name: value for name, value in row.items() if name not in ours}
+
+
+class _Sorted:
+    """Events and versions by key, on the local disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._db = sqlite3.connect(folder / "history", isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=OFF")
+        self._db.execute("CREATE TABLE found (key TEXT, is_event INTEGER, body BLOB)")
+        self._db.execute("BEGIN")
+
+    def add(self, found: Iterable[tuple[str, Said | Version]]) -> None:
+        rows = ((key, isinstance(one, Said), pickle.dumps(one)) for key, one in found)
+        self._db.executemany("INSERT INTO found VALUES (?, ?, ?)", rows)
+
+    def by_key(self) -> Iterator[tuple[list[Said], list[Version]]]:
+        every = self._db.execute("SELECT * FROM found ORDER BY key")
+        for _, group in groupby(every, key=lambda row: row[0]):
+            here = [(bool(is_event), pickle.loads(body)) for _, is_event, body in group]
+            yield [one for is_event, one in here if is_event], [one for is_event, one in here if not is_event]
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def compare(log: Iterable[list[dict[str, Any]]], kept: Iterable[list[dict[str, Any]]], rules: Rules) -> Counter[str]:
+    """What is wrong with the rows `kept` of a history, by those of its log: in words, and how often."""
+    wrong: Counter[str] = Counter()
+    with Scratch("history") as folder:
+        found = _Sorted(folder)
+        orphans = []
+        by_row: dict[tuple[Any, Any], str] = {}
+        for rows in log:
+            for row in rows:
+                key, said = rules.key(row), rules.said(row)
+                if said.deleted and said.row and all(part is None for part in json.loads(key)):
+                    orphans.append(said)
+                    continue
+                if said.row:
+                    by_row[said.row, said.transaction] = key
+                found.add([(key, said)])
+        ids = ((by_row.get((said.row, said.transaction)), said) for said in orphans)
+        found.add((key, said) for key, said in ids if key is not None)
+        for rows in kept:
+            found.add((rules.key(row), _version(row, rules)) for row in rows if not row["_deleted"])
+        for events, there in found.by_key():
+            wrong.update(_differences(versions(events), sorted(there, key=_when)))
+        found.close()
+    return wrong
+
+
+def _version(row: Mapping[str, Any], rules: Rules) -> Version:
+    begin, end = (None if row[name] is None else int(row[name]) // 1000 for name in OWN[:2])
+    return Version(begin, end, bool(row["is_current"]), rules.said(row).values)
+
+
+def _when(version: Version) -> tuple[bool, int]:
+    return version.begin is None, version.begin or 0
+
+
+def _differences(wanted: Sequence[Version], there: Sequence[Version]) -> Iterator[str]:
+    if len(there) > len(wanted):
+        yield "keys have versions in the history that their events do not tell of"
+    if len(there) < len(wanted):
+        yield "keys lack versions in the history that their events tell of"
+    if len(there) != len(wanted):
+        return
+    for one, other in zip(wanted, there, strict=True):
+        if one[:3] != other[:3]:
+            yield "versions of the history did not hold from when to when it says"
+        elif one.values is not None and other.values is not None and one.values != other.values:
+            yield "versions of the history do not have the values of their event"
+
+
+# -- a pipeline --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Route:
+    """A route with a history. `problem`: why it cannot be judged, which is wrong; `note`: which is not."""
+
+    entry: Entry
+    finished: int
+    problems: list[str] = field(default_factory=list)
+    note: str | None = None
+
+
+def judge_histories(config: Pipeline, found: Verification) -> Verification:
+    """`found` with what the logs tell of the histories beside them."""
+    named, store = named_of(config), Store.of(config.tables)
+    if config.tables.history is None or named is None:
+        return found
+    routes: dict[str, _Route] = {}
+    for part in current_parts(config, store):
+        entries = read_entries(part.state_root, store)
+        finished = Ledger(part.state_root, part.pipeline, store, entries).finished
+        for route, entry in totals(entries).items():
+            if route is not None and entry.merged is not None:
+                routes[route] = _Route(entry, max(finished.values(), default=-1))
+    tables, notes = [], list(found.notes)
+    for table in found.tables:
+        if (found_of := routes.get(table.route)) is not None:
+            _judge(config, named, found_of, store)
+            notes += [] if found_of.note is None else [f"{shown(table.route)}: {found_of.note}"]
+        tables.append(table if found_of is None else _with(table, found_of.problems))
+    problems = [f"{shown(t.route)}: {text}" for t in tables if t.route in routes for text in routes[t.route].problems]
+    return replace(
+        found,
+        ok=found.ok and not problems,
+        tables=tuple(tables),
+        problems=(*found.problems, *problems),
+        notes=tuple(notes),
+    )
+
+
+def _with(table: TableCheck, problems: Sequence[str]) -> TableCheck:
+    return replace(table, problems=(*table.problems, *problems))
+
+
+def _judge(config: Pipeline, named: Named, route: _Route, store: Store) -> None:
+    try:
+        _look(config, named, route, store)
+    except BaseException as e:
+        route.problems.append(f"its history cannot be judged: {contained(e)}")
+
+
+def _look(config: Pipeline, named: Named, route: _Route, store: Store) -> None:
+    entry, name = route.entry, str(route.entry.route)
+    if entry.table is None or entry.merge_state != "merged" or entry.about is None:
+        route.note = "its history waits for the merge; it was not judged"
+        return
+    source = source_of(entry.about)
+    history, log = (Table(one, store).open() for one in (str(named.history(source)), entry.table))
+    if history is None or log is None:
+        route.problems.append("the history table is not there")
+        return
+    if any(_newest(table, entry.stream) > route.finished for table in (history, log)):
+        route.note = "a batch is being written; its history was not judged"
+        return
+    own, about = config.tables.routes.get(name), json.loads(entry.about)
+    owner = history.owner
+    silent = config.tables.dropped_columns == "keep" or bool(own and own.toast_columns)
+    order = named.order(source)
+    rules = Rules(
+        tuple(owner.keys if owner is not None and owner.keys else about["keys"]),
+        sorted(at for at, _ in order.epochs),
+        sorted(order.repair_backfills),
+        silent,
+    )
+    route.problems += [f"{count} {text}" for text, count in compare(rows_of(log), rows_of(history), rules).items()]
+
+
+def _newest(table: Snapshot, stream: str) -> int:
+    return max(table.newest(f"{stream}{part}") for part in ("", "+2"))

@@ -1,0 +1,97 @@
+"""From when to when each version of a row held: the events of each key in order, each until the next one.
+
+A version holds from its event's source time up to that of the next event of its key, which is not before the next one's
+own end: where a clock went back between two events, the earlier one holds no longer than the later one allows. So at
+any moment one version of a key holds, or none. A delete holds for no time: it ends the version before it.
+
+A version that would hold for no time since another one begins with it (two changes within a millisecond, an event that
+was sent again, a backfilled row that shows an older change) is left out. It would be so whatever comes later: more
+events only make the versions before them shorter. So the versions do not depend on the order of arrival.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from distributary.changes.reduce import Places, Ranked
+from distributary.changes.sequence import Bools, Longs, Numbers
+
+NEVER = np.iinfo(np.int64).max
+"""In place of a time that is not known, or an end that has not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The versions. `order`: the distinct events by key and place, as numbers of rows; the rest is in that order.
+
+    `held`: is it a version, or was it left out; `begin`, `end`: microseconds, or `NEVER`; `next_`: the row whose event
+    ended it, -1 where none has.
+    """
+
+    order: Places
+    held: Bools
+    begin: Longs
+    end: Longs
+    next_: Places
+
+
+def spans(codes: Places, numbers: Numbers, times: Longs, deleted: Bools) -> Spans:
+    """Of rows that are events: their keys' codes, places, source times in microseconds (or `NEVER`), and whether each
+    is a delete. Of two rows of one event the first counts."""
+    order = np.lexsort([numbers, codes])
+    of_key, placed = codes[order], numbers[order]
+    again = np.zeros(len(order), bool)
+    again[1:] = (of_key[1:] == of_key[:-1]) & (placed[1:] == placed[:-1])
+    order = order[~again]
+    of_key = codes[order]
+    begin = _least_from_here(times[order], of_key)
+    follows = np.zeros(len(order), bool)
+    follows[:-1] = of_key[1:] == of_key[:-1]
+    held = np.ones(len(order), bool)
+    held[:-1] = ~(follows[:-1] & (begin[1:] == begin[:-1]))
+    end, next_ = np.full(len(order), NEVER), np.full(len(order), -1, np.int64)
+    at = np.flatnonzero(held)
+    before = at[:-1][of_key[at[1:]] == of_key[at[:-1]]]
+    after = at[1:][of_key[at[1:]] == of_key[at[:-1]]]
+    end[before], next_[before] = begin[after], order[after]
+    gone = deleted[order]
+    end[gone] = begin[gone]
+    return Spans(order, held, begin, end, next_)
+
+
+def _least_from_here(values: Longs, of_key: Places) -> Longs:
+    """The least of each value and those behind it of the same key."""
+    least, step = values.copy(), 1
+    while step < len(least):
+        same = of_key[step:] == of_key[:-step]
+        if not same.any():
+            break
+        least[:-step] = np.where(same, np.minimum(least[:-step], least[step:]), least[:-step])
+        step *= 2
+    return least
+
+
+def in_true_order(codes: Places, ranked: Ranked) -> Numbers:
+    """Numbers that compare as the events of a key do: of Oracle, an event that left a key in a statement in which
+    another row took it stands before that one (`changes.reduce`)."""
+    numbers = ranked.numbers
+    if ranked.leaves is None or ranked.takes is None or not (ranked.leaves.any() and ranked.takes.any()):
+        return numbers
+    assert ranked.transactions is not None and ranked.rows is not None
+    transactions, rows = ranked.transactions.to_pylist(), ranked.rows.to_pylist()
+    taken: dict[tuple[int, str], list[int]] = {}
+    for row in np.flatnonzero(ranked.takes).tolist():
+        if transactions[row] is not None:
+            taken.setdefault((int(codes[row]), transactions[row]), []).append(row)
+    places = np.array([number + b"1" for number in numbers.tolist()])
+    for row in np.flatnonzero(ranked.leaves).tolist():
+        others = [
+            numbers[other]
+            for other in taken.get((int(codes[row]), transactions[row]), ())
+            if rows[other] is not None and rows[row] is not None and rows[other] != rows[row]
+        ]
+        if others and min(others) < numbers[row]:
+            places[row] = min(others) + b"0"
+    return places

@@ -1,0 +1,37 @@
+"""Events of a route into its history table, before they are merged.
+
+The history has a batch first, so it holds all that the merged table does. Where it cannot be written, the merge waits
+with it; where the merge cannot be done, the history meets the same events again, which changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from distributary.engine.changes.key_columns import whole
+from distributary.engine.changes.keyed_table import Into, absent, check_keys, with_wider_keys
+from distributary.engine.changes.orders import ORIGIN, ChangeOrders
+from distributary.tables.history_table import merge_history
+from distributary.tables.merge import Target
+from distributary.tables.snapshot import Mark
+
+
+def record(into: Into, events: pa.Table, orders: ChangeOrders, mark: Mark) -> None:
+    """Take events, which all have a key, into the history beside the merged table `into`, where there is one.
+
+    Raises KeysChanged, TableCollision, CommitConflict, TableFault, OSError.
+    """
+    uri = orders.named.history(into.source)
+    if uri is None or not events.num_rows:
+        return
+    own = replace(into, uri=uri)
+    table = own.table(orders).open()
+    check_keys(own, table)
+    table, types = with_wider_keys(own, table, events.schema, orders, {})
+    events = whole(events, types)
+    rules = orders.named.rules(own.source, None)
+    gaps = rules.gaps(absent(events, own.brought))
+    target = Target(own.table(orders), table, orders.named.policy(own.route))
+    merge_history(target, events.drop_columns([ORIGIN]), own.keys, rules.order, gaps, mark)

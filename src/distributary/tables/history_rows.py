@@ -1,0 +1,273 @@
+"""What events make of the versions in a history table, row by row: pure functions of both.
+
+A history table has the key columns, the columns of its own (`OWN`), the payload's, and the metadata of the event that
+began the version. A delete is a row too, which holds for no time: an older event of its key may still come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.changes.digits import PREFIX, WIDTH, metadata_in
+from distributary.changes.keys import KeyIndex
+from distributary.changes.reduce import Places, Ranked, has_row_ids
+from distributary.changes.sequence import Bools, Longs, Numbers, OrderSettings
+from distributary.changes.spans import NEVER, Spans, in_true_order, spans
+from distributary.tables.datafile import LONGEST_TEXT
+from distributary.tables.merge_files import LiveFile
+from distributary.tables.merge_rows import DELETED
+
+VALID_FROM, VALID_TO, IS_CURRENT, UNTIL = "valid_from", "valid_to", "is_current", "_until"
+TIME = pa.timestamp("us", tz="UTC")
+OWN = pa.schema(
+    [(VALID_FROM, TIME), (VALID_TO, TIME), (IS_CURRENT, pa.bool_()), (DELETED, pa.bool_()), (UNTIL, pa.string())]
+)
+"""The columns of a history table besides those of the events. They stand behind the keys: only the first columns of a
+file have bounds. A column of the source with one of these names is `<name>__field`."""
+OPEN = "~"
+"""`_until` of a version that no event has ended; greater than any place."""
+
+
+def as_columns(log: pa.Schema, keys: Sequence[str]) -> pa.Schema:
+    """The columns of a history table of events with the columns `log`."""
+    return as_history(log.empty_table(), keys).schema
+
+
+def own_name(column: str) -> str:
+    return f"{column}__field" if column.lower() in OWN.names else column
+
+
+def as_history(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Events with the columns of a history table, those of its own without values. A delete has its key only."""
+    metadata = metadata_in(rows.column_names)
+    gone = pc.fill_null(pc.struct_field(rows.column(metadata).combine_chunks(), "is_deleted"), False)
+    living = np.asarray(pc.invert(gone).to_numpy(zero_copy_only=False), bool)
+    every = np.arange(rows.num_rows)
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {own_name(key): rows.column(key) for key in keys}
+    columns |= {one.name: pa.nulls(rows.num_rows, one.type) for one in OWN} | {DELETED: gone}
+    for name in rows.column_names:
+        column = rows.column(name)
+        if name not in keys and name != metadata and not living.all():
+            column = column.combine_chunks().take(pa.array(every, mask=~living))
+        columns[own_name(name)] = column
+    return pa.table(columns)
+
+
+@dataclass(frozen=True)
+class Met:
+    """Versions of the table that may change: in which file and where in it, of which key and event, and what is known
+    of their time."""
+
+    file: Places
+    row: Places
+    codes: Places
+    ranked: list[Ranked]
+    times: Longs
+    deleted: Bools
+    begin: Longs
+    end: Longs
+    until: pa.Array
+
+    @classmethod
+    def none(cls, incoming: Incoming) -> Met:
+        no, nothing = np.zeros(0, np.int64), np.zeros(0, bool)
+        return cls(no, no, no, [], no, nothing, no, no, pa.array([], pa.string()))
+
+    @classmethod
+    def joined(cls, found: Sequence[Met], incoming: Incoming) -> Met:
+        parts = [part for part in found if len(part.codes)]
+        if not parts:
+            return cls.none(incoming)
+        names = ("file", "row", "codes", "times", "deleted", "begin", "end")
+        arrays = [np.concatenate([getattr(part, name) for part in parts]) for name in names]
+        file, row, codes, times, deleted, begin, end = arrays
+        until = pa.concat_arrays([part.until for part in parts])
+        ranked = [one for part in parts for one in part.ranked]
+        return cls(file, row, codes, ranked, times, deleted, begin, end, until)
+
+
+class Incoming:
+    """A batch's events, as they meet the versions of the table."""
+
+    def __init__(
+        self, rows: pa.Table, keys: tuple[str, ...], order: OrderSettings, unsaid: Mapping[str, pa.Array]
+    ) -> None:
+        self.rows, self.keys, self.order, self.unsaid = rows, keys, order, unsaid
+        self.index = KeyIndex(rows, keys)
+        self.metadata = metadata_in(rows.column_names)
+        metadata = rows.column(self.metadata).combine_chunks()
+        self.oracle = has_row_ids(metadata)
+        self.ranked = Ranked.of(metadata, order, oracle=self.oracle)
+        self.times = _micros(metadata)
+        self.deleted = _bools(rows.column(DELETED))
+        self.places = _heads(self.ranked.numbers, order)
+        count = len(self.index)
+        self._first = np.full(count, OPEN.encode(), self.places.dtype)
+        ordered = np.lexsort([self.places, self.index.codes])[::-1]
+        # Of each key the one that is written last: its first in order.
+        self._first[self.index.codes[ordered]] = self.places[ordered]
+        self._earliest = np.full(count, NEVER)
+        np.minimum.at(self._earliest, self.index.codes, self.times)
+        self._oldest = min(self._first.tolist(), default=OPEN.encode()), int(self._earliest.min(initial=NEVER))
+
+    @property
+    def whole(self) -> bool:
+        """May an event change the order of all versions of its key?"""
+        return bool(self.order) or self.oracle
+
+    def needs(self, schema: pa.Schema) -> pa.Schema:
+        """The columns of the table that `meet` asks for."""
+        names = [*self.keys, *OWN.names, self.metadata]
+        return pa.schema([schema.field(name) for name in dict.fromkeys(names)])
+
+    def touches(self, file: LiveFile, last_end: int | None) -> bool:
+        """May a version in the file change? `last_end`: the greatest `valid_to` in it, None where that is not known."""
+        bound = file.bounds[-1]
+        if self.whole or bound is None or last_end is None:
+            return True
+        place, time = self._oldest
+        return str(bound[1]).encode() >= place or last_end > time
+
+    def meet(self, number: int, part: pa.Table) -> Met:
+        """Those of the rows of file `number` that an event may change."""
+        codes = self.index.find(part)
+        until = part.column(UNTIL).combine_chunks()
+        begin, end = (_longs(part.column(name)) for name in (VALID_FROM, VALID_TO))
+        mine = codes >= 0
+        if not self.whole and mine.any():
+            ends = np.array(until.fill_null(OPEN).to_numpy(zero_copy_only=False), np.bytes_)
+            of_key = np.where(mine, codes, 0)
+            mine &= (ends >= self._first[of_key]) | (end > self._earliest[of_key])
+        at = np.flatnonzero(mine)
+        metadata = part.column(self.metadata).combine_chunks().take(pa.array(at))
+        ranked = Ranked.of(metadata, self.order, oracle=self.oracle)
+        gone = _bools(part.column(DELETED))[at]
+        file = np.full(len(at), number)
+        return Met(file, at, codes[at], [ranked], _micros(metadata), gone, begin[at], end[at], until.take(pa.array(at)))
+
+    def with_versions(self, met: Met) -> Versions:
+        """What becomes of the versions that were met, and of the events."""
+        codes = np.concatenate([met.codes, self.index.codes])
+        ranked = _together([*met.ranked, self.ranked])
+        times, deleted = np.concatenate([met.times, self.times]), np.concatenate([met.deleted, self.deleted])
+        found = spans(codes, in_true_order(codes, ranked), times, deleted)
+        return Versions(self, met, found, codes[found.order], _heads(ranked.numbers, self.order))
+
+
+@dataclass(frozen=True)
+class Versions:
+    """`spans` of the versions that were met and the events behind them, and what of it is new. `codes`: of their keys,
+    `heads`: the beginnings of the places of all rows."""
+
+    incoming: Incoming
+    met: Met
+    spans: Spans
+    codes: Places
+    heads: Numbers
+
+    def until(self) -> pa.Array:
+        """Of each row in the order of the spans."""
+        ended = self.spans.next_ >= 0
+        heads = pa.array(self.heads.astype(str)[np.where(ended, self.spans.next_, 0)], pa.string())
+        return pc.if_else(pa.array(ended), heads, pa.scalar(OPEN))
+
+    def changed(self) -> Places:
+        """The versions of the table that are to be written anew, or go; numbers of rows that were met."""
+        order, met = self.spans.order, self.met
+        olds = len(met.codes)
+        same = np.zeros(olds, bool)
+        mine = np.flatnonzero((order < olds) & self.spans.held)
+        at = order[mine]
+        until = _bools(pc.equal(self.until().take(pa.array(mine)), met.until.take(pa.array(at))))
+        same[at] = (self.spans.begin[mine] == met.begin[at]) & (self.spans.end[mine] == met.end[at]) & until
+        same[[row for sources in self._sources().values() for row in sources[sources < olds].tolist()]] = False
+        return np.flatnonzero(~same)
+
+    def is_new(self) -> bool:
+        return bool(len(self.changed())) or bool((self.spans.order[self.spans.held] >= len(self.met.codes)).any())
+
+    def _sources(self) -> dict[str, Places]:
+        """Column of which some events do not speak -> by row in order, the row whose value it has."""
+        found, order, olds = {}, self.spans.order, len(self.met.codes)
+        first = np.r_[True, self.codes[1:] != self.codes[:-1]] if len(order) else np.zeros(0, bool)
+        for column, mask in self.incoming.unsaid.items():
+            silent = np.concatenate([np.zeros(olds, bool), _bools(mask)])[order]
+            if silent.any():
+                said = np.maximum.accumulate(np.where(~silent | first, np.arange(len(order)), 0))
+                found[column] = np.where(silent, order[said], np.iinfo(np.int64).max)
+        return found
+
+    def written(self, gone: tuple[Places, pa.Table] | None) -> pa.Table:
+        """The versions to write, whole. `gone`: numbers of rows that were met and are to be written anew, and they."""
+        numbers, old = gone or (np.zeros(0, np.int64), self.incoming.rows.slice(0, 0))
+        olds = len(self.met.codes)
+        row_of = np.full(olds + self.incoming.rows.num_rows, -1, np.int64)
+        row_of[numbers] = np.arange(len(numbers))
+        row_of[olds:] = len(numbers) + np.arange(self.incoming.rows.num_rows)
+        both = pa.concat_tables([old, self.incoming.rows]).combine_chunks()
+        mine = np.flatnonzero(self.spans.held & (row_of[self.spans.order] >= 0))
+        rows = both.take(pa.array(row_of[self.spans.order[mine]]))
+        for column, sources in self._sources().items():
+            silent = sources[mine] < len(row_of)
+            picked = row_of[np.where(silent, sources[mine], self.spans.order[mine])]
+            at = rows.schema.get_field_index(column)
+            rows = rows.set_column(at, rows.schema.field(at), both.column(column).take(pa.array(picked)))
+        return self._timed(rows, mine).sort_by([(key, "ascending") for key in self.incoming.keys])
+
+    def _timed(self, rows: pa.Table, mine: Places) -> pa.Table:
+        begin, end = self.spans.begin[mine], self.spans.end[mine]
+        current = (self.spans.next_[mine] < 0) & ~_bools(rows.column(DELETED))
+        values = {
+            VALID_FROM: pa.array(begin, mask=begin == NEVER).cast(TIME),
+            VALID_TO: pa.array(end, mask=end == NEVER).cast(TIME),
+            IS_CURRENT: pa.array(current),
+            UNTIL: self.until().take(pa.array(mine)),
+        }
+        for name, column in values.items():
+            at = rows.schema.get_field_index(name)
+            rows = rows.set_column(at, rows.schema.field(at), column)
+        return rows
+
+
+def _heads(numbers: Numbers, order: OrderSettings) -> Numbers:
+    """The beginnings of places, as `_until` has them: as much as a bound of a file can hold, without what settings
+    decide."""
+    begin = PREFIX if order else 0
+    width = WIDTH - PREFIX + begin
+    digits = np.ascontiguousarray(numbers).view(np.uint8).reshape(len(numbers), width)
+    return np.ascontiguousarray(digits[:, begin : begin + LONGEST_TEXT]).reshape(-1).view(f"S{LONGEST_TEXT}")
+
+
+def _together(parts: Sequence[Ranked]) -> Ranked:
+    numbers = np.concatenate([part.numbers for part in parts])
+    leaves = [part.leaves for part in parts if part.leaves is not None]
+    takes = [part.takes for part in parts if part.takes is not None]
+    transactions = [part.transactions for part in parts if part.transactions is not None]
+    rows = [part.rows for part in parts if part.rows is not None]
+    if not leaves:
+        return Ranked(numbers)
+    of_row = pa.concat_arrays(transactions), pa.concat_arrays(rows)
+    return Ranked(numbers, np.concatenate(leaves), np.concatenate(takes), *of_row)
+
+
+def _micros(metadata: pa.Array) -> Longs:
+    """Source times; `NEVER` where there is none."""
+    time = pc.struct_field(metadata, "source_timestamp")
+    known = np.asarray(pc.fill_null(time, 0).to_numpy(zero_copy_only=False)).astype(np.int64)
+    return np.where(_bools(pc.is_valid(time)), known * 1000, NEVER)
+
+
+def _longs(column: pa.ChunkedArray) -> Longs:
+    """Times in microseconds; `NEVER` for null."""
+    values = column.combine_chunks().cast(TIME).cast(pa.int64())
+    return np.asarray(pc.fill_null(values, NEVER).to_numpy(zero_copy_only=False))
+
+
+def _bools(column: pa.ChunkedArray | pa.Array) -> Bools:
+    flat = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return np.asarray(pc.fill_null(flat, False).to_numpy(zero_copy_only=False), bool)

@@ -1,0 +1,197 @@
+"""A history table: every version of every row, and from when to when it held (slowly changing dimension, type 2).
+
+    events -> fit the columns -> meet the versions that may change -> close them, add the new ones -> remove + add
+
+Events of one key follow each other (`changes.spans`), so an event touches the version before it and those of its key
+behind it, nothing else. Versions that an event has ended lie in files of their own, apart from the open ones: a batch
+in order rewrites files with open versions, of which there is one per key, and adds the ended ones as a new file. Of
+each ended version the table knows by which place in the order it ended (`_until`), and the files know the last such
+place and the last end in them; so a file in which all ended before a batch's oldest event is not opened. A batch costs
+what its own rows do, and a late event what lies behind it.
+
+Taking an event twice changes nothing, so it does not matter how often a batch comes; the mark says how far it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.changes.reduce import Gaps, Places
+from distributary.changes.sequence import OrderSettings
+from distributary.tables.checkpoints import checkpoint_in_turn
+from distributary.tables.commits import commit_text, put_commit
+from distributary.tables.datafile import DataFile
+from distributary.tables.engines import in_place, spark_needed
+from distributary.tables.faults import CommitConflict
+from distributary.tables.history_rows import OPEN, UNTIL, VALID_TO, Incoming, Met, as_history, own_name
+from distributary.tables.merge import SMALL_BYTES, SMALL_FILES, Target, fitted_rows, with_columns
+from distributary.tables.merge_files import FILE_BYTES, LiveFile, Reader, Writer, live_files, may_hold
+from distributary.tables.rewrite import is_elsewhere
+from distributary.tables.snapshot import Mark, Snapshot, columns_of
+from distributary.tables.store import Store
+from distributary.tables.widening import evolve_table
+
+
+def merge_history(
+    target: Target, rows: pa.Table, keys: Sequence[str], order: OrderSettings, gaps: Gaps, mark: Mark
+) -> int:
+    """Take events into the history table; returns the versions that were written. `rows`: with the payload's columns
+    and their metadata, any number of a key.
+
+    Raises CommitConflict (open the table again and redo), ValueError for a table that a task must not write or a key
+    whose column changed its type, TableFault, OSError, pa.ArrowException.
+    """
+    table = target.before
+    silent = {own_name(column): pa.array(mask) for column, mask in gaps.unsaid(rows).items()}
+    if table is not None and (why := spark_needed(table, removes=True)) is not None:
+        raise ValueError(f"a history table is written by tasks, and this one needs Spark's own writer: {why}")
+    rows = as_history(rows, keys)
+    evolution = evolve_table(table, columns_of(table), [rows.schema], target.policy)
+    if evolution.widened and in_place(target.policy, table):
+        raise ValueError(f"a history table is written by tasks, which have no type widening: {evolution.widening}")
+    rows, unsaid = fitted_rows(rows, silent, evolution, keys)
+    incoming = Incoming(rows, tuple(keys), order, unsaid)
+    if table is None:
+        found = incoming.with_versions(Met.none(incoming))
+        files = _Files(Writer(target.table.uri, target.table.store, (*keys, UNTIL)), keys)
+        files.take(found.written(None))
+        target.table.commit(None, evolution, files.done(), mark)
+        return files.rows
+    if evolution.changed:
+        table = with_columns(table, evolution)
+    return _Into(target, table, incoming, evolution.schema).run(mark)
+
+
+def history_files(
+    uri: str, store: Store, rows: pa.Table, keys: Sequence[str], order: OrderSettings, gaps: Gaps
+) -> list[DataFile]:
+    """The whole history of some keys, of which `rows` are all events, as files in the folder `uri` that no commit names
+    yet; their columns are those of `as_columns`. Raises as `merge_history`."""
+    silent = {own_name(column): pa.array(mask) for column, mask in gaps.unsaid(rows).items()}
+    incoming = Incoming(as_history(rows, keys), tuple(keys), order, silent)
+    files = _Files(Writer(uri, store, (*keys, UNTIL)), keys)
+    files.take(incoming.with_versions(Met.none(incoming)).written(None))
+    return files.done()
+
+
+@dataclass
+class _Files:
+    """Takes rows and writes them as files, ended versions apart from open ones, in bounded memory."""
+
+    writer: Writer
+    keys: Sequence[str]
+    rows: int = 0
+    added: list[DataFile] = field(default_factory=list)
+    _held: dict[bool, list[pa.Table]] = field(default_factory=lambda: {True: [], False: []})
+
+    def take(self, rows: pa.Table) -> None:
+        self.rows += rows.num_rows
+        is_open = pc.fill_null(pc.equal(rows.column(UNTIL), OPEN), True)
+        for which, mask in ((True, is_open), (False, pc.invert(is_open))):
+            if (some := rows.filter(mask)).num_rows:
+                self._held[which].append(some)
+                if sum(one.nbytes for one in self._held[which]) > FILE_BYTES:
+                    self._write(which)
+
+    def done(self) -> list[DataFile]:
+        for which in (True, False):
+            self._write(which)
+        return self.added
+
+    def _write(self, which: bool) -> None:
+        held, self._held[which] = self._held[which], []
+        self.added += self.writer.write(iter(held), sum(one.num_rows for one in held))[0]
+
+
+class _Into:
+    """Events into a table that is there, on top of its version."""
+
+    def __init__(self, target: Target, table: Snapshot, incoming: Incoming, schema: pa.Schema) -> None:
+        self.uri, self.store, self.table = target.table.uri, target.table.store, table
+        self.incoming, self.reader = incoming, Reader(target.table.uri, target.table.store, schema)
+
+    def run(self, mark: Mark) -> int:
+        files = live_files(self.table, (*self.incoming.keys, UNTIL))
+        if any(is_elsewhere(file.path) for file in files):
+            raise ValueError("a history table is written by tasks, and this one has files outside its folder")
+        last_ends = _last_ends(self.table)
+        keyed = [LiveFile(f.path, f.size, f.rows, f.bounds[:-1]) for f in files]
+        near = may_hold(keyed, self.incoming.rows, self.incoming.keys)
+        near = [n for n in near if self.incoming.touches(files[n], last_ends.get(files[n].path))]
+        wanted = self.incoming.needs(self.reader.schema)
+        met = Met.joined([self.incoming.meet(n, self.reader.part(files[n], wanted)) for n in near], self.incoming)
+        found = self.incoming.with_versions(met)
+        if not found.is_new():
+            if not self.table.has(mark):
+                self._commit([], [], 0, mark)
+            return 0
+        changed = found.changed()
+        rewritten = sorted({*met.file[changed].tolist()} | _small(files))
+        self.reader.forget(file for n, file in enumerate(files) if n not in rewritten)
+        out = _Files(Writer(self.uri, self.store, (*self.incoming.keys, UNTIL)), self.incoming.keys)
+        gone = self._without(files, rewritten, met, changed, out)
+        kept = out.rows
+        out.take(found.written(gone))
+        self._commit([files[n] for n in rewritten], out.done(), out.rows - kept, mark)
+        return out.rows - kept
+
+    def _without(
+        self, files: Sequence[LiveFile], rewritten: Sequence[int], met: Met, changed: Places, out: _Files
+    ) -> tuple[Places, pa.Table] | None:
+        """The rows of the files go to `out`, but those that change: they are returned, and their numbers."""
+        numbers: list[Places] = []
+        gone: list[pa.Table] = []
+        for number in rewritten:
+            mine = changed[met.file[changed] == number]
+            mine = mine[np.argsort(met.row[mine])]
+            begin = 0
+            for piece in self.reader.pieces(files[number]):
+                here = mine[(met.row[mine] >= begin) & (met.row[mine] < begin + piece.num_rows)]
+                at = met.row[here] - begin
+                keep = np.ones(piece.num_rows, bool)
+                keep[at] = False
+                numbers.append(here)
+                gone.append(piece.take(pa.array(at)))
+                out.take(piece.filter(pa.array(keep)))
+                begin += piece.num_rows
+        return (np.concatenate(numbers), pa.concat_tables(gone)) if gone else None
+
+    def _commit(self, removed: Sequence[LiveFile], added: Sequence[DataFile], rows: int, mark: Mark) -> None:
+        version = self.table.version + 1
+        metrics = {"numOutputRows": rows, "numTargetFilesAdded": len(added), "numTargetFilesRemoved": len(removed)}
+        about = {"operation": "MERGE", "operationParameters": {}, "isBlindAppend": False}
+        about["operationMetrics"] = {name: str(value) for name, value in metrics.items()}
+        gone = [(file.path, file.size) for file in removed]
+        if not put_commit(self.uri, self.store, version, commit_text(version - 1, mark, added, gone, about=about)):
+            raise CommitConflict(f"version {version} of {self.uri} was written by another writer")
+        checkpoint_in_turn(self.uri, version, self.store)
+
+
+def _small(files: Sequence[LiveFile]) -> set[int]:
+    """Small files, once many: of the ended versions, of which a batch adds a file, and of the open ones."""
+    found: set[int] = set()
+    for is_open in (True, False):
+        small = {n for n, file in enumerate(files) if file.size < SMALL_BYTES and _is_open(file) == is_open}
+        found |= small if len(small) >= SMALL_FILES else set()
+    return found
+
+
+def _is_open(file: LiveFile) -> bool:
+    return file.bounds[-1] is None or file.bounds[-1][1] == OPEN
+
+
+def _last_ends(table: Snapshot) -> dict[str, int]:
+    """Path -> the greatest `valid_to` of the file's rows, in microseconds; of files that say so."""
+    found = table.adds()
+    name = f"max.{VALID_TO}"
+    if name not in found.column_names:
+        return {}
+    ends = zip(found.column("path").to_pylist(), found.column(name).to_pylist(), strict=True)
+    zero = datetime(1970, 1, 1, tzinfo=UTC)
+    return {path: round((end.astimezone(UTC) - zero).total_seconds() * 1e6) for path, end in ends if end is not None}

@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.audit.judge.debezium import judge_changes
+from distributary.audit.judge.histories import judge_histories
 from distributary.audit.judge.opened_records import Record
 from distributary.audit.judge.raw_records import Place
 from distributary.audit.verify import Verification, verify
@@ -25,6 +26,7 @@ from distributary.engine.messages.micro_batch import Fanout
 from distributary.engine.replay import Replay, ReplayReport
 from distributary.engine.schemas import schemas_of
 from distributary.errors import Reason
+from distributary.kinds import kind_of
 from distributary.state.ledger import Ledger
 from distributary.tables.quarantine import ORIGIN_FIELDS
 from distributary.tables.store import Store
@@ -239,6 +241,32 @@ def test_a_log_that_has_begun_anew_parks_its_table_until_its_time_is_given(tmp_p
     assert mended.replay().rows == {"shop.orders": 1}
     assert [row["name"] for row in mended.living("shop_orders")] == ["after it"]
     assert len(mended.rows("shop_orders_log")) == 2
+
+
+def test_resync_brings_in_what_lost_before_the_log_was_known_to_have_begun_anew(tmp_path: Path) -> None:
+    """A change within the margin of the one that it lost to is in the log only; so is one that came when the log began
+    anew again."""
+    hours, tables = 3 * 3_600_000, {"history": "{database}_{table}_history"}
+    shop = Shop(tmp_path, tables)
+    shop.take([put("c", 1, 0, 900, name="before"), put("c", 2, 1, 901, name="before")])
+    early = change("u", {"id": 2, "name": "soon after", "big": None}, kinds=KINDS, offset=2, pos=3, ts_ms=MS + 60_000)
+    late = change("u", {"id": 1, "name": "later", "big": None}, kinds=KINDS, offset=3, pos=4, ts_ms=MS + hours)
+    shop.take([early])
+    assert shop.take([late]).parked == ("shop.orders",)
+    since = datetime.fromtimestamp((MS + 50_000) / 1000, UTC).isoformat()
+    mended = Shop(tmp_path, {**tables, "routes": {"shop.orders": {"epochs": [since]}}})
+    assert mended.replay().rows == {"shop.orders": 1}
+    assert sorted(row["name"] for row in mended.living("shop_orders")) == ["before", "later"]
+    done = kind_of(mended.config, tmp_path / "shop.yaml").resync("shop.orders")
+    assert (done.counts["rows"], done.counts["events"]) == (2, 4)
+    assert sorted(row["name"] for row in mended.living("shop_orders")) == ["later", "soon after"]
+    current = [row["name"] for row in mended.rows("shop_orders_history") if row["is_current"]]
+    assert sorted(current) == ["later", "soon after"]
+    found = judge_histories(mended.config, verify(mended.config))
+    assert found.ok and not [note for note in found.notes if "history" in note], (found.problems, found.notes)
+    again = change("u", {"id": 1, "name": "on", "big": None}, kinds=KINDS, offset=4, pos=9, ts_ms=MS + hours + 1)
+    mended.take([again], batch=3)
+    assert sorted(row["name"] for row in mended.living("shop_orders")) == ["on", "soon after"]
 
 
 # -- the judge ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from distributary.audit.judge.changes import verify_changes
 from distributary.audit.judge.histories import judge_histories
 from distributary.audit.verify import Verification, verify
 from distributary.engine.changes import attempt, merging
-from distributary.errors import ConfigError
+from distributary.errors import BadInput, ConfigError
+from distributary.kinds import kind_of
 from distributary.repair.clean import apply, clean
 from distributary.repair.resync_changes import known_route, rebuild
 from distributary.running.maintain import maintain
@@ -275,6 +276,28 @@ def test_a_message_that_comes_out_of_the_quarantine_is_put_where_it_was(players:
     assert players.replay().rows == {"players": 1}
     assert [row[1:] for row in levels(players)] == [(1, 1, 2, False), (2, 2, 3, False), (3, 3, None, True)]
     judged(players)
+
+
+def test_resync_makes_tables_of_messages_anew_from_their_log(players: Players, lake: Path) -> None:
+    one = players.record
+    players.take(0, [one("x", level=1), one("y", level=2), one("x", level=3), one("y", None)])
+    for table in (players.table, f"{players.table}_history"):
+        DeltaTable(table).delete()
+    done = kind_of(players.config, lake / "players.yaml").resync("players")
+    assert (done.counts["rows"], done.counts["events"], done.counts["versions"]) == (2, 4, 4)
+    assert [row[1:] for row in levels(players)] == [(1, 1, 3, False), (3, 3, None, True), (2, 2, 4, False)]
+    rows = DeltaTable(players.table).to_pyarrow_table().to_pylist()
+    assert {row["id"]: None if row["_deleted"] else row["level"] for row in rows} == {"x": 3, "y": None}
+    players.take(1, [one("x", level=5)])
+    assert [row[1:] for row in levels(players)][:2] == [(1, 1, 3, False), (3, 3, 5, False)]
+    judged(players)
+
+
+def test_resync_says_what_it_needs_where_messages_have_no_log(lake: Path) -> None:
+    players = Players(lake, TEXTS)
+    players.take(0, [players.record("x", level=1)])
+    with pytest.raises(BadInput, match=r"tables\.log"):
+        kind_of(players.config, lake / "players.yaml").resync("players")
 
 
 def test_a_run_that_dies_between_the_history_and_the_merge_is_finished_by_the_next(players: Players) -> None:

@@ -46,8 +46,9 @@ def resync(file: File, route: Route, as_json: Json = False) -> None:
     """Rebuild one table from its kept rows.
 
     Layout two_hop: from bronze. Rows kept aside that decode now come into the table, rows that do not decode any more
-    go out of it into the quarantine. Of change files: the merged table, from its log, by the keys of the newest events
-    or of the pipeline file. Everything may run meanwhile: the new rows take the old ones' place in one commit.
+    go out of it into the quarantine. Of change files, Debezium's topics and messages with keys: the merged table and
+    its history, from the log, by the keys of the newest events or of the pipeline file. Everything may run meanwhile:
+    the new rows take the old ones' place in one commit.
     """
     done = kind_of(_load(file), file).resync(route)
     if as_json:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from distributary.errors import Reason
 from distributary.kinds.kind import Given, Kind, Rebuilt
-from distributary.names import shown
 
 if TYPE_CHECKING:
     from distributary.audit.plan import Plan
@@ -77,14 +76,11 @@ class Changes(Kind):
 
     def resync(self, route: str) -> Rebuilt:
         """The merged table, from its log."""
-        from distributary.repair.resync_changes import rebuild
+        from distributary.repair.resync_changes import in_words, rebuild
 
         known = self.known(route)
         done = rebuild(self.config, route, known)
-        keys = ", ".join(map(shown, known.keys))
-        said = f"{done.table}: {done.rows:,} rows from {done.events:,} events of its log, by {keys}"
-        history = (f"its history: {done.versions:,} versions",) if done.history else ()
-        return Rebuilt(asdict(done), (said, *history))
+        return Rebuilt(asdict(done), tuple(in_words(done, known.keys)))
 
     def known(self, route: str) -> Behind:
         from distributary.repair.resync_changes import known_route

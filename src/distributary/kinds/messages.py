@@ -52,7 +52,18 @@ class Messages(Kind):
         return replay(self.config, route, reasons)
 
     def resync(self, route: str) -> Rebuilt:
-        self._keeps_no_rows()
+        """The merged table of a route with keys, from its log."""
+        if self._log() is None:
+            self._keeps_no_rows()
+        from distributary.repair.resync_changes import in_words, known_route, rebuild
+
+        known = known_route(self.config, route)
+        done = rebuild(self.config, route, known)
+        return Rebuilt(asdict(done), tuple(in_words(done, known.keys)))
+
+    def _log(self) -> str | None:
+        tables = self.config.tables
+        return tables.log if self.config.envelope.is_debezium else tables.message_log
 
     def known(self, route: str) -> NoReturn:
         self._keeps_no_rows()
@@ -60,8 +71,8 @@ class Messages(Kind):
     def _keeps_no_rows(self) -> NoReturn:
         what = f"layout {self.config.layout} of source.type {self.config.source.type}"
         raise BadInput(
-            detail=f"{what} keeps no rows to rebuild a table from; layout two_hop does (bronze), and change files do "
-            "(tables.log)"
+            detail=f"{what} keeps no rows to rebuild a table from; layout two_hop does (bronze), and change files and "
+            "messages with keys do (tables.log)"
         )
 
 
@@ -72,9 +83,12 @@ class TwoHop(Messages):
         from distributary.repair.resync_bronze import rebuild
 
         if self.config.tables.keys_of(route):
+            if self._log() is not None:
+                return super().resync(route)
             raise BadInput(
-                detail=f"{route} has keys: its table is not made anew from bronze. Give it another name "
-                f"(tables.routes.{route}.name) and a pipeline of its own that reads the source from its beginning"
+                detail=f"{route} has keys: its table is not made anew from bronze, but from a log (tables.log), which "
+                f"it does not have. Give it another name (tables.routes.{route}.name) and a pipeline of its own that "
+                "reads the source from its beginning"
             )
         done = rebuild(self.config, route)
         lines = [f"{done.table}: {done.rows:,} rows from bronze, {done.quarantined:,} kept aside"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from distributary.changes.model import Kind
 from distributary.changes.reduce import reduce_rows
 from distributary.config import Pipeline
 from distributary.engine.changes.gather import Gathered, by_share, in_share, shares_of
@@ -30,9 +31,10 @@ from distributary.engine.changes.log_rows import bytes_of, log_rows
 from distributary.engine.changes.merging import of_one_log
 from distributary.engine.changes.orders import ORIGIN
 from distributary.engine.changes.orphans import resolve, split
-from distributary.engine.changes.table_settings import Named
+from distributary.engine.changes.table_settings import Named, named_of
 from distributary.engine.outcomes import Merge, Outcome, SourceEvents
 from distributary.errors import BadInput, StoreDown
+from distributary.names import shown
 from distributary.state.cleaning import check_not_begun
 from distributary.state.ledger import RESYNC, Entry, Ledger, read_entries, totals
 from distributary.tables.datafile import DataFile, write_data_file
@@ -80,23 +82,37 @@ def known_route(config: Pipeline, route: str) -> Behind:
     if found is None:
         known = ", ".join(sorted(r for r in sums if r)) or "none yet"
         raise BadInput(detail=f"no events of {route!r} have come; known source tables: {known}")
-    keys = Named.of(config).keys(found.source, found.keys)
+    named = _named(config, {})
+    if not named.takes(route):
+        raise BadInput(detail=f"{route} has no keys (tables.keys): its table has every message, and is not made anew")
+    keys = named.keys(found.source, found.keys)
     if not keys:
         raise BadInput(detail=f"{route} has no key, so it has no merged table; give tables.routes.{route}.keys")
     return Behind(found.source, keys, found.brought)
 
 
+def _named(config: Pipeline, newest: Mapping[str | None, Entry]) -> Named:
+    """The pipeline's tables, each called what it was called when it was made."""
+    names = {route: e.merged.rpartition("/")[2] for route, e in newest.items() if route is not None and e.merged}
+    found = named_of(config, names)
+    if found is None:
+        raise BadInput(detail="its tables have every message: nothing is merged there, and nothing made anew")
+    return found
+
+
 def rebuild(config: Pipeline, route: str, known: Behind) -> Rebuilt:
-    """Rebuild the merged table of `route` from its log, by the keys of `known`; enters it into the ledger.
+    """Rebuild the merged table of `route`, and its history, from the log, by the keys of `known`; enters it into the
+    ledger.
 
     Raises BadInput (no log, or a table that Spark must write), LogBegunAnew, CleanUnfinished, StoreDown.
     """
-    store, named = Store.of(config.tables), Named.of(config)
+    store = Store.of(config.tables)
     with writing(config.tables.root):
         check_not_begun(config, store)
         ledger = Ledger(config.state_root, config.pipeline, store)
+        named = _named(config, ledger.newest)
         with of_one_log(route, str(named.merged(known.source))):
-            build = _Rebuild(config, ledger, route, known)
+            build = _Rebuild(config, named, ledger, route, known)
             done = build.run()
         # In the ledger it is one entry of its own: a table that was parked, for its keys, is not any more.
         stream = f"{RESYNC}{uuid.uuid4()}"
@@ -112,10 +128,10 @@ def rebuild(config: Pipeline, route: str, known: Behind) -> Rebuilt:
 
 
 class _Rebuild:
-    def __init__(self, config: Pipeline, ledger: Ledger, route: str, known: Behind) -> None:
+    def __init__(self, config: Pipeline, named: Named, ledger: Ledger, route: str, known: Behind) -> None:
+        self.named, self.source = named, known.source
         self.config, self.ledger, self.store, self.route = config, ledger, ledger.store, route
         self.keys, self.brought = known.keys, known.brought
-        named = Named.of(config)
         log, merged = named.log(known.source), named.merged(known.source)
         if log is None or merged is None:
             raise BadInput(detail=f"{route}: a rebuild needs both tables; set tables.log and tables.merged")
@@ -148,7 +164,7 @@ class _Rebuild:
 
     def _keys_now(self, log: Snapshot) -> tuple[str, ...]:
         """The key by the settings, else as the newest event names it: a late file may still name the one before."""
-        if Named.of(self.config).own(self.route).keys is not None:
+        if self.source.kind is Kind.MESSAGES or self.named.own(self.route).keys is not None:
             return self.keys
         return newest_key_columns(TableFiles(log).read_all(NEWEST)) or self.keys
 
@@ -237,3 +253,10 @@ class _Rebuild:
     def _schema(self) -> pa.Schema:
         columns = with_types(payload_schema(self._columns), self.types)
         return pa.schema([f for f in columns if f.name != ORIGIN])
+
+
+def in_words(done: Rebuilt, keys: Sequence[str]) -> list[str]:
+    """What was made anew, in lines."""
+    by = ", ".join(map(shown, keys))
+    lines = [f"{done.table}: {done.rows:,} rows from {done.events:,} events of its log, by {by}"]
+    return [*lines, *([f"its history: {done.versions:,} versions"] if done.history else [])]

@@ -30,7 +30,7 @@ from distributary.errors.border import contained
 from distributary.names import shown
 from distributary.scratch import Scratch
 from distributary.state.divisions import current_parts
-from distributary.state.ledger import Entry, Ledger, read_entries, totals
+from distributary.state.ledger import Entry, Ledger, is_batch, read_entries, totals
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
@@ -210,7 +210,7 @@ class _Route:
     """A route with a history. `problem`: why it cannot be judged, which is wrong; `note`: which is not."""
 
     entry: Entry
-    finished: int
+    finished: Mapping[str, int]
     problems: list[str] = field(default_factory=list)
     note: str | None = None
 
@@ -226,7 +226,7 @@ def judge_histories(config: Pipeline, found: Verification) -> Verification:
         finished = Ledger(part.state_root, part.pipeline, store, entries).finished
         for route, entry in totals(entries).items():
             if route is not None and entry.merged is not None:
-                routes[route] = _Route(entry, max(finished.values(), default=-1))
+                routes[route] = _Route(entry, {s: n for s, n in finished.items() if is_batch(s)})
     tables, notes = [], list(found.notes)
     for table in found.tables:
         if (found_of := routes.get(table.route)) is not None:
@@ -264,7 +264,7 @@ def _look(config: Pipeline, named: Named, route: _Route, store: Store) -> None:
     if history is None or log is None:
         route.problems.append("the history table is not there")
         return
-    if any(_newest(table, entry.stream) > route.finished for table in (history, log)):
+    if any(_newest(table, s) > batch for table in (history, log) for s, batch in route.finished.items()):
         route.note = "a batch is being written; its history was not judged"
         return
     own, about = config.tables.routes.get(name), json.loads(entry.about)

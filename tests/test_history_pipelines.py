@@ -293,6 +293,39 @@ def test_resync_makes_tables_of_messages_anew_from_their_log(players: Players, l
     judged(players)
 
 
+DAY = 86_400
+
+
+def test_upkeep_removes_tombstones_of_messages_where_it_is_asked_for(lake: Path) -> None:
+    tables = {**KEYED["tables"], "tombstone_retention": "3 days"}
+    players = Players(lake, TEXTS, **{**KEYED, "tables": tables})
+    one = players.record
+    players.take(0, [one("y", level=1, schema_id=99), one("x", level=1), one("x", None)])
+    players.offset += 5 * DAY
+    players.take(1, [one("z", level=2), one("w", None)])
+    held = {done.table: done for done in maintain(players.config)}[players.table]
+    assert (held.purged, "quarantine" in str(held.held)) == (0, True), held
+    (lake / "player.proto").write_text(TEXTS[1])
+    players.config.registry.texts[99] = str(lake / "player.proto")  # type: ignore[union-attr]
+    players.replay()
+    done = {done.table: done for done in maintain(players.config)}[players.table]
+    assert (done.purged, done.held, done.skipped) == (1, None, None)
+    rows = DeltaTable(players.table).to_pyarrow_table().to_pylist()
+    assert {row["id"]: row["_deleted"] for row in rows} == {"y": False, "z": False, "w": True}
+    assert [row[0] for row in levels(players)] == ["x", "y", "z"]
+    judged(players)
+    players.take(2, [one("x", level=9)])
+    assert ("x", 9) in {row[:2] for row in levels(players) if row[-1]}
+
+
+def test_tombstones_of_messages_stay_where_nothing_else_is_said(players: Players) -> None:
+    one = players.record
+    players.take(0, [one("x", level=1), one("x", None)])
+    players.offset += 50 * DAY
+    players.take(1, [one("z", level=2)])
+    assert {done.table: done.purged for done in maintain(players.config)}[players.table] == 0
+
+
 def test_resync_says_what_it_needs_where_messages_have_no_log(lake: Path) -> None:
     players = Players(lake, TEXTS)
     players.take(0, [players.record("x", level=1)])

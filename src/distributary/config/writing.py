@@ -226,7 +226,8 @@ class Tables(Model):
     tombstone_retention: Duration = Field(
         default=7 * DAY_SEC,
         description="Change files: how long (source time) a deleted key is remembered, so that a late older event "
-        "cannot bring it back. At least 3 days; `distributary maintain` removes older ones.",
+        "cannot bring it back. At least 3 days; `distributary maintain` removes older ones. Messages: only where it "
+        "is given; without it, deleted keys are remembered for good.",
     )
     deleted_values: Literal["keep", "null"] = Field(
         default="null",

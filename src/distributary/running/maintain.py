@@ -4,22 +4,24 @@ no version needs any more removed.
 Of a merged table, tombstones go once they are older than `tables.tombstone_retention`, counted back from the newest
 source time that is merged, not from the wall clock: a backlog must not purge itself. How far is written into the table
 first, since an older event that comes later can then not be judged any more. So none goes that is newer than the oldest
-file that waits (`engine.changes.backlog`), and none of a table whose log is ahead of it.
+file that waits (`engine.changes.backlog`), and none of a table whose log is ahead of it. Of messages, tombstones go
+where the pipeline file gives `tables.tombstone_retention`, and none that is newer than a message in the quarantine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.model import METADATA
+from distributary.changes.model import metadata_in
 from distributary.config import Pipeline
+from distributary.config.base import is_given
 from distributary.engine.changes.backlog import oldest_waiting_ms, version_read
-from distributary.engine.changes.merging import HORIZON, horizon
+from distributary.engine.changes.merging import HORIZON
 from distributary.engine.changes.table_settings import history_of
 from distributary.errors import DistributaryError
 from distributary.errors.border import contained
@@ -35,6 +37,9 @@ from distributary.tables.snapshot import OWNER_KEY, Owner, Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
+PURGED_OF_MESSAGES = "distributary.tombstonesPurgedUntil"
+"""Table property of messages' tables: source time in ms up to which tombstones have been removed. Other than of change
+files (`HORIZON`), an older message of a key that the table does not have comes in."""
 DEFAULT_RETENTION_SEC = 7 * 86400.0
 """Delta's own least time for which removed files stay; less takes its say-so."""
 
@@ -69,11 +74,12 @@ def maintain(config: Pipeline) -> Iterator[Maintained]:
     with reading(config.state_root):
         check_not_begun(config, store)
         sums = totals(read_entries(config.state_root, store))
-    oldest = lru_cache(maxsize=1)(lambda: oldest_waiting_ms(config, store))
+    files = lru_cache(maxsize=1)(lambda: oldest_waiting_ms(config, store))
     for route, entry in sorted((r, e) for r, e in sums.items() if r is not None):
         owner = Owner(config.pipeline, route)
+        oldest = files if config.holds_changes else partial(oldest_aside_ms, config, store, route)
         for uri in dict.fromkeys(u for u in (entry.table, entry.merged) if u):
-            merged = entry if config.holds_changes and uri == entry.merged else None
+            merged = entry if uri == entry.merged and _purges(config) else None
             yield _look_after(uri, owner, store, config, Maintained(uri, route), merged, oldest)
         if entry.merged is not None and (history := history_of(config, entry.about)) is not None:
             done = Maintained(history, route)
@@ -81,7 +87,7 @@ def maintain(config: Pipeline) -> Iterator[Maintained]:
     # There, bronze keeps what is set aside: a partitioned table, which Spark has to look after.
     if not config.is_declarative:
         kept = quarantine_uri(config.state_root)
-        yield _look_after(kept, Owner(config.pipeline, ""), store, config, Maintained(kept, None), None, oldest)
+        yield _look_after(kept, Owner(config.pipeline, ""), store, config, Maintained(kept, None), None, files)
     if config.source.reads_files:
         yield _tidy(config, store)
 
@@ -129,6 +135,11 @@ def _look_after(
     return done
 
 
+def _purges(config: Pipeline) -> bool:
+    """Of messages only where the pipeline file asks for it: nobody knows how late they come."""
+    return config.holds_changes or is_given(config.tables, "tombstone_retention")
+
+
 def _own(table: Snapshot) -> None:
     """Earlier versions wrote the owner into the description, which anybody may change."""
     if table.owner is not None and OWNER_KEY not in table.properties:
@@ -166,27 +177,43 @@ def _purge(table: Snapshot, config: Pipeline, entry: Entry, oldest: Oldest, done
         done.held = f"nobody can say what waits: {e}"
         return
     if waiting is not None and waiting < limit:
-        limit, done.held = waiting, "files wait that are as old"
+        what = "files wait" if config.holds_changes else "messages wait in the quarantine"
+        limit, done.held = waiting, f"{what} that are as old"
         if not _has_older(table, limit):
             return
-    done.purged = purge(table, limit)
+    done.purged = purge(table, limit, HORIZON if config.holds_changes else PURGED_OF_MESSAGES)
 
 
-def purge(table: Snapshot, limit: int) -> int:
-    """Remove the tombstones of a merged table from before `limit` (ms); how many.
+def oldest_aside_ms(config: Pipeline, store: Store, route: str) -> int | None:
+    """The time of the oldest message of the route that waits in the quarantine, in ms; 0 for one without a time, None
+    where none waits. Raises TableFault, OSError."""
+    table = Table(quarantine_uri(config.state_root), store).open()
+    oldest: int | None = None
+    for piece in TableFiles(table).read_all(["route", "state", "timestamp"]) if table is not None else ():
+        whose = piece.column("route")
+        mine = pc.or_(pc.is_null(whose), pc.fill_null(pc.equal(whose, route), False))
+        times = piece.filter(pc.and_(mine, pc.not_equal(piece.column("state"), "replayed"))).column("timestamp")
+        if len(times):
+            first = 0 if times.null_count else pc.min(times.cast(pa.timestamp("ms", "UTC"), safe=False)).value
+            oldest = first if oldest is None else min(oldest, first)
+    return oldest
+
+
+def purge(table: Snapshot, limit: int, name: str = HORIZON) -> int:
+    """Remove the tombstones of a merged table from before `limit` (ms), which the property `name` says; how many.
 
     Raises CommitConflict, TableFault, OSError.
     """
     old = pa.scalar(limit * 1000, pa.timestamp("us", tz="UTC"))
-    if (horizon(table) or 0) < limit:
-        table.set_properties({HORIZON: str(limit)})
+    if int(table.properties.get(name, 0)) < limit:
+        table.set_properties({name: str(limit)})
     when = old.as_py().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     moment = f"arrow_cast('{when}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
     return table.delete(f"{DELETED} = true AND {DELETED_AT} < {moment}")
 
 
 def _newest_ms(table: Snapshot) -> int | None:
-    path = f"{METADATA}.source_timestamp"
+    path = f"{metadata_in(table.schema.names)}.source_timestamp"
     found = [pc.max(piece.column(path)).as_py() for piece in TableFiles(table).read_all([path])]
     return max((ms for ms in found if ms is not None), default=None)
 

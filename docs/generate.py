@@ -4,7 +4,8 @@
 
 configuration.md and pipeline.schema.json come from the models of `distributary.config`, state.md from its folders,
 quarantine.md from the reasons of `distributary.errors`, cli.md from the command line; metrics.md, and the dashboard and
-alert rules in deploy/, from the list of metrics (`monitoring_files`).
+alert rules in deploy/, from the list of metrics (`monitoring_files`); errors.md from the errors (`error_pages`);
+types.md by decoding samples (`type_pages`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from error_pages import errors_page
 from monitoring_files import alert_rules, dashboard, metrics_page
+from type_pages import types_page
 
 from distributary.config import DeclarativeFolder, HopFolder, SharesFolder, StateFolder
 from distributary.config.json_schema import pipeline_schema
@@ -92,7 +95,8 @@ new one can be read by its owner only.
 
 Delete nothing in it by hand while the pipeline is in use: `distributary clean` removes a pipeline, `distributary
 resync` and `distributary replay` mend tables. To keep a copy, stop the pipeline and copy the tables and this folder
-together: one that is older than the tables is refused.
+together: one that is older than the tables is refused. How, and what to do where something is lost:
+[back-up](backup.md), [disaster](disaster.md).
 """
 
 
@@ -163,7 +167,9 @@ def pages() -> dict[str, Callable[[], str]]:
         "pipeline.schema.json": schema_file,
         "state.md": state_page,
         "quarantine.md": quarantine_page,
+        "errors.md": errors_page,
         "metrics.md": metrics_page,
+        "types.md": types_page,
         "../deploy/prometheus-alerts.yaml": alert_rules,
         "../deploy/grafana-dashboard.json": dashboard,
     }

@@ -15,7 +15,7 @@ from typer.main import get_command
 from distributary.cli.commands import app
 from distributary.cli.log_format import are_structured
 from distributary.cli.output import note
-from distributary.errors import DistributaryError, Exit, without_stack
+from distributary.errors import ConfigError, DistributaryError, Exit, Outage, without_stack
 
 log = logging.getLogger("distributary")
 
@@ -58,7 +58,7 @@ def execute(arguments: Sequence[str], tell: Callable[[BaseException, int], None]
         given = list(arguments) or ["--help"]
         return int(get_command(app).main(given, prog_name="distributary", standalone_mode=False) or Exit.OK)
     except DistributaryError as error:
-        failed, code = error, _failed(str(error), error, error.exit_code)
+        failed, code = error, _failed(f"{error}{_id_of(error)}", error, error.exit_code)
     except typer.TyperException as error:
         failed, code = error, _misused(error)
     except (KeyboardInterrupt, typer.Abort):
@@ -68,6 +68,12 @@ def execute(arguments: Sequence[str], tell: Callable[[BaseException, int], None]
         failed, code = error, _unexpected(error)
     tell(failed, code)
     return code
+
+
+def _id_of(error: DistributaryError) -> str:
+    """By which docs/errors.md has more. Faults of a pipeline file are a line each, and roots have no more to say."""
+    plain = isinstance(error, ConfigError) or DistributaryError in (type(error), *type(error).__bases__)
+    return "" if plain or type(error) is Outage else f" [{error.condition}]"
 
 
 def _failed(text: str, error: BaseException, code: Exit) -> Exit:

@@ -24,6 +24,7 @@ from distributary.cli.pipeline import pipeline
 from distributary.cli.plugins import plug_in
 from distributary.cli.quarantine import quarantine
 from distributary.cli.running import go
+from distributary.cli.serve import serve, write_page
 from distributary.cli.spread import (
     ClusterOption,
     Conf,
@@ -224,7 +225,8 @@ def status(
     as_json: Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every 2 seconds, until Ctrl-C.")] = False,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="OUT", help="Write it as one HTML page.", show_default=False)
+        Path | None,
+        typer.Option("--html", metavar="OUT", help="Write `serve`'s page as one file.", show_default=False),
     ] = None,
 ) -> Exit:
     """Show each table: rows, lag, bad rows, state.
@@ -237,16 +239,15 @@ def status(
     if (as_json, watch, html is not None).count(True) > 1:
         raise BadInput(detail="--json, --watch and --html exclude each other; give one of them")
     kind = kind_of(load_file(file), file)
+    if html is not None:
+        write_page(file, html)
+        return Exit.OK
     from distributary.audit import status as states
 
     if watch:
         show_again(lambda: states.watched(kind.status()))
         return Exit.OK
     found = kind.status()
-    if html is not None:
-        html.write_text(states.html(found), encoding="utf-8")
-        say(f"wrote {html}")
-        return Exit.OK
     say_json(found.to_json()) if as_json else show(states.render(found))
     return found.exit_code
 
@@ -341,6 +342,7 @@ app.command("history")(history)
 app.command("init")(init)
 app.command("inspect")(inspect)
 app.command("quarantine")(quarantine)
+app.command("serve")(serve)
 app.command("grants")(grants)
 app.command("maintain")(maintain)
 app.command("resync")(resync)

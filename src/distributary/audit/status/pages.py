@@ -1,10 +1,9 @@
-"""Two ways to show a Status: on a terminal (rich), and as one HTML page without any other file."""
+"""A Status on a terminal: all of it, or as much as a screen holds. The page for a browser: `audit.page`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from html import escape
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
@@ -14,7 +13,6 @@ from distributary.audit.status.facts import QUARANTINED, Status, TableStatus
 from distributary.names import counted, printable, shown
 from distributary.supervisor.stream_table import streams_table
 
-ERROR_CHARS = 1000
 _COLUMNS = (
     "route",
     "state",
@@ -56,7 +54,7 @@ class _Whole:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         status = self._status
-        yield Text(_headline(status), style=_headline_style(status))
+        yield Text(headline(status), style=_headline_style(status))
         yield _table(worst_first(status.tables), options.max_width)
         if status.streams:
             yield from (Text(""), streams_table(status.streams, time.time()), Text(""))
@@ -70,7 +68,7 @@ class _Screen:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         status, height = self._status, options.height or console.size.height
-        head: list[RenderableType] = [Text(_headline(status), style=_headline_style(status))]
+        head: list[RenderableType] = [Text(headline(status), style=_headline_style(status))]
         if status.streams:
             head += [streams_table(status.streams, time.time())]
         lines = [(f"! {printable(line)}", "red") for line in status.attention]
@@ -113,26 +111,12 @@ def _table(tables: Sequence[TableStatus], width: int) -> Table:
     return table
 
 
-def html(status: Status) -> str:
-    """The status as one page: no script, no other file, every text escaped."""
-    head = "".join(f'<th class="{_align(name)}">{escape(name)}</th>' for name in _COLUMNS)
-    rows = "".join(_html_row(one) for one in worst_first(status.tables))
-    return _PAGE.format(
-        title=escape(f"{shown(status.pipeline)} - distributary"),
-        headline=escape(_headline(status)),
-        at=escape(status.at),
-        attention=_html_list("attention", status.attention),
-        notes=_html_list("notes", status.notes),
-        head=head,
-        rows=rows,
-    )
-
-
 def _headline_style(status: Status) -> str:
     return "bold red" if status.unwell else "bold"
 
 
-def _headline(status: Status) -> str:
+def headline(status: Status) -> str:
+    """The pipeline in one line, which begins with whether it is well."""
     well = f"NOT WELL ({', '.join(status.unwell)})" if status.unwell else "well"
     state = {True: "running", False: "not running", None: "no lock to tell whether it runs"}[status.running]
     batch = "no batch yet" if status.last_batch is None else f"batch {status.last_batch} at {status.finished_at}"
@@ -148,7 +132,7 @@ def _headline(status: Status) -> str:
 def _cells(one: TableStatus) -> list[str]:
     return [
         shown(one.route),
-        _state(one),
+        state_of(one),
         f"{one.rows:,}",
         "-" if one.last_batch is None else str(one.last_batch),
         one.last_write or "-",
@@ -160,7 +144,8 @@ def _cells(one: TableStatus) -> list[str]:
     ]
 
 
-def _state(one: TableStatus) -> str:
+def state_of(one: TableStatus) -> str:
+    """A table's state in a word or two."""
     if one.state == QUARANTINED:
         return "refused"
     if one.failures:
@@ -175,53 +160,3 @@ def _age(sec: float) -> str:
         if sec >= 2 * size:
             return f"{sec / size:.0f} {unit}"
     return f"{sec:.0f} s"
-
-
-def _html_row(one: TableStatus) -> str:
-    kind = "parked" if not one.is_well else "bad" if one.refused else "fine"
-    hint = escape(shown(one.error or one.table or "", ERROR_CHARS))
-    cells = zip(_COLUMNS, _cells(one), strict=True)
-    inner = "".join(f'<td class="{_align(name)}">{escape(cell)}</td>' for name, cell in cells)
-    return f'<tr class="{kind}" title="{hint}">{inner}</tr>\n'
-
-
-def _html_list(kind: str, lines: Sequence[str]) -> str:
-    if not lines:
-        return ""
-    return f'<ul class="{kind}">' + "".join(f"<li>{escape(printable(line))}</li>" for line in lines) + "</ul>\n"
-
-
-def _align(name: str) -> str:
-    return "n" if name in _NUMBERS else "t"
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem; }}
-h1 {{ font-size: 1.1rem; }}
-table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: .3rem .6rem; border-bottom: 1px solid #8884; text-align: left; }}
-th.n, td.n {{ text-align: right; }}
-tr.parked td, ul.attention {{ color: #c22; }}
-tr.bad td {{ color: #a60; }}
-ul.notes, footer {{ opacity: .7; }}
-</style>
-</head>
-<body>
-<h1>{headline}</h1>
-{attention}{notes}<table>
-<thead><tr>{head}</tr></thead>
-<tbody>
-{rows}</tbody>
-</table>
-<footer>as of {at}</footer>
-</body>
-</html>
-"""

@@ -1,0 +1,72 @@
+"""Commands and pipeline files that stand in the pages are those of the product as it is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from distributary.config import load
+from tests.test_deploy import accepted
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [
+    page
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    if page.name not in ("cli.md", "CHANGELOG.md")  # made from the command line; of all releases
+]
+
+
+def commands(text: str) -> Iterator[str]:
+    """As they would be typed: in blocks of code, and within a sentence where more than a verb is said."""
+    for block in re.findall(r"```(?:\w*)\n(.*?)```", text, re.S):
+        for line in block.splitlines():
+            command = re.sub(r"\s+#\s.*", "", line.strip().removeprefix("$ "))
+            if command.startswith("distributary "):
+                yield command
+    for command in re.findall(r"`(distributary [^`\n]+)`", text):
+        if len(command.split()) > 2:
+            yield command
+
+
+def pipelines(text: str) -> Iterator[str]:
+    """Blocks of YAML that are whole pipeline files."""
+    for block in re.findall(r"```yaml\n(.*?)```", text, re.S):
+        found = yaml.safe_load(block)
+        if isinstance(found, dict) and {"pipeline", "source", "tables"} <= found.keys():
+            yield block
+
+
+def test_each_command_of_the_pages_is_one_that_the_command_line_takes() -> None:
+    tried = 0
+    for page in PAGES:
+        for command in commands(page.read_text(encoding="utf-8")):
+            arguments = shlex.split(re.sub(r"\s+[|>].*", "", command))[1:]
+            try:
+                accepted(arguments)
+            except Exception as error:
+                pytest.fail(f"{page.name}: {command}: {error}")
+            tried += 1
+    assert tried > 100
+
+
+def test_each_pipeline_file_of_the_pages_is_valid(tmp_path: Path) -> None:
+    tried = 0
+    for page in PAGES:
+        for number, block in enumerate(pipelines(page.read_text(encoding="utf-8"))):
+            file = tmp_path / f"{page.stem}-{number}.yaml"
+            file.write_text(block, encoding="utf-8")
+            load(file, secrets=False)
+            tried += 1
+    assert tried >= 8
+
+
+def test_each_target_of_make_in_the_pages_is_there() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    for page in PAGES:
+        named = set(re.findall(r"(?:`|```\n)make ([a-z]+)", page.read_text(encoding="utf-8")))
+        assert named <= targets, page.name

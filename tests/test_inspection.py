@@ -130,8 +130,11 @@ def test_the_lines_that_are_proposed_for_bare_json_read_it(tmp_path: Path) -> No
 def test_the_lines_that_are_proposed_for_an_envelope_of_json_read_it(tmp_path: Path, payload: bytes) -> None:
     topic = Topic(tmp_path, [b'{"type": "sale", "data": ' + payload + b"}"] * 2)
     lines = [yaml.safe_load(line) for line in topic.inspect().proposal]
-    assert lines[2]["envelope"] == {"format": "json", "route": "type", "payload": "data"}
-    topic.document |= {**lines[2], "payload": {"format": "json", "framing": "none"}}
+    assert lines[2] == {
+        "envelope": {"format": "json", "route": "type", "payload": "data"},
+        "payload": {"format": "json", "framing": "none", "columns": {"n": "bigint"}},
+    }
+    topic.document |= lines[2]
     assert [(one.route, one.reason) for one in topic.inspect().records] == [("sale", None)] * 2
 
 

@@ -183,7 +183,7 @@ def _together(lines: Sequence[str]) -> Iterator[Lines]:
     parsed: list[dict[str, Any]] = [yaml.safe_load(line) for line in lines]
     envelopes = [one for one in parsed if "envelope" in one]
     rest = {key: value for one in parsed if "envelope" not in one for key, value in one.items()}
-    yield from ({**one, **rest} for one in envelopes)
+    yield from ({**rest, **one} for one in envelopes)
 
 
 def _try(document: Mapping[str, Any], lines: Lines) -> _Tried:

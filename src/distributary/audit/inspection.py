@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from distributary.audit.json_samples import json_fields, payload_field, proposed_columns
+from distributary.audit.json_samples import fields_inside, json_fields, payload_field, proposed_columns
 from distributary.config import Pipeline
 from distributary.engine.apart import Apart, Died
 from distributary.engine.messages.chunks import read_rejected
@@ -236,19 +236,25 @@ def _for_json(records: Sequence[Inspected]) -> list[str]:
         return ["envelope: debezium  # a log and a merged table for each source table", "payload: {format: json}"]
     if paths >= MAXWELL and any(path.startswith("data.") for path in paths):
         return ["envelope: maxwell  # a log and a merged table for each source table", "payload: {format: json}"]
-    columns = proposed_columns(one.record.fields for one in records if one.record.schema_id is None)
-    written = ", ".join(f"{in_yaml(path)}: {json.dumps(kind)}" for path, kind in columns.items())
+    fields = [one.record.fields for one in records if one.record.fields and one.record.schema_id is None]
+    columns = proposed_columns(fields)
     lines = ["envelope: none  # a table for each topic"]
     texts = [path for path, kind in columns.items() if kind == "string"]
     if texts:
         lines.append(
             f"envelope: {{format: none, route: {in_yaml(_likely(texts))}}}  # a table for each value of the field"
         )
-    inner = payload_field([one.record.fields for one in records if one.record.fields])
+    inner = payload_field(fields)
     if inner is not None and (outside := [path for path in texts if path.split(".")[0] != inner]):
-        route = in_yaml(_likely(outside))
-        lines.append(f"envelope: {{format: json, route: {route}, payload: {inner}}}  # the row is what {inner} holds")
-    return [*lines, f"payload: {{format: json, framing: none, columns: {{{written}}}}}"]
+        envelope = f"{{format: json, route: {in_yaml(_likely(outside))}, payload: {inner}}}"
+        payload = _json_payload(proposed_columns(fields_inside(one, inner) for one in fields))
+        lines.append(f"envelope: {envelope}  # the row is what {inner} holds; with this:\n{payload}")
+    return [*lines, _json_payload(columns)]
+
+
+def _json_payload(columns: Mapping[str, str]) -> str:
+    written = ", ".join(f"{in_yaml(path)}: {json.dumps(kind)}" for path, kind in columns.items())
+    return f"payload: {{format: json, framing: none, columns: {{{written}}}}}"
 
 
 def _for_message(message: Message) -> list[str]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["json_fields", "payload_field", "proposed_columns"]
+__all__ = ["fields_inside", "json_fields", "payload_field", "proposed_columns"]
 
 _LAST_BIGINT: Final = 2**63 - 1
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d)")
@@ -35,11 +35,15 @@ def payload_field(records: Sequence[Mapping[str, tuple[str, Any]]]) -> str | Non
     return next((name for name in _PAYLOADS if records and all(_holds(fields, name) for fields in records)), None)
 
 
-def _holds(fields: Mapping[str, tuple[str, Any]], name: str) -> bool:
+def fields_inside(fields: Mapping[str, tuple[str, Any]], name: str) -> dict[str, tuple[str, Any]]:
+    """The fields of the object that a field is, or that it holds as a text."""
+    found = {path.removeprefix(f"{name}."): one for path, one in fields.items() if path.startswith(f"{name}.")}
     _, text = fields.get(name, ("", None))
-    return any(path.startswith(f"{name}.") for path in fields) or (
-        isinstance(text, str) and bool(json_fields(text.encode("utf-8", "replace")))
-    )
+    return found or (json_fields(text.encode("utf-8", "replace")) if isinstance(text, str) else {})
+
+
+def _holds(fields: Mapping[str, tuple[str, Any]], name: str) -> bool:
+    return bool(fields_inside(fields, name))
 
 
 def _add(fields: dict[str, tuple[str, Any]], value: Mapping[str, Any], prefix: str) -> None:

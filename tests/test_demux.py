@@ -5,20 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distributary.audit.judge.opened_records import Opener, Record
+from distributary.config import Pipeline, RegistryConfig
 from distributary.engine.messages import chunks, demux, opening
 from distributary.engine.messages.chunks import CHUNK_SCHEMA, read_records, read_rejected
+from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.orders import fingerprint
+from distributary.engine.schemas import schemas_of
 from distributary.errors import Reason
+from distributary.schemas import header
 from distributary.schemas.protobuf.framing import frame
 from distributary.schemas.protobuf.protobuf import decoder_for
+from distributary.schemas.registry import open_registry
 from distributary.schemas.registry.compile import compile_text
 from distributary_simulate.games.schemas import WRAPPER_TEXT
 from tests.exceptions import all_types, instance
@@ -116,7 +125,7 @@ def test_an_envelope_that_breaks_its_decoder_is_set_aside_alone_whatever_it_rais
                 raise raised[-1]
             return whole.decode(bodies)
 
-    monkeypatch.setattr(opening, "decoder_for", lambda *_: Breaking())
+    monkeypatch.setattr(opening, "decoder_for", lambda *_, **__: Breaking())
     values = [envelope("a", frame(11, b"x%d" % n)) for n in range(5)]
     values[3] = envelope("a", frame(11, b"break"))
     while raised:
@@ -138,7 +147,7 @@ def test_an_envelope_that_is_known_to_end_its_reader_is_not_opened(monkeypatch: 
             assert not any(b"x2" in one for one in bodies.to_pylist())
             return whole.decode(bodies)
 
-    monkeypatch.setattr(opening, "decoder_for", lambda *_: Deadly())
+    monkeypatch.setattr(opening, "decoder_for", lambda *_, **__: Deadly())
     found = cut([*values, None, values[2]], replace(READER, killed={fingerprint(values[2]): "SIGSEGV"}))
     assert [r[4] for r in records(found)] == [0, 1, 3]
     assert rejected(found) == [(n, "KILLED_READER", "envelope", None) for n in (2, 5)]
@@ -146,7 +155,7 @@ def test_an_envelope_that_is_known_to_end_its_reader_is_not_opened(monkeypatch: 
 
 
 def test_a_schema_that_no_decoder_can_be_made_of_sets_its_envelopes_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> Any:
+    def broken(*_: object, **__: object) -> Any:
         raise RecursionError("too deep")
 
     monkeypatch.setattr(opening, "decoder_for", broken)
@@ -399,3 +408,48 @@ def test_many_corrupt_envelopes_each_keep_their_own_detail() -> None:
     assert len(rejected(found)) == 1000
     assert [r[0] for r in records(found)] == ["a"]
     assert [c["kind"] for c in found].count("bad") == 1
+
+
+AVRO: dict[str, Any] = {
+    "type": "record",
+    "name": "Wrapper",
+    "fields": [
+        {"name": "meta", "type": {"type": "record", "name": "Meta", "fields": [{"name": "kind", "type": "string"}]}},
+        {"name": "schema_id", "type": ["null", "int"]},
+        {"name": "payload", "type": ["null", "bytes"]},
+    ],
+}
+
+
+def test_an_avro_envelope_is_opened_as_one_of_protobuf_and_by_the_judge_too(tmp_path: Path) -> None:
+    registry = open_registry(RegistryConfig(path=str(tmp_path / "registry")))
+    outer = registry.register("events-value", json.dumps(AVRO), kind="AVRO").schema.id
+    config = Pipeline.model_validate(
+        {
+            "pipeline": "p",
+            "source": {"type": "kafka", "bootstrap_servers": "localhost:1", "topic": "events"},
+            "registry": {"path": str(tmp_path / "registry")},
+            "envelope": {"format": "avro", "route": "meta.kind"},
+            "payload": {"format": "json", "framing": "none"},
+            "tables": {"root": str(tmp_path)},
+        }
+    )
+
+    def wrapped(kind: str, payload: bytes | None, schema_id: int | None = None) -> bytes:
+        out = BytesIO()
+        value = {"meta": {"kind": kind}, "schema_id": schema_id, "payload": payload}
+        fastavro.schemaless_writer(out, fastavro.parse_schema(AVRO), value)
+        return header.frame(outer, out.getvalue())
+
+    envelopes = Envelopes(config, schemas_of(config, keep=False))
+    values = [wrapped("a", b"{}"), wrapped("b", b'{"n":1}', 7), wrapped("a", None), wrapped("", b"{}"), b"\0\0\0\0"]
+    values.append(header.frame(outer, b"\x04"))
+    assert envelopes.learn([outer], {}) == {}
+    found = cut(values, envelopes.begin())
+    assert [(r[0], r[3], r[5]) for r in records(found)] == [("a", b"{}", None), ("b", b'{"n":1}', 7)]
+    assert tombstones(found) == {"a": 1}
+    assert [(at, reason) for at, reason, _, _ in rejected(found)] == [
+        (3, "NO_ROUTE"), (4, "TOO_SHORT"), (5, "CORRUPT_ENVELOPE")
+    ]  # fmt: skip
+    opener = Opener(config)
+    assert [opener.envelope(Record(value)) for value in values[:2]] == [("a", None, b"{}"), ("b", 7, b'{"n":1}')]

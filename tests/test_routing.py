@@ -313,6 +313,8 @@ INFERRED = {"format": "json", "framing": "none", "types": "inferred"}
         ("envelope.subject", {"envelope": {"format": "json", "subject": "x"}}),
         ("envelope.payload", {"envelope": {"format": "json", "payload": "a..b"}}),
         ("envelope.route", {"envelope": {"format": "json", "route": {"from": "key"}}}),
+        ("envelope.framing", {"envelope": {"format": "avro", "framing": "none"}}),
+        ("envelope.message", {"envelope": {"format": "avro", "message": "x"}}),
         ("envelope.route", {"envelope": {"format": "json", "route": {"oneof": "x"}}}),
         ("envelope", {"envelope": "any"}),
         ("payload.types", {"payload": {"format": "json", "types": "inferred"}}),

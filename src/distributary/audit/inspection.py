@@ -93,7 +93,9 @@ def inspect(config: Pipeline, count: int) -> Inspection:
         found = []
         for n, (verdict, record) in enumerate(zip(verdicts, records, strict=True)):
             inner = record.fields.get(config.envelope.payload)
-            nested = inner is not None and isinstance(inner[1], bytes) and config.envelope.format == "protobuf"
+            nested = (
+                inner is not None and isinstance(inner[1], bytes) and config.envelope.format in ("protobuf", "avro")
+            )
             payload = _message(inner[1], schemas, apart) if inner is not None and nested else None
             found.append(Inspected(_origin(rows, n), record, payload, **verdict))
     return Inspection(config.pipeline, config.source.type, tuple(found), tuple(propose(config, found)))

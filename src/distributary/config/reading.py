@@ -87,10 +87,10 @@ NO_ENVELOPE = ("subject", "proto", "message", "schema_id", "payload", "framing")
 
 
 class Envelope(Model):
-    format: Literal["protobuf", "json", "columns", "none", "debezium", "maxwell"] = Field(
+    format: Literal["protobuf", "avro", "json", "columns", "none", "debezium", "maxwell"] = Field(
         default="protobuf",
-        description="`protobuf`: one binary value holds the envelope. `json`: an object of JSON has the payload in a "
-        "field, as an object or as text. `columns`: the source already has a column each. "
+        description="`protobuf`, `avro`: one binary value holds the envelope. `json`: a JSON object has the payload in "
+        "a field, as an object or as text. `columns`: the source already has a column each. "
         "`none`: there is no envelope, the message itself is the payload; `envelope: none` is short for it, and each "
         "topic is a route then, unless `route` says otherwise. `debezium`: changes of a database's rows, which become "
         "a log table and a merged table per source table; `envelope: debezium` is short. See docs/debezium.md. "
@@ -190,11 +190,20 @@ class Envelope(Model):
                 raise fault("route", "with format columns the route is a column: give its name")
             if self.format == "json":
                 self._check_json()
+            if self.format == "avro":
+                self._check_avro()
             return self
         for key in NO_ENVELOPE:
             if getattr(self, key) != type(self).model_fields[key].get_default():
                 raise fault(key, "there is no envelope (format none): leave it out")
         return self
+
+    def _check_avro(self) -> None:
+        if self.framing != "confluent":
+            raise fault("framing", "an Avro envelope is read by the schema that its header names: allowed is confluent")
+        for key in ("proto", "message"):
+            if getattr(self, key) is not None:
+                raise fault(key, "an Avro envelope has no messages: leave it out")
 
     def _check_json(self) -> None:
         for key in ("subject", "proto", "message"):

@@ -26,8 +26,10 @@ def check_together(config: Pipeline) -> None:
     _check_names(config)
     if config.holds_changes or config.envelope.is_debezium:
         return
-    if config.registry is None and (config.payload.has_schema or config.envelope.format == "protobuf"):
-        what = f"{config.payload.format} payloads" if config.payload.has_schema else "protobuf envelopes"
+    if config.registry is None and (config.payload.has_schema or config.envelope.format in ("protobuf", "avro")):
+        what = (
+            f"{config.payload.format} payloads" if config.payload.has_schema else f"{config.envelope.format} envelopes"
+        )
         raise fault("registry", f"{what} need a registry: give url (a server) or path (embedded)")
     _check_route(config)
     bare = config.envelope.format == "protobuf" and config.envelope.framing == "none"
@@ -39,7 +41,7 @@ def _check_route(config: Pipeline) -> None:
     """What the route needs of the source, the payload and the layout."""
     source, envelope, route = config.source, config.envelope, config.envelope.route
     if envelope.format == "columns" and not source.has_columns:
-        raise fault("envelope.format", "a record of Kafka has no columns: allowed are protobuf, json and none")
+        raise fault("envelope.format", "a record of Kafka has no columns: allowed are protobuf, avro, json and none")
     if envelope.format == "none" and not config.payload.is_framed:
         detail = "without an envelope, only the header in front of a message tells its schema: framing confluent"
         raise fault("payload.framing", detail)

@@ -58,7 +58,7 @@ def decoder_for(
         SchemaBroken: the schema is of another format, or cannot be the columns of a table.
     """
     if schema.format != format:
-        detail = f"it is {schema.format}, and the pipeline file says {format} (payload.format; envelopes are protobuf)"
+        detail = f"it is {schema.format}, and the pipeline file says {format} (payload.format, envelope.format)"
         raise SchemaBroken(what=f"id {schema.id}", detail=detail)
     return FORMATS[format].decoder_for(
         schema, message, raw_nested_indexes=raw_nested_indexes, null_out_of_range=null_out_of_range

@@ -59,6 +59,8 @@ class Opener:
             return self._route(record), None, value
         if envelope.format == "json":
             return self._of_json(record)
+        if envelope.format == "avro":
+            return self._of_avro(record)
         if envelope.framing == "confluent":
             outer, path, body = unframed(value)
             opened = self._class(outer, envelope.message or tuple(path), False).FromString(body)
@@ -67,6 +69,14 @@ class Opener:
         field = envelope.route.field
         route = self._route(record) if field is None else text_at(opened, field)
         return route, getattr(opened, envelope.schema_id, None), getattr(opened, envelope.payload)
+
+    def _of_avro(self, record: Record) -> tuple[str | None, int | None, bytes]:
+        envelope = self._config.envelope
+        schema_id, path, body = JUDGES["avro"].unframed(record.body)
+        opened = JUDGES["avro"].reader(self._compiled(schema_id), tuple(path))(body)
+        field = envelope.route.field
+        route = self._route(record) if field is None else opened.text_at(field)
+        return route, opened.value_of(envelope.schema_id), opened.value_of(envelope.payload)
 
     def _of_json(self, record: Record) -> tuple[str | None, int | None, bytes]:
         envelope, payload = self._config.envelope, self._config.payload

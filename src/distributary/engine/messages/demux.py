@@ -117,7 +117,7 @@ def split_values(
             value, body, origin = _headless(value, origin, cut)
         _unwrap(0, reader.message or "0", value, body, origin, reader, cut, then)
         return
-    header = FORMATS["protobuf" if reader.by_message is None else reader.payload_format]
+    header = FORMATS[reader.format if reader.by_message is None else reader.payload_format]
     frames = header.split_frames(value, legacy_varints=reader.legacy_varints and reader.by_message is not None)
     if frames.reason.null_count < len(value):
         bad = pc.is_valid(frames.reason)

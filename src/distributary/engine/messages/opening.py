@@ -31,7 +31,7 @@ class EnvelopeReader:
     matter (JSON).
     """
 
-    format: Literal["protobuf", "json", "columns", "none", "debezium"]
+    format: Literal["protobuf", "avro", "json", "columns", "none", "debezium"]
     framed: bool
     route: str
     schema_id: str
@@ -80,7 +80,7 @@ class EnvelopeReader:
     @property
     def opens(self) -> bool:
         """Is anything of a source value read before its payload's header?"""
-        return self.format in ("protobuf", "json") or self.by_message is not None
+        return self.format in ("protobuf", "avro", "json") or self.by_message is not None
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def reading(reader: EnvelopeReader, schema_id: int, message: str) -> Callable[[p
         return lambda bodies: _of_message(routes(bodies))
     if reader.format == "json":
         return partial(_of_json, envelope=json_envelope(reader), is_by_record=reader.by_record is not None)
-    decoder = decoder_for(schema, message)
+    decoder = decoder_for(schema, message, format=reader.format)
     if (wrong := wrong_fields(decoder.columns, reader)) is not None:
         raise BadIndex(f"the envelope {decoder.full_name} {wrong}")
     return lambda bodies: _of_envelope(decoder.decode(bodies), reader)

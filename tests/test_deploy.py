@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,14 @@ from distributary.metrics.meter import Meter
 DEPLOY = Path(__file__).parent.parent / "deploy"
 
 
+@cache
+def command_line() -> Any:
+    return get_command(app)
+
+
 def accepted(arguments: list[str]) -> str:
     """The command that `arguments` (after `distributary`) are for; fails where an option or command is not there."""
-    group: Any = get_command(app)
+    group: Any = command_line()
     context = group.make_context("distributary", list(arguments), resilient_parsing=True)
     name, command, rest = group.resolve_command(context, context._protected_args + context.args)
     command.make_context(name, rest, parent=context).close()

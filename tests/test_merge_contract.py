@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyspark.sql import SparkSession
 
 from distributary.changes.anew import BegunAnew
+from distributary.changes.digits import with_unchanged
 from distributary.changes.model import METADATA
 from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings
+from distributary.changes.unfilled import Unfilled
 from distributary.tables import table as tables
 from distributary.tables.evolve import Policy
 from distributary.tables.faults import CommitConflict
@@ -112,6 +115,22 @@ def test_an_older_event_changes_nothing_whatever_its_time(table: Table) -> None:
     table.merge(Event(row(1, "new"), 7609, sec=17))
     table.merge(Event(row(1, "old"), 7338, sec=19))
     assert table.living() == [(1, "new")]
+
+
+def test_a_late_event_that_says_what_a_newer_one_does_not_is_asked_for_with_all_of_its_key(table: Table) -> None:
+    silent = Event(row(1), 300, "UPDATE", schema=with_unchanged("b" * 40, ["value"]))
+    events = [Event(row(1, "first"), 100, "INSERT"), Event(row(1, "second"), 200, "UPDATE"), silent]
+    rules = MergeRules(has_unchanged=True)
+    table.merge(events[0], rules=rules)
+    table.merge(events[2], Event(row(2, "other"), 400, "INSERT"), rules=rules)
+    assert table.living() == [(1, "first"), (2, "other")]
+    with pytest.raises(Unfilled) as asked:
+        table.merge(events[1], Event(row(2, "older"), 350, "UPDATE"), rules=rules)
+    assert asked.value.keys.to_pylist() == [{"id": 1}]
+    table.merge(*events, Event(row(2, "older"), 350, "UPDATE"), rules=replace(rules, filled=True), again=True)
+    assert table.living() == [(1, "second"), (2, "other")]
+    table.merge(silent.with_(at=250), rules=rules)  # of which it says nothing: nothing need be asked
+    assert table.living() == [(1, "second"), (2, "other")]
 
 
 def test_places_in_the_log_are_compared_as_numbers(table: Table) -> None:

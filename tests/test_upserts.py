@@ -251,12 +251,15 @@ def test_a_column_of_the_record_that_says_nothing_of_its_order_is_refused(column
         Players(lake, TEXTS, tables={"newest_by": column})
 
 
-def test_a_message_without_an_offset_or_a_value_has_no_place() -> None:
+def test_a_message_without_an_offset_or_a_value_or_with_nan_has_no_place() -> None:
     none = pa.nulls(1, pa.int64())
     about = (pa.nulls(1, pa.int32()), pa.nulls(1, pa.string()))
     assert [row for row, _ in message_numbers(None, none, *about).bad] == [0]
     assert [row for row, _ in message_numbers(none, pa.array([1]), *about).bad] == [0]
     assert message_numbers(pa.array([1]), none, *about).bad == []
+    nan = message_numbers(pa.array([float("nan"), 1.0, -float("nan"), float("inf")]), pa.array([1, 2, 3, 4]),
+                          pa.nulls(4, pa.int32()), pa.nulls(4, pa.string()))  # fmt: skip
+    assert [row for row, _ in nan.bad] == [0, 2]
     with pytest.raises(ValueError, match="struct"):
         message_numbers(pa.array([{"a": 1}]), pa.array([1]), *about)
 

@@ -69,6 +69,8 @@ def _report(bad: dict[int, str], column: pa.Array, detail: str) -> None:
 def _places(value: pa.Array, bad: dict[int, str]) -> Bytes:
     kind = value.type
     if pa.types.is_floating(kind):
+        for row in np.flatnonzero(pc.fill_null(pc.is_nan(value), False).to_numpy(zero_copy_only=False)).tolist():
+            bad.setdefault(row, "NaN in the column that says which message is newer")
         return hex_digits(_of_floats(value), 16)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _of_texts(value, bad)

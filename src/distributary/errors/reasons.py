@@ -184,10 +184,16 @@ class Reason(StrEnum):
         "The record's key is not what `source.key` says: no text or number of that type, no record of those fields.",
         "Correct `source.key`, then replay; or let the producer write such keys.",
     )
+    OTHER_KEY = (
+        "OTHER_KEY",
+        "The record's key has other fields than those by which the rows of its merged table are told apart.",
+        "Where the source's table has got another key, name it with `tables.routes.<table>.keys` and make the merged "
+        "table anew; else some other producer writes to the topic.",
+    )
     BAD_POSITION = (
         "BAD_POSITION",
         "The event's place in the source's log cannot be read, so nobody can say which event is newer. Of messages "
-        "with keys: it has no value in the column that `tables.newest_by` names, or no offset.",
+        "with keys: it has no value, or NaN, in the column that `tables.newest_by` names, or no offset.",
         "Of messages, name a column that always has a value. Of a database, please report it with the sample; "
         "`reconcile` or a new backfill mends the merged table.",
     )

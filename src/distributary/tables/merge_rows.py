@@ -22,6 +22,7 @@ from distributary.changes.key_text import in_type
 from distributary.changes.keys import KeyIndex
 from distributary.changes.reduce import Gaps, Places, Ranked, has_row_ids
 from distributary.changes.sequence import Bools, OrderSettings
+from distributary.changes.unfilled import FIELDS, Unfilled, lacking, may_say
 
 DELETED = "_deleted"
 DELETED_AT = "_deleted_at"
@@ -41,6 +42,8 @@ class MergeRules:
     `settled`: transactions of Oracle of which the batch has all events of its keys; a key that rows of another one
     hand on ends the merge (`changes.handed_on`). None: it is decided by what is at hand.
     `has_unchanged`: an event's schema key may name columns of which it does not speak (`layout.with_unchanged`).
+    `filled`: the events are completed by all that the log has of their keys; without it, a late event that may say what
+    its row lacks ends the merge (`changes.unfilled`).
     `task_rows`: rows of the files that may hold the events' keys, up to which a task merges; None: `merge.TASK_ROWS`.
     """
 
@@ -52,6 +55,7 @@ class MergeRules:
     settled: frozenset[str] | None = None
     task_rows: int | None = None
     has_unchanged: bool = False
+    filled: bool = False
     order: OrderSettings = field(default=OrderSettings())
 
     @property
@@ -102,11 +106,13 @@ class Incoming:
         self.deletes = _bools(pc.struct_field(metadata, "is_deleted"))
         self.matched = np.zeros(rows.num_rows, bool)
         self.beaten = np.zeros(rows.num_rows, bool)
+        self._unfilled = np.zeros(rows.num_rows, bool)
 
     def needs(self, schema: pa.Schema) -> pa.Schema:
         """The columns of the table that `meet` asks for: the keys, and what decides of the metadata."""
         paths = [tuple(path.split(".")) for path in Ranked.needs(self.rules.order, oracle=self.oracle)]
         metadata = schema.field(self.metadata)
+        paths += [(name,) for name in FIELDS if self.rules.has_unchanged]
         metadata_field = metadata.with_type(_picked(metadata.type, paths))
         return pa.schema([*(schema.field(key) for key in self.keys), metadata_field])
 
@@ -129,12 +135,27 @@ class Incoming:
             np.where(newer, others.numbers, ours.numbers),
             self.rules.order,
         )
+        if self.rules.has_unchanged:
+            wins = self._fills(mine, theirs, wins, ours.numbers == others.numbers)
         self.matched[mine] = True
         self.beaten[mine[~wins]] = True
         return places, mine, wins
 
+    def _fills(self, mine: Places, theirs: pa.Array, wins: Bools, same: Bools) -> Bools:
+        """Which events hold over their row, or are its own and complete it."""
+        open_ = lacking(theirs)
+        if self.rules.filled:
+            return np.asarray(wins | (same & open_))
+        late = np.flatnonzero(open_ & ~wins & ~same)
+        if len(late):
+            asked = may_say(self._metadata.take(pa.array(mine[late])), theirs.take(pa.array(late)))
+            self._unfilled[mine[late[np.array(asked, bool)]]] = True
+        return wins
+
     def verdict(self) -> Verdict:
-        """Once all parts that may hold one of the keys have been met."""
+        """Once all parts that may hold one of the keys have been met. Raises Unfilled where the log is to be asked."""
+        if self._unfilled.any():
+            raise Unfilled(self.rows.select(self.keys).filter(pa.array(self._unfilled)))
         hard = self.deletes if self.rules.deletes == "hard" else np.zeros_like(self.deletes)
         new = ~self.matched & ~hard
         unjudged = np.zeros_like(new)

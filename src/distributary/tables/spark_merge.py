@@ -19,10 +19,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
 from distributary.changes.anew import TIMES, BegunAnew
-from distributary.changes.digits import FIRST_LAYOUT, LAYOUTS, MOVED, PREFIX, WIDTH
+from distributary.changes.digits import FIRST_LAYOUT, LAYOUTS, MOVED, PREFIX, UNCHANGED, WIDTH
 from distributary.changes.handed_on import HandedOn
 from distributary.changes.reduce import KEY_LEFT, KEY_TAKEN, METADATA, NUMBER
 from distributary.changes.sequence import REPAIR_MARGIN_MS, OrderSettings
+from distributary.changes.unfilled import Unfilled, may_say
 from distributary.names import quoted
 from distributary.tables.evolve import Evolution, Slot, evolve
 from distributary.tables.merge import Merged, Target
@@ -69,7 +70,7 @@ def merge_by_spark(
     back with the rows that could not be judged (`Merged.late`). A tombstone counts as updated, unlike with engine
     `task`: Delta's metrics do not tell them apart.
 
-    Raises BegunAnew, HandedOn, SparkEngineError, TableFault, OSError.
+    Raises BegunAnew, HandedOn, Unfilled, SparkEngineError, TableFault, OSError.
     """
     uri, table = target.table.uri, target.before
     if table is not None and table.has(mark):
@@ -77,6 +78,8 @@ def merge_by_spark(
     engine = SparkEngine(spark, target.table.store)
     if table is not None and rules.settled is not None:
         _ask_for_others(spark, uri, rows, keys, rules.settled)
+    if table is not None and rules.has_unchanged and not rules.filled:
+        _ask_for_older(spark, uri, rows, keys, rules)
     masks = [name for name in rows.columns if name.startswith(UNSAID)]
     merged_rows = _as_merged(rows.drop(*aside), keys, rules, masks)
     brought = to_arrow_schema(merged_rows.drop(*masks).schema, timezone="UTC")
@@ -131,6 +134,20 @@ def _ask_for_others(
         raise HandedOn({str(row.tx) for row in open_transactions})
 
 
+def _ask_for_older(spark: SparkSession, uri: str, rows: DataFrame, keys: Sequence[str], rules: MergeRules) -> None:
+    """Raises Unfilled where a late event may say what its row lacks."""
+    names, metadata = [F.col(quoted(key)) for key in keys], rules.order.metadata
+    brought = rows.select(*names, metadata).alias("s")
+    table = SparkDeltaTable.forPath(spark, uri).toDF().select(*names, metadata).alias("t")
+    late = f"{_number('s', rules.order)} < {_number('t', rules.order)} AND {_LACKS.format(metadata=metadata)}"
+    met = table.join(brought, F.expr(f"({_on(keys)}) AND {late}"))
+    columns = [*(f"s.{quoted(key)}" for key in keys), f"s.{metadata}", f"t.{metadata} AS _row"]
+    found = met.selectExpr(*columns).toArrow()
+    asked = may_say(found.column(metadata).combine_chunks(), found.column("_row").combine_chunks())
+    if any(asked):
+        raise Unfilled(found.select(list(keys)).filter(pa.array(asked)))
+
+
 def _as_merged(rows: DataFrame, keys: Sequence[str], rules: MergeRules, masks: Sequence[str]) -> DataFrame:
     metadata = rules.order.metadata
     deleted = f"coalesce({metadata}.is_deleted, false)"
@@ -179,6 +196,9 @@ def _merge(
 ) -> Counts:
     oracle = _has_rows(source)
     newer = _newer(rules.order, oracle, rules.settled or ())
+    if rules.filled:
+        same = f"{_number('s', rules.order)} = {_number('t', rules.order)}"
+        newer = f"({newer} OR ({same} AND {_LACKS.format(metadata=rules.order.metadata)}))"
     hard = f"(s.{DELETED})" if rules.deletes == "hard" else "false"
     judged = "true" if rules.horizon is None else f"NOT {_old('s.' + rules.order.metadata, rules.horizon)}"
     sets = {quoted(name): _value(name, source, keys, rules) for name in columns}
@@ -236,6 +256,8 @@ def _value(name: str, source: DataFrame, keys: Sequence[str], rules: MergeRules)
 # -- the order of events, as SQL -----------------------------------------------------------------------------
 
 
+_LACKS = f"coalesce(contains(t.{{metadata}}.schema_key, '{UNCHANGED}'), false)"
+"""The row does not say all its values itself."""
 _SAME = f"(s.{METADATA}.source.tx_id = t.{METADATA}.source.tx_id)"
 _ANOTHER = f"(s.{METADATA}.source.row_id <> t.{METADATA}.source.row_id)"
 

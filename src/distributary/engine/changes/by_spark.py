@@ -16,11 +16,12 @@ from pyspark.sql import functions as F
 from distributary.changes.digits import metadata_in
 from distributary.changes.handed_on import HandedOn, of_keys
 from distributary.changes.reduce import METADATA, NUMBER, Reduced, reduce_rows
+from distributary.changes.unfilled import Unfilled
 from distributary.engine.changes.key_columns import key_types
 from distributary.engine.changes.keyed_table import Into, absent
 from distributary.engine.changes.merging import UNSAID, done_by, horizon, of_one_log, write_reduced
 from distributary.engine.changes.orders import ORIGIN, ChangeOrders
-from distributary.engine.changes.transactions import others_of
+from distributary.engine.changes.transactions import all_of, others_of
 from distributary.engine.outcomes import Outcome
 from distributary.names import quoted
 from distributary.tables.datafile import DataFile
@@ -68,15 +69,19 @@ class BySpark:
                 # Shares of the keys; but a delete by ROWID has found its key only after they were made.
                 rows = newest_by_spark(rows, about.keys, rules.order)
             with of_one_log(outcome.route, into.uri):
-                try:
-                    merged = merge_by_spark(session, target, rows, about.keys, rules, orders.mark, aside=(ORIGIN,))
-                except HandedOn as e:
-                    rules = replace(rules, settled=e.transactions)
-                    more = _decided_anew(rows, into, rules, orders)
+                while True:
+                    try:
+                        merged = merge_by_spark(session, target, rows, about.keys, rules, orders.mark, aside=(ORIGIN,))
+                        break
+                    except HandedOn as e:
+                        rules = replace(rules, settled=e.transactions)
+                        more = _decided_anew(rows, into, rules, orders)
+                    except Unfilled as e:
+                        rules = replace(rules, filled=True)
+                        more = _completed(rows, e.keys, into, rules, orders)
                     if more is not None:
                         files.append(more)
                         rows = _in_place_of(rows, _read(session, [join(orders.parts, more.path)]), into.keys)
-                    merged = merge_by_spark(session, target, rows, about.keys, rules, orders.mark, aside=(ORIGIN,))
             by_spark = done_by(into, merged)
             done = replace(
                 done,
@@ -130,6 +135,18 @@ def _decided_anew(rows: DataFrame, into: Into, rules: MergeRules, orders: Change
         return None
     masks = {column: mask.filter(new) for column, mask in reduced.unsaid.items()}
     return write_reduced(Reduced(reduced.rows.filter(new), masks), orders)
+
+
+def _completed(rows: DataFrame, keys: pa.Table, into: Into, rules: MergeRules, orders: ChangeOrders) -> DataFile:
+    """The newest events of these keys, with what the log's older ones say of their columns, as a file."""
+    plain = rows.drop(*(name for name in rows.columns if name.startswith(UNSAID)))
+    asked = plain.sparkSession.createDataFrame(keys).alias("k")
+    by_key = " AND ".join(f"r.{quoted(key)} <=> k.{quoted(key)}" for key in into.keys)
+    own = plain.alias("r").join(asked, F.expr(by_key), "left_semi").toArrow()
+    types = key_types(own.schema, into.keys)
+    events = [own, all_of(into.source, orders, keys, own, types)]
+    whole = pa.concat_tables(events, promote_options="permissive")
+    return write_reduced(reduce_rows(whole, into.keys, rules.order, rules.gaps(absent(whole, into.brought))), orders)
 
 
 def _numbers(rows: pa.Table) -> pa.Array:

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.anew import BegunAnew
-from distributary.changes.handed_on import HandedOn, of_keys
+from distributary.changes.handed_on import HandedOn
 from distributary.changes.model import SourceTable
 from distributary.changes.reduce import Reduced, reduce_rows
+from distributary.changes.unfilled import Unfilled
 from distributary.engine.changes.fitting import Fitted, RouteEvents
 from distributary.engine.changes.gather import Gathered, by_share
 from distributary.engine.changes.key_columns import KeyTypes, key_columns, key_types, whole
@@ -28,7 +29,7 @@ from distributary.engine.changes.orders import ORIGIN, ChangeOrders
 from distributary.engine.changes.orphans import resolve, split
 from distributary.engine.changes.recording import record
 from distributary.engine.changes.rejected_events import rejected_events
-from distributary.engine.changes.transactions import log_of, others_of
+from distributary.engine.changes.transactions import Asked, log_of
 from distributary.engine.changes.unjudged import unjudged
 from distributary.engine.outcomes import Merge, Outcome, SourceEvents
 from distributary.errors import KeysChanged, LogBegunAnew, Reason
@@ -95,14 +96,16 @@ def merge(into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark) -> Merge
 
 
 def _merged(into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark, widened: dict[str, str]) -> Merge:
-    handed_on: frozenset[str] = frozenset()
+    asked = Asked()
     while True:
         try:
-            done = None if handed_on else _on_tip(into, rows, orders, mark)
-            return done or _opened(into, rows, orders, mark, widened, handed_on)
+            done = None if asked else _on_tip(into, rows, orders, mark)
+            return done or _opened(into, rows, orders, mark, widened, asked)
         except HandedOn as e:
             # The table is met file after file, so more may be asked for.
-            handed_on |= e.transactions
+            asked = replace(asked, transactions=asked.transactions | e.transactions)
+        except Unfilled as e:
+            asked = replace(asked, keys=e.keys)
 
 
 @contextmanager
@@ -145,10 +148,11 @@ def _plain(reduced: Reduced) -> Reduced:
 
 
 def _opened(
-    into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark, widened: dict[str, str], handed_on: frozenset[str]
+    into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark, widened: dict[str, str], asked: Asked
 ) -> Merge:
     """`widened`: the key columns that got a wider type for this, also where the merge is not done in the end.
-    `handed_on`: transactions whose other events the log is asked for. Raises HandedOn where it is to be of more."""
+
+    Raises HandedOn, Unfilled where the log is to be asked for more."""
     route, named = into.route, orders.named
     table = into.table(orders).open()
     check_keys(into, table)
@@ -156,9 +160,7 @@ def _opened(
     rules = named.rules(into.source, horizon(table))
     started = time.monotonic()
     events, begun = _identified(into, whole(rows, types), table, orders)
-    if handed_on:
-        events = of_keys(events, others_of(into.source, orders, handed_on, events, types), into.keys)
-        rules = replace(rules, settled=handed_on)
+    events, rules = asked.answered(into.source, into.keys, orders, events, types, rules)
     record(into, events, orders, mark)
     reduced = reduce_rows(events, into.keys, rules.order, rules.gaps(absent(events, into.brought)))
     looked = time.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from distributary.changes.debezium.heads import Record
 from distributary.changes.debezium.json_messages import Message, read_messages
 from distributary.changes.maxwell import as_debezium
 from distributary.changes.model import BadEvent, Events, FileEvents, Reading, SourceTable
+from distributary.engine.changes.fitting import column_name
 from distributary.engine.changes.table_settings import DebeziumNames
 from distributary.engine.messages.chunks import GONE, KEY
 from distributary.engine.messages.events import Made, Some
@@ -63,19 +64,27 @@ def _moved(found: FileEvents, by: int) -> FileEvents:
 def _unusable(route: str, events: list[Events], orders: Orders) -> Iterator[tuple[int, tuple[Reason, str]]]:
     """Which events no table of the route may take, and why."""
     keys = [() if orders.named is None else orders.named.keys(one.table, one.keys) for one in events]
-    known = next((names for names in keys if names), ())
-    if keys and not known:
-        known = _keys_of_table(events[0].table, orders)
+    known = _keys_of_table(events[0].table, orders) if events else ()
+    known = known or next((names for names in keys if names), ())
     for at, one in enumerate(events):
         if one.table.route != route:
             yield at, (Reason.CORRUPT_EVENT, f"it is of another table ({one.table.route}) than it seems to be")
         elif known and not keys[at]:
             detail = f"the record has no key, and the table's rows have one ({', '.join(known)})"
             yield at, (Reason.NO_KEY_VALUE, detail)
+        elif _folded(keys[at]) != _folded(known) and orders.named is not None and not orders.named.own(route).keys:
+            detail = f"the record's key is {', '.join(keys[at])}; that of the table's rows is {', '.join(known)}"
+            yield at, (Reason.OTHER_KEY, detail)
+
+
+def _folded(keys: Sequence[str]) -> frozenset[str]:
+    return frozenset(column_name(key).lower() for key in keys)
 
 
 def _keys_of_table(source: SourceTable, orders: Orders) -> tuple[str, ...]:
     """The columns by which the merged table tells its rows apart; none where there is no such table."""
+    if (tip := orders.merge_tips.get(source.route)) is not None:
+        return tuple(tip.keys)
     uri = None if orders.named is None else orders.named.merged(source)
     table = None if uri is None else Table(uri, orders.store).open()
     return () if table is None or table.owner is None else tuple(table.owner.keys)

@@ -7,8 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distributary.changes.debezium.heads import Record
-from distributary.changes.debezium.json_messages import Message
+from distributary.changes.debezium.heads import Message, Record
 
 MS = 1_795_980_000_000
 Kinds = Mapping[str, Any]

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distributary.changes.debezium.heads import PLAIN, Form, Record
-from distributary.changes.debezium.json_messages import Message, read_messages
+from distributary.changes.debezium.heads import PLAIN, Form, Message, Record
+from distributary.changes.debezium.json_messages import read_messages
 from distributary.changes.debezium.source_table import routes_of
 from distributary.changes.digits import unchanged_columns
 from distributary.changes.model import METADATA, Events, FileEvents, Kind, Reading

@@ -19,7 +19,8 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from distributary.changes.debezium.json_messages import Message, read_messages
+from distributary.changes.debezium.heads import Message
+from distributary.changes.debezium.json_messages import read_messages
 from distributary.changes.model import METADATA, Reading
 from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from distributary.changes.debezium.heads import Record
-from distributary.changes.debezium.json_messages import Message, read_messages
+from distributary.changes.debezium import json_messages
+from distributary.changes.debezium.heads import Form, Message, Record
+from distributary.changes.debezium.json_messages import read_messages
 from distributary.changes.model import METADATA, Kind, Reading
 from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings
@@ -22,6 +23,7 @@ from distributary_simulate.change_messages.debezium import DebeziumTopics
 from distributary_simulate.changes.history import History, HistoryPlan
 from distributary_simulate.changes.truth import TableTruth
 from distributary_simulate.changes.unified import Unified, instant_text
+from tests.debezium_messages import change
 
 KINDS = (Kind.MYSQL, Kind.POSTGRESQL, Kind.ORACLE, Kind.SQLSERVER, Kind.MONGODB)
 
@@ -30,8 +32,8 @@ def messages_of(history: History, events: int, *, schemas: bool) -> list[Message
     topics = DebeziumTopics(schemas=schemas)
     made: list[Message] = []
     for changes in (history.changes(events), history.finish()):
-        for change in changes:
-            for message in topics.messages(change):
+        for one in changes:
+            for message in topics.messages(one):
                 headers = frozenset(name for name, _ in message.headers)
                 made.append(Message(Record(message.topic, 0, len(made), 0, headers), message.key, message.value))
     return made
@@ -117,3 +119,29 @@ def test_what_is_left_is_what_the_tables_hold(kind: Kind, schemas: bool) -> None
                         shown(column.type, rows[key].get(column.name)),
                     )
                     assert ours == expected, (table.route, key, column)
+
+
+@pytest.mark.parametrize("schemas", [True, False], ids=["with schemas", "without"])
+@pytest.mark.parametrize("form", [Form(), Form(by_offset=True)], ids=["by position", "by offset"])
+def test_messages_that_are_read_at_once_say_what_they_say_one_by_one(
+    form: Form, schemas: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = messages_of(History(HistoryPlan(seed=6)), 600, schemas=schemas)
+    unlogged = change("u", {"id": 1, "big": "__debezium_unavailable_value"}, connector="postgresql", headers=["h"])
+    moved = change("d", {"id": 1, "big": "b"}, headers=["__debezium.newkey"])
+    odd = change("c", {"id": 1}, file=None)  # of no position
+    several = [*messages, unlogged, moved, odd, change("d", None, before=None)]
+
+    def read() -> tuple[list[Any], list[Any]]:
+        found = read_messages(several, Reading(), form)
+        rows = [
+            (number, events.table, events.keys, events.schema_key, row)
+            for events in found.events
+            for number, row in zip(events.numbers.to_pylist(), events.rows.to_pylist(), strict=True)
+        ]
+        return sorted(rows, key=lambda row: row[0]), [(bad.row, bad.reason, bad.detail) for bad in found.bad]
+
+    at_once = read()
+    monkeypatch.setattr(json_messages, "read_at_once", lambda messages, *_: list(range(len(messages))))
+    assert at_once == read()
+    assert len(at_once[0]) > 500

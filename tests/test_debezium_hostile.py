@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.changes.debezium.heads import Form
-from distributary.changes.debezium.json_messages import Message, read_messages
+from distributary.changes.debezium.heads import Form, Message
+from distributary.changes.debezium.json_messages import read_messages
 from distributary.changes.debezium.source_table import routes_of
 from distributary.changes.model import Reading
 from tests.debezium_messages import SOURCES, change, named, text

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.changes.anew import BegunAnew
-from distributary.changes.debezium.heads import PLAIN, Form
-from distributary.changes.debezium.json_messages import Message, read_messages
+from distributary.changes.debezium.heads import PLAIN, Form, Message
+from distributary.changes.debezium.json_messages import read_messages
 from distributary.changes.digits import WIDTH
 from distributary.changes.model import METADATA, Reading
 from distributary.changes.reduce import newest, reduce_rows

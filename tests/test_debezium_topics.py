@@ -19,7 +19,7 @@ from distributary.audit.judge.histories import judge_histories
 from distributary.audit.judge.opened_records import Record
 from distributary.audit.judge.raw_records import Place
 from distributary.audit.verify import Verification, verify
-from distributary.changes.debezium.json_messages import Message
+from distributary.changes.debezium.heads import Message
 from distributary.changes.model import Kind
 from distributary.config import Pipeline
 from distributary.engine.batch import BatchReport, BatchWriter

@@ -56,7 +56,7 @@ ALLOWED = {
     "deltalake": "tables.snapshot tables.table tables.edge tables.store",
     "ptars": "schemas.protobuf",
     "obstore": "sources.bodies sources.listing_objects tables.object_stores",
-    "fastavro": "changes schemas.avro audit.judge.raw_files audit.judge.avro",
+    "fastavro": "changes schemas.avro audit.judge.raw_files audit.judge.avro audit.judge.debezium_avro",
     "msgspec": "changes schemas.json",
     "grpc_tools": "schemas.registry",
     "prometheus_client": "metrics.endpoint",

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from distributary.changes.debezium.heads import Record
-from distributary.changes.debezium.json_messages import Message
+from distributary.changes.debezium.heads import Message, Record
 from distributary.changes.maxwell import routes_of
 from tests.test_debezium_topics import Shop, judged
 

@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from distributary.changes.debezium.heads import Record
-from distributary.changes.debezium.json_messages import Message
+from distributary.changes.debezium.heads import Message, Record
 from tests.processes import SERVICE_JAVA
 from tests.services import Server, maven, wait_until
 from tests.services.mariadb import MariaDb

@@ -23,7 +23,8 @@ from typing import Any, Final
 
 import msgspec
 
-from distributary.changes.debezium.json_messages import UNDECODABLE, Message
+from distributary.changes.debezium.heads import Message
+from distributary.changes.debezium.message_fields import UNDECODABLE
 from distributary.changes.debezium.source_table import Routes
 from distributary.changes.model import Kind, SourceTable
 

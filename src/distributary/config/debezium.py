@@ -23,15 +23,22 @@ def check_debezium(config: Pipeline) -> None:
         raise fault("source.type", "changes of Debezium are read from Kafka: allowed is kafka")
     if config.layout != "fanout":
         raise fault("layout", "changes of Debezium have one layout: leave it out")
-    if payload.format in ("avro", "protobuf"):
+    if payload.format == "protobuf":
         given = "payload.format" if "format" in payload.model_fields_set else "payload.format, which is not given,"
-        raise NotYet(what=f"{given} {payload.format} with envelope debezium", available="json")
-    if payload.format != "json":
-        raise fault("payload.format", "changes of Debezium have fields: allowed is json")
+        raise NotYet(what=f"{given} protobuf with envelope debezium", available="json, avro")
+    if payload.format not in ("json", "avro"):
+        raise fault("payload.format", "changes of Debezium have fields: allowed are json and avro")
     if payload.columns:
         raise fault("payload.columns", "changes of Debezium have columns of their own: leave it out")
-    if config.registry is not None:
+    if payload.format == "json" and config.registry is not None:
         raise fault("registry", "JSON of Debezium brings its schemas itself, or has none: leave it out")
+    if payload.format != "json":
+        if config.envelope.format != "debezium":
+            raise fault("payload.format", "messages of Maxwell are JSON: allowed is json")
+        if payload.framing != "confluent":
+            raise fault("payload.framing", "a change names its schema in its header: allowed is confluent")
+        if config.registry is None:
+            raise fault("registry", f"{payload.format} payloads need one: give url (a server) or path (embedded)")
     if tables.log is None or tables.merged is None:
         raise fault("tables.log", "a source table makes two tables, by which they are verified: give log and merged")
     if tables.database is not None:
@@ -50,7 +57,8 @@ def check_debezium(config: Pipeline) -> None:
 
 def decoded_format(config: Pipeline) -> str:
     """The format by which a payload becomes columns: a change of Debezium is taken apart when it is delivered."""
-    return "bytes" if config.envelope.is_debezium else config.payload.encoding
+    payload = config.payload
+    return "bytes" if config.envelope.is_debezium and payload.format == "json" else payload.encoding
 
 
 def _refuse(given: Model, place: str, keys: tuple[str, ...], allowed: tuple[str, ...]) -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.orders import Orders, killing
 from distributary.engine.messages.pieces import Chunks
 from distributary.engine.messages.record_keys import as_objects
+from distributary.engine.messages.stored_changes import ids_of
 from distributary.engine.messages.trial import count_good
 from distributary.engine.outcomes import Fault, Outcome
 from distributary.errors import EnvironmentFault, Reason
@@ -334,10 +336,9 @@ class Replay:
         self.ledger.record(stream, number, [entry, own], {"replayed": count})
 
     def _ids(self, rows: pa.Table) -> Iterator[int]:
-        for chunks in self._chunks(None, rows).values():
-            for groups, _ in chunks:
-                for schema_id, _, count in groups:
-                    yield from [schema_id] * count if schema_id != GONE[0] else []
+        for groups, _ in chain.from_iterable(self._chunks(None, rows).values()):
+            for schema_id, _, count in groups:
+                yield from [schema_id] * count if schema_id != GONE[0] else []
 
     def _mark(self, rows: pa.Table, state: str, number: int) -> None:
         """Set state and replay number of `rows`. A run that commits at the same moment makes this try again."""
@@ -353,9 +354,9 @@ class Replay:
     def _given(self, route: str, rows: pa.Table, number: int) -> tuple[Chunks, Mapping[int, CompiledSchema], Orders]:
         """All that it takes to decode rows of the quarantine anew from their bytes."""
         chunks = self._chunks(route, rows).get(route, [])
-        ids = {schema_id for groups, _ in chunks for schema_id, _, _ in groups if schema_id != GONE[0]}
+        ids = ids_of((group[0], group[1]) for groups, _ in chunks for group in groups)
         compiled, refused = self.fanout.schemas.resolve(ids, every=True)
-        # A person may ask for rows that have ended a reader: whether they still do is tried apart.
+        # A person may ask for rows that ended a reader: if they still do is tried apart.
         return chunks, compiled, replace(self._orders(number, refused, [route]), killed={})
 
     def _orders(self, number: int, refused: Any, routes: Iterable[str]) -> Orders:
@@ -372,9 +373,8 @@ class Replay:
         at_payload = pc.equal(rows.column("level"), "payload")
         payloads, envelopes = rows.filter(at_payload), rows.filter(pc.invert(at_payload))
         if payloads.num_rows:
-            route_names, wrapped_ids, values = (
-                one_array(payloads.column(n)) for n in ("route", "envelope_schema_id", "value")
-            )
+            columns = ("route", "envelope_schema_id", "value")
+            route_names, wrapped_ids, values = (one_array(payloads.column(name)) for name in columns)
             split_payloads(route_names, wrapped_ids, values, origin.filter(at_payload), reader, cut)
         if envelopes.num_rows:
             split_values(one_array(envelopes.column("value")), origin.filter(pc.invert(at_payload)), reader, cut)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from distributary.audit.judge.debezium_avro import AvroMessages
 from distributary.audit.judge.debezium_messages import Change, Rules
 from distributary.audit.judge.likeness import unlike
 from distributary.audit.judge.maxwell_messages import MaxwellRules
@@ -18,6 +19,7 @@ from distributary.audit.judge.table_rows import table_rows
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import KafkaSource, Pipeline
 from distributary.config.quantities import milliseconds
+from distributary.engine.schemas import registry_of
 from distributary.errors import DistributaryError
 from distributary.errors.border import contained
 from distributary.names import shown
@@ -62,13 +64,14 @@ def judge_changes(config: Pipeline, counted: Verification, records: Records | No
     try:
         records = records or KafkaRecords(config.source)
         merged = _merged_tables(config)
+        avro = AvroMessages(registry_of(config)) if config.payload.format == "avro" else None
     except BaseException as e:
         return replace(counted, notes=(*counted.notes, f"values were not compared: {contained(e)}"))
     notes: list[str] = []
     tables: list[TableCheck] = []
     try:
         for table in counted.tables:
-            tables.append(_table(config, table, merged.get(table.route), records, notes))
+            tables.append(_table(config, table, merged.get(table.route), records, notes, avro))
     finally:
         records.close()
     problems = [
@@ -87,22 +90,30 @@ def _merged_tables(config: Pipeline) -> dict[str, str]:
     return {route: entry.merged for route, entry in newest.items() if route is not None and entry.merged}
 
 
-def _rules(config: Pipeline, route: str) -> Rules:
+def _rules(config: Pipeline, route: str, avro: AvroMessages | None) -> Rules:
     envelope, table_config = config.envelope, config.tables.routes.get(route)
     epochs = sorted(milliseconds(time) for time in (table_config.epochs or ())) if table_config else []
     repairs = sorted(milliseconds(time) for time in table_config.repair_backfills) if table_config else []
     kind = MaxwellRules if envelope.format == "maxwell" else Rules
-    return kind(envelope.flattened, envelope.order == "offset", envelope.placeholder, epochs, repairs)
+    rules = kind(envelope.flattened, envelope.order == "offset", envelope.placeholder, epochs, repairs)
+    return rules if avro is None else replace(rules, opened=avro.opened)
 
 
-def _table(config: Pipeline, table: TableCheck, merged: str | None, records: Records, notes: list[str]) -> TableCheck:
+def _table(
+    config: Pipeline,
+    table: TableCheck,
+    merged: str | None,
+    records: Records,
+    notes: list[str],
+    avro: AvroMessages | None = None,
+) -> TableCheck:
     if table.table is None:
         return table
     table_config = config.tables.routes.get(table.route)
     judged = _JudgedTable(keys=tuple(table_config.keys) if table_config and table_config.keys else ())
     store = Store.of(config.tables)
     try:
-        _judge_log(table, _rules(config, table.route), records, store, judged)
+        _judge_log(table, _rules(config, table.route, avro), records, store, judged)
         if judged.gone:
             notes.append(
                 f"{shown(table.route)}: {judged.gone} messages are gone at the source, so that it was not judged"

@@ -6,7 +6,7 @@ import base64
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -36,6 +36,13 @@ class Change(NamedTuple):
         return _MOVED.get(type_in_row or "", type_in_row) == self.type
 
 
+def opened_json(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    found = json.loads(body, parse_float=Decimal)
+    if found.keys() == {"schema", "payload"}:
+        return found["schema"] or {}, found["payload"] or {}
+    return {}, found
+
+
 @dataclass(frozen=True)
 class Rules:
     """How messages are made, and in which order changes are. `epochs`, `repairs`: times in ms, sorted."""
@@ -45,11 +52,13 @@ class Rules:
     placeholder: str = "__debezium_unavailable_value"
     epochs: Sequence[int] = ()
     repairs: Sequence[int] = ()
+    opened: Callable[[bytes], tuple[dict[str, Any], dict[str, Any]]] = opened_json
+    """From a message's bytes its schema, in the words of Kafka Connect, and what it says."""
 
     def change(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes) -> Change:
         """Raises ValueError, TypeError, KeyError, AttributeError for what is no change."""
-        schema, body = _opened(value)
-        _, named = ({}, {}) if key is None else _opened(key)
+        schema, body = self.opened(value)
+        _, named = ({}, {}) if key is None else self.opened(key)
         identity = f"{topic}-{partition}-{offset}"
         if self.flattened:
             body, kinds = self._envelope(body), _kinds(schema)
@@ -111,13 +120,6 @@ def _position(source: Mapping[str, Any], time: int) -> tuple[Any, ...]:
 
 def _hex(text: str | None) -> list[int]:
     return [int(digits, 16) for digits in re.split("[:.]", (text or "").strip()) if digits]
-
-
-def _opened(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    message = json.loads(body, parse_float=Decimal)
-    if message.keys() == {"schema", "payload"}:
-        return message["schema"] or {}, message["payload"] or {}
-    return {}, message
 
 
 def _kinds(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -129,24 +129,30 @@ def node_of(kind: Connect) -> Node:
     return Scalar(SCALARS[kind.kind])
 
 
-def loader(kind: Connect) -> Callable[[Any], Any]:
-    """From a value as JSON has it, what `node_of` stores. Raises ValueError, TypeError, KeyError for what is none."""
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def loader(kind: Connect, *, stored: bool = False) -> Callable[[Any], Any]:
+    """From a value as JSON has it, or as it is `stored` in Avro, what `node_of` stores. Raises ValueError, TypeError,
+    KeyError for what is none."""
+    unbytes = _as_is if stored else casts.unbase64
     if kind.name == VARIABLE:
-        return lambda value: casts.decimal_text(casts.unbase64(value["value"]), int(value["scale"]))
+        return lambda value: casts.decimal_text(unbytes(value["value"]), int(value["scale"]))
     if kind.name == NANO_TIME:
         return lambda value: int(value) // 1000
     if kind.name in LOGICAL and kind.is_text:
         return _days if LOGICAL[kind.name] == "date" else _micros
     if kind.kind == "struct":
-        parts = {name: _perhaps(loader(one)) for name, one in kind.fields}
+        parts = {name: _perhaps(loader(one, stored=stored)) for name, one in kind.fields}
         return lambda value: {name: part(value.get(name)) for name, part in parts.items()}
     if kind.kind == "array" and kind.item is not None:
-        item = _perhaps(loader(kind.item))
+        item = _perhaps(loader(kind.item, stored=stored))
         return lambda value: [item(one) for one in value]
     if kind.kind == "map":
-        return lambda value: json.dumps(value, ensure_ascii=False)
+        return _entries if stored else lambda value: json.dumps(value, ensure_ascii=False)
     if kind.kind == "bytes":
-        return partial(_bits, length=kind.precision) if kind.name == BITS else casts.unbase64
+        return partial(_bits, length=kind.precision, unbytes=unbytes) if kind.name == BITS else unbytes
     convert: Callable[[Any], Any] = _CONVERT.get(SCALARS[kind.kind], int)
     return convert
 
@@ -155,9 +161,13 @@ def _perhaps(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else load(value)
 
 
-def _bits(value: str, length: int) -> bytes:
+def _entries(value: list[dict[str, Any]]) -> str:
+    return json.dumps({entry["key"]: entry["value"] for entry in value}, ensure_ascii=False)
+
+
+def _bits(value: Any, length: int, unbytes: Callable[[Any], bytes]) -> bytes:
     """As many bytes as the type has; PostgreSQL's connector leaves out those of zeros."""
-    found = casts.unbase64(value)[::-1]
+    found = unbytes(value)[::-1]
     return found.rjust((length + 7) // 8, b"\0") if length <= MOST_BITS else found
 
 

@@ -17,6 +17,46 @@ WITHOUT_SCHEMA = frozenset({"mysql", "mariadb", "mongodb"})
 SNAPSHOTS = frozenset({"true", "first", "first_in_data_collection", "last_in_data_collection", "last", "incremental"})
 NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 
+NO_DOCUMENT = "the message does not hold the row as it is after the change"
+FLAT_FIELDS = frozenset(
+    {
+        "op",
+        "deleted",
+        "db",
+        "schema",
+        "table",
+        "collection",
+        "connector",
+        "name",
+        "version",
+        "snapshot",
+        "sequence",
+        "ts_ms",
+        "ts_us",
+        "ts_ns",
+        "transaction_id",
+        "file",
+        "pos",
+        "row",
+        "gtid",
+        "server_id",
+        "lsn",
+        "txId",
+        "xmin",
+        "commit_lsn",
+        "change_lsn",
+        "event_serial_no",
+        "scn",
+        "commit_scn",
+        "rs_id",
+        "ssn",
+        "row_id",
+        "redo_thread",
+        "ord",
+    }
+)
+"""What ExtractNewRecordState may be asked to add to a row."""
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -44,6 +84,14 @@ class Record(NamedTuple):
     offset: int
     time_ms: int | None = None
     headers: frozenset[str] = frozenset()
+
+
+class Message(NamedTuple):
+    """One message; `value` None: a tombstone."""
+
+    record: Record
+    key: bytes | None
+    value: bytes | None
 
 
 class Unusable(Exception):
@@ -85,12 +133,12 @@ def head_of(said: Said, record: Record, form: Form) -> Head:
         raise _no_change(said)
     source = said.source
     connector = source.get("connector")
-    kind = KINDS.get(str(connector), Kind.GENERIC) if connector is not None else _by_fields(source)
-    table = _table(kind, source, record, form)
+    kind = KINDS.get(str(connector), Kind.GENERIC) if connector is not None else kind_by_fields(source)
+    table = flat_table(kind, record.topic, form) if form.flattened else source_table(kind, source, form)
     backfill = change == "READ" or str(source.get("snapshot") or "").lower() in SNAPSHOTS
     source_ms = _millis(source.get("ts_ms"))
     if form.by_offset:
-        table, place = SourceTable(Kind.GENERIC, table.database, table.schema, table.table), (record.offset, 0, 0, 0)
+        place: Parts = (record.offset, 0, 0, 0)
         source_ms = source_ms if source_ms is not None else record.time_ms
     elif backfill:
         place = (max(0, source_ms or 0), 0, 0, 0)
@@ -125,7 +173,7 @@ def _no_change(said: Said) -> Unusable:
     return Unusable(Reason.UNKNOWN_CHANGE_TYPE, f"op is {said.op[:40]!r}; known are {known}")
 
 
-def _by_fields(source: Mapping[str, Any]) -> Kind:
+def kind_by_fields(source: Mapping[str, Any]) -> Kind:
     """Flattened messages say the connector only where they are asked to."""
     there = {name for name, value in source.items() if value is not None}
     if {"file", "pos"} <= there:
@@ -154,15 +202,19 @@ def _source_table(kind: Kind, database: str, schema: str, table: str) -> SourceT
     return SourceTable(kind, database, schema, table)
 
 
-def _table(kind: Kind, source: Mapping[str, Any], record: Record, form: Form) -> SourceTable:
-    if form.flattened:
-        # <prefix>.<database or schema>.<table>, <prefix>.<database>.<schema>.<table>
-        first, *rest = (record.topic.partition(".")[2] or record.topic).split(".")
-        return SourceTable(kind, first, ".".join(rest[:-1]), rest[-1]) if rest else SourceTable(kind, "", "", first)
+def flat_table(kind: Kind, topic: str, form: Form) -> SourceTable:
+    kind = Kind.GENERIC if form.by_offset else kind
+    # <prefix>.<database or schema>.<table>, <prefix>.<database>.<schema>.<table>
+    first, *rest = (topic.partition(".")[2] or topic).split(".")
+    return SourceTable(kind, first, ".".join(rest[:-1]), rest[-1]) if rest else SourceTable(kind, "", "", first)
+
+
+def source_table(kind: Kind, source: Mapping[str, Any], form: Form) -> SourceTable:
+    """The table that a change's source names. Raises Unusable."""
     names = table_names(source)
     if names is None:
         raise Unusable(Reason.NO_SOURCE_TABLE, "source.table (MongoDB: source.collection) does not name its table")
-    return _source_table(kind, *names)
+    return _source_table(Kind.GENERIC if form.by_offset else kind, *names)
 
 
 def _kept(source: Mapping[str, Any], transaction: str) -> dict[str, Any]:
@@ -173,10 +225,10 @@ def _kept(source: Mapping[str, Any], transaction: str) -> dict[str, Any]:
     row_id, rs_id = source.get("row_id"), source.get("rs_id")
     return {
         "log_file": _text(source.get("file")),
-        "log_position": _number(source.get("pos")),
-        "scn": _number(source.get("scn")),
+        "log_position": whole_number(source.get("pos")),
+        "scn": whole_number(source.get("scn")),
         "rs_id": _text(rs_id),
-        "ssn": _number(source.get("ssn")),
+        "ssn": whole_number(source.get("ssn")),
         "row_id": _text(row_id),
         "lsn": _text(lsn if lsn is not None else source.get("commit_lsn")),
         "tx_id": _text(source.get("txId") or source.get("gtid") or transaction or None),
@@ -187,7 +239,7 @@ def _text(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
-def _number(value: Any) -> int | None:
+def whole_number(value: Any) -> int | None:
     try:
         number = None if value is None else int(value)
     except (TypeError, ValueError):
@@ -196,5 +248,5 @@ def _number(value: Any) -> int | None:
 
 
 def _millis(value: Any) -> int | None:
-    number = _number(value)
+    number = whole_number(value)
     return number if number is not None and abs(number) < 10**14 else None

@@ -6,84 +6,35 @@ converted column by column: by the schema that the message brings, else by what 
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from distributary.changes.debezium.connect import Connect, parse
-from distributary.changes.debezium.heads import PLAIN, Form, Head, Record, Said, Unusable, head_of
-from distributary.changes.debezium.positions import sequence
-from distributary.changes.debezium.token_columns import column
-from distributary.changes.digits import with_unchanged
-from distributary.changes.file_events import EventParts
-from distributary.changes.json_values import Tokens, token_array
-from distributary.changes.metadata import Rows
-from distributary.changes.model import BadEvent, FileEvents, Kind, Reading, SourceTable
-from distributary.errors import Reason
-
-Fields = dict[str, msgspec.Raw]
-
-AT_ONCE = 2_048
-NULL = msgspec.Raw(b"null")
-NO_DOCUMENT = "the message does not hold the row as it is after the change"
-_FIELDS: msgspec.json.Decoder[Fields] = msgspec.json.Decoder(Fields)
-_PERHAPS: msgspec.json.Decoder[Fields | None] = msgspec.json.Decoder(Fields | None)
-UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_META = frozenset(
-    {
-        "op",
-        "deleted",
-        "db",
-        "schema",
-        "table",
-        "collection",
-        "connector",
-        "name",
-        "version",
-        "snapshot",
-        "sequence",
-        "ts_ms",
-        "ts_us",
-        "ts_ns",
-        "transaction_id",
-        "file",
-        "pos",
-        "row",
-        "gtid",
-        "server_id",
-        "lsn",
-        "txId",
-        "xmin",
-        "commit_lsn",
-        "change_lsn",
-        "event_serial_no",
-        "scn",
-        "commit_scn",
-        "rs_id",
-        "ssn",
-        "row_id",
-        "redo_thread",
-        "ord",
-    }
+from distributary.changes.debezium.heads import (
+    FLAT_FIELDS,
+    NO_DOCUMENT,
+    PLAIN,
+    Form,
+    Head,
+    Message,
+    Said,
+    Unusable,
+    head_of,
 )
-"""What ExtractNewRecordState may be asked to add to a row."""
-
-
-class Message(NamedTuple):
-    """One message; `value` None: a tombstone."""
-
-    record: Record
-    key: bytes | None
-    value: bytes | None
+from distributary.changes.debezium.json_at_once import read_at_once
+from distributary.changes.debezium.message_fields import PERHAPS, UNDECODABLE, opened
+from distributary.changes.debezium.positions import sequence
+from distributary.changes.debezium.token_rows import NULL, Fields, TokenRows, schema_key_of
+from distributary.changes.debezium.unlogged import marks, stands_for_unchanged
+from distributary.changes.file_events import EventParts
+from distributary.changes.metadata import Rows
+from distributary.changes.model import BadEvent, FileEvents, Reading
+from distributary.errors import Reason
 
 
 def read_messages(messages: Sequence[Message], reading: Reading, form: Form = PLAIN) -> FileEvents:
@@ -92,7 +43,8 @@ def read_messages(messages: Sequence[Message], reading: Reading, form: Form = PL
     parts = EventParts(reading, typed=True, sequence=partial(sequence, by_offset=form.by_offset))
     groups: dict[tuple[Any, ...], _Group] = {}
     skipped = 0
-    for number, message in enumerate(messages):
+    for number in read_at_once(messages, reading, form, parts.add):
+        message = messages[number]
         try:
             change = _change(message, form)
             if change is None:
@@ -102,23 +54,23 @@ def read_messages(messages: Sequence[Message], reading: Reading, form: Form = PL
             row = _row(change, head, form, message.value or b"")
         except UNDECODABLE as exc:
             words = "it is nested too deep" if isinstance(exc, RecursionError) else str(exc)
-            parts.bad.append(_bad(number, message, Reason.CORRUPT_EVENT, f"it is no JSON object: {words}"))
+            parts.bad.append(bad_message(number, message, Reason.CORRUPT_EVENT, f"it is no JSON object: {words}"))
             continue
         except Unusable as exc:
-            parts.bad.append(_bad(number, message, exc.reason, exc.detail))
+            parts.bad.append(bad_message(number, message, exc.reason, exc.detail))
             continue
         kind = (head.table, change.schema, change.keys, row.unchanged, form.flattened)
         group = groups.get(kind)
         if group is None:
-            group = groups[kind] = _Group(head.table, change.schema, change.keys, row.unchanged)
+            group = groups[kind] = _Group(TokenRows(head.table, change.schema, change.keys, row.unchanged))
         group.add(number, head, row.values)
     for group in groups.values():
-        for rows in group.rows(reading, form, parts.bad, messages):
-            parts.add(rows, group.table.kind)
+        for rows in group.made(reading, form, parts.bad, messages):
+            parts.add(rows, group.rows.table.kind)
     return replace(parts.file_events(), skipped=skipped)
 
 
-def _bad(number: int, message: Message, reason: Reason, detail: str) -> BadEvent:
+def bad_message(number: int, message: Message, reason: Reason, detail: str) -> BadEvent:
     return BadEvent(number, reason, detail, message.value if message.value is not None else message.key or b"")
 
 
@@ -164,7 +116,7 @@ def _change(message: Message, form: Form) -> _Change | None:
     transaction = _object(fields.get("transaction"))
     said = Said(op, source, _int(fields.get("ts_ms")), str(transaction.get("id") or ""))
     if str(source.get("connector")) != "mongodb":
-        row = _PERHAPS.decode(fields.get("before" if op == "d" else "after", NULL))
+        row = PERHAPS.decode(fields.get("before" if op == "d" else "after", NULL))
         return _Change(said, schema, row, key, keys)
     # A document and its id are JSON in a text.
     key = {"_id": key.get("id", key.get("_id", NULL))}
@@ -173,23 +125,10 @@ def _change(message: Message, form: Form) -> _Change | None:
     return _Change(said, schema, document, key, ("_id",))
 
 
-def opened(body: bytes | None) -> tuple[bytes, Fields]:
-    """The schema that the message brings, b"" for none, and its fields."""
-    if not body or body == b"null":
-        return b"", {}
-    if not body.isascii():
-        body.decode()
-    fields = _FIELDS.decode(body)
-    if fields.keys() == {"schema", "payload"} and bytes(fields["schema"])[:1] in (b"{", b"n"):
-        schema = bytes(fields["schema"])
-        return b"" if schema == b"null" else schema, _PERHAPS.decode(fields["payload"]) or {}
-    return b"", fields
-
-
-def is_notice(fields: Fields) -> bool:
+def is_notice(fields: Iterable[str]) -> bool:
     """Heartbeats, begins and ends of transactions, DDL: messages of other topics that say nothing of a row; and what
     a converter writes for no value (`null`, or null with its schema)."""
-    names = fields.keys()
+    names = set(fields)
     return not names or names == {"ts_ms"} or {"status", "id", "event_count"} <= names or {"ddl", "source"} <= names
 
 
@@ -211,7 +150,7 @@ def _flattened(schema: bytes, fields: Fields, key: Fields, keys: tuple[str, ...]
     row: Fields = {}
     for name, raw in fields.items():
         inner = name.removeprefix(form.prefix).removeprefix("source_") if name.startswith(form.prefix) else ""
-        if inner in _META:
+        if inner in FLAT_FIELDS:
             meta[inner if inner != "ts_ms" or "source" in name else "read_ms"] = msgspec.json.decode(raw)
         else:
             row[name] = raw
@@ -230,38 +169,12 @@ def _row(change: _Change, head: Head, form: Form, body: bytes) -> _Row:
         return _Row(change.key, ())
     if head.deleted:
         return _Row({**row, **{name: raw for name, raw in change.key.items() if name in row or not row}}, ())
-    if not any(mark in body for mark in _marks(form.placeholder)):
+    if not any(mark in body for mark in marks(form.placeholder)):
         return _Row(row, ())
-    unchanged = tuple(sorted(n for n, raw in row.items() if _stands_for_unchanged(bytes(raw), form.placeholder)))
+    unchanged = tuple(sorted(n for n, raw in row.items() if stands_for_unchanged(bytes(raw), form.placeholder)))
     if unchanged:
         row = {name: NULL if name in unchanged else raw for name, raw in row.items()}
     return _Row(row, unchanged)
-
-
-@lru_cache(8)
-def _placeholders(text: str) -> tuple[Any, ...]:
-    """How the connectors write "not logged": as a text, as bytes, as an array of these or of numbers, as a map."""
-    body = text.encode()
-    encoded = base64.b64encode(body).decode()
-    digest = bytearray(hashlib.md5(body, usedforsecurity=False).digest())
-    digest[6], digest[8] = digest[6] & 0x0F | 0x30, digest[8] & 0x3F | 0x80
-    named = str(uuid.UUID(bytes=bytes(digest)))
-    return text, encoded, body.hex(), [text], [encoded], list(body), {text: text}, named, [named]
-
-
-@lru_cache(8)
-def _marks(text: str) -> tuple[bytes, ...]:
-    """Of these, one is in every message that holds a placeholder."""
-    forms = _placeholders(text)
-    numbers = str(list(text.encode()[:6])).strip("[]").replace(" ", "")
-    return (*(form.encode() for form in forms if isinstance(form, str)), numbers.encode())
-
-
-def _stands_for_unchanged(token: bytes, placeholder: str) -> bool:
-    known = _placeholders(placeholder)
-    if len(token) > 8 * len(placeholder) or len(token) < len(placeholder):
-        return False
-    return token[:1] in b'"[{' and json.loads(token) in known
 
 
 # -- messages of one table and schema --------------------------------------------------------------------------
@@ -269,79 +182,25 @@ def _stands_for_unchanged(token: bytes, placeholder: str) -> bool:
 
 @dataclass
 class _Group:
-    """Messages of one table, one schema and one list of keys, in whose rows the same columns were not logged."""
-
-    table: SourceTable
-    schema: bytes
-    keys: tuple[str, ...]
-    unchanged: tuple[str, ...]
-    numbers: list[int] = field(default_factory=list)
+    rows: TokenRows
     heads: list[Head] = field(default_factory=list)
-    values: list[Fields] = field(default_factory=list)
-    parts: list[dict[str, pa.Array]] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
 
     def add(self, number: int, head: Head, values: Fields) -> None:
-        self.numbers.append(number)
+        self.rows.add(number, values)
         self.heads.append(head)
-        self.values.append(values)
-        if len(self.values) == AT_ONCE:
-            self._cut()
 
-    def _cut(self) -> None:
-        """The parser's small objects to arrays: a great many of them slow Python down."""
-        names = dict.fromkeys(name for row in self.values for name in row)
-        self.parts.append({name: token_array([row.get(name, NULL) for row in self.values]) for name in names})
-        self.counts.append(len(self.values))
-        self.values = []
-
-    def rows(self, reading: Reading, form: Form, bad: list[BadEvent], messages: Sequence[Message]) -> Iterator[Rows]:
-        if self.values:
-            self._cut()
+    def made(self, reading: Reading, form: Form, bad: list[BadEvent], messages: Sequence[Message]) -> Iterator[Rows]:
+        rows = self.rows
         try:
-            kinds = self._kinds(form)
+            columns, faults, untyped = rows.columns(reading, form)
         except ValueError as exc:
-            bad += [_bad(n, messages[n], Reason.BROKEN_SCHEMA, str(exc)) for n in self.numbers]
+            bad += [bad_message(n, messages[n], Reason.BROKEN_SCHEMA, str(exc)) for n in rows.numbers]
             return
-        route, columns, faults = self.table.route, [], []
-        names = [*(name for name in kinds), *self._names(kinds)]
-        for name in names:
-            tokens = Tokens(self._joined(name))
-            found = column(kinds.get(name), tokens, reading, reading.wanted(route, name))
-            columns.append((name, found.node, found.array))
-            faults += [(place, Reason.VALUE_OUT_OF_RANGE, f"column {name}: {why}") for place, why in found.faults]
-        untyped = frozenset(names) - kinds.keys()
-        top, source = self._metadata(columns)
-        yield Rows(np.array(self.numbers, np.int64), top, source, columns, tuple(faults), untyped)
+        top, source = self._metadata(schema_key_of(columns, rows.unchanged, typed=bool(rows.schema)))
+        yield Rows(np.array(rows.numbers, np.int64), top, source, columns, tuple(faults), untyped)
 
-    def _names(self, known: Iterable[str]) -> list[str]:
-        return [n for n in dict.fromkeys(n for part in self.parts for n in part) if n not in set(known)]
-
-    def _joined(self, name: str) -> pa.Array:
-        return pa.concat_arrays([
-            part[name] if name in part else pa.nulls(count, pa.string())
-            for part, count in zip(self.parts, self.counts, strict=True)
-        ])  # fmt: skip
-
-    def _kinds(self, form: Form) -> dict[str, Connect]:
-        """The type of each column, as the messages' schema says it; {} where there is none. Raises ValueError."""
-        if self.table.kind is Kind.MONGODB and not form.flattened:
-            return {"_id": Connect("string"), "data": Connect("string")}
-        if not self.schema:
-            return {}
-        kind = parse(self.schema)
-        if form.flattened:
-            there = {n for part in self.parts for n in part}
-            return {name: one for name, one in kind.fields if name in there}
-        row = kind.field("after") or kind.field("before")
-        return dict(row.fields) if row is not None else {}
-
-    def _metadata(
-        self, columns: Sequence[tuple[str, Any, pa.Array]]
-    ) -> tuple[dict[str, pa.Array], dict[str, pa.Array]]:
-        heads, count = self.heads, len(self.heads)
-        said = repr([(name, node) for name, node, _ in columns]) if self.schema else ""
-        key = hashlib.sha1(said.encode(), usedforsecurity=False).hexdigest() if said else ""
+    def _metadata(self, schema_key: str) -> tuple[dict[str, pa.Array], dict[str, pa.Array]]:
+        heads, count, table = self.heads, len(self.heads), self.rows.table
         methods = [f"debezium{'-backfill' if head.backfill else ''}" for head in heads]
         places = [[str(part) for part in (*head.place, head.offset)] for head in heads]
         top = {
@@ -351,12 +210,12 @@ class _Group:
             "sort_keys": pa.array(places, pa.list_(pa.string())),
             "read_method": pa.array(methods, pa.string()),
             "object": pa.array([head.topic for head in heads], pa.string()),
-            "schema_key": pa.repeat(pa.scalar(with_unchanged(key, self.unchanged)), count),
+            "schema_key": pa.repeat(pa.scalar(schema_key), count),
         }
-        table = {"database": self.table.database, "schema": self.table.schema, "table": self.table.table}
-        source = {name: pa.repeat(pa.scalar(value), count) for name, value in table.items()}
+        names = {"database": table.database, "schema": table.schema, "table": table.table}
+        source = {name: pa.repeat(pa.scalar(value), count) for name, value in names.items()}
         source["change_type"] = pa.array([head.change_type for head in heads], pa.string())
-        keys = pa.array([list(self.keys)], pa.list_(pa.string()))
+        keys = pa.array([list(self.rows.keys)], pa.list_(pa.string()))
         source["primary_keys"] = keys.take(pa.array(np.zeros(count, np.int64)))
         for name, kind in _SOURCE.items():
             source[name] = pa.array([head.source[name] for head in heads], kind)

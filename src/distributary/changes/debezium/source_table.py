@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from distributary.changes.debezium.heads import table_names
-from distributary.changes.debezium.json_messages import UNDECODABLE, is_notice, opened
+from distributary.changes.debezium.json_messages import is_notice
+from distributary.changes.debezium.message_fields import UNDECODABLE, opened
 from distributary.changes.model import Kind, SourceTable
 
 

@@ -23,9 +23,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from distributary.engine.messages.chunks import CHUNK_SCHEMA, GONE, Groups, Writer
+from distributary.engine.messages.chunks import CHUNK_SCHEMA, Groups, Writer
 from distributary.engine.messages.pieces import FEW_ROWS, PIECE_CELLS
 from distributary.engine.messages.spool import close_spool, spooled
+from distributary.engine.messages.stored_changes import ids_of
 from distributary.engine.messages.tasks import listed_task
 from distributary.engine.packing import BUCKET_BYTES, Packing, pack, refs
 from distributary.state.journal import Refusals
@@ -98,7 +99,7 @@ class BatchChunks(ABC):
 
     def schema_ids(self) -> set[int]:
         """Of the writers."""
-        return {schema_id for found in self.writers().values() for schema_id, _ in found - {GONE}}
+        return ids_of(writer for found in self.writers().values() for writer in found)
 
     def rows(self) -> Counter[str]:
         """Records of each route."""

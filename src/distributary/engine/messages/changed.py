@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.debezium.heads import Record
-from distributary.changes.debezium.json_messages import Message, read_messages
+from distributary.changes.debezium.column_changes import events_of
+from distributary.changes.debezium.heads import NEW_KEY, OLD_KEY, Form, Message, Record
+from distributary.changes.debezium.json_messages import read_messages
+from distributary.changes.debezium.side_by_side import Found
 from distributary.changes.maxwell import as_debezium
 from distributary.changes.model import BadEvent, Events, FileEvents, Reading, SourceTable
 from distributary.engine.changes.fitting import column_name
@@ -18,6 +20,7 @@ from distributary.engine.changes.table_settings import DebeziumNames
 from distributary.engine.messages.chunks import GONE, KEY
 from distributary.engine.messages.events import Made, Some
 from distributary.engine.messages.orders import Orders
+from distributary.engine.messages.stored_changes import columns_of
 from distributary.errors import Reason
 from distributary.errors.border import by_halves
 from distributary.tables.table import Table
@@ -27,32 +30,72 @@ _PASSED = "it says nothing of a row"
 
 def changed(some: Some, orders: Orders) -> Made:
     """What the changes say."""
-    assert isinstance(orders.named, DebeziumNames)
-    values = [None] * len(some.records) if some.writer == GONE else some.rows.column(0).to_pylist()
-    messages = [
-        Message(record, key, value)
-        for record, key, value in zip(_records(some.records), some.records.column(KEY).to_pylist(), values, strict=True)
-    ]
-    if orders.named.is_maxwell:
-        messages = list(map(as_debezium, messages))
-    form, reading = orders.named.form, Reading(json_numbers="double")
+    read = _by_columns(some, orders) if orders.has_key_schemas else _by_messages(some, orders)
+    count = len(some.records)
 
-    def read(begin: int, end: int) -> FileEvents:
-        return _moved(read_messages(messages[begin:end], reading, form), begin)
+    def moved(begin: int, end: int) -> FileEvents:
+        return _moved(read(begin, end), begin)
 
     def alone(begin: int, end: int, why: str) -> FileEvents:
         return FileEvents([], [BadEvent(n, Reason.DECODER_FAILED, why, b"") for n in range(begin, end)])
 
     # Whatever a message makes the reader raise, only it is set aside.
-    parts = list(by_halves(0, len(messages), read, alone))
+    parts = list(by_halves(0, count, moved, alone))
     events = [one for part in parts for one in part.events]
     unusable = dict(_unusable(some.route, events, orders))
     bad = [one for part in parts for one in part.bad]
     bad += [BadEvent(n, *why, b"") for at, why in unusable.items() for n in events[at].numbers.to_pylist()]
-    taken = {n for one in events for n in one.numbers.to_pylist()} | {one.row for one in bad}
     # The demultiplexer has passed over what says nothing; what is left here is told, not lost.
-    bad += [BadEvent(n, Reason.CORRUPT_EVENT, _PASSED, b"") for n in range(len(messages)) if n not in taken]
+    told = np.zeros(count, bool)
+    for one in events:
+        told[one.numbers.to_numpy()] = True
+    told[[one.row for one in bad]] = True
+    bad += [BadEvent(int(n), Reason.CORRUPT_EVENT, _PASSED, b"") for n in np.flatnonzero(~told)]
     return Made([one for at, one in enumerate(events) if at not in unusable], bad)
+
+
+Read = Callable[[int, int], FileEvents]
+"""Reads the messages from one to another. Raises anything."""
+
+
+def _rules(orders: Orders) -> tuple[Reading, Form]:
+    assert isinstance(orders.named, DebeziumNames)
+    return Reading(json_numbers="double"), orders.named.form
+
+
+def _by_messages(some: Some, orders: Orders) -> Read:
+    """Messages in JSON."""
+    reading, form = _rules(orders)
+    values = [None] * len(some.records) if some.writer == GONE else some.rows.column(0).to_pylist()
+    messages = [
+        Message(record, key, value)
+        for record, key, value in zip(_records(some.records), some.records.column(KEY).to_pylist(), values, strict=True)
+    ]
+    assert isinstance(orders.named, DebeziumNames)
+    if orders.named.is_maxwell:
+        messages = list(map(as_debezium, messages))
+    return lambda begin, end: read_messages(messages[begin:end], reading, form)
+
+
+def _by_columns(some: Some, orders: Orders) -> Read:
+    """Messages that `stored_changes` has read. Without a value, they delete the row of their key."""
+    reading, form = _rules(orders)
+    found, gone = _found(some.records), some.writer[0] == GONE[0]
+
+    def read(begin: int, end: int) -> FileEvents:
+        columns = replace(columns_of(some.rows.slice(begin, end - begin)), gone=gone)
+        return events_of(columns, found.take(pa.array(np.arange(begin, end))), reading, form)
+
+    return read
+
+
+def _found(records: pa.RecordBatch) -> Found:
+    moved = None
+    headers = _header_names(records)
+    if any(headers):
+        moved = pa.array([bool(names & {NEW_KEY, OLD_KEY}) for names in headers])
+    topic, partition, offset = (records.column(name) for name in ("topic", "partition", "offset"))
+    return Found(topic, partition, offset, _times(records), moved)
 
 
 def _moved(found: FileEvents, by: int) -> FileEvents:
@@ -91,12 +134,17 @@ def _keys_of_table(source: SourceTable, orders: Orders) -> tuple[str, ...]:
 
 
 def _records(records: pa.RecordBatch) -> list[Record]:
-    times = records.column("timestamp").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_pylist()
+    times = _times(records).to_pylist()
     columns = (records.column(name).to_pylist() for name in ("topic", "partition", "offset"))
     return [
         Record(topic or "", partition or 0, offset or 0, time, names)
         for topic, partition, offset, time, names in zip(*columns, times, _header_names(records), strict=True)
     ]
+
+
+def _times(records: pa.RecordBatch) -> pa.Array:
+    """Milliseconds since 1970."""
+    return records.column("timestamp").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
 
 
 def _header_names(records: pa.RecordBatch) -> list[frozenset[str]]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from distributary.engine.messages.chunks import GONE, KEY, Groups, Writer
 from distributary.engine.messages.orders import ORIGIN, ORIGIN_TYPE, Orders, killing, payload_columns
 from distributary.engine.messages.record_keys import beside, key_fields, read_keys
+from distributary.engine.messages.stored_changes import ChangeDecoder, ids_of
 from distributary.engine.outcomes import Outcome
 from distributary.errors import BadInput, DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.errors.border import by_halves, contained
@@ -124,7 +125,7 @@ def _decode_writer(
     if found := killing(records.column("payload"), orders.killed):
         reject(list(found), [Reason.KILLED_READER] * len(found), list(found.values()))
         records = records.take(pa.array(np.setdiff1d(every, list(found))))
-    split = decoder.decode(records.column("payload"))
+    split = decoder.decode(records if isinstance(decoder, ChangeDecoder) else records.column("payload"))
     if split.rejected:
         at, reasons, details = zip(*((r.position, r.reason, r.detail) for r in split.rejected), strict=True)
         reject(at, reasons, details)
@@ -144,15 +145,18 @@ def _decode_writer(
 
 def _decoder(
     route: str, writer: Writer, orders: Orders, schemas: Mapping[int, CompiledSchema]
-) -> Decoder | tuple[Reason, str]:
+) -> Decoder | ChangeDecoder | tuple[Reason, str]:
     """What decodes a writer's payloads; else why all of them are set aside, and the detail."""
     schema_id, message = writer
     decision = orders.decision(route)
     if decision.append == "refused":
         return Reason.TOO_MANY_ROUTES, decision.why
-    if schema_id in orders.refused:
-        return orders.refused[schema_id]
+    for one in sorted(ids_of([writer])):
+        if one in orders.refused:
+            return orders.refused[one]
     try:
+        if orders.has_key_schemas:
+            return ChangeDecoder(writer, schemas, orders.payload_format)
         return decoder_for(
             schemas[schema_id],
             message,
@@ -236,7 +240,7 @@ def rejected_rows(
     schema_id: int | None
     schema_id, message = writer
     value = taken.column("payload")
-    if writer == GONE:
+    if writer[0] == GONE[0]:
         schema_id, value = None, pa.nulls(len(value), pa.binary())
     elif orders.payload_framed:
         value = FORMATS[orders.payload_format].frame_all(writer[0], message, value)

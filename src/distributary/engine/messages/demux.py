@@ -20,6 +20,7 @@ from distributary.engine.messages.opening import EnvelopeReader, reading
 from distributary.engine.messages.orders import killing
 from distributary.engine.messages.owned import OwnedCut
 from distributary.engine.messages.record_keys import as_objects
+from distributary.engine.messages.stored_changes import key_writers
 from distributary.errors import Reason, SchemaBroken
 from distributary.errors.border import by_halves
 from distributary.schemas.decoding import BadIndex
@@ -286,7 +287,9 @@ def split_payloads(
         cut.bad(rejected_envelopes(about, value, why, detail, "payload", route.filter(bad)))
         route, schema_id, index = route.filter(good), schema_id.filter(good), index.filter(good)
         body, origin = body.filter(good), origin.filter(good)
-    if reader.by_message is not None:
+    if reader.has_key_schemas:
+        index = key_writers(one_array(origin.column(KEY)), reader.payload_format)
+    elif reader.by_message is not None:
         index = reader.by_message.part(index, route)
     if reader.infers is not None and len(body):
         index = shapes(route, body, reader.infers)
@@ -301,6 +304,8 @@ def _cut_gone(route: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cu
         goes_on = pc.and_(keyed.take(encoded.indices), pc.is_valid(one_array(origin.column(KEY))))
         gone, rows = origin.filter(goes_on), goes_on.true_count
         schema_id, index = (pa.repeat(part, rows) for part in (pa.scalar(GONE[0], pa.int32()), GONE[1]))
+        if reader.has_key_schemas:
+            index = key_writers(one_array(gone.column(KEY)), reader.payload_format)
         cut.rows(route.filter(goes_on), schema_id, index, pa.repeat(pa.scalar(b"", pa.binary()), rows), gone)
         route = route.filter(pc.invert(goes_on))
     for gone in pc.value_counts(route).to_pylist():

@@ -46,7 +46,8 @@ class Envelopes:
         """The reader to begin a batch with: all that is known, nothing refused."""
         envelope, payload = self.config.envelope, self.config.payload
         topics, tables = self.config.source.topics, self.config.tables
-        is_plain = envelope.is_debezium or envelope.format == "json"
+        has_schemas = envelope.is_debezium and decoded_format(self.config) != "bytes"
+        is_plain = envelope.format == "json" or (envelope.is_debezium and not has_schemas)
         bare = is_plain or (envelope.format == "protobuf" and envelope.framing == "none")
         if bare and not self._known:
             self._known[0] = BytesSchema(0) if is_plain else self._bare_schema()
@@ -69,6 +70,7 @@ class Envelopes:
             read_sec=self.config.quarantine.read_sec,
             needs_key=self.config.reads_keys,
             record_key=self.config.source.record_key,
+            has_key_schemas=has_schemas,
             deletes=self._deletes(),
             wanted=Wanted(tuple(tables.include), tuple(tables.exclude)),
             infers=declared_record(tuple(payload.columns.items())) if payload.is_inferred else None,

@@ -201,6 +201,7 @@ class Fanout:
             quarantine=self.quarantine,
             payload_format=decoded_format(self.config),
             payload_framed=self.config.payload.is_framed,
+            has_key_schemas=self.config.envelope.is_debezium and decoded_format(self.config) != "bytes",
             raw_nested_indexes=self.config.payload.raw_nested_indexes,
             null_out_of_range=self.config.payload.out_of_range == "null",
             refused=refused,

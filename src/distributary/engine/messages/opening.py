@@ -54,6 +54,8 @@ class EnvelopeReader:
     """CPU time that a window may take."""
     needs_key: bool = False
     record_key: RecordKey | None = None
+    has_key_schemas: bool = False
+    """Has a record's key a schema of its own, which belongs to its writer (`stored_changes`)?"""
     deletes: Callable[[str], bool] | None = None
     """Of which routes a record without a value deletes the row of its key; None: of none."""
     wanted: Wanted = ALL

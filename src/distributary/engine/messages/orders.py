@@ -72,6 +72,8 @@ class Orders(BatchOrders):
     payload_framed: bool
     raw_nested_indexes: bool
     null_out_of_range: bool = False
+    has_key_schemas: bool = False
+    """Have records' keys schemas of their own (`stored_changes`)?"""
     refused: Mapping[int, tuple[Reason, str]] = field(default_factory=dict)
     payload_format: str = "protobuf"
     names: Mapping[str, str] = field(default_factory=dict)

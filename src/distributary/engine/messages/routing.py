@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from distributary.changes import maxwell
 from distributary.changes.debezium.source_table import route_of_topic, routes_of
 from distributary.engine.messages.chunks import KEY
+from distributary.engine.messages.stored_changes import routes_of_columns
 from distributary.errors import Reason
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Decoder, Rejected, Split
 from distributary.schemas.formats import decoder_for
@@ -27,6 +28,7 @@ from distributary.schemas.json.decoder import field_decoder
 from distributary.schemas.json.payload import JsonSchema
 from distributary.schemas.protobuf.parts import STEP, any_decoder, column_at, field_at, shallow_for
 from distributary.schemas.protobuf.protobuf import descriptor_of
+from distributary.schemas.raw import BytesSchema
 from distributary.schemas.registry.compile import ProtobufSchema
 
 
@@ -262,6 +264,9 @@ class ChangedTable:
     is_maxwell: bool = False
 
     def of(self, schema: CompiledSchema, message: str) -> Callable[[pa.BinaryArray], Routed]:
+        if not isinstance(schema, BytesSchema):
+            return _routes_by_schema(schema)
+
         def read(bodies: pa.BinaryArray) -> Routed:
             find = maxwell.routes_of if self.is_maxwell else routes_of
             found = find(bodies.to_pylist())
@@ -272,6 +277,21 @@ class ChangedTable:
 
     def part(self, message: pa.StringArray, route: pa.StringArray) -> pa.StringArray:
         return message
+
+
+def _routes_by_schema(schema: CompiledSchema) -> Callable[[pa.BinaryArray], Routed]:
+    found = routes_of_columns(schema)
+
+    def read(bodies: pa.BinaryArray) -> Routed:
+        split, route, passed, wrong = found(bodies)
+        at = np.arange(split.rows.num_rows) if split.positions is None else split.positions.to_numpy()
+        detail = "it is no change of Debezium: it has no op, or no source that names its table"
+        bad = [*split.rejected, *(Rejected(int(n), Reason.CORRUPT_EVENT, detail) for n in at[wrong])]
+        good = ~(passed | wrong)
+        bad = sorted(bad, key=lambda row: row.position)
+        return Routed(route.filter(pa.array(good)), pa.array(at[good], pa.int64()), bad, int(passed.sum()))
+
+    return read
 
 
 def _type_urls(found: pa.BinaryArray) -> pa.StringArray:

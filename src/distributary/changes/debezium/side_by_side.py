@@ -1,0 +1,248 @@
+"""What messages of one table say beside their rows, of all of them at once: as `heads` has it for each.
+
+A message of which this cannot tell all (an op that is none, a position that is missing) is left to `heads`, which says
+what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.changes.debezium.heads import CHANGES, SNAPSHOTS, Form, whole_number
+from distributary.changes.debezium.positions import place_of
+from distributary.changes.model import Kind, SourceTable
+from distributary.changes.sequence import file_number
+
+Bools = npt.NDArray[np.bool_]
+Longs = npt.NDArray[np.int64]
+Places = npt.NDArray[np.uint64]
+"""Four numbers of each message."""
+
+SOURCE = {
+    "connector": pa.string(),
+    "snapshot": pa.string(),
+    "ts_ms": pa.int64(),
+    "db": pa.string(),
+    "schema": pa.string(),
+    "table": pa.string(),
+    "collection": pa.string(),
+    "file": pa.string(),
+    "pos": pa.int64(),
+    "row": pa.int64(),
+    "gtid": pa.string(),
+    "lsn": pa.int64(),
+    "txId": pa.string(),
+    "commit_lsn": pa.string(),
+    "change_lsn": pa.string(),
+    "event_serial_no": pa.int64(),
+    "scn": pa.string(),
+    "rs_id": pa.string(),
+    "ssn": pa.int64(),
+    "row_id": pa.string(),
+    "ord": pa.int64(),
+}
+"""Fields of `source` that are read here. Whole numbers are 0 or more, and less than 2^63; times less than 10^14; `txId`
+is text, null for 0."""
+_WIDEST = 10**14
+_GTID = r"^[0-9]+-[0-9]+-(?P<number>[0-9]{1,18})$"
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where messages were found. `moved`: their headers say that each is one half of a key change; None for none."""
+
+    topic: pa.Array
+    partition: pa.Array
+    offset: pa.Array
+    time_ms: pa.Array
+    moved: pa.Array | None = None
+
+    def take(self, at: pa.Array) -> Found:
+        moved = None if self.moved is None else self.moved.take(at)
+        topic, partition, offset = (one.take(at) for one in (self.topic, self.partition, self.offset))
+        return Found(topic, partition, offset, self.time_ms.take(at), moved)
+
+
+@dataclass(frozen=True)
+class Sayings:
+    """The changes of some messages, as far as they are not rows. `source`: `SOURCE`, as many of them as there are."""
+
+    op: pa.Array
+    source: Mapping[str, pa.Array]
+    time_ms: pa.Array
+    transaction: pa.Array
+
+    def take(self, at: pa.Array) -> Sayings:
+        source = {name: array.take(at) for name, array in self.source.items()}
+        return Sayings(self.op.take(at), source, self.time_ms.take(at), self.transaction.take(at))
+
+    def field(self, name: str) -> pa.Array:
+        found = self.source.get(name)
+        return pa.nulls(len(self.op), SOURCE[name]) if found is None else found
+
+    @property
+    def deleted(self) -> Bools:
+        return _bools(pc.equal(self.op, "d"))
+
+    @property
+    def backfill(self) -> Bools:
+        snapshot = pc.is_in(pc.utf8_lower(self.field("snapshot")), value_set=pa.array(sorted(SNAPSHOTS)))
+        return _bools(pc.equal(self.op, "r")) | _bools(snapshot)
+
+    @property
+    def source_ms(self) -> pa.Array:
+        time = self.field("ts_ms")
+        return pc.if_else(pc.less(pc.abs(time), _WIDEST), time, pa.scalar(None, pa.int64()))
+
+
+def places(kind: Kind, said: Sayings, found: Found, form: Form) -> tuple[Places, Bools]:
+    """The place of each change, and of which it is known: only these may be given to `metadata`."""
+    rows = len(said.op)
+    known = _bools(pc.is_in(said.op, value_set=pa.array(list(CHANGES))))
+    offset, time = _whole(found.offset), np.maximum(_whole(said.source_ms), 0)
+    out = np.zeros((rows, 4), np.uint64)
+    if form.by_offset:
+        out[:, 0] = offset
+        return out, known & (offset >= 0)
+    backfill = said.backfill
+    numbers, there = _PLACES.get(kind, _by_row)(kind, said, time, np.maximum(offset, 0))
+    out[:] = np.where(there[:, None], numbers, 0)
+    out[backfill] = 0
+    out[backfill, 0] = time[backfill]
+    return out, known & (there | backfill)
+
+
+def _mysql(kind: Kind, said: Sayings, time: Longs, offset: Longs) -> tuple[Any, Bools]:
+    coded = said.field("file").dictionary_encode()
+    numbers = [file_number(text) for text in coded.dictionary.to_pylist()]
+    files = pa.array([n if n is not None and n < 2**63 else None for n in numbers], pa.int64()).take(coded.indices)
+    gtid = said.field("gtid")
+    if gtid.null_count < len(gtid):
+        sequence = pc.struct_field(pc.extract_regex(gtid, _GTID), "number").cast(pa.int64())
+        # One of 19 digits is left to `heads`.
+        odd = pc.and_(pc.is_null(sequence), pc.match_substring_regex(gtid, r"^[0-9]+-[0-9]+-[0-9]+$"))
+        files = pc.if_else(pc.fill_null(odd, False), pa.scalar(None, pa.int64()), pc.coalesce(sequence, files))
+    parts = [files, said.field("pos"), said.field("row")]
+    there = _there(files) & _there(parts[1])
+    return np.column_stack([*(np.maximum(_whole(one), 0) for one in parts), offset]), there
+
+
+def _postgresql(kind: Kind, said: Sayings, time: Longs, offset: Longs) -> tuple[Any, Bools]:
+    lsn = said.field("lsn")
+    number = np.maximum(_whole(lsn), 0)
+    return np.column_stack([number >> 32, number & 0xFFFF_FFFF, time, np.zeros_like(time)]), _there(lsn)
+
+
+def _by_row(kind: Kind, said: Sayings, time: Longs, offset: Longs) -> tuple[Any, Bools]:
+    """As `positions` has it for each."""
+    names = [name for name in SOURCE if name in said.source]
+    columns = [said.source[name].to_pylist() for name in names]
+    out, there = np.zeros((len(time), 4), np.uint64), np.zeros(len(time), bool)
+    for at, (row, ms, where) in enumerate(
+        zip(zip(*columns, strict=True) if columns else [()] * len(time), time.tolist(), offset.tolist(), strict=True)
+    ):
+        try:
+            out[at], there[at] = place_of(kind, dict(zip(names, row, strict=True)), ms, where), True
+        except ValueError:
+            continue
+    return out, there
+
+
+_PLACES = {Kind.MYSQL: _mysql, Kind.POSTGRESQL: _postgresql}
+
+
+def metadata(
+    table: SourceTable,
+    keys: Sequence[str],
+    said: Sayings,
+    found: Found,
+    places: Places,
+    form: Form,
+    schema_key: str,
+) -> tuple[dict[str, pa.Array], dict[str, pa.Array]]:
+    """The fields of change files' metadata, and those of its source (`changes.metadata.Rows`)."""
+    count = len(said.op)
+    backfill = said.backfill
+    source_ms = said.source_ms
+    if form.by_offset:
+        source_ms = pc.coalesce(source_ms, found.time_ms)
+    everywhere = np.column_stack([places, _whole(found.offset).astype(np.uint64)]).reshape(-1)
+    parts = pa.ListArray.from_arrays(
+        pa.array(np.arange(0, 5 * count + 1, 5, dtype=np.int32)), pa.array(everywhere).cast(pa.string())
+    )
+    identity = (pc.fill_null(one.cast(pa.string()), "") for one in (found.topic, found.partition, found.offset))
+    top = {
+        "uuid": pc.binary_join_element_wise(*identity, "-"),
+        "source_timestamp": source_ms,
+        "read_timestamp": pc.coalesce(_millis(said.time_ms), found.time_ms),
+        "sort_keys": parts,
+        "read_method": pa.array(np.where(backfill, "debezium-backfill", "debezium"), pa.string()),
+        "object": found.topic,
+        "schema_key": pa.repeat(pa.scalar(schema_key), count),
+    }
+    names = {"database": table.database, "schema": table.schema, "table": table.table}
+    source = {name: pa.repeat(pa.scalar(value), count) for name, value in names.items()}
+    source["change_type"] = _change_types(said, found)
+    listed = pa.array([list(keys)], pa.list_(pa.string()))
+    source["primary_keys"] = listed.take(pa.array(np.zeros(count, np.int64)))
+    return top, source | _kept(said)
+
+
+def _change_types(said: Sayings, found: Found) -> pa.Array:
+    names = pa.array(list(CHANGES.values())).take(pc.index_in(said.op, value_set=pa.array(list(CHANGES))))
+    if found.moved is None:
+        return names
+    moved = pc.if_else(pc.equal(names, "DELETE"), "UPDATE-DELETE", "UPDATE-INSERT")
+    can_move = pc.is_in(names, value_set=pa.array(["DELETE", "INSERT"]))
+    return pc.if_else(pc.and_(pc.fill_null(found.moved, False), can_move), moved, names)
+
+
+def _kept(said: Sayings) -> dict[str, pa.Array]:
+    """As `heads` keeps them, in the fields that change files have too."""
+    lsn = said.field("lsn")
+    if lsn.null_count < len(lsn):
+        texts = [None if n is None else f"{n >> 32:X}/{n & 0xFFFF_FFFF:X}" for n in lsn.to_pylist()]
+        lsn = pc.coalesce(pa.array(texts, pa.string()), said.field("commit_lsn"))
+    else:
+        lsn = said.field("commit_lsn")
+    scn = said.field("scn")
+    numbers = None if scn.null_count == len(scn) else [whole_number(text) for text in scn.to_pylist()]
+    transaction = (_some(one) for one in (said.field("txId"), said.field("gtid"), said.transaction))
+    return {
+        "log_file": said.field("file"),
+        "log_position": said.field("pos"),
+        "scn": pa.nulls(len(scn), pa.int64()) if numbers is None else pa.array(numbers, pa.int64()),
+        "rs_id": said.field("rs_id"),
+        "ssn": said.field("ssn"),
+        "row_id": said.field("row_id"),
+        "lsn": lsn,
+        "tx_id": pc.coalesce(*transaction),
+    }
+
+
+def _some(texts: pa.Array) -> pa.Array:
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+
+
+def _millis(time: pa.Array) -> pa.Array:
+    return pc.if_else(pc.less(pc.abs(time), _WIDEST), time, pa.scalar(None, pa.int64()))
+
+
+def _there(numbers: pa.Array) -> Bools:
+    return _bools(pc.greater_equal(numbers, 0))
+
+
+def _whole(numbers: pa.Array) -> Longs:
+    """Null as 0."""
+    return np.asarray(pc.fill_null(numbers.cast(pa.int64()), 0).to_numpy(zero_copy_only=False))
+
+
+def _bools(flags: pa.Array) -> Bools:
+    return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False), bool)

@@ -1,0 +1,117 @@
+"""A column as Avro or protobuf stores it to what the one type mapping takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.avro.schema import Scalar
+from distributary.avro.walk_columns import arrow_type
+from distributary.changes.debezium.connect import BITS, DECIMAL, LOGICAL, NANO_TIME, VARIABLE, Connect, loader, node_of
+from distributary.changes.debezium.unlogged import placeholders
+from distributary.changes.json_values import JsonColumn
+
+AS_IS = Connect("as is")
+"""Of a column that is what the table gets."""
+
+
+def column(kind: Connect, stored: pa.Array) -> JsonColumn:
+    """`kind`: as the message's schema says it."""
+    if kind == AS_IS:
+        return JsonColumn(Scalar("string"), stored)
+    node = node_of(kind)
+    wanted = arrow_type(node)
+    if kind.name == NANO_TIME:
+        return JsonColumn(node, _micros(stored))
+    if kind.name in LOGICAL and kind.is_text:
+        found = _times(kind, stored, wanted)
+        return _loaded(kind, stored) if found is None else JsonColumn(node, found)
+    if _is_plain(kind) and kind.name != BITS:
+        return JsonColumn(node, stored if stored.type == wanted else stored.cast(wanted))
+    return _loaded(kind, stored)
+
+
+def _is_plain(kind: Connect) -> bool:
+    """Are values stored as the mapping takes them?"""
+    if kind.kind == "array":
+        return kind.item is not None and kind.item.kind not in ("struct", "array", "map") and _is_as_stored(kind.item)
+    return kind.kind not in ("struct", "map") and _is_as_stored(kind)
+
+
+def _is_as_stored(kind: Connect) -> bool:
+    return kind.name == DECIMAL or kind.name not in (VARIABLE, NANO_TIME, BITS, *_TEXTS) or not kind.is_text
+
+
+_TEXTS = frozenset(LOGICAL)
+
+
+def _micros(stored: pa.Array) -> pa.Array:
+    numbers = pc.fill_null(stored.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    return pa.array(np.floor_divide(numbers, 1000), pa.int64(), mask=_nulls(stored))
+
+
+def _times(kind: Connect, stored: pa.Array, wanted: pa.DataType) -> pa.Array | None:
+    """Instants of UTC, all at once; None where one is spelled in another way."""
+    if LOGICAL[kind.name] == "date" or not pc.all(pc.fill_null(pc.ends_with(stored, "Z"), True)).as_py():
+        return None
+    try:
+        return pc.utf8_rtrim(stored, "Z").cast(pa.timestamp("us")).cast(wanted)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _loaded(kind: Connect, stored: pa.Array) -> JsonColumn:
+    """Value by value; what is none of the type is null, and a fault."""
+    node, load = node_of(kind), loader(kind, stored=True)
+    wanted = arrow_type(node)
+    values: list[Any] = []
+    faults: list[tuple[int, str]] = []
+    for place, known in enumerate(stored.to_pylist()):
+        value = None
+        try:
+            value = None if known is None else load(known)
+            pa.scalar(value, wanted)
+        except Exception:  # whatever a value does to its conversion is that value's fault
+            value = None
+            faults.append((place, f"{str(known)[:80]} is no {kind.name or kind.kind}"))
+        values.append(value)
+    return JsonColumn(node, pa.array(values, wanted), faults)
+
+
+def unlogged(stored: pa.Array, placeholder: str) -> npt.NDArray[np.bool_] | None:
+    """Which values stand for one that was not logged; None where none does."""
+    forms = placeholders(placeholder)
+    if pa.types.is_string(stored.type):
+        known = pa.array([form for form in forms if isinstance(form, str)])
+    elif pa.types.is_binary(stored.type):
+        known = pa.array([placeholder.encode()], pa.binary())
+    elif pa.types.is_list(stored.type):
+        return _unlogged_lists(stored, placeholder)
+    else:
+        return None
+    found = pc.is_in(stored, value_set=known)
+    return np.asarray(found.to_numpy(zero_copy_only=False), bool) if pc.any(found).as_py() else None
+
+
+def _unlogged_lists(stored: pa.Array, placeholder: str) -> npt.NDArray[np.bool_] | None:
+    text, body = placeholder, placeholder.encode()
+    forms = (
+        [text],
+        [body],
+        list(body),
+        [{"key": text, "value": text}],
+        [form[0] for form in placeholders(placeholder) if isinstance(form, list) and len(form) == 1][-1:],
+    )
+    lengths = pc.fill_null(pc.list_value_length(stored), 0).to_numpy(zero_copy_only=False)
+    found = np.zeros(len(stored), bool)
+    for place in np.flatnonzero((lengths == 1) | (lengths == len(body))).tolist():
+        found[place] = stored[place].as_py() in forms
+    return found if found.any() else None
+
+
+def _nulls(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+    return np.asarray(array.is_null().to_numpy(zero_copy_only=False), bool) if array.null_count else None

@@ -1,0 +1,141 @@
+"""Debezium's messages in Avro, as Kafka Connect's converters write them, made of those in JSON with their schemas.
+
+The schema that a JSON message brings becomes an Avro schema by the rules of Connect's converter (`connect.name`,
+`connect.parameters`, unions with null), and fastavro writes the message by it; the registry's header stands before it.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import fastavro
+
+from distributary_simulate.change_messages.debezium import ChangeMessage
+
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+KINDS = {"int8": "int", "int16": "int", "int32": "int", "int64": "long", "float": "float", "double": "double"}
+LOGICAL = {"Date": "date", "Time": "time-millis", "Timestamp": "timestamp-millis"}
+Register = Callable[[str, str], int]
+"""Registers a schema's text under a subject, and gives its id."""
+
+
+class AvroForm:
+    """Writes messages of JSON in Avro. `register`: see there."""
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+        self._known: dict[str, tuple[int, Any]] = {}
+
+    def message(self, message: ChangeMessage) -> ChangeMessage:
+        key, value = self.both(message.topic, message.key, message.value)
+        return ChangeMessage(message.topic, key, value, message.headers)
+
+    def both(self, topic: str, key: bytes | None, value: bytes | None) -> tuple[bytes | None, bytes | None]:
+        """Key and value."""
+        return (
+            None if key is None else self._written(f"{topic}-key", key, "Key"),
+            None if value is None else self._written(f"{topic}-value", value, "Envelope"),
+        )
+
+    def _written(self, subject: str, body: bytes, name: str) -> bytes:
+        found = json.loads(body)
+        payload = found["payload"]
+        schema = _whole(found["schema"], payload)
+        text = json.dumps(_Avro("srv.shop").type({**schema, "optional": False, "name": f"srv.shop.{name}"}))
+        if text not in self._known:
+            self._known[text] = self._register(subject, text), fastavro.parse_schema(_plain(json.loads(text)))
+        number, parsed = self._known[text]
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, _value(schema, payload))
+        return struct.pack(">bi", 0, number) + out.getvalue()
+
+
+def _whole(schema: dict[str, Any], payload: dict[str, Any]) -> dict[str, Any]:
+    """With the fields of an envelope that the messages' schemas in JSON leave out here."""
+    known = {field["field"] for field in schema["fields"]}
+    more = [_looks(name, value) for name, value in payload.items() if name not in known]
+    return {**schema, "fields": [*schema["fields"], *more]}
+
+
+def _looks(name: str, value: Any) -> dict[str, Any]:
+    if name == "transaction" and value is None:
+        value = {"id": "", "total_order": 1}
+    if isinstance(value, dict):
+        fields = [_looks(inner, one) for inner, one in value.items()]
+        return {"type": "struct", "optional": True, "name": f"srv.{name.title()}", "fields": fields, "field": name}
+    kind = "boolean" if isinstance(value, bool) else "int64" if isinstance(value, int) else "string"
+    return {"type": kind, "optional": True, "field": name}
+
+
+class _Avro:
+    def __init__(self, space: str) -> None:
+        self._space, self._done = space, dict[str, str]()
+
+    def type(self, schema: dict[str, Any]) -> Any:
+        found = self._solid(schema)
+        return ["null", found] if schema.get("optional") else found
+
+    def _solid(self, schema: dict[str, Any]) -> Any:
+        kind, name = schema["type"], schema.get("name")
+        about: dict[str, Any] = {"connect.name": name} if name else {}
+        if schema.get("parameters"):
+            about["connect.parameters"] = schema["parameters"]
+        if kind == "struct":
+            return self._record(schema, name)
+        if kind == "array":
+            return {"type": "array", "items": self.type(schema["items"]), **about}
+        if kind == "map":
+            return {"type": "map", "values": self.type({**schema["values"], "optional": True}), **about}
+        if kind in ("int8", "int16"):
+            about["connect.type"] = kind
+        if name == DECIMAL:
+            given = schema["parameters"]
+            precision = int(given.get("connect.decimal.precision", 64))
+            about |= {"logicalType": "decimal", "scale": int(given["scale"]), "precision": precision}
+        elif name and name.startswith("org.apache.kafka.connect.data."):
+            about["logicalType"] = LOGICAL[name.rpartition(".")[2]]
+        plain = KINDS.get(kind, kind)
+        return {"type": plain, **about} if about else plain
+
+    def _record(self, schema: dict[str, Any], name: str | None) -> Any:
+        text = json.dumps(schema["fields"], sort_keys=True)
+        name = name or f"{self._space}.Value"
+        if self._done.get(name) == text:
+            return name
+        full = name if name not in self._done else f"{name}{len(self._done)}"
+        self._done[full] = text
+        fields = [self._field(one) for one in schema["fields"]]
+        return {"type": "record", "name": full, "fields": fields, "connect.name": name}
+
+    def _field(self, schema: dict[str, Any]) -> dict[str, Any]:
+        found = {"name": schema["field"], "type": self.type(schema)}
+        return {**found, "default": None} if schema.get("optional") else found
+
+
+def _plain(schema: Any) -> Any:
+    """For a writer that gives bytes as they are."""
+    if isinstance(schema, list):
+        return [_plain(one) for one in schema]
+    if isinstance(schema, dict):
+        return {key: _plain(one) for key, one in schema.items() if key != "logicalType"}
+    return schema
+
+
+def _value(schema: dict[str, Any], value: Any) -> Any:
+    if value is None:
+        return None
+    match schema["type"]:
+        case "struct":
+            return {one["field"]: _value(one, value.get(one["field"])) for one in schema["fields"]}
+        case "array":
+            return [_value(schema["items"], one) for one in value]
+        case "map":
+            return {key: _value(schema["values"], one) for key, one in value.items()}
+        case "bytes":
+            return base64.b64decode(value)
+    return value

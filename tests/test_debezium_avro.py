@@ -1,0 +1,227 @@
+"""Debezium's messages in Avro: what the same messages in JSON say, by position and by offset, whole and flattened."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from distributary.changes.debezium.column_changes import events_of
+from distributary.changes.debezium.heads import PLAIN, Form, Message
+from distributary.changes.debezium.json_messages import read_messages
+from distributary.changes.debezium.side_by_side import Found
+from distributary.changes.model import METADATA, FileEvents, Kind, Reading
+from distributary.config import Pipeline, RegistryConfig
+from distributary.engine.messages.chunks import KEY
+from distributary.engine.messages.stored_changes import ChangeDecoder, columns_of, key_writers
+from distributary.errors import Reason
+from distributary.schemas.avro.payload import AvroSchema
+from distributary.schemas.header import split_frames
+from distributary.schemas.registry import open_registry
+from distributary_simulate.change_messages.connect_avro_form import AvroForm
+from distributary_simulate.changes.history import History, HistoryPlan
+from tests.debezium_messages import base64_of, change, flattened, named, schema_of
+from tests.test_debezium import KINDS, PLACEHOLDER, UUID, decimal
+from tests.test_debezium_histories import messages_of
+from tests.test_debezium_topics import Shop, judged, spoil
+
+_T, _C = "io.debezium.time.", "org.apache.kafka.connect.data."
+SCHEMAS: dict[str, int] = {}
+
+
+def register(subject: str, text: str) -> int:
+    return SCHEMAS.setdefault(text, len(SCHEMAS) + 1)
+
+
+def in_avro(form: AvroForm, message: Message) -> Message:
+    key, value = form.both(message.record.topic, message.key, message.value)
+    return message._replace(key=key, value=value)
+
+
+def read(messages: Sequence[Message], form: Form = PLAIN) -> FileEvents:
+    """By the way of a task, without the tables."""
+    avro = AvroForm(register)
+    sent = [in_avro(avro, message) for message in messages]
+    schemas = {number: AvroSchema(number, (text,)) for text, number in SCHEMAS.items()}
+    values, keys = (pa.array(column, pa.binary()) for column in ([m.value for m in sent], [m.key for m in sent]))
+    frames, writers = split_frames(values), key_writers(keys, "avro")
+    pairs = list(zip(frames.schema_id.to_pylist(), writers.to_pylist(), strict=True))
+    events, bad = [], []
+    for pair in dict.fromkeys(pairs):
+        at = [n for n, one in enumerate(pairs) if one == pair]
+        records = pa.RecordBatch.from_arrays(
+            [frames.body.take(pa.array(at)), keys.take(pa.array(at))], ["payload", KEY]
+        )
+        split = ChangeDecoder(pair, schemas, "avro").decode(records)
+        assert split.rejected == []
+        found = events_of(columns_of(split.rows), _found([sent[n] for n in at]), Reading(), form)
+        for one in found.events:
+            numbers = pa.chunked_array([pa.array([at[n] for n in one.numbers.to_pylist()], pa.int64())])
+            events.append(type(one)(one.table, one.schema_key, one.keys, one.rows, numbers, one.typed))
+        bad += [type(one)(at[one.row], one.reason, one.detail, one.raw) for one in found.bad]
+    return FileEvents(events, bad)
+
+
+def _found(messages: Sequence[Message]) -> Found:
+    records = [message.record for message in messages]
+    return Found(
+        pa.array([one.topic for one in records]),
+        pa.array([one.partition for one in records], pa.int32()),
+        pa.array([one.offset for one in records], pa.int64()),
+        pa.array([one.time_ms for one in records], pa.int64()),
+        pa.array([bool(one.headers) for one in records]),
+    )
+
+
+def said(found: FileEvents) -> list[Any]:
+    """What the events say, in the order of the messages."""
+    rows = [
+        (number, events.table, events.keys, _plain(row))
+        for events in found.events
+        for number, row in zip(events.numbers.to_pylist(), events.rows.to_pylist(), strict=True)
+    ]
+    return sorted(rows, key=lambda row: row[0])
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    about = {**row[METADATA], "schema_key": row[METADATA]["schema_key"].partition("!")[2]}
+    return {**row, METADATA: about}
+
+
+def same(messages: Sequence[Message], form: Form = PLAIN) -> list[Any]:
+    """Both ways say the same, and this."""
+    avro, by_json = read(messages, form), read_messages(messages, Reading(), form)
+    assert said(avro) == said(by_json)
+    assert [(bad.row, bad.reason) for bad in avro.bad] == [(bad.row, bad.reason) for bad in by_json.bad]
+    return said(avro)
+
+
+@pytest.mark.parametrize("kind", [Kind.MYSQL, Kind.POSTGRESQL, Kind.SQLSERVER, Kind.ORACLE])
+@pytest.mark.parametrize("form", [Form(), Form(by_offset=True)], ids=["by position", "by offset"])
+def test_a_history_says_in_avro_what_it_says_in_json(kind: Kind, form: Form) -> None:
+    tables = tuple(table for table in HistoryPlan().tables if table.kind is kind)
+    messages = messages_of(History(HistoryPlan(tables=tables, seed=12)), 150, schemas=True)
+    found = same([message for message in messages if message.value is not None], form)
+    assert len(found) > 100
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("boolean", True),
+        ("int8", -5),
+        ("int16", 300),
+        ("int64", 2**40),
+        ("float", 0.5),
+        ("double", 2.5),
+        ("string", 'a"\\ü'),
+        ("bytes", "Af8="),
+        (decimal(12, 3), base64_of(-1500)),
+        (named("bytes", f"{_C}Decimal", scale="2"), base64_of(1234)),
+        (decimal(60, 5), base64_of(10**45)),
+        (named("int32", f"{_T}Date"), 19_756),
+        (named("int32", f"{_C}Date"), 19_756),
+        (named("string", f"{_T}IsoDate"), "2024-02-03Z"),
+        (named("int32", f"{_T}Time"), 14_706_500),
+        (named("int32", f"{_C}Time"), 14_706_500),
+        (named("int64", f"{_T}MicroTime"), -3_020_399_500_000),
+        (named("int64", f"{_T}NanoTime"), -1),
+        (named("int64", f"{_T}Timestamp"), 1_706_961_600_123),
+        (named("int64", f"{_C}Timestamp"), 1_706_961_600_123),
+        (named("int64", f"{_T}MicroTimestamp"), 9_223_372_036_825_200_000),
+        (named("int64", f"{_T}NanoTimestamp"), 1_706_961_600_123_456_007),
+        (named("string", f"{_T}ZonedTimestamp"), "2024-02-03T12:00:00.123456Z"),
+        (named("string", f"{_T}ZonedTimestamp"), "2024-02-03T14:00:00.123456+02:00"),
+        (named("string", f"{_T}ZonedTimestamp"), "no time"),
+        (named("string", "io.debezium.data.Uuid"), UUID),
+        (named("bytes", "io.debezium.data.Bits", length="10"), "VA=="),
+        ({"type": "array", "items": {"type": "int32", "optional": True}}, [1, None, 3]),
+        ({"type": "array", "items": {**named("int32", f"{_T}Date")}}, [19_756, None]),
+        ({"type": "array", "items": named("bytes", f"{_C}Decimal", scale="1")}, [base64_of(15)]),
+        ({"type": "map", "keys": {"type": "string"}, "values": {"type": "string"}}, {"a": "b"}),
+        (schema_of({"scale": "int32", "value": "bytes"}, "io.debezium.data.VariableScaleDecimal"),
+         {"scale": 6, "value": base64_of(12_345_678_901)}),
+        (schema_of({"x": "double", "wkb": "bytes"}, "io.debezium.data.geometry.Point"), {"x": 1.0, "wkb": "AQE="}),
+    ],
+)  # fmt: skip
+def test_a_value_of_each_type_is_what_it_is_in_json(kind: Any, value: Any) -> None:
+    kind = kind if isinstance(kind, str) else {**kind, "optional": True}
+    rows = [
+        change("c", {"id": n, "v": one}, kinds={"id": "int32", "v": kind}, offset=n)
+        for n, one in ((1, value), (2, None))
+    ]
+    same(rows)
+
+
+def test_values_that_were_not_logged_and_messages_that_cannot_be_used_are_told_apart() -> None:
+    texts = {"type": "array", "optional": True, "items": {"type": "string"}}
+    kinds = {"id": "int32", "big": "string", "raw": "bytes", "list": texts}
+    encoded = base64.b64encode(PLACEHOLDER.encode()).decode()
+    big = {"id": 1, "big": PLACEHOLDER, "raw": encoded, "list": [PLACEHOLDER]}
+    moved = [change("d", {"id": 1, "name": "a"}, kinds=KINDS, headers=["__debezium.newkey"], offset=8)]
+    messages = [
+        change("u", big, connector="postgresql", kinds=kinds),
+        change("u", {**big, "big": "said", "raw": "AQ==", "list": None}, connector="postgresql", kinds=kinds, offset=1),
+        change("d", {"id": 2, "name": "a"}, kinds=KINDS, offset=2),
+        change("t", {"id": 2, "name": "a"}, kinds=KINDS, offset=3),
+        change("c", {"id": 2, "name": "a"}, kinds=KINDS, offset=4, file=None),
+        change("c", {"id": 2, "name": "a"}, kinds=KINDS, keys=(), offset=5),
+        *moved,
+    ]
+    found = same(messages)
+    assert [row[3][METADATA]["schema_key"] for row in found[:2]] == ["big,list,raw", ""]
+    assert [bad.reason for bad in read(messages).bad] == [Reason.TRUNCATED, Reason.BAD_POSITION]
+
+
+def test_flattened_rows_and_tombstones_are_read_by_offset() -> None:
+    kinds = {**KINDS, "__deleted": "string"}
+    rows = [
+        flattened({"id": n, "name": "a", "__deleted": str(n == 2).lower()}, key={"id": n}, offset=n, kinds=kinds)
+        for n in (1, 2)
+    ]
+    same(rows, Form(flattened=True, by_offset=True))
+    places = {**kinds, "__lsn": "int64", "__source_ts_ms": "int64", "__op": "string"}
+    row = {"id": 1, "name": "a", "__deleted": "false", "__lsn": 77, "__source_ts_ms": 5, "__op": "c"}
+    same([flattened(row, key={"id": 1}, kinds=places)], Form(flattened=True))
+
+
+class AvroShop(Shop):
+    """A pipeline of messages in Avro, with a registry in a folder."""
+
+    def __init__(self, root: Path, tables: dict[str, Any] | None = None, **envelope: Any) -> None:
+        super().__init__(root, tables, **envelope)
+        given = self.config.model_dump(exclude_unset=True)
+        given |= {"payload": {"format": "avro"}, "registry": {"path": str(root / "registry")}}
+        self.config = Pipeline.model_validate(given)
+        registry = open_registry(RegistryConfig(path=str(root / "registry")))
+        self.form = AvroForm(lambda subject, text: registry.register(subject, text, kind="AVRO").schema.id)
+
+    def put(self, messages: Sequence[Message]) -> Any:
+        return self.take([in_avro(self.form, message) for message in messages])
+
+
+def test_a_pipeline_of_avro_makes_the_tables_that_one_of_json_makes(tmp_path: Path) -> None:
+    tables = tuple(table for table in HistoryPlan().tables if table.kind in (Kind.MYSQL, Kind.POSTGRESQL))
+    messages = messages_of(History(HistoryPlan(tables=tables, seed=4)), 240, schemas=True)
+    avro, by_json = AvroShop(tmp_path / "avro"), Shop(tmp_path / "json")
+    for begin in (120, 0):
+        some = messages[begin : begin + 120] if begin == 0 else messages[begin:]
+        assert avro.put(some).rows_written == by_json.take(some).rows_written > 50
+    for folder in sorted(path.name for path in (tmp_path / "json" / "lake").iterdir() if not path.name.startswith("_")):
+        assert _rows(avro, folder) == _rows(by_json, folder), folder
+    assert avro.quarantined() == []
+    sent = [in_avro(avro.form, message) for message in messages]
+    found = judged(avro, sent)
+    assert (found.problems, found.notes) == ((), ())
+    assert sum(table.rows_compared for table in found.tables) == found.rows_written
+    spoil(f"{avro.config.tables.root}/shop_orders", "status", "other")
+    assert any("do not have the values" in problem for problem in judged(avro, sent).problems)
+
+
+def _rows(shop: Shop, table: str) -> list[Any]:
+    rows = [{k: v for k, v in row.items() if k not in (METADATA, "_origin")} for row in shop.rows(table)]
+    return sorted(rows, key=str)

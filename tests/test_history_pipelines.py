@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from distributary.repair.resync_changes import known_route, rebuild
 from distributary.running.maintain import maintain
 from distributary.state.ledger import Ledger
 from distributary.tables import history_table
+from distributary.tables.table import Table
 from tests.shop import START_MS, Shop, change, mysql_table
 from tests.sparkless import Sparkless
 from tests.sparkless_messages import Players
@@ -188,6 +190,32 @@ def test_resync_makes_the_history_of_all_that_the_log_has(lake: Path) -> None:
     verified(shop)
 
 
+@pytest.mark.parametrize("tables", [{}, TABLES], ids=["merged", "with a history"])
+def test_resync_holds_a_batch_that_came_while_it_opened_the_tables(
+    lake: Path, tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Sparkless(lake, tables=tables)
+    send(shop, 1, "new", 100, "INSERT")
+    shop.run()
+    send(shop, 2, "meanwhile", 200, "INSERT")
+    really, calls = Table.open, count()
+
+    def opened(table: Table) -> Any:
+        found = really(table)
+        if table.uri.endswith("_log") and next(calls) == 0:
+            with monkeypatch.context() as patch:
+                patch.setattr(Table, "open", really)
+                shop.run()
+        return found
+
+    known = known_route(shop.config, "shop.orders")
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "open", opened)
+        rebuild(shop.config, "shop.orders", known)
+    assert shop.living("shop_orders") == [(1, "new"), (2, "meanwhile")]
+    verified(shop)
+
+
 def test_a_history_of_a_log_that_began_anew_is_put_in_order_once_it_is_known_since_when(lake: Path) -> None:
     shop = Sparkless(lake, tables=TABLES)
     send(shop, 1, "new", 90_000, "INSERT")
@@ -223,6 +251,7 @@ def test_upkeep_leaves_the_files_of_a_history_apart_and_clean_removes_it(lake: P
         ({"history": "{database}_{table}_history", "log": None}, "tables.history"),
         ({"history": "{database}_{table}_history", "merged": None}, "tables.history"),
         ({"history": "{database}_{table}", "merged": "{database}_{table}"}, "tables.log"),
+        ({**TABLES, "routes": {"a.b": {"evolution": {"type_change": "type_widening"}}}}, "tables.history"),
     ],
 )
 def test_a_history_that_cannot_be_is_refused(lake: Path, tables: dict[str, Any], key: str) -> None:

@@ -28,6 +28,8 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from distributary.audit.judge.changes import verify_changes
+from distributary.audit.judge.histories import judge_histories
 from distributary.changes.model import METADATA, Kind, SourceTable
 from distributary.engine import appending
 from distributary.engine.changes import attempt, concluding, deliver, merges, merging
@@ -36,6 +38,7 @@ from distributary.engine.changes.retries import Kept
 from distributary.engine.changes.table_settings import Named
 from distributary.sources.file_ledger import FileLedger
 from distributary.state.ledger import Ledger
+from distributary.tables import history_table
 from distributary.tables.table import Table as StoredTable
 from distributary_simulate.change_files.avro_encoding import container
 from distributary_simulate.change_files.events import Event, EventSchema, Layout, event_schema
@@ -352,6 +355,7 @@ BORDERS: tuple[tuple[Any, str], ...] = (
     (deliver, "append_events"),
     (deliver, "merge_now"),
     (appending, "append_on_tip"),
+    (history_table, "put_commit"),
     (merging, "merge_rows"),
     (merges, "run_merges"),
     (Ledger, "record"),
@@ -405,6 +409,7 @@ def pipeline(root: Path, way: Way) -> Sparkless:
         tables={
             "log": "l_{database}__{schema}_{table}" if way.log else None,
             "merged": "m_{database}__{schema}_{table}",
+            "history": "h_{database}__{schema}_{table}" if way.log else None,
             "merge_every": way.merge_every if way.log else 0,
             # A log's column that is to get wider is out of reach here.
             "evolution": {"type_change": "new_column"},
@@ -460,6 +465,11 @@ def check_table(shop: Sparkless, lived: Lived) -> None:
     assert alive == wanted, lived.table.route
     gone = {key for key, event in newest(lived.events).items() if is_delete(event)}
     assert {key for key, row in found.items() if row["_deleted"]} == gone
+    if (uri := Named.of(shop.config).history(source_of(lived.table))) is not None:
+        versions = DeltaTable(uri).to_pyarrow_table().to_pylist()
+        current = [row for row in versions if row["is_current"]]
+        assert {tuple(spelling(row[k]) for k in keys): {n: row.get(n) for n in columns} for row in current} == wanted
+        assert len(current) == len(wanted), "two versions of a key are current"
 
 
 @settings(suppress_health_check=list(HealthCheck))
@@ -482,5 +492,6 @@ def test_merged_tables_are_the_fold_in_true_order_and_logs_have_each_event_once(
             check_table(shop, lived)
             if way.log:
                 assert log_of(shop, lived) == bucket.counts.get(lived.table.route, Counter())
-        shop.check()
+        histories = judge_histories(shop.config, verify_changes(shop.config))
+        assert histories.ok and not [note for note in histories.notes if "history" in note], histories
         assert shop.quarantined() == []

@@ -84,6 +84,8 @@ def _check_history(config: Pipeline) -> None:
         raise fault("tables.history", "a history is made, made anew and verified from the log: give tables.log too")
     if of_tables and tables.merged is None:
         raise fault("tables.history", "a history goes with the merged table: give tables.merged too")
+    if "type_widening" in (tables.evolution.type_change, *(tables.for_route(r)[1].type_change for r in tables.routes)):
+        raise fault("tables.history", "a history is written by tasks, and type_widening is Spark's: give widen")
 
 
 def _check_record_key(config: Pipeline) -> None:

@@ -71,6 +71,12 @@ class StateFolder(_Folder):
         "have, `<batch>.killed.json` what ended its reader, `routes.json` what its change files hold",
         "nothing between two batches; a batch that was interrupted may decide otherwise when it is done again",
     )  # fmt: skip
+    sink = Place(
+        "sink", "folder",
+        "of Spark's sink (`format(\"distributary\")`), by stream: `<batch>.json` says which files a batch commits to "
+        "which tables, written before the first of them",
+        "nothing between two batches; of a batch that was interrupted, files that it wrote stay as orphans",
+    )  # fmt: skip
     files = Place(
         "files", "Delta table",
         "change files that were found, in the order in which they are read, and which of them a batch gets",

@@ -1,0 +1,162 @@
+"""A task's rows of any DataFrame -> files of its routes' tables, which the batch's commit takes in.
+
+Each route's table is opened, so that rows are written as its columns are: a type that changes finds the column that it
+would have in every other layout (`tables.evolve`). Nothing is committed here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.engine.outcomes import Fault
+from distributary.errors import Reason
+from distributary.errors.border import in_words
+from distributary.sink.plain_columns import plain_schema
+from distributary.sink.sink_options import SinkOptions
+from distributary.sink.written import Part, Taken, removed_on_failure
+from distributary.tables.conform import by_cause, conform
+from distributary.tables.engines import policy_of, why_spark
+from distributary.tables.evolve import Evolution
+from distributary.tables.quarantine import REJECTED_SCHEMA, write_rejected
+from distributary.tables.snapshot import columns_of
+from distributary.tables.table import Table
+from distributary.tables.widening import evolve_table
+
+HELD_BYTES = 64 << 20
+"""Rows that a task holds before it writes them: a file of each route's."""
+MOST_ROUTES = 20_000
+"""Routes that a task remembers the columns of."""
+
+
+@dataclass(frozen=True)
+class RouteRows:
+    """Takes rows that have a column with their route."""
+
+    options: SinkOptions
+
+    def take(self, batches: Iterable[pa.RecordBatch], stream: str, batch: int, part: str) -> Taken:
+        """Write them. `part` names the task within the batch. What it wrote goes again when it fails.
+
+        Raises StoreDown: the whole store cannot be written.
+        """
+        work = _Task(self.options)
+        with removed_on_failure(work.taken, self.options):
+            for rows in held(batches):
+                work.write(rows)
+            work.set_aside(stream, batch, part)
+        return work.taken
+
+
+def held(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Rows, as many at a time as are held."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= HELD_BYTES:
+            yield pa.Table.from_batches(held)
+            held, size = [], 0
+    if any(batch.num_rows for batch in held):
+        yield pa.Table.from_batches(held)
+
+
+class _Task:
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+        self.taken = Taken()
+        self.rejected: list[pa.Table] = []
+        self._evolved: dict[str, Evolution] = {}
+
+    def write(self, rows: pa.Table) -> None:
+        rows = rows.cast(plain_schema(rows.schema))
+        for route, part in split(rows, self.options.route):
+            if route is None:
+                self.rejected.append(rejected(None, part, Reason.NO_ROUTE, f"column {self.options.route!r} is empty"))
+            else:
+                self._route(route, part)
+
+    def set_aside(self, stream: str, batch: int, part: str) -> None:
+        if self.rejected:
+            options = self.options
+            file = write_rejected(options.quarantine, self.rejected, stream, batch, part, options.store)
+            self.taken.quarantine.append(file)
+
+    def _route(self, route: str, rows: pa.Table) -> None:
+        table = self.options.target(route)
+        try:
+            self._fitted(table, route, rows)
+        except BaseException as e:
+            why = Fault.of(e).own(table.uri)
+            self.rejected.append(rejected(route, rows, Reason.TABLE_PARKED, why))
+
+    def _fitted(self, table: Table, route: str, rows: pa.Table) -> None:
+        evolution = self._evolution(route, rows.schema)
+        if not len(evolution.schema):
+            self.rejected.append(rejected(route, rows, Reason.TOO_MANY_COLUMNS, "the table can hold no column of it"))
+            return
+        fitted = conform(rows.combine_chunks().to_batches()[0], evolution.slots[0], evolution.schema)
+        good = fitted.entering(evolution.schema)
+        if good.num_rows:
+            self.taken.parts.append(Part.of(route, table.uri, good, table.write(good)))
+        for (reason, column), at in by_cause(fitted.rejected).items():
+            self.rejected.append(rejected(route, rows.take(pa.array(at)), reason, f"column {column!r}"))
+
+    def _evolution(self, route: str, incoming: pa.Schema) -> Evolution:
+        if (known := self._evolved.get(route)) is not None:
+            return known
+        tables = self.options.tables
+        table = self.options.target(route).open()
+        evolution = evolve_table(table, columns_of(table), [incoming], policy_of(tables, route))
+        if (why := why_spark(table, tables, route, evolution)) is not None:
+            raise ValueError(f"only Spark's own writer may append to it ({why})")
+        if len(self._evolved) < MOST_ROUTES:
+            self._evolved[route] = evolution
+        return evolution
+
+
+def split(rows: pa.Table, column: str) -> Iterator[tuple[str | None, pa.Table]]:
+    """The rows of each route, in the order in which they came; None: of no route, null or empty."""
+    values = pc.fill_null(rows.column(column).cast(pa.string()), "").combine_chunks().dictionary_encode()
+    codes = np.asarray(values.indices)
+    order = np.argsort(codes, kind="stable")
+    cuts = np.flatnonzero(np.diff(codes[order])) + 1
+    taken = rows if len(cuts) == 0 else rows.take(pa.array(order))
+    for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(codes)], strict=True):
+        route = values.dictionary[int(codes[order[begin]])].as_py()
+        yield route or None, taken.slice(begin, end - begin)
+
+
+def rejected(route: str | None, rows: pa.Table, reason: Reason, detail: str) -> pa.Table:
+    """Quarantine rows. `value` is the row as JSON: a DataFrame's rows have no bytes of their own."""
+    count = rows.num_rows
+    given: dict[str, Any] = {
+        "route": pa.array([route] * count, pa.string()),
+        "reason": pa.array([reason.value] * count),
+        "detail": pa.array([detail] * count),
+        "level": pa.array(["row"] * count),
+        "value": pa.array([_json(row) for row in rows.to_pylist()], pa.binary()),
+    }
+    columns = [given[f.name] if f.name in given else pa.nulls(count, f.type) for f in REJECTED_SCHEMA]
+    return pa.table(columns, schema=REJECTED_SCHEMA)
+
+
+def _json(row: dict[str, Any]) -> bytes:
+    return json.dumps(row, ensure_ascii=False, default=_shown).encode(errors="replace")
+
+
+def _shown(value: Any) -> str:
+    """What JSON has no word for, as text; bytes in hexadecimal."""
+    if isinstance(value, bytes):
+        return value.hex()
+    try:
+        return str(value)
+    except Exception as e:
+        return in_words(e)

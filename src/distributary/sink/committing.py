@@ -1,0 +1,186 @@
+"""The end of a batch of Spark's sink, beside the driver: the files of all tasks into their tables, exactly once.
+
+    written down once: which files go where  ->  one marked commit per table  ->  the quarantine's
+
+What a batch commits is decided by the first attempt that gets so far: `<batch>.json`, put only if it is absent. An
+attempt after a crash finds it, commits what is left of *it*, and drops its own files. So an attempt may decide
+otherwise of a row than the one before (a column that is there by now, a table that works again), and no row is lost or
+doubled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from distributary.engine.appending import Replay, commit_files
+from distributary.engine.decisions import too_many
+from distributary.engine.outcomes import Fault
+from distributary.errors import Reason, ReplayMismatch
+from distributary.sink.by_routes import rejected
+from distributary.sink.sink_options import SinkOptions
+from distributary.sink.written import Part, Taken, discard, joined
+from distributary.tables.conform import conform
+from distributary.tables.datafile import DataFile
+from distributary.tables.evolve import Policy
+from distributary.tables.faults import CommitConflict, writing
+from distributary.tables.put_once import put_once, read
+from distributary.tables.quarantine import commit_quarantine, write_rejected
+from distributary.tables.snapshot import Mark, Snapshot, columns_of
+from distributary.tables.store import join
+from distributary.tables.table import retried
+from distributary.tables.widening import evolve_table
+
+AT_A_TIME = 8
+"""Tables that are committed at a time."""
+KEPT = 100
+"""Plans kept behind the newest one, as many as Spark keeps of its own offset log."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of one batch. `mark`: what its commits are known by."""
+
+    options: SinkOptions
+    mark: Mark
+
+    def commit(self, tasks: Iterable[Taken]) -> None:
+        """Commit what the tasks wrote, or what is left of an earlier attempt. Safe to repeat.
+
+        Raises StoreDown; the batch can be done again.
+        """
+        taken = joined(tasks)
+        with writing(self.options.state):
+            plan = self._planned()
+            if plan is None:
+                taken = self._admitted(taken)
+                if not taken.names():
+                    return
+                plan = None if self._write_down(taken) else self._planned()
+            if plan is not None and plan.names() != taken.names():
+                discard(taken, self.options)
+            self._apply(plan or taken, again=plan is not None)
+            self.options.store.delete(join(self.options.intents, self._folder), f"{self.mark.batch - KEPT}.json")
+
+    def abort(self, tasks: Iterable[Taken]) -> None:
+        """Remove what tasks of a failed attempt wrote, unless it is written down that it is committed."""
+        with writing(self.options.state):
+            if self._planned() is None:
+                discard(joined(tasks), self.options)
+
+    # -- what is committed ---------------------------------------------------------------------------------
+
+    @property
+    def _folder(self) -> str:
+        return quote(self.mark.app, safe="").replace(".", "%2E")
+
+    def _planned(self) -> Taken | None:
+        body = read(self.options.intents, self.options.store, self._folder, f"{self.mark.batch}.json")
+        return None if body is None else Taken.from_json(json.loads(body))
+
+    def _write_down(self, taken: Taken) -> bool:
+        """False where an earlier attempt has come before."""
+        body = json.dumps(taken.to_json(), ensure_ascii=False).encode()
+        return put_once(self.options.intents, self.options.store, self._folder, f"{self.mark.batch}.json", body)
+
+    def _admitted(self, taken: Taken) -> Taken:
+        """Without the rows of new tables that are too many for one batch, which are set aside."""
+        most, routes = self.options.tables.max_new_tables, taken.by_route()
+        if len(routes) <= most:
+            return taken
+        new = [route for route in routes if self.options.target(route).open() is None]
+        new.sort(key=lambda route: -sum(part.rows for part in routes[route]))
+        beyond = too_many(new, most, "routes without a table")
+        gone = Taken([part for route in beyond for part in routes[route]])
+        if not gone.parts:
+            return taken
+        rows = [rejected(p.route, self._read(p), Reason.TOO_MANY_ROUTES, beyond[p.route]) for p in gone.parts]
+        file = self._aside(rows, self.mark, "end")
+        discard(gone, self.options)
+        return Taken([part for part in taken.parts if part.route not in beyond], [*taken.quarantine, file])
+
+    def _aside(self, rows: list[pa.Table], mark: Mark, part: str) -> DataFile:
+        return write_rejected(self.options.quarantine, rows, mark.app, mark.batch, part, self.options.store)
+
+    def _read(self, part: Part) -> pa.Table:
+        """The rows of its files."""
+        columns, found = part.columns(), []
+        for file in part.files:
+            with self.options.store.open(part.uri, file.path) as source:
+                found.append(pq.read_table(source))
+        return pa.concat_tables(found, promote_options="default").select(columns.names).cast(columns)
+
+    # -- the commits ---------------------------------------------------------------------------------------
+
+    def _apply(self, plan: Taken, *, again: bool) -> None:
+        """`again`: an earlier attempt may have done a part of it."""
+        routes = plan.by_route()
+        if again and (quarantine := Snapshot.open(self.options.quarantine, self.options.store)) is not None:
+            routes = {r: parts for r, parts in routes.items() if not quarantine.has(self._parking(r))}
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            list(pool.map(self._commit_or_park, routes, routes.values()))
+        self._commit_quarantine(plan.quarantine, self.mark)
+
+    def _commit_quarantine(self, files: Sequence[DataFile], mark: Mark) -> None:
+        options = self.options
+        if files:
+            commit_quarantine(options.quarantine, options.name, files, mark.app, mark.batch, options.store)
+
+    def _parking(self, route: str) -> Mark:
+        """The mark by which the quarantine knows that it has a route's rows of this batch."""
+        return Mark(f"{self.mark.app} {route}", self.mark.batch)
+
+    def _commit_or_park(self, route: str, parts: list[Part]) -> None:
+        """Commit a route's files; where the table cannot take them, its rows are set aside.
+
+        Raises CommitConflict (others were first each time), StoreDown, ReplayMismatch.
+        """
+        try:
+            self._commit(route, parts)
+        except (CommitConflict, ReplayMismatch):
+            raise
+        except BaseException as e:
+            if not self.options.parks:
+                raise
+            why, mark = Fault.of(e).own(parts[0].uri), self._parking(route)
+            rows = [rejected(route, self._read(part), Reason.TABLE_PARKED, why) for part in parts]
+            self._commit_quarantine([self._aside(rows, mark, "parked")], mark)
+
+    def _commit(self, route: str, parts: list[Part]) -> None:
+        target, replay = self.options.target(route), Replay(self.mark.batch)
+        try:
+            if len(parts) == 1:
+                (part,) = parts
+                retried(lambda: commit_files(target, part.files, part.rows, part.columns(), self.mark, replay))
+                return
+        except CommitConflict:
+            pass  # somebody has given the table other columns since
+        retried(lambda: self._refitted(route, parts))
+
+    def _refitted(self, route: str, parts: list[Part]) -> None:
+        """The rows of files that do not go with the table's columns, or with each other, in those that it has now.
+
+        Nothing is set aside here, for it is written down how many rows come in: a value that no column can hold gets a
+        second column.
+        """
+        target, mark = self.options.target(route), self.mark
+        table, rows = target.open(), [self._read(part) for part in parts]
+        policy = Policy(type_change="new_column")
+        evolution = evolve_table(table, columns_of(table), [part.schema for part in rows], policy)
+        fitted = [
+            pa.table(conform(batch, slots, evolution.schema).columns, schema=evolution.schema)
+            for part, slots in zip(rows, evolution.slots, strict=True)
+            for batch in part.to_batches()
+        ]
+        count = sum(part.rows for part in parts)
+        if table is not None and table.has(mark):
+            commit_files(target, [], count, evolution.schema, mark, Replay(mark.batch))
+            return
+        file = target.write(pa.concat_tables(fitted))
+        commit_files(target, [file], count, evolution.schema, mark, Replay(mark.batch))

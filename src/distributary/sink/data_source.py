@@ -1,0 +1,153 @@
+"""What Spark calls: the data source, its writers, and what they tell each other."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from distributary.errors import BadInput
+from distributary.sink.by_routes import RouteRows
+from distributary.sink.committing import Ending
+from distributary.sink.plain_columns import plain_schema
+from distributary.sink.sink_options import FORMAT, ROWS_OPTION, SinkOptions
+from distributary.sink.written import Taken
+from distributary.tables.snapshot import Mark
+
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""What Spark says to a task of the streaming query that it works for."""
+
+
+@dataclass
+class Message(WriterCommitMessage):
+    """What a task says to the commit. `stream`: the query that it worked for."""
+
+    stream: str
+    taken: Taken
+
+
+class Intake(Protocol):
+    """What a task does with its rows."""
+
+    @property
+    def options(self) -> SinkOptions: ...
+
+    def take(self, batches: Iterator[pa.RecordBatch], stream: str, batch: int, part: str) -> Taken:
+        """Rows -> files that no table has yet."""
+        ...
+
+
+class DistributarySource(DataSource):
+    """`format("distributary")`: appends the rows of a DataFrame to a Delta table per route."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Raises BadInput: an option or a column will not do, or rows are to be overwritten."""
+        options = self._checked(schema, overwrite, 'mode("append")').options
+        if (options.app is None) != (options.batch is None):
+            raise BadInput(detail="a write that may be done again needs both options, 'txnAppId' and 'txnVersion'")
+        return BatchWriter(options, Mark(options.app or uuid.uuid4().hex, options.batch or 0))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Raises BadInput, as `writer`."""
+        intake = self._checked(schema, overwrite, 'outputMode("append")')
+        if intake.options.batch is not None:
+            raise BadInput(detail="a stream's batches have numbers of their own: leave the option 'txnVersion' out")
+        return StreamWriter(intake)
+
+    def _checked(self, schema: StructType, overwrite: bool, allowed: str) -> Intake:
+        if ROWS_OPTION in self.options:
+            # Whoever may set a sink's options has code run by the same session.
+            made: Intake = pickle.loads(zlib.decompress(base64.b64decode(self.options[ROWS_OPTION])))
+            return made
+        options = SinkOptions.read(dict(self.options))
+        if overwrite:
+            raise BadInput(detail=f"format distributary appends: use {allowed}")
+        if options.route not in schema.names:
+            columns = ", ".join(schema.names)
+            raise BadInput(detail=f"option 'route': there is no column {options.route!r}. The rows have: {columns}")
+        plain_schema(_arrow(schema))
+        return RouteRows(options)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Of `df.write`. With `txnAppId` and `txnVersion` a write that is done again adds nothing."""
+
+    def __init__(self, options: SinkOptions, mark: Mark) -> None:
+        self.options = options
+        self.mark = mark
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        return _taken(iterator, RouteRows(self.options), self.mark.app, self.mark.batch)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        Ending(self.options, self.mark).commit(_said(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        Ending(self.options, self.mark).abort(_said(messages))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Of `df.writeStream`: each batch once, by the query's id and its number."""
+
+    def __init__(self, intake: Intake) -> None:
+        self.intake = intake
+        self.options = intake.options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        context = TaskContext.get()
+        stream = self.options.app or (context and context.getLocalProperty(QUERY_ID))
+        if context is None or not stream:
+            raise BadInput(detail="Spark does not say for which query this task works; give the option 'txnAppId'")
+        return _taken(iterator, self.intake, stream, int(context.getLocalProperty(BATCH_ID) or 0))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        for ending in self._endings(messages, batchId):
+            ending.commit(_said(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        for ending in self._endings(messages, batchId):
+            ending.abort(_said(messages))
+
+    def _endings(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Iterator[Ending]:
+        """One; none where no task has said anything."""
+        stream = next((message.stream for message in messages if isinstance(message, Message)), None)
+        if stream is not None:
+            yield Ending(self.options, Mark(stream, batch))
+
+
+def _taken(rows: Iterator[pa.RecordBatch], intake: Intake, stream: str, batch: int) -> Message:
+    context = TaskContext.get()
+    part = "0" if context is None else f"{context.partitionId()}.{context.attemptNumber()}"
+    return Message(stream, intake.take(rows, stream, batch, part))
+
+
+def _arrow(schema: StructType) -> pa.Schema:
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except TypeError:  # Spark before 4.2
+        return to_arrow_schema(schema)
+
+
+def _said(messages: Sequence[WriterCommitMessage | None]) -> Iterator[Taken]:
+    return (message.taken for message in messages if isinstance(message, Message))

@@ -1,0 +1,114 @@
+"""The options of `format("distributary")`, checked. Spark gives their names in lower case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from distributary.config import StateFolder, Tables
+from distributary.errors import BadInput
+from distributary.tables.engines import TASK_PROPERTIES
+from distributary.tables.quarantine import quarantine_uri
+from distributary.tables.snapshot import Owner
+from distributary.tables.store import Store, join
+from distributary.tables.table import Table
+
+FORMAT = "distributary"
+ROWS_OPTION = "rows"
+"""In place of all others, of our own layouts: what takes the rows (`data_source.Intake`), pickled, as text."""
+STORAGE, PROPERTY = "storage.", "delta."
+TABLES = {"path": "root", "table": "name"}
+EVOLUTION = {"newcolumn": "new_column", "typechange": "type_change"}
+SHOWN = (
+    "path", "route", "table", "name", "state", "newColumn", "typeChange", "txnAppId", "txnVersion", "storage.*",
+    "delta.*",
+)  # fmt: skip
+OF_SPARK = frozenset({"checkpointlocation", "queryname"})
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """Where rows go. `name`: who owns the tables. `app`, `batch`: the caller's own mark, where it has given one.
+    `parks`: rows of a table that cannot be written are set aside, else the batch fails."""
+
+    route: str
+    name: str
+    tables: Tables
+    state: str
+    app: str | None = None
+    batch: int | None = None
+    parks: bool = True
+
+    @property
+    def store(self) -> Store:
+        return Store.of(self.tables)
+
+    @property
+    def quarantine(self) -> str:
+        return quarantine_uri(self.state)
+
+    @property
+    def intents(self) -> str:
+        """Where it is written down what a batch commits."""
+        return StateFolder(self.state).sink
+
+    def target(self, route: str) -> Table:
+        """The route's table, as it must be."""
+        uri = join(self.tables.root, self.tables.table_name(route))
+        return Table(uri, self.store, Owner(self.name, route), self.tables.properties)
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> SinkOptions:
+        """Raises BadInput: an option is missing, not known, or not allowed."""
+        given = {name.lower(): value for name, value in options.items()}
+        known = {name.lower() for name in SHOWN if not name.endswith("*")} | OF_SPARK
+        unknown = sorted(n for n in given if n not in known and not n.startswith((STORAGE, PROPERTY)))
+        if unknown:
+            raise BadInput(detail=f"format distributary has no option {unknown[0]!r}. It has: {', '.join(SHOWN)}")
+        for needed, example in (("path", '.start("/data/lake")'), ("route", '.option("route", "game")')):
+            if not given.get(needed):
+                raise BadInput(detail=f"format distributary needs the option {needed!r}, as in {example}")
+        tables = _tables(given)
+        name = given.get("name", "sink")
+        state = given.get("state") or f"{tables.root}/_distributary/{name}"
+        return cls(given["route"], name, tables, state.rstrip("/"), given.get("txnappid"), _number(given))
+
+
+def _tables(given: Mapping[str, str]) -> Tables:
+    keys: dict[str, Any] = {key: given[name] for name, key in TABLES.items() if name in given}
+    keys["evolution"] = {key: given[name] for name, key in EVOLUTION.items() if name in given}
+    keys["storage_options"] = _after(given, STORAGE)
+    keys["properties"] = {_property(name): value for name, value in given.items() if name.startswith(PROPERTY)}
+    try:
+        return Tables(**keys)
+    except ValidationError as e:
+        found = e.errors()[0]
+        key = str(found["loc"][-1]) if found["loc"] else ""
+        names = {key: name for name, key in {**TABLES, **EVOLUTION}.items()}
+        raise BadInput(detail=f"option {names.get(key, key)!r} of format distributary: {found['msg']}") from e
+
+
+def _after(given: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
+
+
+def _property(name: str) -> str:
+    """A table property by its name in lower case. Raises BadInput for one that only Spark can give to a table."""
+    for known in sorted(TASK_PROPERTIES):
+        if known.lower() == name:
+            return known
+    raise BadInput(
+        detail=f"format distributary makes no table with {name!r}, only with {', '.join(sorted(TASK_PROPERTIES))}"
+    )
+
+
+def _number(given: Mapping[str, str]) -> int | None:
+    text = given.get("txnversion")
+    if text is None:
+        return None
+    if not text.isdecimal() or not given.get("txnappid"):
+        raise BadInput(detail="option 'txnVersion' of format distributary is a whole number, beside a 'txnAppId'")
+    return int(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from distributary.sources.registered import origin_of
 from distributary.state.checkpoint import last_committed
 from distributary.state.ledger import Entry
 from distributary.state.lock import only_run
+from distributary.state.streams import StreamRecord, StreamState
 from tests.lake import Lake
 from tests.services.kafka import Kafka
 
@@ -352,6 +354,22 @@ def test_a_screen_of_80_columns_shows_3000_routes_worst_first(height: int) -> No
         assert lines[at + 3].split()[0] == "route_number_00000"
         assert any("more, all of them well" in line for line in lines)
     assert lines[-1].startswith("and 5 more lines")
+
+
+@pytest.mark.parametrize("clusters", [2, 40])
+def test_streams_of_clusters_leave_room_for_tables_on_a_small_screen(clusters: int) -> None:
+    why = "RegistryDown: http://registry:8081 refused the connection, and that is a long line"
+    streams = [StreamRecord(f"cluster-{n}", StreamState.RUNNING, 1.0, 4000 + n, rows_in=10**9) for n in range(clusters)]
+    streams[-1] = replace(streams[-1], state=StreamState.PARKED, error=why, failures=5)
+    console = Console(width=80, height=24, force_terminal=False)
+    with console.capture() as captured:
+        console.print(watched(replace(many(3000), streams=tuple(streams))))
+    lines = captured.get().splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+    at = next(n for n, line in enumerate(lines) if line.startswith("stream "))
+    assert lines[at + 1].split()[:2] == [f"cluster-{clusters - 1}", "parked"] and "RegistryDown" in lines[at + 1]
+    assert any(line.startswith("zz_parked") for line in lines)
+    assert any("34 more streams" in line for line in lines) == (clusters == 40)
 
 
 def test_few_tables_leave_no_word_of_others_and_a_long_name_is_cut_on_a_narrow_screen() -> None:

@@ -12,19 +12,42 @@ from distributary.names import shown
 from distributary.state.streams import StreamRecord, StreamState
 
 _COLUMNS = ("stream", "state", "for", "pid", "restarts", "batch", "rows in", "rows/s", "quarantined", "what is wrong")
+_FEW = ("stream", "state", "batch", "rows in", "what is wrong")
+"""What fits into 80 columns."""
+LONGEST_CELL = 20
+"""Characters of a cell that a narrow table keeps; of the last one, what there is room for."""
+_GAP = 2
+"""Characters between two columns."""
 _NUMBERS = frozenset({"for", "pid", "restarts", "batch", "rows in", "rows/s", "quarantined"})
 _STYLES = {StreamState.PARKED: "red", StreamState.RESTING: "yellow", StreamState.STOPPED: "dim"}
 
 
-def streams_table(records: Sequence[StreamRecord], now: float) -> Table:
-    """`now`: seconds since 1970."""
+def streams_table(records: Sequence[StreamRecord], now: float, *, width: int | None = None) -> Table:
+    """`now`: seconds since 1970. `width`: a line for each that is not wider, with the columns that say most."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in _COLUMNS:
+    columns = _COLUMNS if width is None else _FEW
+    rows = [dict(zip(_COLUMNS, _cells(record, now), strict=True)) for record in records]
+    for name in columns:
         table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
-    for record in records:
+    if width is not None:
+        widest = {name: max(len(name), *(len(cells[name]) for cells in rows)) for name in columns}
+        limits = {name: min(LONGEST_CELL, widest[name]) for name in columns[:-1]}
+        limits[columns[-1]] = max(0, width - sum(limits.values()) - _GAP * len(limits))
+        rows = [{name: _cut(cells[name], most) for name, most in limits.items()} for cells in rows]
+    for record, cells in zip(records, rows, strict=True):
         style = _STYLES.get(record.state, "yellow" if record.parked_tables else "")
-        table.add_row(*(Text(cell) for cell in _cells(record, now)), style=style)
+        table.add_row(*(Text(cells[name]) for name in columns), style=style)
     return table
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: max(0, most - 1)]}…"
+
+
+def worst_streams(records: Sequence[StreamRecord]) -> list[StreamRecord]:
+    """Those that have fallen first, then those with parked tables; else as they come."""
+    fallen = (StreamState.PARKED, StreamState.RESTING)
+    return sorted(records, key=lambda one: (one.state not in fallen, not one.parked_tables))
 
 
 def change_line(before: StreamRecord, after: StreamRecord) -> str:

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from distributary.audit.status.facts import QUARANTINED, Status, TableStatus
 from distributary.names import counted, printable, shown
-from distributary.supervisor.stream_table import streams_table
+from distributary.state.streams import StreamRecord
+from distributary.supervisor.stream_table import streams_table, worst_streams
 
 _COLUMNS = (
     "route",
@@ -69,8 +70,7 @@ class _Screen:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         status, height = self._status, options.height or console.size.height
         head: list[RenderableType] = [Text(headline(status), style=_headline_style(status))]
-        if status.streams:
-            head += [streams_table(status.streams, time.time())]
+        head += _few_streams(status.streams, options.max_width, max(1, height // 4))
         lines = [(f"! {printable(line)}", "red") for line in status.attention]
         lines += [(f"note: {printable(line)}", "dim") for line in status.notes]
         foot = [_one_line(text, style) for text, style in lines[:MOST_LINES]]
@@ -88,6 +88,17 @@ class _Screen:
             said = f"{bad:,} of them not well" if bad else "all of them well"
             yield _one_line(f"and {len(others):,} more, {said}", "dim")
         yield from foot
+
+
+def _few_streams(records: Sequence[StreamRecord], width: int, most: int) -> list[RenderableType]:
+    """A line for each of the worst streams, and the others as a number."""
+    if not records:
+        return []
+    ordered = worst_streams(records)
+    shown_streams: list[RenderableType] = [streams_table(ordered[:most], time.time(), width=width)]
+    if len(ordered) > most:
+        shown_streams.append(_one_line(f"and {len(ordered) - most:,} more streams", "dim"))
+    return shown_streams
 
 
 def _one_line(text: str, style: str) -> Text:

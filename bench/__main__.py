@@ -41,6 +41,7 @@ NAMES = (
     "cdc_events_per_second",
     "merge_vs_spark_small",
     "merge_vs_spark_large",
+    "scattered_merges",
 )
 
 

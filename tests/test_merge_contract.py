@@ -18,6 +18,7 @@ from distributary.changes.model import METADATA
 from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings
 from distributary.changes.unfilled import Unfilled
+from distributary.tables import merge_on_read
 from distributary.tables import table as tables
 from distributary.tables.evolve import Policy
 from distributary.tables.faults import CommitConflict
@@ -35,12 +36,14 @@ POLICY = Policy("add", "widen", can_widen=False)
 
 
 class Table:
-    """A merged table, and the engine that writes it; `tip`: engine `task`, which knows what it left behind."""
+    """A merged table, and the engine that writes it; `tip`: engine `task`, which knows what it left behind; `read`: by
+    merges on read, of files however small."""
 
     def __init__(self, uri: Path, engine: str, spark: SparkSession | None) -> None:
         self.uri = str(uri)
         self.spark = spark if engine == "spark" else None
         self.on_tip = engine == "tip"
+        self.on_read = engine == "read"
         self.tip: MergeTip | None = None
         self.batch = -1
 
@@ -54,7 +57,7 @@ class Table:
         again: bool = False,
         kind: str = "mysql",
     ) -> Merged:
-        rules = rules or MergeRules()
+        rules = replace(rules or MergeRules(), on_read=self.on_read)
         self.batch += 0 if again else 1
         table = Snapshot.open(self.uri, Store())
         reduced = reduce_rows(table_of(events, columns, kind), keys, rules.order, rules.gaps(absent or {}))
@@ -90,8 +93,11 @@ class Table:
         return [tuple(v for k, v in row.items() if k not in names) for row in self.rows() if not row[DELETED]]
 
 
-@pytest.fixture(params=["task", "tip", pytest.param("spark", marks=pytest.mark.spark)])
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+@pytest.fixture(params=["task", "tip", "read", pytest.param("spark", marks=pytest.mark.spark)])
+def table(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    if request.param == "read":
+        monkeypatch.setattr(merge_on_read, "TINY_BYTES", 0)
+        monkeypatch.setattr(merge_on_read, "LEAST_SHARE", 1)
     spark = request.getfixturevalue("spark") if request.param == "spark" else None
     return Table(tmp_path / "t", request.param, spark)
 

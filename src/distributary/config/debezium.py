@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from distributary.config.base import Model
     from distributary.config.pipeline import Pipeline
 
-OF_TABLES = ("merged", "deleted_values", "merge_engine_rows", "tombstone_retention", "history")
+OF_TABLES = ("merged", "deleted_values", "merge_engine_rows", "merge", "tombstone_retention", "history")
 OF_ROUTES = ("epochs", "repair_backfills", "log", "merged", "history")
 """Keys of change files that mean the same here."""
 

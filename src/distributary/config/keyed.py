@@ -10,7 +10,7 @@ from distributary.config.debezium import check_debezium
 if TYPE_CHECKING:
     from distributary.config.pipeline import Pipeline
 
-OF_KEYED = ("deleted_values", "merge_engine_rows", "tombstone_retention", "history")
+OF_KEYED = ("deleted_values", "merge_engine_rows", "merge", "tombstone_retention", "history")
 """Keys of change files that mean the same for messages with keys."""
 ORDERS_OF_RECORDS = ("_origin.timestamp", "_origin.offset")
 """What is known of each record, and says which of two is newer."""

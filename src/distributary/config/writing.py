@@ -125,6 +125,7 @@ class Tables(Model):
         "deleted_values",
         "dropped_columns",
         "merge_engine_rows",
+        "merge",
     )
     """Keys that mean something for change files only."""
 
@@ -231,12 +232,15 @@ class Tables(Model):
     )
     deleted_values: Literal["keep", "null"] = Field(
         default="null",
-        description="Change files: what a deleted row's other columns hold until it is removed. Also for "
-        "messages with keys.",
+        description="Change files, messages with keys: what a deleted row's other columns hold until it is removed.",
     )
     dropped_columns: Literal["null", "keep"] = Field(
         default="null",
         description="Change files: what an update does to a column that the source lost: null, or the old value.",
+    )
+    merge: Literal["copy_on_write", "merge_on_read"] = Field(
+        default="copy_on_write",
+        description="A merge writes files anew, or marks rows in deletion vectors (docs/merge-on-read.md).",
     )
     merge_engine_rows: int | None = Field(
         default=None,

@@ -32,6 +32,7 @@ from distributary.tables.engines import spark_needed
 from distributary.tables.faults import CommitConflict, reading
 from distributary.tables.files import TableFiles
 from distributary.tables.merge_rows import DELETED, DELETED_AT
+from distributary.tables.purge import purge_vectors, vacuum_vectors
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.snapshot import OWNER_KEY, Owner, Snapshot
 from distributary.tables.store import Store
@@ -127,6 +128,8 @@ def _look_after(
             _own(table)
             if merged is not None:
                 _purge(table, config, merged, oldest, done)
+            if config.tables.merge == "merge_on_read":
+                purge_vectors(Snapshot(uri, store))
             _compact(table, config, done, joins=joins)
     except CommitConflict:
         done.busy = True
@@ -158,6 +161,8 @@ def _compact(table: Snapshot, config: Pipeline, done: Maintained, *, joins: bool
         done.files_after = len(table.addresses())
     enforce = rules.vacuum_after >= DEFAULT_RETENTION_SEC
     done.vacuumed = len(table.vacuum(rules.vacuum_after // 3600, enforce=enforce))
+    table.refresh()
+    done.vacuumed += len(vacuum_vectors(table, rules.vacuum_after))
 
 
 def _purge(table: Snapshot, config: Pipeline, entry: Entry, oldest: Oldest, done: Maintained) -> None:

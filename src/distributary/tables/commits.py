@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from distributary.tables.datafile import DataFile
 from distributary.tables.files import names_in
@@ -19,8 +19,16 @@ from distributary.tables.snapshot import ROWS_KEY, Mark
 from distributary.tables.store import Store, join
 from distributary.version import __version__
 
-Place = tuple[str, int] | tuple[str, int, Mapping[str, str]]
-"""A file as a commit removes it: its path as the log has it, its size in bytes, the values of its partition if any."""
+Place = tuple[str, int] | tuple[str, int, Mapping[str, str]] | tuple[str, int, Mapping[str, str], Mapping[str, Any]]
+"""A file as a commit removes it: its path as the log has it, its size in bytes, the values of its partition if any, its
+deletion vector as the log has it if any. A commit that leaves out the vector removes another file, one without."""
+
+
+class Logged(Protocol):
+    """A file as a commit adds it."""
+
+    def as_log(self) -> dict[str, Any]: ...
+
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 APPEND = {"operation": "WRITE", "operationParameters": {"mode": "Append", "partitionBy": "[]"}, "isBlindAppend": True}
@@ -34,24 +42,28 @@ OVERWRITE = {
 def commit_text(
     read_version: int,
     mark: Mark | None,
-    added: Sequence[DataFile],
+    added: Sequence[Logged],
     removed: Iterable[Place] = (),
     *,
     moved: Sequence[DataFile] | None = None,
     rows: int | None = None,
     about: Mapping[str, Any],
     metadata: Mapping[str, Any] | None = None,
+    protocol: Mapping[str, Any] | None = None,
 ) -> bytes:
     """A commit on top of `read_version`.
 
     `moved`: files that hold the rows of all removed ones and nothing else: a reader of changes need not look at either.
-    `rows`: how many were written under the mark. `about`: more of its commitInfo. `metadata`: the table's new metaData.
+    `rows`: how many were written under the mark. `about`: more of its commitInfo. `metadata`, `protocol`: what
+    the table has of these from now on.
     """
     now = int(time.time() * 1000)
     info = {"timestamp": now, **about, "readVersion": read_version, "engineInfo": f"distributary/{__version__}"}
     if rows is not None:
         info[ROWS_KEY] = str(rows)
     actions: list[Mapping[str, Any]] = [{"commitInfo": {**info, **(mark.about() if mark is not None else {})}}]
+    if protocol is not None:
+        actions.append({"protocol": protocol})
     if metadata is not None:
         actions.append({"metaData": metadata})
     if mark is not None:
@@ -111,11 +123,18 @@ def _marks(text: bytes) -> list[tuple[str, int]]:
         return []
 
 
-def _removed(now: int, path: str, size: int, partition: Mapping[str, str] | None = None) -> dict[str, Any]:
-    return {
+def _removed(
+    now: int,
+    path: str,
+    size: int,
+    partition: Mapping[str, str] | None = None,
+    vector: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    removed = {
         "path": path,
         "deletionTimestamp": now,
         "extendedFileMetadata": True,
         "partitionValues": dict(partition or {}),
         "size": size,
     }
+    return removed if vector is None else {**removed, "deletionVector": vector}

@@ -51,9 +51,11 @@ def by_settings(tables: Tables, route: str) -> str | None:
     return "tables.engine" if tables.for_route(route)[0] == "spark" else None
 
 
-def spark_needed(table: Snapshot, partitioned_by: Sequence[str] = (), *, removes: bool = False) -> str | None:
+def spark_needed(
+    table: Snapshot, partitioned_by: Sequence[str] = (), *, removes: bool = False, vectors: bool = False
+) -> str | None:
     """Why delta-rs must not append to this table, in words; None when it may. `partitioned_by`: what it may be.
-    `removes`: nor take out files that it has, as merges do."""
+    `removes`: nor take out files that it has, as merges do; `vectors`: whoever does it minds deletion vectors."""
     features = table.writer_features
     if not _VARIANT.search(table.schema_json):
         features.discard("variantType")  # deltalake adds this feature to every table that it gives deletion vectors
@@ -66,14 +68,14 @@ def spark_needed(table: Snapshot, partitioned_by: Sequence[str] = (), *, removes
         return "constraints, generated or identity columns"
     if table.properties.get("delta.columnMapping.mode", "none") != "none":
         return "column mapping"
-    return _why_not_removed(table) if removes else None
+    return _why_not_removed(table, vectors) if removes else None
 
 
-def _why_not_removed(table: Snapshot) -> str | None:
+def _why_not_removed(table: Snapshot, vectors: bool) -> str | None:
     if table.properties.get("delta.enableChangeDataFeed", "false").lower() == "true":
         return "a change data feed"
     # Whoever switched the vectors on may have written some, and a rewritten file would bring deleted rows back.
-    if "deletionVectors" in table.reader_features:
+    if not vectors and "deletionVectors" in table.reader_features:
         return "deletion vectors"
     return cannot_put_once(table.uri, table.store)
 

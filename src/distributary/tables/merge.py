@@ -2,9 +2,10 @@
 
     rows -> fit the columns -> meet the files that may hold their keys -> rewrite those that change -> remove + add
 
-Copy-on-write by our own hand: the MERGE of delta-rs plans a query per table and reads whole rows of every file that it
-touches, and Spark's is several jobs. Here a file is judged by its key columns alone, and only files with a row that is
-replaced are written anew (`make bench ONLY=merge_vs_spark_small`, `merge_vs_spark_large`).
+Copy-on-write by our own hand, or merge on read where that is asked for (`merge_on_read`): the MERGE of delta-rs plans a
+query per table and reads whole rows of every file that it touches, and Spark's is several jobs. Here a file is judged
+by its key columns alone, and only files with a row that is replaced are written anew
+(`make bench ONLY=merge_vs_spark_small`, `merge_vs_spark_large`).
 
 The commit is version + 1 of the version that all was decided upon, put only if absent: whoever loses starts anew. What
 it leaves behind (`MergeTip`) is all that the stream's next merge into the table needs.
@@ -19,16 +20,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distributary.changes.reduce import Places, Reduced
 from distributary.tables.checkpoints import checkpoint_in_turn
-from distributary.tables.commits import commit_text, put_commit
+from distributary.tables.commits import Place, commit_text, put_commit
 from distributary.tables.conform import conform
 from distributary.tables.datafile import DataFile
 from distributary.tables.engines import in_place, spark_needed
 from distributary.tables.evolve import Evolution, Policy, evolve, types_before
 from distributary.tables.faults import CommitConflict
 from distributary.tables.merge_files import LiveFile, Reader, Unit, Writer, live_files, may_hold, rewrite
+from distributary.tables.merge_on_read import TINY_BYTES, Marked, OnRead, Plan, is_for_marks
 from distributary.tables.merge_rows import Counts, Incoming, MergeRules, Verdict, as_merged, completed
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.rewrite import is_elsewhere, rewrite_wider
@@ -84,7 +87,10 @@ def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: Mer
     evolution = evolve_table(table, columns_of(table), [rows.schema], target.policy)
     if evolution.widened and in_place(target.policy, table):
         return Merged(why_spark=evolution.widening)
-    if table is not None and (why := spark_needed(table, removes=True)) is not None:
+    on_read = OnRead(table) if table is not None and rules.on_read else None
+    if table is not None and (why := spark_needed(table, removes=True, vectors=rules.on_read)) is not None:
+        return Merged(why_spark=why)
+    if on_read is not None and (why := on_read.why_spark()) is not None:
         return Merged(why_spark=why)
     rows, unsaid = fitted_rows(rows, reduced.unsaid, evolution, keys)
     incoming = Incoming(rows, keys, rules)
@@ -93,10 +99,11 @@ def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: Mer
     widened = said_of(table, evolution)
     if evolution.changed:
         table = with_columns(table, evolution)
+        on_read = OnRead(table) if rules.on_read else None
     files = live_files(table, keys)
     if any(is_elsewhere(file.path) for file in files):
         return Merged(why_spark="files outside its folder, as in a clone")
-    merged = _Merge(target.table, table.version, incoming, unsaid, evolution.schema).run(files, mark)
+    merged = _Merge(target.table, table.version, incoming, unsaid, evolution.schema, on_read).run(files, mark)
     return replace(merged, evolved=evolution.changed, widened=widened)
 
 
@@ -166,8 +173,11 @@ def _create(target: Target, incoming: Incoming, evolution: Evolution, mark: Mark
 
 def _by_key(incoming: Incoming, verdict: Verdict) -> pa.Table:
     """The new rows in the order of their keys, so that bounds of files tell keys apart."""
-    new = incoming.rows.filter(pa.array(verdict.new))
-    return new.sort_by([(key, "ascending") for key in incoming.keys])
+    return _sorted(incoming.rows.filter(pa.array(verdict.new)), incoming.keys)
+
+
+def _sorted(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    return rows.sort_by([(key, "ascending") for key in keys])
 
 
 def with_columns(table: Snapshot, evolution: Evolution) -> Snapshot:
@@ -187,13 +197,21 @@ class _Merge:
     """One merge into a table that is there, on top of its `version`."""
 
     def __init__(
-        self, table: Table, version: int, incoming: Incoming, unsaid: Mapping[str, pa.Array], schema: pa.Schema
+        self,
+        table: Table,
+        version: int,
+        incoming: Incoming,
+        unsaid: Mapping[str, pa.Array],
+        schema: pa.Schema,
+        on_read: OnRead | None = None,
     ) -> None:
         self.table = table
         self.version = version
         self.incoming = incoming
         self.unsaid = unsaid
-        self.reader = Reader(table.uri, table.store, schema)
+        self.on_read = on_read
+        self.vectors = None if on_read is None else on_read.reader(schema)
+        self.reader = self.vectors or Reader(table.uri, table.store, schema)
 
     def run(self, files: Sequence[LiveFile], mark: Mark) -> Merged:
         """`files`: all live ones."""
@@ -205,18 +223,46 @@ class _Merge:
         met = {number: self._meet(files[number]) for number in candidates}
         verdict = self.incoming.verdict()
         extra = _by_key(self.incoming, verdict)
-        units = _arranged(self._units(files, met, verdict), files, grows=bool(extra.num_rows))
-        written = {file.path for unit in units for file in unit.files}
+        plan = self._plan(self._units(files, met, verdict), files, grows=bool(extra.num_rows))
+        extra = self._with_marked(extra, plan.marks)
+        written = {file.path for unit in plan.units for file in unit.files}
         self.reader.forget(file for file in files if file.path not in written)
-        added, new = rewrite(units, self.reader, Writer(self.table.uri, self.table.store, self.incoming.keys), extra)
-        removed = [file for unit in units for file in unit.files]
+        writer = Writer(self.table.uri, self.table.store, self.incoming.keys)
+        added, new = rewrite(plan.units, self.reader, writer, extra)
         counts = verdict.counts()
-        text = self._commit(removed, added, counts, mark)
+        text = self._commit(plan, added, counts, mark)
         live = [*(file for file in files if file.path not in written), *new]
-        rules, version = self.incoming.rules, self.version + 1
-        tip = MergeTip.after(version, text, self.reader.schema, live, self.incoming.keys, rules.horizon)
         unjudged = tuple(np.flatnonzero(verdict.unjudged).tolist())
-        return Merged(counts, unjudged=unjudged, version=version, tip=tip)
+        return Merged(counts, unjudged=unjudged, version=self.version + 1, tip=self._tip(text, live))
+
+    def _tip(self, text: bytes, live: Sequence[LiveFile]) -> MergeTip | None:
+        rules = self.incoming.rules
+        # Marks are made on a table as its log has it.
+        if rules.on_read and any(file.size > TINY_BYTES for file in live):
+            return None
+        return MergeTip.after(self.version + 1, text, self.reader.schema, live, self.incoming.keys, rules.horizon)
+
+    def _plan(self, units: list[Unit], files: Sequence[LiveFile], *, grows: bool) -> Plan:
+        if self.on_read is not None:
+            return self.on_read.plan(units, files, grows=grows)
+        if self.incoming.rules.on_read and any(is_for_marks(unit, {}) for unit in units):
+            raise CommitConflict(f"{self.table.uri} is to be opened, for rows are to be marked in it")
+        return Plan([], _arranged(units, files, grows=grows))
+
+    def _with_marked(self, extra: pa.Table, marks: Sequence[Unit]) -> pa.Table:
+        """The new rows, and the new versions of those that are marked as deleted."""
+        if not marks:
+            return extra
+        return _sorted(pa.concat_tables([extra, *map(self._versions, marks)]), self.incoming.keys)
+
+    def _versions(self, unit: Unit) -> pa.Table:
+        drop, tail = unit.drop[0], unit.tail[0]
+        assert drop is not None and isinstance(tail, _Tail)
+        old, begin = [], 0
+        for piece in self.reader.pieces(unit.files[0]) if tail.asks_old else ():
+            old.append(piece.filter(pa.array(drop[begin : begin + piece.num_rows])))
+            begin += piece.num_rows
+        return tail(pa.concat_tables(old) if old else None, np.flatnonzero(drop))
 
     def _meet(self, file: LiveFile) -> tuple[int, Places, Places]:
         """(the file's rows, places in it that an event may replace, those events)."""
@@ -245,10 +291,19 @@ class _Merge:
             units.append(Unit((replace(files[number], rows=rows),), (drop,), (tail,)))
         return units
 
-    def _commit(self, removed: Sequence[LiveFile], added: Sequence[DataFile], counts: Counts, mark: Mark) -> bytes:
+    def _commit(self, plan: Plan, new: Sequence[DataFile], counts: Counts, mark: Mark) -> bytes:
         version = self.version + 1
-        about = _about(counts, len(added), len(removed))
-        text = commit_text(version - 1, mark, added, [(file.path, file.size) for file in removed], about=about)
+        removed = [file for unit in (*plan.units, *plan.marks) for file in unit.files]
+        places: list[Place] = [(file.path, file.size) for file in removed]
+        marked: list[Marked] = []
+        if self.on_read is not None and self.vectors is not None:
+            places = self.on_read.places(removed)
+            marked = self.on_read.marked(plan.marks, self.vectors)
+        metadata, protocol = self.on_read.upgrade() if self.on_read is not None and marked else (None, None)
+        about = _about(counts, len(new), len(removed) - len(marked), len(marked))
+        text = commit_text(
+            version - 1, mark, [*new, *marked], places, about=about, metadata=metadata, protocol=protocol
+        )
         if not put_commit(self.table.uri, self.table.store, version, text):
             raise CommitConflict(f"version {version} of {self.table.uri} was written by another writer")
         checkpoint_in_turn(self.table.uri, version, self.table.store)
@@ -263,6 +318,12 @@ class _Tail:
     unsaid: Mapping[str, pa.Array]
     places: Places
     olds: Places
+
+    @property
+    def asks_old(self) -> bool:
+        """Does some new version keep a value of its old one?"""
+        keeps = self.incoming.rules.keep_deleted_values and self.incoming.deletes[self.places].any()
+        return bool(keeps) or any(pc.any(mask.take(pa.array(self.places))).as_py() for mask in self.unsaid.values())
 
     def __call__(self, dropped_rows: pa.Table | None, dropped: Places) -> pa.Table:
         old = self.incoming.rows.schema.empty_table() if dropped_rows is None else dropped_rows
@@ -280,13 +341,14 @@ def _arranged(units: Sequence[Unit], files: Sequence[LiveFile], *, grows: bool) 
     return [Unit.joined(small), *large] if small else large
 
 
-def _about(counts: Counts, added: int, removed: int) -> dict[str, Any]:
+def _about(counts: Counts, added: int, removed: int, marked: int) -> dict[str, Any]:
     metrics = {
         "numTargetRowsInserted": counts.inserted,
         "numTargetRowsUpdated": counts.updated,
         "numTargetRowsDeleted": counts.deleted,
         "numTargetFilesAdded": added,
         "numTargetFilesRemoved": removed,
+        **({"numTargetDeletionVectorsAdded": marked} if marked else {}),
     }
     texts = {name: str(value) for name, value in metrics.items()}
     return {"operation": "MERGE", "operationParameters": {}, "operationMetrics": texts, "isBlindAppend": False}

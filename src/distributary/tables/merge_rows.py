@@ -44,6 +44,7 @@ class MergeRules:
     `has_unchanged`: an event's schema key may name columns of which it does not speak (`layout.with_unchanged`).
     `filled`: the events are completed by all that the log has of their keys; without it, a late event that may say what
     its row lacks ends the merge (`changes.unfilled`).
+    `on_read`: rows that go are marked in deletion vectors (`tables.merge_on_read`), where that writes less.
     `task_rows`: rows of the files that may hold the events' keys, up to which a task merges; None: `merge.TASK_ROWS`.
     """
 
@@ -56,6 +57,7 @@ class MergeRules:
     task_rows: int | None = None
     has_unchanged: bool = False
     filled: bool = False
+    on_read: bool = False
     order: OrderSettings = field(default=OrderSettings())
 
     @property

@@ -158,6 +158,13 @@ class Snapshot:
 
     @property
     @edge()
+    def protocol_versions(self) -> tuple[int, int]:
+        """(least version of a reader, of a writer)."""
+        found = self.delta.protocol()
+        return int(found.min_reader_version), int(found.min_writer_version)
+
+    @property
+    @edge()
     def reader_features(self) -> set[str]:
         return set(self.delta.protocol().reader_features or ())
 

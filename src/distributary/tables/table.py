@@ -30,6 +30,7 @@ from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.edge import edge
 from distributary.tables.evolve import Evolution, Policy, evolve, types_before
 from distributary.tables.faults import CommitConflict
+from distributary.tables.log_adds import places_of
 from distributary.tables.put_once import cannot_put_once
 from distributary.tables.rewrite import PUTS, Partition, rewrite_wider
 from distributary.tables.snapshot import HOOKS, ROWS_KEY, Mark, Owner, Snapshot, columns_of, delta_schema
@@ -193,7 +194,7 @@ class Table:
         if self.owner is not None:
             metadata["configuration"] |= self.owner.properties()
         rows = sum(file.rows for file in files)
-        removed = before.sizes().items()
+        removed = places_of(before)
         text = commit_text(before.version, mark, files, removed, rows=rows, about=OVERWRITE, metadata=metadata)
         return put_commit(self.uri, self.store, before.version + 1, text)
 

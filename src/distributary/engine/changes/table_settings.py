@@ -103,6 +103,7 @@ class Named:
             horizon=horizon,
             settled=None if self.log(source) is None else frozenset(),
             task_rows=tables.merge_engine_rows,
+            on_read=tables.merge == "merge_on_read",
             order=self.order(source),
         )
 

@@ -5,7 +5,7 @@
 configuration.md and pipeline.schema.json come from the models of `distributary.config`, state.md from its folders,
 quarantine.md from the reasons of `distributary.errors`, cli.md from the command line; metrics.md, and the dashboard and
 alert rules in deploy/, from the list of metrics (`monitoring_files`); errors.md from the errors (`error_pages`);
-types.md by decoding samples (`type_pages`).
+types.md by decoding samples (`type_pages`); states.md from the words for states (`state_pages`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from error_pages import errors_page
 from monitoring_files import alert_rules, dashboard, metrics_page
+from state_pages import states_page
 from type_pages import types_page
 
 from distributary.config import DeclarativeFolder, HopFolder, SharesFolder, StateFolder
@@ -169,6 +170,7 @@ def pages() -> dict[str, Callable[[], str]]:
         "quarantine.md": quarantine_page,
         "errors.md": errors_page,
         "metrics.md": metrics_page,
+        "states.md": states_page,
         "types.md": types_page,
         "../deploy/prometheus-alerts.yaml": alert_rules,
         "../deploy/grafana-dashboard.json": dashboard,

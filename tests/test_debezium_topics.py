@@ -20,7 +20,7 @@ from distributary.audit.judge.opened_records import Record
 from distributary.audit.judge.raw_records import Place
 from distributary.audit.verify import Verification, verify
 from distributary.changes.debezium.heads import Message
-from distributary.changes.model import Kind
+from distributary.changes.model import METADATA, Kind
 from distributary.config import Pipeline
 from distributary.engine.batch import BatchReport, BatchWriter
 from distributary.engine.messages.micro_batch import Fanout
@@ -110,15 +110,20 @@ def test_after_any_batches_in_any_order_the_merged_tables_are_those_of_the_sourc
     random = Random(4)
     sent = [*messages, *random.sample(messages, 40)]
     random.shuffle(sent)
-    shop = Shop(tmp_path)
+    shop = Shop(tmp_path, {"history": "{database}_{schema}_{table}_history"})
     for begin in range(0, len(sent), 150):
         shop.take(sent[begin : begin + 150])
+    histories = judge_histories(shop.config, verify(shop.config))
+    assert histories.ok and not [note for note in histories.notes if "history" in note], histories
     for truth in history.truth().values():
         table = truth.table
         if not table.keys:
             continue
         parts = [table.database or "app", table.schema, table.name]
-        found = shop.living("_".join(part for part in parts if part).lower())
+        name = "_".join(part for part in parts if part).lower()
+        found = shop.living(name)
+        current = [row[METADATA]["uuid"] for row in shop.rows(f"{name}_history") if row["is_current"]]
+        assert sorted(current) == sorted(row[METADATA]["uuid"] for row in found)
         if kind is Kind.MONGODB:
             assert {json.loads(row["_id"]): row["data"] for row in found} == {
                 row["_id"]: row["data"] for row in truth.rows

@@ -312,6 +312,7 @@ INFERRED = {"format": "json", "framing": "none", "types": "inferred"}
         ("envelope.payload", {"envelope": {"format": "none", "payload": "x"}}),
         ("envelope.subject", {"envelope": {"format": "json", "subject": "x"}}),
         ("envelope.payload", {"envelope": {"format": "json", "payload": "a..b"}}),
+        ("payload", {"envelope": {"format": "json", "route": "a"}}),
         ("envelope.route", {"envelope": {"format": "json", "route": {"from": "key"}}}),
         ("envelope.framing", {"envelope": {"format": "avro", "framing": "none"}}),
         ("envelope.message", {"envelope": {"format": "avro", "message": "x"}}),

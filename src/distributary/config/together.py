@@ -24,6 +24,9 @@ def check_together(config: Pipeline) -> None:
     _check_declarative(config)
     _check_layout(config)
     _check_names(config)
+    if config.envelope.format == "json" and "payload" not in config.model_fields_set:
+        detail = "an envelope of JSON does not say what payloads are: give payload: {format: json, framing: none}"
+        raise fault("payload", f"{detail}, or another format")
     if config.holds_changes or config.envelope.is_debezium:
         return
     if config.registry is None and (config.payload.has_schema or config.envelope.format in ("protobuf", "avro")):

@@ -22,6 +22,7 @@ from distributary.repair.resync_changes import known_route, rebuild
 from distributary.running.maintain import maintain
 from distributary.state.ledger import Ledger
 from distributary.tables import history_table
+from distributary.tables.engines import for_rewrites
 from distributary.tables.table import Table
 from tests.shop import START_MS, Shop, change, mysql_table
 from tests.sparkless import Sparkless
@@ -164,6 +165,18 @@ def test_verify_finds_a_version_that_is_missing_or_wrong(lake: Path) -> None:
     assert "did not hold from when to when" in problems(shop)
     table.delete("is_current")
     assert "lack versions" in problems(shop)
+
+
+def test_a_history_is_written_by_tasks_whatever_the_other_tables_ask_for(lake: Path) -> None:
+    vectors = {"merge": "merge_on_read", "properties": {"delta.enableDeletionVectors": "true"}}
+    shop = Sparkless(lake, tables={**TABLES, **vectors})
+    for number in range(3):
+        send(shop, 1, f"status {number}", 100 * number + 100)
+        shop.run()
+    assert [row[1] for row in orders(shop)] == ["status 0", "status 1", "status 2"]
+    verified(shop)
+    wanted = {"delta.checkpointInterval": "5", "delta.enableChangeDataFeed": "true", "delta.columnMapping.mode": "name"}
+    assert for_rewrites(wanted) == {"delta.checkpointInterval": "5"}
 
 
 def test_resync_makes_the_history_of_all_that_the_log_has(lake: Path) -> None:

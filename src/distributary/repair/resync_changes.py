@@ -38,7 +38,7 @@ from distributary.names import shown
 from distributary.state.cleaning import check_not_begun
 from distributary.state.ledger import RESYNC, Entry, Ledger, read_entries, totals
 from distributary.tables.datafile import DataFile, write_data_file
-from distributary.tables.engines import spark_needed
+from distributary.tables.engines import for_rewrites, spark_needed
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.faults import CommitConflict, reading, writing
 from distributary.tables.files import TableFiles, file_names
@@ -181,7 +181,9 @@ class _Rebuild:
     def _replaced(
         self, uri: str, table: Snapshot | None, schema: pa.Schema, files: Sequence[DataFile], mark: Mark
     ) -> bool:
-        target = Table(uri, self.store, self.owner, self.config.tables.properties)
+        properties: Mapping[str, str] = self.config.tables.properties
+        properties = for_rewrites(properties) if uri == self.history_uri else properties
+        target = Table(uri, self.store, self.owner, properties)
         if table is not None:
             return target.replace_all(table, schema, files, mark)
         try:

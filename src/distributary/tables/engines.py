@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from distributary.config import Tables
 from distributary.tables.evolve import Evolution, Policy
@@ -32,6 +32,15 @@ TASK_PROPERTIES = frozenset(
     }
 )
 """Table properties with which delta-rs can create a table."""
+
+
+NO_REWRITES = frozenset({"delta.appendOnly", "delta.enableChangeDataFeed", "delta.enableDeletionVectors"})
+"""Those of them with which tasks rewrite no file."""
+
+
+def for_rewrites(properties: Mapping[str, str]) -> dict[str, str]:
+    """Of the properties that new tables are to have, those of one that tasks alone write, and rewrite."""
+    return {name: value for name, value in properties.items() if name in TASK_PROPERTIES - NO_REWRITES}
 
 
 def why_spark(table: Snapshot | None, tables: Tables, route: str, evolution: Evolution | None = None) -> str | None:

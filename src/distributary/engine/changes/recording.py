@@ -13,6 +13,7 @@ import pyarrow as pa
 from distributary.engine.changes.key_columns import whole
 from distributary.engine.changes.keyed_table import Into, absent, check_keys, with_wider_keys
 from distributary.engine.changes.orders import ORIGIN, ChangeOrders
+from distributary.tables.engines import for_rewrites
 from distributary.tables.history_table import merge_history
 from distributary.tables.merge import Target
 from distributary.tables.snapshot import Mark
@@ -33,5 +34,6 @@ def record(into: Into, events: pa.Table, orders: ChangeOrders, mark: Mark) -> No
     events = whole(events, types)
     rules = orders.named.rules(own.source, None)
     gaps = rules.gaps(absent(events, own.brought))
-    target = Target(own.table(orders), table, orders.named.policy(own.route))
+    made_with = for_rewrites(orders.named.tables.properties)
+    target = Target(replace(own.table(orders), properties=made_with), table, orders.named.policy(own.route))
     merge_history(target, events.drop_columns([ORIGIN]), own.keys, rules.order, gaps, mark)

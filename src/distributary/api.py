@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from distributary.errors import Reason
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from distributary.audit.doctor import Diagnosis
     from distributary.audit.foresight import Foresight
     from distributary.audit.history import History
@@ -38,6 +40,84 @@ def load(pipeline: str | Path | Mapping[str, Any]) -> Pipeline:
     if isinstance(pipeline, Mapping):
         return Pipeline(load_document(pipeline), Path("pipeline.yaml"))
     return Pipeline(read(pipeline), Path(pipeline))
+
+
+def fan_out(
+    df: DataFrame,
+    *,
+    route: str,
+    tables: str | Mapping[str, Any],
+    payload: str | None = None,
+    schema_id: str | None = None,
+    format: str = "protobuf",
+    registry: str | Mapping[str, Any] | None = None,
+    name: str = "sink",
+    state: str | None = None,
+    repartition: bool = True,
+) -> Any:
+    """Spark's writer of a DataFrame of your own, set up to give each route a Delta table of its own.
+
+    Of a streaming DataFrame a `DataStreamWriter`: add a checkpoint and a trigger, and `start()`. Else a
+    `DataFrameWriter`: `save()`.
+
+    Args:
+        route: the column that says which table a row is for.
+        tables: their folder, or the keys of the section `tables` of a pipeline file.
+        payload: a column of payloads; each is decoded by its own schema. Without it, the rows' columns are written.
+        schema_id: the column of schema ids, where payloads have no header of the registry's.
+        format: of the payloads: protobuf, avro, json, bytes or text.
+        registry: its address, the folder of an embedded one, or the keys of the section `registry`.
+        name: who owns the tables.
+        state: folder of the quarantine and of what batches decide; without it `<root>/_distributary/<name>`.
+        repartition: bring a route's rows to one task, so that its table gets one file a batch.
+
+    Raises:
+        BadInput: the rows have no such column.
+        ConfigError: what is given would not do in a pipeline file.
+    """
+    from distributary.sink.frame_writer import writer
+
+    return writer(
+        df, route=route, tables=tables, payload=payload, schema_id=schema_id, format=format, registry=registry,
+        name=name, state=state, repartition=repartition,
+    )  # fmt: skip
+
+
+def decode(
+    df: DataFrame,
+    payload: str = "value",
+    *,
+    registry: str | Mapping[str, Any],
+    subject: str | None = None,
+    ids: Collection[int] = (),
+    format: str = "protobuf",
+    message: str = "0",
+    into: str = "decoded",
+) -> DataFrame:
+    """The rows of a DataFrame with one more column: the payload as a struct, each decoded by the schema id in its own
+    header. The struct has the fields of all schemas given, as a table of them would have its columns.
+
+    What is no payload, does not decode, or has another schema is null in it: `fan_out` keeps such rows aside.
+
+    Args:
+        payload: the binary column, in the registry's wire format.
+        registry: its address, the folder of an embedded one, or the keys of the section `registry`.
+        subject: all versions of this subject.
+        ids: schemas by id, beside them.
+        format: of the payloads: protobuf, avro or json.
+        message: of protobuf, which message of a schema: its indexes in the header, as `0` or `0.1`.
+        into: the name of the new column.
+
+    Raises:
+        BadInput: there is no schema to decode with.
+        RegistryDown, RegistryDenied, SchemaNotFound: from the registry.
+    """
+    from distributary.config import RegistryConfig
+    from distributary.sink.payload_column import readers, with_struct
+
+    if isinstance(registry, str):
+        registry = {"url" if "://" in registry else "path": registry}
+    return with_struct(df, payload, into, readers(RegistryConfig(**registry), format, ids, subject, message))
 
 
 class Pipeline:

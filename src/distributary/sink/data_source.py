@@ -23,11 +23,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from distributary.config import load
 from distributary.errors import BadInput
 from distributary.sink.by_routes import RouteRows
 from distributary.sink.committing import Ending
 from distributary.sink.plain_columns import plain_schema
-from distributary.sink.sink_options import FORMAT, ROWS_OPTION, SinkOptions
+from distributary.sink.sink_options import FORMAT, PIPELINE_OPTION, ROWS_OPTION, SinkOptions, transaction
 from distributary.sink.written import Taken
 from distributary.tables.snapshot import Mark
 
@@ -62,27 +63,33 @@ class DistributarySource(DataSource):
         return FORMAT
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Raises BadInput: an option or a column will not do, or rows are to be overwritten."""
-        options = self._checked(schema, overwrite, 'mode("append")').options
-        if (options.app is None) != (options.batch is None):
+        """Raises BadInput: an option or a column will not do, or rows are to be overwritten. Raises ConfigError."""
+        intake = self._checked(schema, overwrite, 'mode("append")')
+        app, number = self.options.get("txnAppId"), transaction(dict(self.options))
+        if (app is None) != (number is None):
             raise BadInput(detail="a write that may be done again needs both options, 'txnAppId' and 'txnVersion'")
-        return BatchWriter(options, Mark(options.app or uuid.uuid4().hex, options.batch or 0))
+        return BatchWriter(intake, Mark(app or uuid.uuid4().hex, number or 0))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Raises BadInput, as `writer`."""
         intake = self._checked(schema, overwrite, 'outputMode("append")')
-        if intake.options.batch is not None:
+        if transaction(dict(self.options)) is not None:
             raise BadInput(detail="a stream's batches have numbers of their own: leave the option 'txnVersion' out")
-        return StreamWriter(intake)
+        return StreamWriter(intake, self.options.get("txnAppId"))
 
     def _checked(self, schema: StructType, overwrite: bool, allowed: str) -> Intake:
-        if ROWS_OPTION in self.options:
-            # Whoever may set a sink's options has code run by the same session.
-            made: Intake = pickle.loads(zlib.decompress(base64.b64decode(self.options[ROWS_OPTION])))
-            return made
-        options = SinkOptions.read(dict(self.options))
         if overwrite:
             raise BadInput(detail=f"format distributary appends: use {allowed}")
+        if ROWS_OPTION in self.options:
+            # Whoever may set a sink's options has code run by the same session.
+            return unpacked(self.options[ROWS_OPTION])
+        if (file := self.options.get(PIPELINE_OPTION)) is not None:
+            from distributary.sink.message_rows import MessageRows  # the engine: not every process that looks needs it
+
+            rows = MessageRows(load(file))
+            rows.check(schema.names)
+            return rows
+        options = SinkOptions.read(dict(self.options))
         if options.route not in schema.names:
             columns = ", ".join(schema.names)
             raise BadInput(detail=f"option 'route': there is no column {options.route!r}. The rows have: {columns}")
@@ -93,12 +100,13 @@ class DistributarySource(DataSource):
 class BatchWriter(DataSourceArrowWriter):
     """Of `df.write`. With `txnAppId` and `txnVersion` a write that is done again adds nothing."""
 
-    def __init__(self, options: SinkOptions, mark: Mark) -> None:
-        self.options = options
+    def __init__(self, intake: Intake, mark: Mark) -> None:
+        self.intake = intake
+        self.options = intake.options
         self.mark = mark
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        return _taken(iterator, RouteRows(self.options), self.mark.app, self.mark.batch)
+        return _taken(iterator, self.intake, self.mark.app, self.mark.batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         Ending(self.options, self.mark).commit(_said(messages))
@@ -110,13 +118,14 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Of `df.writeStream`: each batch once, by the query's id and its number."""
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: Intake, app: str | None = None) -> None:
         self.intake = intake
         self.options = intake.options
+        self.app = app
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         context = TaskContext.get()
-        stream = self.options.app or (context and context.getLocalProperty(QUERY_ID))
+        stream = self.app or (context and context.getLocalProperty(QUERY_ID))
         if context is None or not stream:
             raise BadInput(detail="Spark does not say for which query this task works; give the option 'txnAppId'")
         return _taken(iterator, self.intake, stream, int(context.getLocalProperty(BATCH_ID) or 0))
@@ -140,6 +149,16 @@ def _taken(rows: Iterator[pa.RecordBatch], intake: Intake, stream: str, batch: i
     context = TaskContext.get()
     part = "0" if context is None else f"{context.partitionId()}.{context.attemptNumber()}"
     return Message(stream, intake.take(rows, stream, batch, part))
+
+
+def packed(intake: Intake) -> str:
+    """As the value of the option `ROWS_OPTION`."""
+    return base64.b64encode(zlib.compress(pickle.dumps(intake))).decode()
+
+
+def unpacked(text: str) -> Intake:
+    intake: Intake = pickle.loads(zlib.decompress(base64.b64decode(text)))
+    return intake
 
 
 def _arrow(schema: StructType) -> pa.Schema:

@@ -17,8 +17,11 @@ from distributary.tables.store import Store, join
 from distributary.tables.table import Table
 
 FORMAT = "distributary"
-ROWS_OPTION = "rows"
-"""In place of all others, of our own layouts: what takes the rows (`data_source.Intake`), pickled, as text."""
+ROWS_OPTION = "rows_secret"
+"""In place of all others, of our own layouts: what takes the rows (`data_source.Intake`), pickled, as text. It may hold
+credentials: by its name Spark shows it nowhere (`spark.redaction.regex`)."""
+PIPELINE_OPTION = "pipeline"
+"""In place of all others: the pipeline file by which messages are read."""
 STORAGE, PROPERTY = "storage.", "delta."
 TABLES = {"path": "root", "table": "name"}
 EVOLUTION = {"newcolumn": "new_column", "typechange": "type_change"}
@@ -31,15 +34,13 @@ OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Where rows go. `name`: who owns the tables. `app`, `batch`: the caller's own mark, where it has given one.
-    `parks`: rows of a table that cannot be written are set aside, else the batch fails."""
+    """Where rows go. `route`: the column that says it. `name`: who owns the tables. `parks`: rows of a table that
+    cannot be written are set aside, else the batch fails."""
 
     route: str
     name: str
     tables: Tables
     state: str
-    app: str | None = None
-    batch: int | None = None
     parks: bool = True
 
     @property
@@ -74,7 +75,7 @@ class SinkOptions:
         tables = _tables(given)
         name = given.get("name", "sink")
         state = given.get("state") or f"{tables.root}/_distributary/{name}"
-        return cls(given["route"], name, tables, state.rstrip("/"), given.get("txnappid"), _number(given))
+        return cls(given["route"], name, tables, state.rstrip("/"))
 
 
 def _tables(given: Mapping[str, str]) -> Tables:
@@ -105,10 +106,9 @@ def _property(name: str) -> str:
     )
 
 
-def _number(given: Mapping[str, str]) -> int | None:
-    text = given.get("txnversion")
-    if text is None:
-        return None
-    if not text.isdecimal() or not given.get("txnappid"):
-        raise BadInput(detail="option 'txnVersion' of format distributary is a whole number, beside a 'txnAppId'")
-    return int(text)
+def transaction(options: Mapping[str, str]) -> int | None:
+    """The number that a write has by its options; None where it has none. Raises BadInput: it is none."""
+    text = {name.lower(): value for name, value in options.items()}.get("txnversion")
+    if text is not None and not text.isdecimal():
+        raise BadInput(detail=f"option 'txnVersion' of format distributary is a whole number, not {text!r}")
+    return None if text is None else int(text)

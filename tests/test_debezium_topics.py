@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from distributary.engine.replay import Replay, ReplayReport
 from distributary.engine.schemas import schemas_of
 from distributary.errors import Reason
 from distributary.kinds import kind_of
+from distributary.running.catalog import register_tables
 from distributary.state.ledger import Ledger
 from distributary.tables.quarantine import ORIGIN_FIELDS
 from distributary.tables.store import Store
@@ -341,6 +343,22 @@ def test_resync_brings_in_what_lost_before_the_log_was_known_to_have_begun_anew(
     again = change("u", {"id": 1, "name": "on", "big": None}, kinds=KINDS, offset=4, pos=9, ts_ms=MS + hours + 1)
     mended.take([again], batch=3)
     assert sorted(row["name"] for row in mended.living("shop_orders")) == ["on", "soon after"]
+
+
+def test_tables_and_living_rows_have_names_in_a_catalog(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {"database": "lake", "view": "{database}_{table}_now"})
+    report = shop.take([put("c", 1, 0, 10, name="a"), put("d", 2, 1, 20)])
+    assert report.rows_written == 2
+    catalog = SimpleNamespace(done=[], catalog=SimpleNamespace(tableExists=lambda _: False))
+    catalog.sql = catalog.done.append
+    _, ledger = shop._fanout()
+    register_tables(catalog, shop.config, ledger, ["shop.orders"])  # type: ignore[arg-type]
+    named = [text.split(" USING")[0].split(" AS ")[0] for text in catalog.done[1:]]
+    assert named == [
+        "CREATE TABLE IF NOT EXISTS `lake`.`shop_orders_log`",
+        "CREATE TABLE IF NOT EXISTS `lake`.`shop_orders`",
+        "CREATE OR REPLACE VIEW `lake`.`shop_orders_now`",
+    ]
 
 
 # -- the judge ---------------------------------------------------------------------------------------------------------

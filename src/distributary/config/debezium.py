@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from distributary.config.base import Model
     from distributary.config.pipeline import Pipeline
 
-OF_TABLES = ("merged", "deleted_values", "merge_engine_rows", "merge", "tombstone_retention", "history")
-OF_ROUTES = ("epochs", "repair_backfills", "log", "merged", "history")
+OF_TABLES = ("merged", "view", "deleted_values", "merge_engine_rows", "merge", "tombstone_retention", "history")
+OF_ROUTES = ("epochs", "repair_backfills", "log", "merged", "view", "history")
 """Keys of change files that mean the same here."""
 
 
@@ -41,8 +41,6 @@ def check_debezium(config: Pipeline) -> None:
             raise fault("registry", f"{payload.format} payloads need one: give url (a server) or path (embedded)")
     if tables.log is None or tables.merged is None:
         raise fault("tables.log", "a source table makes two tables, by which they are verified: give log and merged")
-    if tables.database is not None:
-        raise NotYet(what="tables.database with envelope debezium", available="tables by their address")
     if "{route" in tables.log:
         raise fault("tables.log", "tables are named by source table: allowed are {database}, {schema} and {table}")
     for key in ("keys", "newest_by", "include", "exclude", "expectations", "select"):

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distributary.changes.debezium.column_changes import events_of
+from distributary.changes.debezium.column_changes import Columns, events_of
 from distributary.changes.debezium.heads import PLAIN, Form, Message
 from distributary.changes.debezium.json_messages import read_messages
 from distributary.changes.debezium.side_by_side import Found
@@ -187,6 +187,37 @@ def test_flattened_rows_and_tombstones_are_read_by_offset() -> None:
     places = {**kinds, "__lsn": "int64", "__source_ts_ms": "int64", "__op": "string"}
     row = {"id": 1, "name": "a", "__deleted": "false", "__lsn": 77, "__source_ts_ms": 5, "__op": "c"}
     same([flattened(row, key={"id": 1}, kinds=places)], Form(flattened=True))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"op": ["c"], "source": [{"connector": "mysql", "table": "t"}]},
+        {"op": ["c"], "source": [{"connector": "mysql", "table": "t"}], "after": ["no row"]},
+        {"op": ["c"], "source": ["no struct"], "after": [{"id": 1}]},
+        {"ts_ms": [1]},
+    ],
+)
+def test_columns_that_are_no_change_are_told(value: dict[str, Any]) -> None:
+    columns = Columns(pa.RecordBatch.from_pydict(value), None, None, None)
+    found = events_of(columns, _found([change("c", {"id": 1})]), Reading(), PLAIN)
+    assert [bad.reason for bad in found.bad] == [Reason.CORRUPT_EVENT]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ({"connector": None, "table": None}, Reason.NO_SOURCE_TABLE),
+        ({"connector": "mysql", "table": "t", "file": 5, "pos": "x"}, Reason.BAD_POSITION),
+        ({"connector": "postgresql", "table": "t", "lsn": -1}, Reason.BAD_POSITION),
+        ({"connector": "oracle", "table": "t", "scn": "x"}, Reason.BAD_POSITION),
+    ],
+)
+def test_a_source_in_columns_that_says_no_place_sets_its_message_aside(source: dict[str, Any], reason: Reason) -> None:
+    value = {"op": ["c"], "source": [source], "after": [{"id": 1}]}
+    columns = Columns(pa.RecordBatch.from_pydict(value), None, None, None)
+    found = events_of(columns, _found([change("c", {"id": 1})]), Reading(), PLAIN)
+    assert (found.events, [bad.reason for bad in found.bad]) == ([], [reason])
 
 
 class AvroShop(Shop):

@@ -182,8 +182,9 @@ UNCHANGED = "__debezium_unavailable_value"
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::5])
+@pytest.mark.parametrize("merge", ["copy_on_write", "merge_on_read"])
 def test_a_value_that_was_not_logged_is_that_of_the_newest_older_change_whatever_the_order_of_batches(
-    order: Sequence[int], tmp_path: Path
+    merge: str, order: Sequence[int], tmp_path: Path
 ) -> None:
     """Each change is a batch of its own. Key 2's row was deleted before the update that does not say its value."""
     history = [
@@ -192,7 +193,7 @@ def test_a_value_that_was_not_logged_is_that_of_the_newest_older_change_whatever
         [put("u", 1, 2, 30, name="c", big=UNCHANGED), put("u", 2, 6, 31, name="c", big=UNCHANGED)],
         [put("u", 1, 3, 40, name="d", big=UNCHANGED), put("u", 2, 7, 41, name="d", big=UNCHANGED)],
     ]
-    shop = Shop(tmp_path)
+    shop = Shop(tmp_path, {"merge": merge})
     for number in order:
         shop.take(history[number])
     assert sorted((row["id"], row["name"], row["big"]) for row in shop.living("shop_orders")) == [

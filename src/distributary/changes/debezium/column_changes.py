@@ -99,6 +99,8 @@ def _whole(columns: Columns) -> _Taken | None:
     if pc.any(pc.equal(said.field("connector"), "mongodb")).as_py():
         return _documents(columns, said)
     images = {name: value.column(name) for name in ("after", "before") if name in value.schema.names}
+    if not images or not all(pa.types.is_struct(image.type) for image in images.values()):
+        return None
     after, before = (_fields(images[name]) if name in images else {} for name in ("after", "before"))
     names = dict.fromkeys([*after, *before])
     row = {name: _one_of(after.get(name), before.get(name), deleted) for name in names}

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.audit.judge.changes import verify_changes
-from distributary.audit.judge.histories import judge_histories
+from distributary.audit.judge.histories import Rules, compare, judge_histories
 from distributary.audit.verify import Verification, verify
 from distributary.engine.changes import attempt, merging
 from distributary.errors import BadInput, ConfigError
@@ -384,3 +384,13 @@ def test_a_run_that_dies_between_the_history_and_the_merge_is_finished_by_the_ne
     players.take(1, batch)
     assert [row[1:] for row in levels(players)] == [(1, 1, 2, False), (2, 2, 3, False)]
     judged(players)
+
+
+def test_the_judge_takes_a_key_for_itself_whichever_column_of_the_log_holds_it() -> None:
+    about = {"source_timestamp": 1_000, "is_backfill": False, "is_deleted": False, "schema_key": "a"}
+    event = {"datastream_metadata": {**about, "change_sequence_number": "0" * 108}, "status": "new"}
+    log = {**event, "id": None, "id__string": "2", "_origin": {"key": '["2"]', "key_columns": '["id"]'}}
+    held = {"valid_from": 1_000_000, "valid_to": None, "is_current": True, "_deleted": False, "_until": "~"}
+    kept = {**event, **held, "id": "2", "id__string": "2"}
+    assert not compare([[log]], [[kept]], Rules(("id",)))
+    assert compare([[log]], [[{**kept, "status": "other"}]], Rules(("id",)))

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distributary.audit.judge.change_events import HOUR_MS
+from distributary.audit.judge.likeness import bases
 from distributary.audit.judge.merged import alike, key_of
 from distributary.audit.judge.table_rows import rows_of
 from distributary.audit.verify import TableCheck, Verification
@@ -109,11 +110,18 @@ class Rules:
             (generation, bisect_right(self.epochs, at), number[6:]),
             time,
             bool(about["is_deleted"]),
-            None if silent else alike(_values(row)),
+            None if silent else alike(self._values(row)),
             about.get("change_type") or "",
             source.get("tx_id"),
             source.get("row_id"),
         )
+
+    def _values(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """What is no key: the history has the whole key in its column, also where the log has it in one beside."""
+        of_log = "_origin" in row
+        ours = (*ABOUT, "_origin") if of_log else (*ABOUT, *OWN)
+        keys = {bases(key.lower())[-1] for key in self.keys}
+        return {name: value for name, value in row.items() if name not in ours and bases(name.lower())[-1] not in keys}
 
     def key(self, row: Mapping[str, Any]) -> str:
         """An older log has keys in its columns only."""
@@ -122,12 +130,6 @@ class Rules:
         if origin.get("key") and [n.lower() for n in names] == [n.lower() for n in self.keys]:
             return json.dumps(json.loads(origin["key"]))
         return json.dumps(key_of(row, self.keys))
-
-
-def _values(row: Mapping[str, Any]) -> dict[str, Any]:
-    of_log = "_origin" in row
-    ours = (*ABOUT, "_origin") if of_log else (*ABOUT, *OWN)
-    return {name: value for name, value in row.items() if name not in ours}
 
 
 class _Sorted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
@@ -12,8 +13,9 @@ import pyarrow as pa
 
 from bench.result import Case, Result
 from bench.workload import Place, WrongRows, game_event
-from distributary.schemas.decoding import Decoder
+from distributary.schemas.decoding import Decoder, Split
 from distributary.schemas.json import bare
+from distributary.schemas.json.inferred import shapes
 from distributary.schemas.json.payload import JsonSchema, decoder_for
 
 NOTE = (
@@ -21,7 +23,7 @@ NOTE = (
     "json.loads of one record after the other and columns made of the values (other). Ten columns: texts, numbers, a "
     "time, a nullable text, a list and an object. Of the second case one record in a thousand is cut; of the third "
     "each has a field that the schema does not declare; of the fourth there is no schema, and four columns are "
-    "declared. Checked: both say the same."
+    "declared; of the fifth none is, and they are inferred. Checked: both say the same."
 )
 GOAL = 150_000
 """A core's half of what two are to do."""
@@ -54,8 +56,25 @@ def run(place: Place) -> Result:
         _case("ten columns, 1 in 1,000 cut", schema, cut, rounds, GOAL),
         _case("ten columns, a field more", schema, more, rounds),
         _case("four columns, no schema", bare.decoder_for(bare.without_schema(_COLUMNS)), payloads, rounds),
+        _case("ten columns, inferred", _Inferring(pa.array(payloads, pa.binary())), payloads, rounds),
     )
     return Result("decode_json", NOTE, cases)
+
+
+class _Inferring:
+    """Finds the shape of records with each batch, as a stream does, and decodes them by it."""
+
+    full_name, engine = "record", "json"
+
+    def __init__(self, sample: pa.BinaryArray) -> None:
+        self.columns = self._decoder(sample).columns
+
+    def decode(self, payloads: pa.BinaryArray) -> Split:
+        return self._decoder(payloads).decode(payloads)
+
+    def _decoder(self, payloads: pa.BinaryArray) -> Decoder:
+        (shape,) = shapes(pa.repeat("a", len(payloads)), payloads, bare.declared_record(())).unique().to_pylist()
+        return bare.decoder_for(bare.without_schema({}), shape)
 
 
 def _record(rnd: random.Random) -> dict[str, Any]:
@@ -96,5 +115,20 @@ def _plain(payloads: list[bytes], columns: pa.Schema) -> pa.Table:
         except ValueError:
             continue
     return pa.Table.from_arrays(
-        [pa.array([record.get(field.name) for record in records], field.type) for field in columns], schema=columns
+        [
+            pa.array([_said(record, field) for record in records], field.type)
+            if "__" in str(field)
+            else pa.array([record.get(field.name) for record in records], field.type)
+            for field in columns
+        ],
+        schema=columns,
     )
+
+
+def _said(record: Mapping[str, Any], field: pa.Field) -> Any:
+    """What a record says of a column, which may be named for its type too (`levels__json`)."""
+    name, _, kind = field.name.partition("__")
+    value = record.get(name)
+    if kind == "json":
+        return json.dumps(value)
+    return {one.name: _said(value, one) for one in field.type} if pa.types.is_struct(field.type) and value else value

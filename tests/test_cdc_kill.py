@@ -36,7 +36,11 @@ def test_killed_at_random_moments_the_tables_are_the_sources_and_each_event_is_i
     shop = Shop(
         lake,
         source={"max_files_per_batch": 12},
-        tables={"evolution": "overwrite", "routes": {"shop.orders": {"evolution": {"type_change": "widen"}}}},
+        tables={
+            "evolution": "overwrite",
+            "routes": {"shop.orders": {"evolution": {"type_change": "widen"}}},
+            "history": "{database}_{table}_history",
+        },
         trigger="continuous",
         spark=SMALL_SPARK,
     )

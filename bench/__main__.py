@@ -42,6 +42,7 @@ NAMES = (
     "merge_vs_spark_small",
     "merge_vs_spark_large",
     "scattered_merges",
+    "history_vs_spark",
 )
 
 

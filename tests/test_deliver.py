@@ -480,7 +480,7 @@ def test_a_task_writes_its_routes_and_one_file_for_the_quarantine(orders: Orders
         )
         blob = records.serialize().to_pybytes()
         chunks.append({"kind": "rows", "route": route, "groups": '[[1, "0", 2]]', "blob": blob})
-    said = list(deliver(chunks, orders, SCHEMAS, part="7"))
+    said = list(deliver(chunks, orders, SCHEMAS, task="7"))
     outcomes = [o for o in said if isinstance(o, Outcome)]
     assert [(o.route, o.state, o.rows_in, o.rows_written) for o in outcomes] == [
         ("a", "written", 2, 1),

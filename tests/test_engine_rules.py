@@ -151,4 +151,4 @@ def test_routes_beyond_the_limit_of_new_tables_get_none_and_hear_why() -> None:
     assert too_many(["a", "b"], 2, "new routes") == {}
     found = too_many(["a", "b", "c"], 2, "new routes")
     assert list(found) == ["c"] and "3 new routes" in found["c"]
-    assert list(too_many(["a", "b"], 3, "new routes", taken=2)) == ["b"]
+    assert list(too_many(["a", "b"], 3, "new routes", already_new=2)) == ["b"]

@@ -106,28 +106,28 @@ class Apart:
         item of its time. Raises OSError where no process can be had.
         """
         limit, threads = cpu_sec or self.cpu_sec, self._threads
-        found: list[Done[R] | Died] = []
+        answers: list[Done[R] | Died] = []
         with self._lock:
-            while len(found) < len(items):
-                status = self._ask(work, items[len(found) :], limit, threads, found)
+            while len(answers) < len(items):
+                status = self._ask(work, items[len(answers) :], limit, threads, answers)
                 if status is None:
                     break
                 if threads > 1 or -status not in _TIMED_OUT:
-                    status = self._ask(work, items[len(found) : len(found) + 1], limit, 1, found)
+                    status = self._ask(work, items[len(answers) : len(answers) + 1], limit, 1, answers)
                 if status is not None:
-                    found.append(Died(_how(status, limit)))
+                    answers.append(Died(_how(status, limit)))
                 threads = 1
-        return found
+        return answers
 
     def _ask(
-        self, work: Callable[[T], R], items: Sequence[T], limit: float, threads: int, found: list[Done[R] | Died]
+        self, work: Callable[[T], R], items: Sequence[T], limit: float, threads: int, answers: list[Done[R] | Died]
     ) -> int | None:
-        """Adds the answers to `found`; the status of the process where it ends before it has given them all."""
+        """Adds the answers to `answers`; the status of the process where it ends before it has given them all."""
         child = self._child or self._start()
         try:
             child.connection.send((work, items, limit, threads))
             for _ in items:
-                found.append(child.connection.recv())
+                answers.append(child.connection.recv())
         except (EOFError, OSError):
             return self._end()
         except BaseException:  # the rest of its answers would be taken for those to the next question
@@ -197,17 +197,17 @@ def killers(
     `work(cut(begin, end))` works at a range of them; a range that ends its process is cut into `PARTS`, until it is one
     item. `singly`: they are tried one by one from the start. Raises OSError.
     """
-    found: dict[int, str] = {}
+    how_of: dict[int, str] = {}
     ranges, limit = [(0, count)] if count else [], apart.cpu_sec
     step = 1 if singly else count
     while ranges:
-        parts = [(n, min(n + step, end)) for begin, end in ranges for n in range(begin, end, step)]
-        answers = apart.each(work, [cut(begin, end) for begin, end in parts], limit)
-        dead = [(part, answer.how) for part, answer in zip(parts, answers, strict=True) if isinstance(answer, Died)]
-        found |= {begin: how for (begin, end), how in dead if end - begin == 1}
-        ranges = [part for part, _ in dead if part[1] - part[0] > 1]
+        pieces = [(n, min(n + step, end)) for begin, end in ranges for n in range(begin, end, step)]
+        answers = apart.each(work, [cut(begin, end) for begin, end in pieces], limit)
+        dead = [(piece, answer.how) for piece, answer in zip(pieces, answers, strict=True) if isinstance(answer, Died)]
+        how_of |= {begin: how for (begin, end), how in dead if end - begin == 1}
+        ranges = [piece for piece, _ in dead if piece[1] - piece[0] > 1]
         step, limit = -(-step // PARTS), limit / 2  # a part of 1/32 in half the time is given 16 times as much
-    return found
+    return how_of
 
 
 # -- the process -------------------------------------------------------------------------------------------

@@ -46,15 +46,15 @@ class Replay:
     fewer: bool = False
     more: bool = False
 
-    def rows(self, committed: int | None, found: int, uri: str) -> int:
+    def rows(self, committed: int | None, decoded: int, uri: str) -> int:
         """How many rows the commit holds; None (`committed`): it does not say.
 
         Raises ReplayMismatch: a row would be in no table, or twice.
         """
         if committed is None:
-            return found
-        if (committed < found and not self.fewer) or (committed > found and not self.more):
-            raise ReplayMismatch(table=uri, batch=self.batch, committed=committed, decoded=found, version=__version__)
+            return decoded
+        if (committed < decoded and not self.fewer) or (committed > decoded and not self.more):
+            raise ReplayMismatch(table=uri, batch=self.batch, committed=committed, decoded=decoded, version=__version__)
         return committed
 
 

@@ -81,13 +81,13 @@ def attempted(
 
 
 def killers_after(
-    error: Exception, known: Mapping[str, str], search: Callable[[], Mapping[str, str]]
+    error: Exception, killers_before: Mapping[str, str], search: Callable[[], Mapping[str, str]]
 ) -> dict[str, str]:
     """What ends its reader, with what a `search` after `error` finds. Raises `error` where that is nothing new, or no
     worker has died."""
     if spark_ended(error) or not told_death(str(error)):
         raise error
-    found = search()
-    if not found.keys() - known.keys():
+    new_killers = search()
+    if not new_killers.keys() - killers_before.keys():
         raise error
-    return {**known, **found}
+    return {**killers_before, **new_killers}

@@ -166,15 +166,15 @@ class BatchWriter:
             before = self.ledger.newest.get(route)
             if before is not None and self._coming.get(route) == (before.failures, before.retry_at):
                 continue
-            found = replay.run(route, {Reason.TABLE_PARKED})
-            if route not in found.failed:
+            report = replay.run(route, {Reason.TABLE_PARKED})
+            if route not in report.failed:
                 self._returning.discard(route)
             before = self.ledger.newest.get(route)
             if before is None or before.state != "parked":
                 continue
-            if route in found.failed:
-                self.ledger.newest[route] = self._rests_longer(before, found.failed[route])
-            elif route in found.coming:
+            if route in report.failed:
+                self.ledger.newest[route] = self._rests_longer(before, report.failed[route])
+            elif route in report.coming:
                 # Whether its table works, the batch that brings them will show.
                 self._coming[route] = (before.failures, before.retry_at)
             else:

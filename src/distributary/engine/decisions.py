@@ -88,8 +88,8 @@ class BatchOrders:
         return replace(self, tips={})
 
 
-def too_many(new: Sequence[str], most: int, what: str, taken: int = 0) -> dict[str, str]:
+def too_many(new: Sequence[str], most: int, noun: str, already_new: int = 0) -> dict[str, str]:
     """The routes of which no table is made, and why: those of `new`, the most important first, beyond `most` for one
-    batch. `what`: how these routes are called. `taken`: new ones that the batch has taken up already."""
-    why = f"the batch has {taken + len(new):,} {what}; tables.max_new_tables allows {most:,}"
-    return dict.fromkeys(new[max(0, most - taken) :], why)
+    batch. `noun`: how these routes are called. `already_new`: new ones that the batch has taken up already."""
+    why = f"the batch has {already_new + len(new):,} {noun}; tables.max_new_tables allows {most:,}"
+    return dict.fromkeys(new[max(0, most - already_new) :], why)

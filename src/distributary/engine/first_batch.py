@@ -48,31 +48,31 @@ def is_unreadable(rows_in: int, reasons: Mapping[str, int]) -> bool:
 
 def unreadable(config: Pipeline, rows_in: int, example: Example) -> FirstBatchUnreadable:
     """The error that says what the records are, what the file says, and what to change."""
-    found = looks(example.value)
-    what = "record" if example.level == "envelope" else "payload"
+    look = looks(example.value)
+    kind = "record" if example.level == "envelope" else "payload"
     return FirstBatchUnreadable(
         pipeline=config.pipeline,
         rows=rows_in,
         reason=example.reason,
         cause=Reason(example.reason).cause,
         detail=example.detail,
-        what=what,
-        looks=found.words,
-        remedy=_remedy(config, example, found),
+        what=kind,
+        looks=look.words,
+        remedy=_remedy(config, example, look),
     )
 
 
-def _remedy(config: Pipeline, example: Example, found: Looks) -> str:
+def _remedy(config: Pipeline, example: Example, look: Looks) -> str:
     """The lines of the pipeline file to change, where the record shows them."""
     topic = getattr(config.source, "topic", None)
     subject = f"{topic}-value" if isinstance(topic, str) else "<subject>"
-    framed, bare = config.envelope.framing == "confluent", found.kind == "protobuf"
+    framed, bare = config.envelope.framing == "confluent", look.kind == "protobuf"
     if example.level == "envelope" and framed and bare:
         return f"If they are protobuf without a header: envelope: {{framing: none, subject: {subject}}}"
-    if example.level == "envelope" and not framed and found.kind == "framed":
+    if example.level == "envelope" and not framed and look.kind == "framed":
         return "They have a header: envelope: {framing: confluent}"
     header = example.reason in (Reason.BAD_MAGIC, Reason.TOO_SHORT)
-    if found.kind == "json" and header:
+    if look.kind == "json" and header:
         envelope = "envelope: none, and " if example.level == "envelope" or config.envelope.format == "none" else ""
         return f"If they are JSON without a header: {envelope}payload: {{format: json, framing: none}}"
     if example.level == "payload" and header and config.payload.framing == "confluent":

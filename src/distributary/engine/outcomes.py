@@ -157,11 +157,11 @@ class Merge:
 
     def joined(self, other: Merge) -> Merge:
         """With what another task did. Of two states the one that leaves more to do counts."""
-        whole = self._sum(other)
+        total = self._sum(other)
         assert self.state is not None and other.state is not None
         if self.state == "rows" or _LEAVES_MORE.index(other.state) > _LEAVES_MORE.index(self.state):
-            whole = replace(whole, state=other.state, fault=other.fault, anew=self.anew or other.anew)
-        return replace(whole, why_spark=other.why_spark, files=other.files, tip=other.tip or self.tip)
+            total = replace(total, state=other.state, fault=other.fault, anew=self.anew or other.anew)
+        return replace(total, why_spark=other.why_spark, files=other.files, tip=other.tip or self.tip)
 
     def _sum(self, other: Merge) -> Merge:
         return replace(
@@ -245,8 +245,8 @@ class Outcome:
     @property
     def faults(self) -> list[Fault]:
         """Of all tables of the route."""
-        found = (self.fault, None if self.merge is None else self.merge.fault)
-        return [fault for fault in found if fault is not None]
+        faults = (self.fault, None if self.merge is None else self.merge.fault)
+        return [fault for fault in faults if fault is not None]
 
     @property
     def widened(self) -> Mapping[str, str]:
@@ -304,24 +304,26 @@ K = TypeVar("K")
 N = TypeVar("N", int, float)
 
 
-def added(one: Mapping[K, N], other: Mapping[K, N]) -> dict[K, N]:
+def added(left: Mapping[K, N], right: Mapping[K, N]) -> dict[K, N]:
     """The sums by key."""
-    return {key: one.get(key, 0) + other.get(key, 0) for key in dict.fromkeys((*one, *other))}
+    return {key: left.get(key, 0) + right.get(key, 0) for key in dict.fromkeys((*left, *right))}
 
 
 def raise_store_faults(tried: Mapping[str, Outcome]) -> None:
     """Raises StoreDown where the store is at fault, not a table: one speaks of it, or all of several routes have a
     fault that came from below their tables. `tried`: the routes whose tables were to be written."""
     failed = {route: outcome.faults for route, outcome in tried.items() if outcome.faults}
-    all_below = len(failed) == len(tried) > 1 and all(any(f.below for f in found) for found in failed.values())
-    for route, found in failed.items():
-        for fault in found:
+    all_below = len(failed) == len(tried) > 1 and all(any(f.below for f in faults) for faults in failed.values())
+    for route, faults in failed.items():
+        for fault in faults:
             replace(fault, of_store=all_below or fault.of_store).own(tried[route].table)
 
 
 def check_counts(outcomes: Iterable[Outcome]) -> None:
     """Asserts that no row is unaccounted for."""
     for outcome in outcomes:
-        kept = sum(outcome.reasons.values())
-        if outcome.rows_in != outcome.rows_written + kept:
-            raise AssertionError(f"{outcome.route}: {outcome.rows_in} in, {outcome.rows_written} written, {kept} kept")
+        quarantined = sum(outcome.reasons.values())
+        if outcome.rows_in != outcome.rows_written + quarantined:
+            raise AssertionError(
+                f"{outcome.route}: {outcome.rows_in} in, {outcome.rows_written} written, {quarantined} kept"
+            )

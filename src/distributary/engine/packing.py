@@ -69,14 +69,14 @@ def pack(chunks: Sequence[ChunkRef], slots: int, room: int = BUCKET_BYTES, most_
     wide = _wide(chunks, most_cells)
     buckets = _Buckets(min(count, len(items)), room)
     bucket_of: dict[tuple[int, int], int] = {}
-    where: dict[str, set[int]] = {}
+    buckets_of: dict[str, set[int]] = {}
     for item in sorted(items, key=lambda i: -i.weight):
         bucket = buckets.take(item)
         for chunk in item.chunks:
             bucket_of[chunk.task, chunk.seq] = bucket
             if item.route in shared:
-                where.setdefault(item.route, set()).add(bucket)
-    spread = frozenset(r for r, found in where.items() if len(found) > 1)
+                buckets_of.setdefault(item.route, set()).add(bucket)
+    spread = frozenset(r for r, buckets_found in buckets_of.items() if len(buckets_found) > 1)
     return Packing(len(buckets.sizes), bucket_of, spread | wide)
 
 
@@ -86,7 +86,9 @@ def _wide(chunks: Sequence[ChunkRef], most_cells: int | None) -> frozenset[str]:
     for chunk in chunks:
         if chunk.route is not None:
             cells[chunk.route] = cells.get(chunk.route, 0) + chunk.cells
-    return frozenset(route for route, found in cells.items() if most_cells is not None and found > most_cells)
+    return frozenset(
+        route for route, cells_found in cells.items() if most_cells is not None and cells_found > most_cells
+    )
 
 
 class _Buckets:

@@ -83,19 +83,19 @@ class Replay:
             self._refuse_old(opened)
             if route is None and (nameless := total - sum(rows.num_rows for rows in opened.values())):
                 report.left[""] = nameless
-            counts = {found: rows.num_rows for found, rows in opened.items()}
+            counts = {name: rows.num_rows for name, rows in opened.items()}
             refused = refused_routes(counts, self.fanout.tips, self._orders(0, {}, counts))
-            report.left |= {found: counts[found] for found in refused}
-            for found, rows in sorted(opened.items()):
-                if found in refused:
+            report.left |= {name: counts[name] for name in refused}
+            for name, rows in sorted(opened.items()):
+                if name in refused:
                     continue
-                good = self._good_now(found, rows, report)
+                good = self._good_now(name, rows, report)
                 if bad := rows.num_rows - good.num_rows:
-                    report.left[found] = bad
-                logged = self._in_log(found, good)
-                for part in (good.filter(logged), good.filter(pc.invert(logged))):
-                    if part.num_rows:
-                        self._finish(self._claim(part), part, report)
+                    report.left[name] = bad
+                logged = self._in_log(name, good)
+                for to_finish in (good.filter(logged), good.filter(pc.invert(logged))):
+                    if to_finish.num_rows:
+                        self._finish(self._claim(to_finish), to_finish, report)
         return report
 
     def finish_claimed(self) -> ReplayReport:
@@ -111,9 +111,9 @@ class Replay:
         """Routes of the rows that are kept aside for `reason`. Raises TableFault, OSError."""
         return self._routes(f"state = 'open' AND reason = '{reason.value}'")
 
-    def _routes(self, where: str) -> set[str]:
-        found = self._query(f"SELECT DISTINCT route FROM t WHERE {where}")
-        return set() if found is None else {r for r in found.column("route").to_pylist() if r}
+    def _routes(self, condition: str) -> set[str]:
+        rows = self._query(f"SELECT DISTINCT route FROM t WHERE {condition}")
+        return set() if rows is None else {r for r in rows.column("route").to_pylist() if r}
 
     def _refuse_old(self, routes: Collection[str]) -> None:
         """Of all routes that wait, whichever is to be replayed: the next number would hide it. Raises StateOld."""
@@ -132,7 +132,7 @@ class Replay:
         rows = self._rows("state = 'replayed' AND level = 'envelope'")
         if rows is None or route not in self._chunks(None, rows):
             return None
-        mine = [at for at in range(rows.num_rows) if route in self._chunks(None, rows.slice(at, 1))]
+        mine = [row for row in range(rows.num_rows) if route in self._chunks(None, rows.slice(row, 1))]
         return rows.take(pa.array(mine, pa.int64()))
 
     def decode(self, route: str, rows: pa.Table) -> tuple[Decoded, Orders]:
@@ -142,10 +142,10 @@ class Replay:
     def claim(self, route: str, rows: pa.Table) -> tuple[Mark, int]:
         """Claim rows for a commit under this mark; it is to say that it wrote so many of them. Until `settle`, any
         replay finishes it: by that commit or, where it never came, by one of its own."""
-        there = self._already_there(route, rows)
+        is_written = self._already_there(route, rows)
         number = self._claim(rows)
         orders = self._orders(number, {}, [route])
-        return orders.mark, rows.num_rows - pc.sum(there).as_py()
+        return orders.mark, rows.num_rows - pc.sum(is_written).as_py()
 
     def settle(self, mark: Mark, rows: pa.Table) -> ReplayReport:
         """Enter into the ledger what was claimed and has been written."""
@@ -158,14 +158,14 @@ class Replay:
     def _table(self) -> Snapshot | None:
         return Table(self.fanout.quarantine, self.fanout.store).open()
 
-    def _rows(self, where: str) -> pa.Table | None:
-        """Rows of the quarantine for which the SQL condition `where` holds; None where there is no quarantine.
+    def _rows(self, condition: str) -> pa.Table | None:
+        """Rows of the quarantine for which the SQL condition `condition` holds; None where there is no quarantine.
 
         By delta-rs's own engine: files that its MERGE wrote have columns of string_view, on which pyarrow 26 cannot
         filter.
         """
-        found = self._query(f"SELECT * FROM t WHERE {where}")
-        return None if found is None else with_all_columns(found)
+        rows = self._query(f"SELECT * FROM t WHERE {condition}")
+        return None if rows is None else with_all_columns(rows)
 
     def _query(self, sql: str) -> pa.Table | None:
         table = self._table()
@@ -183,37 +183,37 @@ class Replay:
     ) -> tuple[dict[str, pa.Table], int]:
         """Open rows by the route they would go to, and how many are open. An envelope that still cannot be read has no
         route and stays."""
-        wanted = "state = 'open'"
+        condition = "state = 'open'"
         if reasons is not None:
-            wanted += f" AND reason IN ({', '.join(repr(r.value) for r in reasons)})"
+            condition += f" AND reason IN ({', '.join(repr(r.value) for r in reasons)})"
         else:
             # Each would be tried in a process of its own, only to end it again.
-            wanted += f" AND reason <> '{Reason.KILLED_READER}'"
-        rows = self._rows(wanted)
+            condition += f" AND reason <> '{Reason.KILLED_READER}'"
+        rows = self._rows(condition)
         if rows is None:
             return {}, 0
-        found: dict[str, list[pa.Table]] = {}
+        parts_of: dict[str, list[pa.Table]] = {}
         payloads = rows.filter(pc.and_(pc.equal(rows.column("level"), "payload"), pc.is_valid(rows.column("route"))))
         for name in pc.unique(payloads.column("route")).to_pylist():
             if route in (None, name):
-                found.setdefault(name, []).append(payloads.filter(pc.equal(payloads.column("route"), name)))
+                parts_of.setdefault(name, []).append(payloads.filter(pc.equal(payloads.column("route"), name)))
         envelopes = self._readable(rows.filter(pc.equal(rows.column("level"), "envelope")), report)
-        for at in range(envelopes.num_rows):
-            one = envelopes.slice(at, 1)
-            for name in self._chunks(None, one):
+        for row in range(envelopes.num_rows):
+            envelope = envelopes.slice(row, 1)
+            for name in self._chunks(None, envelope):
                 if route in (None, name):
-                    found.setdefault(name, []).append(one)
-        return {name: pa.concat_tables(parts) for name, parts in found.items()}, rows.num_rows
+                    parts_of.setdefault(name, []).append(envelope)
+        return {name: pa.concat_tables(parts) for name, parts in parts_of.items()}, rows.num_rows
 
     def _readable(self, envelopes: pa.Table, report: ReplayReport) -> pa.Table:
         """Those that do not end the process which opens them."""
         if not envelopes.num_rows:
             return envelopes
         values = one_array(envelopes.column("value"))
-        found = killing(values, find_envelope_killers(values, self._reader(envelopes), self._apart))
-        if found:
-            report.killed[""] = len(found)
-        return envelopes.filter(pa.array([at not in found for at in range(len(values))]))
+        killers = killing(values, find_envelope_killers(values, self._reader(envelopes), self._apart))
+        if killers:
+            report.killed[""] = len(killers)
+        return envelopes.filter(pa.array([row not in killers for row in range(len(values))]))
 
     def _good_now(self, route: str, rows: pa.Table, report: ReplayReport) -> pa.Table:
         """As `_good`; none, and why, where the route's table or schemas let nobody say."""
@@ -240,7 +240,7 @@ class Replay:
             return rows.slice(0, 0)
         half = rows.num_rows // 2
         halves = (rows.slice(0, half), rows.slice(half))
-        return pa.concat_tables([self._good(route, part, report) for part in halves])
+        return pa.concat_tables([self._good(route, piece, report) for piece in halves])
 
     def _count_good(self, route: str, rows: pa.Table) -> int | None:
         """How many rows would be written now; None where they end the process that tries it."""
@@ -332,8 +332,8 @@ class Replay:
             widened=outcome.widened,
             **({} if outcome.merge is None else ledger_fields(outcome)),
         )
-        own = Entry(stream, number, None, rows_in=-nameless.num_rows, rows_quarantined=-nameless.num_rows)
-        self.ledger.record(stream, number, [entry, own], {"replayed": count})
+        nameless_entry = Entry(stream, number, None, rows_in=-nameless.num_rows, rows_quarantined=-nameless.num_rows)
+        self.ledger.record(stream, number, [entry, nameless_entry], {"replayed": count})
 
     def _ids(self, rows: pa.Table) -> Iterator[int]:
         for groups, _ in chain.from_iterable(self._chunks(None, rows).values()):
@@ -378,10 +378,10 @@ class Replay:
             split_payloads(route_names, wrapped_ids, values, origin.filter(at_payload), reader, cut)
         if envelopes.num_rows:
             split_values(one_array(envelopes.column("value")), origin.filter(pc.invert(at_payload)), reader, cut)
-        found: dict[str, list[tuple[Groups, pa.RecordBatch]]] = {}
+        chunks_of: dict[str, list[tuple[Groups, pa.RecordBatch]]] = {}
         for name, groups, blob in cut.routes():
-            found.setdefault(name, []).append((groups, read_records(blob)))
-        return found
+            chunks_of.setdefault(name, []).append((groups, read_records(blob)))
+        return chunks_of
 
     def _reader(self, rows: pa.Table) -> EnvelopeReader:
         """A reader that knows the schemas of envelopes and keys of `rows`."""

@@ -68,16 +68,16 @@ class Schemas:
         the registry does not have, each id is asked for that does not rest.
         Raises RegistryDown, RegistryDenied: an outage is never a reason to keep rows aside.
         """
-        wanted = set(ids)
-        refusals = {k: v for k, v in (refused or {}).items() if k in wanted}
-        missing = sorted(wanted - self._compiled.keys() - refusals.keys())
+        ids_asked = set(ids)
+        refusals = {k: v for k, v in (refused or {}).items() if k in ids_asked}
+        missing = sorted(ids_asked - self._compiled.keys() - refusals.keys())
         resting = self._resting.among(missing)
         if len(resting) > FEW:
             refusals |= resting
         missing = [schema_id for schema_id in missing if schema_id not in refusals]
         if missing:
             refusals |= self._ask(missing, None if every else self._max_unknown)
-        return {i: self._compiled[i] for i in wanted - refusals.keys()}, refusals
+        return {i: self._compiled[i] for i in ids_asked - refusals.keys()}, refusals
 
     def _ask(self, ids: Sequence[int], most: int | None) -> dict[int, Refusal]:
         """Ask for ids; those that cannot be had, and those that were not asked for any more after `most` of them."""
@@ -89,13 +89,13 @@ class Schemas:
                     over = Reason.TOO_MANY_SCHEMA_IDS, f"{why}; registry.max_unknown_ids allows {most:,}"
                     return refusals | dict.fromkeys(ids[begin:], over)
                 some = ids[begin : begin + ASKED_AT_A_TIME]
-                for schema_id, found in zip(some, pool.map(self._look_up, some), strict=True):
-                    if isinstance(found, CompiledSchema):
-                        self._compiled[schema_id] = found
+                for schema_id, answer in zip(some, pool.map(self._look_up, some), strict=True):
+                    if isinstance(answer, CompiledSchema):
+                        self._compiled[schema_id] = answer
                         self._resting.wake(schema_id)
                     else:
-                        refusals[schema_id] = found
-                        self._resting.rest(schema_id, found)
+                        refusals[schema_id] = answer
+                        self._resting.rest(schema_id, answer)
         return refusals
 
     def _look_up(self, schema_id: int) -> CompiledSchema | Refusal:
@@ -119,8 +119,8 @@ class _Resting:
     def among(self, ids: Iterable[int]) -> dict[int, Refusal]:
         """Those of `ids` that rest, and why they were refused."""
         now = self._clock()
-        known = ((one, self._ids.get(one)) for one in ids)
-        return {one: found[2] for one, found in known if found is not None and now < found[1]}
+        resting = ((schema_id, self._ids.get(schema_id)) for schema_id in ids)
+        return {schema_id: refused[2] for schema_id, refused in resting if refused is not None and now < refused[1]}
 
     def rest(self, schema_id: int, why: Refusal) -> None:
         times = self._ids.pop(schema_id, (0, 0.0, why))[0]

@@ -54,9 +54,9 @@ def in_worker(task: Callable[P, Iterator[R]]) -> Callable[P, Iterator[R]]:
 def told_fault(text: str) -> DistributaryError | None:
     """The outage, or fault of the source, that ended a worker, from what Spark says of it; None where it was none."""
     try:
-        said = json.loads(_NOTED.findall(text)[-1])
-        kind = getattr(errors, said.pop("is"), None)
-        return kind(**said) if isinstance(kind, type) and issubclass(kind, _TOLD) else None
+        fields = json.loads(_NOTED.findall(text)[-1])
+        kind = getattr(errors, fields.pop("is"), None)
+        return kind(**fields) if isinstance(kind, type) and issubclass(kind, _TOLD) else None
     except (ValueError, LookupError, TypeError):
         return None
 

@@ -52,8 +52,8 @@ class Attempt:
         together = groups(routes)
         self.orders = _bounded(self.orders, together)
         of_file = [min(together[routes[f.path][0]]) if routes[f.path] else None for f in files]
-        done = self._pass(files, of_file, together, self.orders, "")
-        foreign = {f.path: tuple(sorted(_foreign(done, f.path))) for f in files if _foreign(done, f.path)}
+        result = self._pass(files, of_file, together, self.orders, "")
+        foreign = {f.path: tuple(sorted(_foreign(result, f.path))) for f in files if _foreign(result, f.path)}
         if foreign:
             strays = [replace(f, routes=frozenset(foreign[f.path])) for f in files if f.path in foreign]
             # A file is read once more, however many tables it holds.
@@ -62,10 +62,10 @@ class Attempt:
             orders = replace(_bounded(self.orders, alike, together), part=STRAY)
             second = self._pass(strays, owners, alike, orders, "stray")
             for outcome in second.outcomes.values():
-                join_into(done.outcomes, outcome)
-            done.quarantine += second.quarantine
-        self._check(done)
-        return done
+                join_into(result.outcomes, outcome)
+            result.quarantine += second.quarantine
+        self._check(result)
+        return result
 
     def _pass(
         self,
@@ -78,34 +78,34 @@ class Attempt:
         packing = _packed(files, of_file, self.slots)
         shared = {route for group in packing.shared for route in together[group]}
         orders = orders.deciding({route: orders.decision(route).shared() for route in shared})
-        done, parts = Result(), dict[str, list[Outcome]]()
+        result, outcomes_of = Result(), dict[str, list[Outcome]]()
         for answer in run_deliver(self.by_spark.spark, _buckets(files, of_file, together, packing), orders, name):
             if isinstance(answer, DataFile):
-                done.quarantine.append(answer)
+                result.quarantine.append(answer)
             elif isinstance(answer, Seen):
-                done.seen.setdefault(answer.path, answer)
+                result.seen.setdefault(answer.path, answer)
             else:
-                parts.setdefault(answer.route, []).append(answer)
-        done.outcomes = conclude(parts, self.by_spark, orders)
-        return done
+                outcomes_of.setdefault(answer.route, []).append(answer)
+        result.outcomes = conclude(outcomes_of, self.by_spark, orders)
+        return result
 
-    def _check(self, done: Result) -> None:
+    def _check(self, result: Result) -> None:
         """Raises StoreDown when the store, not a table, is at fault."""
-        raise_store_faults({r: o for r, o in done.outcomes.items() if not self.orders.decision(r).is_closed})
+        raise_store_faults({r: o for r, o in result.outcomes.items() if not self.orders.decision(r).is_closed})
 
 
 def _bounded(orders: ChangeOrders, routes: Collection[str], before: Collection[str] = ()) -> ChangeOrders:
     """Orders that make no table of the new routes that are too many for one batch; a task sees whether one has a table
     already. `before`: routes that the batch has taken up already."""
     most = orders.named.tables.max_new_tables
-    known = {*orders.tips, *orders.merge_tips}
-    new, taken = sorted({*routes} - known), len({*before} - known)
-    refused = too_many(new, most, "tables that may be new", taken)
+    routes_with_table = {*orders.tips, *orders.merge_tips}
+    new, already_new = sorted({*routes} - routes_with_table), len({*before} - routes_with_table)
+    refused = too_many(new, most, "tables that may be new", already_new)
     return orders.deciding({route: replace(orders.decision(route), no_table=why) for route, why in refused.items()})
 
 
-def _foreign(done: Result, path: str) -> Mapping[str, int]:
-    return done.seen[path].foreign if path in done.seen else {}
+def _foreign(result: Result, path: str) -> Mapping[str, int]:
+    return result.seen[path].foreign if path in result.seen else {}
 
 
 def _packed(files: Sequence[WorkFile], of_file: Sequence[str | None], slots: int) -> Packing:
@@ -123,13 +123,13 @@ def _buckets(
     packing: Packing,
 ) -> list[list[Work]]:
     """Each task's work, one group of routes after the other."""
-    found: list[dict[str | None, list[WorkFile]]] = [{} for _ in range(packing.buckets)]
+    buckets: list[dict[str | None, list[WorkFile]]] = [{} for _ in range(packing.buckets)]
     for number, (file, group) in enumerate(zip(files, of_file, strict=True)):
-        found[packing.bucket_of[number, 0]].setdefault(group, []).append(file)
+        buckets[packing.bucket_of[number, 0]].setdefault(group, []).append(file)
     return [
         [
-            Work(together[group] if group is not None else frozenset(), tuple(held))
-            for group, held in sorted(bucket.items(), key=lambda item: item[0] or "")
+            Work(together[group] if group is not None else frozenset(), tuple(files_of_task))
+            for group, files_of_task in sorted(bucket.items(), key=lambda item: item[0] or "")
         ]
-        for bucket in found
+        for bucket in buckets
     ]

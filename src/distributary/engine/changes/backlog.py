@@ -33,8 +33,8 @@ def oldest_waiting_ms(config: Pipeline, store: Store) -> int | None:
     folders = {ref.folder for ref in waiting_files(config, store)}
     table = Table(config.state_folder.files, store).open()
     if table is not None:
-        given = after_parcel(table, parcel_done(Ledger(config.state_root, config.pipeline, store)), ["folder"])
-        folders.update(given.column("folder").to_pylist())
+        unread = after_parcel(table, parcel_done(Ledger(config.state_root, config.pipeline, store)), ["folder"])
+        folders.update(unread.column("folder").to_pylist())
     return oldest_ms(folders)
 
 

@@ -44,13 +44,15 @@ class BySpark:
 
     def append(self, outcome: Outcome, evolution: Evolution, orders: ChangeOrders) -> None:
         """Append an outcome's files to its log table. Raises SparkEngineError for what Spark refuses."""
-        done = outcome.append
+        append = outcome.append
         policy = orders.named.policy(outcome.route)
         schema = self.engine.prepare(orders.target(outcome.table, outcome.route), [evolution.schema], policy)
-        rows = _read(self.spark, [join(done.folder, f.path) for f in done.files])
+        rows = _read(self.spark, [join(append.folder, f.path) for f in append.files])
         names = set(rows.columns)
-        known = spark_schema(schema)
-        rows = rows.select(*(rows[quoted(f.name)].cast(f.dataType).alias(f.name) for f in known if f.name in names))
+        table_schema = spark_schema(schema)
+        rows = rows.select(
+            *(rows[quoted(f.name)].cast(f.dataType).alias(f.name) for f in table_schema if f.name in names)
+        )
         self.engine.append(rows, outcome.table, orders.mark)
 
     def merge(self, outcome: Outcome, orders: ChangeOrders) -> Outcome:
@@ -58,7 +60,7 @@ class BySpark:
         begun, about, named = outcome.merge, outcome.events, orders.named
         assert begun is not None and begun.table is not None and about is not None
         into = Into(about.source, begun.table, about.keys, about.brought)
-        done, files = replace(begun, by_spark=True, why_spark=None), list(begun.files)
+        merge, files = replace(begun, by_spark=True, why_spark=None), list(begun.files)
         try:
             table = into.table(orders).open()
             target = Target(into.table(orders), table, named.policy(outcome.route))
@@ -75,21 +77,21 @@ class BySpark:
                         break
                     except HandedOn as e:
                         rules = replace(rules, settled=e.transactions)
-                        more = _decided_anew(rows, into, rules, orders)
+                        decided_file = _decided_anew(rows, into, rules, orders)
                     except Unfilled as e:
                         rules = replace(rules, filled=True)
-                        more = _completed(rows, e.keys, into, rules, orders)
-                    if more is not None:
-                        files.append(more)
-                        rows = _in_place_of(rows, _read(session, [join(orders.parts, more.path)]), into.keys)
+                        decided_file = _completed(rows, e.keys, into, rules, orders)
+                    if decided_file is not None:
+                        files.append(decided_file)
+                        rows = _in_place_of(rows, _read(session, [join(orders.parts, decided_file.path)]), into.keys)
             by_spark = done_by(into, merged)
-            done = replace(
-                done,
+            merge = replace(
+                merge,
                 state="merged",
                 created=by_spark.created,
                 tip=by_spark.tip,
-                widened={**done.widened, **by_spark.widened},
-                late=done.late + by_spark.late,
+                widened={**merge.widened, **by_spark.widened},
+                late=merge.late + by_spark.late,
                 upserts=by_spark.upserts,
                 deletes=by_spark.deletes,
                 stale=by_spark.stale,
@@ -97,10 +99,10 @@ class BySpark:
         except BaseException as e:
             if spark_ended(e):
                 raise
-            done = done.parked(e)
+            merge = merge.parked(e)
         for file in files:
             self.store.delete(orders.parts, file.path)
-        return replace(outcome, merge=done)
+        return replace(outcome, merge=merge)
 
     def _merge_session(self) -> SparkSession:
         if self._merging is None:
@@ -126,11 +128,11 @@ def _decided_anew(rows: DataFrame, into: Into, rules: MergeRules, orders: Change
     the log has, as a file; None where `rows` have them already."""
     transactions = rules.settled or frozenset()
     plain = rows.drop(*(name for name in rows.columns if name.startswith(UNSAID)))
-    own = plain.where(F.col(f"{METADATA}.source.tx_id").isin(sorted(transactions))).toArrow()
-    others = others_of(into.source, orders, transactions, own, key_types(own.schema, into.keys))
-    events = of_keys(own, others, into.keys)
+    of_transactions = plain.where(F.col(f"{METADATA}.source.tx_id").isin(sorted(transactions))).toArrow()
+    others = others_of(into.source, orders, transactions, of_transactions, key_types(of_transactions.schema, into.keys))
+    events = of_keys(of_transactions, others, into.keys)
     reduced = reduce_rows(events, into.keys, rules.order, rules.gaps(absent(events, into.brought)))
-    new = pc.invert(pc.is_in(_numbers(reduced.rows), _numbers(own)))
+    new = pc.invert(pc.is_in(_numbers(reduced.rows), _numbers(of_transactions)))
     if not pc.any(new).as_py():
         return None
     masks = {column: mask.filter(new) for column, mask in reduced.unsaid.items()}
@@ -140,13 +142,15 @@ def _decided_anew(rows: DataFrame, into: Into, rules: MergeRules, orders: Change
 def _completed(rows: DataFrame, keys: pa.Table, into: Into, rules: MergeRules, orders: ChangeOrders) -> DataFile:
     """The newest events of these keys, with what the log's older ones say of their columns, as a file."""
     plain = rows.drop(*(name for name in rows.columns if name.startswith(UNSAID)))
-    asked = plain.sparkSession.createDataFrame(keys).alias("k")
+    keys_asked = plain.sparkSession.createDataFrame(keys).alias("k")
     by_key = " AND ".join(f"r.{quoted(key)} <=> k.{quoted(key)}" for key in into.keys)
-    own = plain.alias("r").join(asked, F.expr(by_key), "left_semi").toArrow()
+    own = plain.alias("r").join(keys_asked, F.expr(by_key), "left_semi").toArrow()
     types = key_types(own.schema, into.keys)
     events = [own, all_of(into.source, orders, keys, own, types)]
-    whole = pa.concat_tables(events, promote_options="permissive")
-    return write_reduced(reduce_rows(whole, into.keys, rules.order, rules.gaps(absent(whole, into.brought))), orders)
+    all_events = pa.concat_tables(events, promote_options="permissive")
+    return write_reduced(
+        reduce_rows(all_events, into.keys, rules.order, rules.gaps(absent(all_events, into.brought))), orders
+    )
 
 
 def _numbers(rows: pa.Table) -> pa.Array:
@@ -156,8 +160,8 @@ def _numbers(rows: pa.Table) -> pa.Array:
 def _in_place_of(rows: DataFrame, decided: DataFrame, keys: Sequence[str]) -> DataFrame:
     """`decided`, and the rows of other keys."""
     by_key = " AND ".join(f"s.{quoted(key)} <=> o.{quoted(key)}" for key in keys)
-    left = rows.alias("s").join(decided.alias("o"), F.expr(by_key), "left_anti")
-    return left.unionByName(decided, allowMissingColumns=True)
+    undecided = rows.alias("s").join(decided.alias("o"), F.expr(by_key), "left_anti")
+    return undecided.unionByName(decided, allowMissingColumns=True)
 
 
 def _read(spark: SparkSession, paths: Sequence[str]) -> DataFrame:

@@ -27,12 +27,14 @@ from distributary.tables.table import Table
 from distributary.tables.widening import said_of
 
 
-def conclude(parts: Mapping[str, Sequence[Outcome]], by_spark: BySpark, orders: ChangeOrders) -> dict[str, Outcome]:
-    """What became of each route. `parts`: what each of its tasks did.
+def conclude(
+    outcomes_of: Mapping[str, Sequence[Outcome]], by_spark: BySpark, orders: ChangeOrders
+) -> dict[str, Outcome]:
+    """What became of each route. `outcomes_of`: what each of its tasks did.
 
     Raises Again, where parts do not agree or a table cannot be written by the driver; StoreDown.
     """
-    return _Conclusion(by_spark, orders).of(parts)
+    return _Conclusion(by_spark, orders).of(outcomes_of)
 
 
 class _Conclusion:
@@ -41,11 +43,11 @@ class _Conclusion:
         self.orders = orders
         self.outcomes: dict[str, Outcome] = {}
 
-    def of(self, parts: Mapping[str, Sequence[Outcome]]) -> dict[str, Outcome]:
-        self._settle(parts)
-        for found in parts.values():
-            for one in found:
-                join_into(self.outcomes, one)
+    def of(self, outcomes_of: Mapping[str, Sequence[Outcome]]) -> dict[str, Outcome]:
+        self._settle(outcomes_of)
+        for outcomes in outcomes_of.values():
+            for part_outcome in outcomes:
+                join_into(self.outcomes, part_outcome)
         self._commit_files()
         self._merge()
         self._refuse_parked()
@@ -55,11 +57,11 @@ class _Conclusion:
 
     # -- routes whose commit is the driver's ---------------------------------------------------------------
 
-    def _settle(self, parts: Mapping[str, Sequence[Outcome]]) -> None:
+    def _settle(self, outcomes_of: Mapping[str, Sequence[Outcome]]) -> None:
         """Raises Again where one part of a shared route failed, or gave a column another type than another part."""
         faults: dict[str, str] = {}
         settled: dict[str, pa.Schema] = {}
-        for route, outcomes in parts.items():
+        for route, outcomes in outcomes_of.items():
             if len(outcomes) < 2 or self.orders.decision(route).append == "parked":
                 continue
             fault = next((o.fault for o in outcomes if o.fault is not None), None)
@@ -92,10 +94,10 @@ class _Conclusion:
         files, orders = outcome.append, self.orders
         target = orders.target(outcome.table, outcome.route)
         if files.folder == outcome.table:
-            done = commit_files(target, files.files, files.rows, files.columns(), orders.mark, orders.replay)
+            append = commit_files(target, files.files, files.rows, files.columns(), orders.mark, orders.replay)
         else:
-            done = self._commit_by_spark(target, outcome)
-        return replace(done, why_spark=files.why_spark, files=files.files, folder=files.folder, schema=files.schema)
+            append = self._commit_by_spark(target, outcome)
+        return replace(append, why_spark=files.why_spark, files=files.files, folder=files.folder, schema=files.schema)
 
     def _commit_by_spark(self, target: Table, outcome: Outcome) -> Append:
         orders, table, rows = self.orders, target.open(), outcome.rows_written

@@ -41,13 +41,13 @@ def deliver(work: Iterable[Work], orders: ChangeOrders, name: str) -> Iterator[O
     `name` names this task within the batch. Raises SourceDown.
     """
     rejected: list[pa.Table] = []
-    for one in work:
-        found = read_files(one.files, one.routes, orders)
-        rejected += found.rejected
-        yield from found.seen
-        for route in sorted(found.routes):
-            outcome, bad = deliver_route(found.routes.pop(route), orders)
-            new = [rows for rows in (without(rows, found.again) for rows in bad) if rows.num_rows]
+    for item in work:
+        read = read_files(item.files, item.routes, orders)
+        rejected += read.rejected
+        yield from read.seen
+        for route in sorted(read.routes):
+            outcome, bad = deliver_route(read.routes.pop(route), orders)
+            new = [rows for rows in (without(rows, read.again) for rows in bad) if rows.num_rows]
             merge = outcome.merge or Merge()
             rejected += [*new, *merge.late]
             merge = replace(merge, late=(), late_rows=sum(rows.num_rows for rows in merge.late))
@@ -67,7 +67,7 @@ def deliver_route(events: RouteEvents, orders: ChangeOrders) -> tuple[Outcome, l
     try:
         log, merged = orders.named.log(source), orders.named.merged(source)
         outcome = replace(outcome, table=log or merged or "", merge=Merge(merged))
-        keys = [orders.named.keys(source, found) for found in events.key_lists()]
+        keys = [orders.named.keys(source, named_keys) for named_keys in events.key_lists()]
         about = replace(about, keys=keys[0], has_log=log is not None or not keys[0])
         outcome = replace(outcome, events=about)
         about = replace(about, newest_ms=newest_ms(events))
@@ -140,12 +140,14 @@ def _failed(
 def _brought_back(events: RouteEvents, fitted: Fitted) -> dict[str, tuple[int, ...]]:
     """Events that were in the quarantine and are good now, by file."""
     refused = {(f, n) for rows in fitted.rejected for f, n in zip(*_places(rows), strict=True)}
-    found: dict[str, list[int]] = {}
-    for part in events.parts:
-        if part.again and isinstance(part.path, str):
-            numbers = part.events.numbers.to_pylist()
-            found.setdefault(part.path, []).extend(n for n in numbers if (part.path, n) not in refused)
-    return {path: tuple(numbers) for path, numbers in found.items()}
+    numbers_of: dict[str, list[int]] = {}
+    for file_events in events.parts:
+        if file_events.again and isinstance(file_events.path, str):
+            numbers = file_events.events.numbers.to_pylist()
+            numbers_of.setdefault(file_events.path, []).extend(
+                n for n in numbers if (file_events.path, n) not in refused
+            )
+    return {path: tuple(numbers) for path, numbers in numbers_of.items()}
 
 
 def _places(rows: pa.Table) -> tuple[list[str], list[int]]:

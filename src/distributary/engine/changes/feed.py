@@ -77,11 +77,11 @@ class Feed:
         if self._watch is not None:
             self._watch.reached(parcel)
 
-    def _tick(self, found: Round) -> None:
+    def _tick(self, listed: Round) -> None:
         """What a round of listing is the time for: to tell of strays, and merges that are due while no batch comes. A
         batch that is being written does them itself, once it is done."""
-        if found.strays:
-            log.warning("%s", strays_left(found.strays, self.source.path))
+        if listed.strays:
+            log.warning("%s", strays_left(listed.strays, self.source.path))
         if self._busy.acquire(blocking=False):
             try:
                 self.merges.run(None)
@@ -103,7 +103,7 @@ class Feed:
     def between_batches(self) -> None:
         """Merges that are due, and files that are to be tried again."""
         self.merges.run(None)
-        if any(at <= self._clock() for _, at in self._retries.values()) or not self._retries:
+        if any(due <= self._clock() for _, due in self._retries.values()) or not self._retries:
             self.retry_files()
 
     # -- what is in the quarantine -------------------------------------------------------------------------
@@ -116,11 +116,11 @@ class Feed:
             broken = {row.file for row in self.changes.kept.open_rows(unreadable)}
         due = []
         for path in sorted(broken):
-            tries, at = self._retries.setdefault(path, (0, now + RETRY.rest_sec(1)))
-            if at <= now and tries < MOST_RETRIES:
+            tries, due_at = self._retries.setdefault(path, (0, now + RETRY.rest_sec(1)))
+            if due_at <= now and tries < MOST_RETRIES:
                 due.append(path)
                 self._retries[path] = (tries + 1, now + RETRY.rest_sec(tries + 2))
-        self._retries = {path: found for path, found in self._retries.items() if path in broken}
+        self._retries = {path: retry for path, retry in self._retries.items() if path in broken}
         return self._requeue(due)
 
     def run(self, route: str | None = None, reasons: Collection[Reason] | None = None) -> ReplayReport:
@@ -143,10 +143,10 @@ class Feed:
         return {row.route for row in self.changes.kept.open_rows(f"reason = '{reason.value}'") if row.route}
 
     def _wanted(self, route: str | None, reasons: Collection[Reason] | None) -> list[Aside]:
-        where = "level <> 'merge'"
+        condition = "level <> 'merge'"
         if reasons is not None:
-            where += f" AND reason IN ({', '.join(repr(r.value) for r in reasons)})"
-        return [row for row in self.changes.kept.open_rows(where) if route in (None, row.route)]
+            condition += f" AND reason IN ({', '.join(repr(r.value) for r in reasons)})"
+        return [row for row in self.changes.kept.open_rows(condition) if route in (None, row.route)]
 
     def _requeue(self, paths: Collection[str]) -> int:
         if not paths:

@@ -52,18 +52,20 @@ class RouteEvents:
 
     @property
     def rows(self) -> int:
-        return sum(part.events.rows.num_rows for part in self.parts)
+        return sum(file_events.events.rows.num_rows for file_events in self.parts)
 
     @property
     def again(self) -> int:
-        return sum(part.events.rows.num_rows for part in self.parts if part.again)
+        return sum(file_events.events.rows.num_rows for file_events in self.parts if file_events.again)
 
     def key_lists(self) -> list[tuple[str, ...]]:
         """The key columns that the events name: one list in all but the oddest batches. That of the newest is first."""
-        found = dict.fromkeys(part.events.keys for part in self.parts)
-        if len(found) > 1:
-            found = dict.fromkeys(part.events.keys for part in sorted(self.parts, key=_newest, reverse=True))
-        return list(found)
+        key_lists = dict.fromkeys(file_events.events.keys for file_events in self.parts)
+        if len(key_lists) > 1:
+            key_lists = dict.fromkeys(
+                file_events.events.keys for file_events in sorted(self.parts, key=_newest, reverse=True)
+            )
+        return list(key_lists)
 
 
 @dataclass(frozen=True)
@@ -106,24 +108,26 @@ def fit(
         good: list[pa.Table] = []
         refused: dict[pa.Schema, list[pa.Table]] = {}
         entered: set[pa.Schema] = set()
-        for one in rows:
-            for part, bad in _conformed(events.source.route, one, slots[one.schema], evolution.schema):
-                refused.setdefault(one.schema, []).extend(bad)
+        for part_rows in rows:
+            for part, bad in _conformed(events.source.route, part_rows, slots[part_rows.schema], evolution.schema):
+                refused.setdefault(part_rows.schema, []).extend(bad)
                 good.append(part)
-                entered |= {one.schema} if part.num_rows else set()
-        left = [known for known in schemas if known in entered]
-        if len(left) == len(schemas) or not (left or grown):
+                entered |= {part_rows.schema} if part.num_rows else set()
+        still_entering = [entering for entering in schemas if entering in entered]
+        if len(still_entering) == len(schemas) or not (still_entering or grown):
             break
         # A schema of which no row may enter has no say in the table's columns.
-        rejected += [table for known, tables in refused.items() if known not in entered for table in tables]
-        rows, schemas = [one for one in rows if one.schema in entered], left
+        rejected += [
+            table for refused_schema, tables in refused.items() if refused_schema not in entered for table in tables
+        ]
+        rows, schemas = [part_rows for part_rows in rows if part_rows.schema in entered], still_entering
     rejected += [table for tables in refused.values() for table in tables]
     if grown != schema:
         evolution = replace(evolution, changed=True)
     table = pa.concat_tables(good) if good else evolution.schema.empty_table()
-    known = 0 if grown is None else len(grown)
+    known_columns = 0 if grown is None else len(grown)
     brought, split = _brought(events, every, slots), _split(events, every, slots, set(evolution.schema.names))
-    return Fitted(table, evolution, rejected, brought, split, tuple(left), known)
+    return Fitted(table, evolution, rejected, brought, split, tuple(still_entering), known_columns)
 
 
 def _conformed(
@@ -138,12 +142,12 @@ def _conformed(
 def with_origin(schema: pa.Schema) -> pa.Schema:
     """A log's columns as this version writes them, or what a merged table without a log would have for one: fields of
     our own are no matter of the policy for new columns."""
-    at = schema.get_field_index(ORIGIN)
-    if at < 0:
+    index = schema.get_field_index(ORIGIN)
+    if index < 0:
         return schema.append(pa.field(ORIGIN, ORIGIN_TYPE))
-    known = schema.field(at)
-    new = [f for f in ORIGIN_TYPE if known.type.get_field_index(f.name) < 0]
-    return schema.set(at, known.with_type(pa.struct([*known.type, *new]))) if new else schema
+    origin = schema.field(index)
+    new = [f for f in ORIGIN_TYPE if origin.type.get_field_index(f.name) < 0]
+    return schema.set(index, origin.with_type(pa.struct([*origin.type, *new]))) if new else schema
 
 
 def _split(
@@ -151,32 +155,33 @@ def _split(
 ) -> tuple[str, ...]:
     """Without a `.schema` file whole numbers are long, others what `source.json_numbers` says, each file by itself.
     `names`: of all columns; one whose own is not there gave way to another case of it, whatever the types."""
-    found = {
+    split_columns = {
         slot.source
-        for part, one in zip(events.parts, rows, strict=True)
-        if not part.events.typed
-        for slot in slots.get(one.schema, ())
+        for file_events, part_rows in zip(events.parts, rows, strict=True)
+        if not file_events.events.typed
+        for slot in slots.get(part_rows.schema, ())
         if slot.target is not None and slot.target.startswith(f"{slot.source}__") and slot.source in names
-        if one.schema.field(slot.source).type in JSON_NUMBERS or pa.types.is_decimal(one.schema.field(slot.source).type)
+        if part_rows.schema.field(slot.source).type in JSON_NUMBERS
+        or pa.types.is_decimal(part_rows.schema.field(slot.source).type)
     }
-    return tuple(sorted(found))
+    return tuple(sorted(split_columns))
 
 
 def _brought(
     events: RouteEvents, rows: Sequence[pa.Table], slots: Mapping[pa.Schema, Sequence[Slot]]
 ) -> dict[str, tuple[str, ...]]:
-    found: dict[str, set[str]] = {}
-    for part, one in zip(events.parts, rows, strict=True):
-        if one.schema not in slots:
+    brought: dict[str, set[str]] = {}
+    for file_events, part_rows in zip(events.parts, rows, strict=True):
+        if part_rows.schema not in slots:
             continue
-        names = found.setdefault(part.events.schema_key, set())
-        names.update(n for slot in slots[one.schema] for n in (slot.source, slot.target) if n is not None)
-    return {key: tuple(sorted(names)) for key, names in found.items()}
+        names = brought.setdefault(file_events.events.schema_key, set())
+        names.update(n for slot in slots[part_rows.schema] for n in (slot.source, slot.target) if n is not None)
+    return {key: tuple(sorted(names)) for key, names in brought.items()}
 
 
-def _rows(part: Part, batch: int, flat: bool, keys: Sequence[str] | None = None) -> pa.Table:
+def _rows(file_events: Part, batch: int, flat: bool, keys: Sequence[str] | None = None) -> pa.Table:
     """The rows of one part with all the columns that they bring."""
-    events = part.events
+    events = file_events.events
     rows = events.rows
     names = [*(column_name(n, flat=flat) for n in rows.column_names[:-1]), rows.column_names[-1]]
     rows = rows.rename_columns(names)
@@ -185,7 +190,7 @@ def _rows(part: Part, batch: int, flat: bool, keys: Sequence[str] | None = None)
             rows = rows.append_column(name, column)
     count = rows.num_rows
     numbers = events.numbers.combine_chunks() if isinstance(events.numbers, pa.ChunkedArray) else events.numbers
-    path = pa.repeat(part.path, count) if isinstance(part.path, str) else part.path
+    path = pa.repeat(file_events.path, count) if isinstance(file_events.path, str) else file_events.path
     origin = [path, numbers, pa.repeat(pa.scalar(batch, pa.int64()), count)]
     origin += _key(events, events.keys if keys is None else keys)
     return rows.append_column(ORIGIN, pa.StructArray.from_arrays(origin, fields=list(ORIGIN_TYPE)))
@@ -196,8 +201,8 @@ def _key(events: Events, keys: Sequence[str]) -> list[pa.Array]:
     count = events.rows.num_rows
     if not keys:
         return [pa.nulls(count, pa.string()), pa.nulls(count, pa.string())]
-    there = events.rows.column_names[:-1]
-    columns = [events.rows.column(name) if (name := spelled_in(there, key)) else pa.nulls(count) for key in keys]
+    names = events.rows.column_names[:-1]
+    columns = [events.rows.column(name) if (name := spelled_in(names, key)) else pa.nulls(count) for key in keys]
     return [key_texts(columns), pa.repeat(key_names(keys), count)]
 
 
@@ -225,34 +230,34 @@ def _flat_columns(events: Events) -> Iterator[tuple[str, pa.ChunkedArray]]:
         yield f"{METADATA}_source_metadata_{name}", pc.struct_field(metadata, ["source", name])
 
 
-def _unfit(route: str, rows: pa.RecordBatch, found: Mapping[int, Cause]) -> Iterator[pa.Table]:
-    for (reason, column), positions in by_cause(found).items():
-        taken = pa.Table.from_batches([rows]).take(pa.array(positions, pa.int64()))
-        origin = taken.column(ORIGIN).combine_chunks()
-        values = as_text(taken.drop_columns([ORIGIN]))
+def _unfit(route: str, rows: pa.RecordBatch, causes: Mapping[int, Cause]) -> Iterator[pa.Table]:
+    for (reason, column), positions in by_cause(causes).items():
+        unfit_rows = pa.Table.from_batches([rows]).take(pa.array(positions, pa.int64()))
+        origin = unfit_rows.column(ORIGIN).combine_chunks()
+        values = as_text(unfit_rows.drop_columns([ORIGIN]))
         yield rejected_events(route, origin, reason, f"column {column!r}", values)
 
 
-def _newest(part: Part) -> str:
+def _newest(file_events: Part) -> str:
     """The place in true order of a part's newest event."""
-    return pc.max(pc.struct_field(part.events.metadata, "change_sequence_number")).as_py() or ""
+    return pc.max(pc.struct_field(file_events.events.metadata, "change_sequence_number")).as_py() or ""
 
 
 def origins(events: RouteEvents, batch: int) -> pa.StructArray:
     """Where all events of a route came from."""
-    found = [_rows(part, batch, False).column(ORIGIN).combine_chunks() for part in events.parts]
-    return pa.concat_arrays(found)
+    origin_columns = [_rows(file_events, batch, False).column(ORIGIN).combine_chunks() for file_events in events.parts]
+    return pa.concat_arrays(origin_columns)
 
 
 def newest_ms(events: RouteEvents) -> int | None:
     """The newest source time of the events, ms since 1970."""
-    found = [pc.max(pc.struct_field(p.events.metadata, "source_timestamp")).as_py() for p in events.parts]
-    return max((ms for ms in found if ms is not None), default=None)
+    newest_of_parts = [pc.max(pc.struct_field(p.events.metadata, "source_timestamp")).as_py() for p in events.parts]
+    return max((ms for ms in newest_of_parts if ms is not None), default=None)
 
 
-def select(events: Events, wanted: Sequence[int]) -> Events | None:
+def select(events: Events, chosen: Sequence[int]) -> Events | None:
     """The events with these numbers in their file; None for none."""
-    mask = pc.is_in(events.numbers, value_set=pa.array(wanted, pa.int64()))
+    mask = pc.is_in(events.numbers, value_set=pa.array(chosen, pa.int64()))
     numbers = events.numbers.filter(mask)
     if not len(numbers):
         return None

@@ -17,12 +17,12 @@ def columns_of_all(appends: Sequence[Append], policy: Policy) -> pa.Schema:
     By what the events brought, not by what each task made of it: alone with `ID`, a task calls the column of its second
     type `ID__bigint`, and beside the `id` of another task that would pass for the column of a field of its own.
     """
-    known = [pa.schema(list(one.columns())[: one.known]) for one in appends if one.known]
-    incoming = list(dict.fromkeys(_schema(body) for one in appends for body in one.incoming))
-    if not known:
+    tables = [pa.schema(list(append.columns())[: append.known]) for append in appends if append.known]
+    incoming = list(dict.fromkeys(_schema(body) for append in appends for body in append.incoming))
+    if not tables:
         return evolve(None, incoming, policy).schema
     # Where the table's own columns had to grow, each task has decided that already, in the same way.
-    table = evolve(None, known, Policy()).schema
+    table = evolve(None, tables, Policy()).schema
     return evolve(table, incoming, replace(policy, can_widen=False)).schema
 
 
@@ -30,7 +30,7 @@ def _schema(body: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(body))
 
 
-def agrees(whole: pa.Schema, part: pa.Schema) -> bool:
-    """Does every column of `part` have the type that it has in `whole`?"""
-    kinds = {f.name: f.type for f in whole}
-    return all(kinds.get(f.name) == f.type for f in part)
+def agrees(all_columns: pa.Schema, columns: pa.Schema) -> bool:
+    """Does every column of `columns` have the type that it has in `all_columns`?"""
+    kinds = {f.name: f.type for f in all_columns}
+    return all(kinds.get(f.name) == f.type for f in columns)

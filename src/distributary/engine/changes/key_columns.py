@@ -38,13 +38,13 @@ def key_columns(names: Sequence[str], keys: Iterable[str]) -> tuple[str, ...]:
 
 def newest_key_columns(pieces: Iterable[pa.Table]) -> tuple[str, ...] | None:
     """The key columns that the newest event of a log names; None where none does. `pieces`: columns `NEWEST`."""
-    newest, found = "", None
+    newest, newest_columns = "", None
     for piece in pieces:
         if not pa.types.is_null(piece.column(KEY_COLUMNS).type):
             for row in piece.group_by(KEY_COLUMNS).aggregate([(_NUMBER, "max")]).to_pylist():
                 if row[KEY_COLUMNS] is not None and row[f"{_NUMBER}_max"] > newest:
-                    newest, found = row[f"{_NUMBER}_max"], row[KEY_COLUMNS]
-    return None if found is None else tuple(json.loads(found))
+                    newest, newest_columns = row[f"{_NUMBER}_max"], row[KEY_COLUMNS]
+    return None if newest_columns is None else tuple(json.loads(newest_columns))
 
 
 def key_types(log: pa.Schema, keys: Sequence[str], merged: pa.Schema | None = None) -> KeyTypes:
@@ -59,8 +59,8 @@ def _holding_all(key: str, log: pa.Schema, merged: pa.Schema | None) -> pa.DataT
     return reduce(_both, kinds) if kinds else pa.string()
 
 
-def _both(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    return common_type(one, other) or holding_both(one, other)
+def _both(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    return common_type(left, right) or holding_both(left, right)
 
 
 def with_types(schema: pa.Schema, types: KeyTypes) -> pa.Schema:
@@ -80,24 +80,26 @@ def whole(rows: pa.Table, types: KeyTypes) -> pa.Table:
     """
     for key, kind in types.items():
         column = _column(rows, key, kind)
-        at = rows.schema.get_field_index(key)
-        if at < 0:
+        index = rows.schema.get_field_index(key)
+        if index < 0:
             rows = rows.append_column(pa.field(key, kind), column)
-        elif column is not rows.column(at):
-            rows = rows.set_column(at, rows.schema.field(at).with_type(kind), column)
+        elif column is not rows.column(index):
+            rows = rows.set_column(index, rows.schema.field(index).with_type(kind), column)
     return rows
 
 
 def _column(rows: pa.Table, key: str, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    there = key in rows.column_names
-    if there and not rows.column(key).null_count:
+    has_column = key in rows.column_names
+    if has_column and not rows.column(key).null_count:
         return in_type(rows.column(key), kind)
     others = [rows.column(name) for name in second_columns(rows.column_names, key)]
-    if there and not others:
+    if has_column and not others:
         return in_type(rows.column(key), kind)
-    found = [spelled(rows.column(key))] if there else []
-    found += [text for text in (_as_the_event_has_it(rows, key),) if text is not None]
-    texts = pc.coalesce(*found, *map(spelled, others)) if found or others else pa.nulls(rows.num_rows, pa.string())
+    spellings = [spelled(rows.column(key))] if has_column else []
+    spellings += [text for text in (_as_the_event_has_it(rows, key),) if text is not None]
+    texts = (
+        pc.coalesce(*spellings, *map(spelled, others)) if spellings or others else pa.nulls(rows.num_rows, pa.string())
+    )
     values = as_type(texts, kind)
     if values is None:
         raise ValueError(f"key column {key!r} has values that {kind} does not hold")
@@ -109,15 +111,15 @@ def _as_the_event_has_it(rows: pa.Table, key: str) -> pa.Array | None:
     texts, names = _origin(rows, KEY), _origin(rows, KEY_COLUMNS)
     if texts is None or names is None:
         return None
-    found = pa.nulls(rows.num_rows, pa.string())
+    spelling = pa.nulls(rows.num_rows, pa.string())
     for named in pc.unique(names).to_pylist():
         if named is None:
             continue
         columns = key_columns(rows.column_names, json.loads(named))
         if key in columns:
             mine = pc.if_else(pc.equal(names, named), texts, None)
-            found = pc.coalesce(found, key_parts(mine, len(columns))[columns.index(key)])
-    return found
+            spelling = pc.coalesce(spelling, key_parts(mine, len(columns))[columns.index(key)])
+    return spelling
 
 
 def _origin(rows: pa.Table, path: str) -> pa.Array | None:

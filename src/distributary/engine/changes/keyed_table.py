@@ -69,28 +69,28 @@ def with_wider_keys(
         widened.update(widened_in_words(before, after))
         return into.table(orders).open(), types
     for key, kind in types.items():
-        known = before.field(key).type if key in before.names else kind
-        if common_type(known, kind) is None or policy.type_change != "widen" or not policy.can_widen:
+        table_type = before.field(key).type if key in before.names else kind
+        if common_type(table_type, kind) is None or policy.type_change != "widen" or not policy.can_widen:
             remedy = f"distributary resync FILE --route {route}"
             if spark_needed(table):
                 remedy = f"remove the table, then {remedy}"
             raise KeyTypeChanged(
-                route=route, table=into.uri, column=key, known=str(known), needed=str(kind), why=why, remedy=remedy
+                route=route, table=into.uri, column=key, known=str(table_type), needed=str(kind), why=why, remedy=remedy
             )
     return table, types
 
 
 def check_keys(into: Into, table: Snapshot | None) -> None:
     """Raises KeysChanged, or of messages KeysSwitched, when the table's rows are told apart by other columns."""
-    known = table.owner if table is not None else None
-    if known is not None and into.source.kind is Kind.MESSAGES and set(known.keys) != set(into.keys):
-        by = f"by {', '.join(known.keys)}" if known.keys else "by nothing, for it holds every message"
+    owner = table.owner if table is not None else None
+    if owner is not None and into.source.kind is Kind.MESSAGES and set(owner.keys) != set(into.keys):
+        by = f"by {', '.join(owner.keys)}" if owner.keys else "by nothing, for it holds every message"
         raise KeysSwitched(route=into.route, table=into.uri, detail=f"tells its rows apart {by}")
-    if known is not None and known.keys and set(known.keys) != set(into.keys):
-        raise KeysChanged(route=into.route, table=into.uri, known=", ".join(known.keys), found=", ".join(into.keys))
+    if owner is not None and owner.keys and set(owner.keys) != set(into.keys):
+        raise KeysChanged(route=into.route, table=into.uri, known=", ".join(owner.keys), found=", ".join(into.keys))
 
 
 def absent(rows: pa.Table, brought: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Schema key -> columns that its events do not speak of."""
     names = [n for n in rows.column_names if n not in RESERVED]
-    return {key: [n for n in names if n not in set(said)] for key, said in brought.items()}
+    return {key: [n for n in names if n not in set(brought_names)] for key, brought_names in brought.items()}

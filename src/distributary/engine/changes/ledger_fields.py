@@ -28,11 +28,11 @@ def about(entry: Entry) -> Behind | None:
     """Source table and keys of a route, as its ledger entry has them."""
     if entry.about is None:
         return None
-    known = json.loads(entry.about)
-    kind, database, schema, table = known["source"]
-    brought = {key: tuple(names) for key, names in known.get("brought", {}).items()}
+    fields = json.loads(entry.about)
+    kind, database, schema, table = fields["source"]
+    brought = {key: tuple(names) for key, names in fields.get("brought", {}).items()}
     return Behind(
-        SourceTable(Kind(kind), database, schema, table), tuple(known["keys"]), brought, known.get("anew", False)
+        SourceTable(Kind(kind), database, schema, table), tuple(fields["keys"]), brought, fields.get("anew", False)
     )
 
 
@@ -52,6 +52,6 @@ def ledger_fields(outcome: Outcome) -> dict[str, Any]:
 
 def _about(events: SourceEvents, *, anew: bool) -> str:
     source = events.source
-    known = {"source": [source.kind, source.database, source.schema, source.table], "keys": events.keys}
-    more = ({"brought": events.brought} if events.keeps else {}) | ({"anew": True} if anew else {})
-    return json.dumps(known | more)
+    fields = {"source": [source.kind, source.database, source.schema, source.table], "keys": events.keys}
+    optional = ({"brought": events.brought} if events.keeps else {}) | ({"anew": True} if anew else {})
+    return json.dumps(fields | optional)

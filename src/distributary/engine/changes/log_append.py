@@ -34,7 +34,9 @@ def append_events(events: RouteEvents, uri: str, orders: ChangeOrders) -> tuple[
         tip=orders.tips.get(route),
         # The commit may hold more than the files do now, when one of them is gone since; fewer only when one has grown
         # since, which comes again for what is missing. Else an event would be in no table.
-        replay=Replay(orders.batch, fewer=any(part.changed for part in events.parts), more=orders.named.of_files),
+        replay=Replay(
+            orders.batch, fewer=any(file_events.changed for file_events in events.parts), more=orders.named.of_files
+        ),
         fit=lambda columns, table: _fit(events, columns, orders, table),
         write=lambda rows: _data_files(uri, rows, orders),
         why_spark=lambda table, evolution: why_spark(table, orders.named.tables, route, evolution),
@@ -92,5 +94,5 @@ def _fit(events: RouteEvents, schema: pa.Schema | None, orders: ChangeOrders, ta
 
 
 def _data_files(folder: str, rows: pa.Table, orders: ChangeOrders) -> list[DataFile]:
-    pieces = (rows.slice(at, FILE_ROWS) for at in range(0, max(1, rows.num_rows), FILE_ROWS))
+    pieces = (rows.slice(begin, FILE_ROWS) for begin in range(0, max(1, rows.num_rows), FILE_ROWS))
     return [write_data_file(folder, piece, orders.store) for piece in pieces]

@@ -32,18 +32,18 @@ def log_rows(
             for batch in open_parquet(opened).iter_batches(PIECE_ROWS, use_threads=False):
                 rows = pa.Table.from_batches([batch])
                 rows = fitted(rows, schema) if schema is not None else plain(rows)
-                wanted = _wanted(rows, after, upto)
-                if wanted.num_rows:
-                    yield wanted
+                in_range = _wanted(rows, after, upto)
+                if in_range.num_rows:
+                    yield in_range
 
 
 def files_of(log: Snapshot, first: int) -> dict[str, int]:
     """Files of a log table that may hold rows of batches from `first` on, by their statistics: name -> bytes."""
-    found = log.adds()
+    adds = log.adds()
     newest = f"max.{ORIGIN}.batch"
-    if newest in found.column_names:
-        found = found.filter(pc.greater_equal(pc.fill_null(found.column(newest), first), first))
-    paths, sizes = (found.column(name).to_pylist() for name in ("path", "size_bytes"))
+    if newest in adds.column_names:
+        adds = adds.filter(pc.greater_equal(pc.fill_null(adds.column(newest), first), first))
+    paths, sizes = (adds.column(name).to_pylist() for name in ("path", "size_bytes"))
     return {unquote(path): size for path, size in zip(paths, sizes, strict=True)}
 
 
@@ -57,8 +57,8 @@ def _wanted(rows: pa.Table, after: int, upto: int | None) -> pa.Table:
     inside = pc.greater(number, after)
     if upto is not None:
         inside = pc.and_(inside, pc.less_equal(number, upto))
-    made = pc.and_(pc.is_null(number), pc.starts_with(pc.struct_field(rows.column(ORIGIN), "file"), RECONCILED))
-    return rows.filter(pc.or_(pc.fill_null(inside, False), pc.fill_null(made, False)))
+    by_reconcile = pc.and_(pc.is_null(number), pc.starts_with(pc.struct_field(rows.column(ORIGIN), "file"), RECONCILED))
+    return rows.filter(pc.or_(pc.fill_null(inside, False), pc.fill_null(by_reconcile, False)))
 
 
 def plain(rows: pa.Table) -> pa.Table:

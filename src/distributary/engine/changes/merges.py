@@ -48,21 +48,21 @@ class Merges:
         self._last = clock()
         self._created: set[str] = set()
         for entry in ledger.newest.values():
-            known = about(entry)
-            if known is None or entry.route is None:
+            behind = about(entry)
+            if behind is None or entry.route is None:
                 continue
-            if known.brought:
-                changes.brought[entry.route] = known.brought
+            if behind.brought:
+                changes.brought[entry.route] = behind.brought
             if entry.merge_state in ("waiting", "parked"):
-                changes.behind[entry.route] = known
+                changes.behind[entry.route] = behind
                 # Else it is the log that is parked.
                 if entry.state == "parked" and entry.merge_state == "parked":
                     changes.resting.add(entry.route)
 
     def drained(self) -> set[str]:
         """Routes whose merged table has been made since the last call."""
-        found, self._created = self._created, set()
-        return found
+        created, self._created = self._created, set()
+        return created
 
     def run(self, routes: Collection[str] | None, anyway: bool = False) -> dict[str, str | None]:
         """Merge what is due; by route None, or why it could not be done. `anyway`: also what could wait, or rests.

@@ -91,21 +91,21 @@ def merge(into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark) -> Merge
     """
     with of_one_log(into.route, into.uri):
         widened: dict[str, str] = {}
-        done = retried(lambda: _merged(into, rows, orders, mark, widened))
-    return replace(done, widened={**widened, **done.widened})
+        merged = retried(lambda: _merged(into, rows, orders, mark, widened))
+    return replace(merged, widened={**widened, **merged.widened})
 
 
 def _merged(into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark, widened: dict[str, str]) -> Merge:
-    asked = Asked()
+    questions = Asked()
     while True:
         try:
-            done = None if asked else _on_tip(into, rows, orders, mark)
-            return done or _opened(into, rows, orders, mark, widened, asked)
+            merged = None if questions else _on_tip(into, rows, orders, mark)
+            return merged or _opened(into, rows, orders, mark, widened, questions)
         except HandedOn as e:
             # The table is met file after file, so more may be asked for.
-            asked = replace(asked, transactions=asked.transactions | e.transactions)
+            questions = replace(questions, transactions=questions.transactions | e.transactions)
         except Unfilled as e:
-            asked = replace(asked, keys=e.keys)
+            questions = replace(questions, keys=e.keys)
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def _plain(reduced: Reduced) -> Reduced:
 
 
 def _opened(
-    into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark, widened: dict[str, str], asked: Asked
+    into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark, widened: dict[str, str], questions: Asked
 ) -> Merge:
     """`widened`: the key columns that got a wider type for this, also where the merge is not done in the end.
 
@@ -160,7 +160,7 @@ def _opened(
     rules = named.rules(into.source, horizon(table))
     started = time.monotonic()
     events, begun = _identified(into, whole(rows, types), table, orders)
-    events, rules = asked.answered(into.source, into.keys, orders, events, types, rules)
+    events, rules = questions.answered(into.source, into.keys, orders, events, types, rules)
     record(into, events, orders, mark)
     reduced = reduce_rows(events, into.keys, rules.order, rules.gaps(absent(events, into.brought)))
     looked = time.monotonic()
@@ -222,25 +222,25 @@ def _identified(into: Into, rows: pa.Table, table: Snapshot | None, orders: Chan
     """Rows that all have a key: deletes by ROWID get theirs, those of earlier batches too; who finds none waits."""
     source = into.source
     waiting = orders.waiting.get(source.route, ())
-    held = [read_event(body) for _, body in waiting]
+    waiting_rows = [read_event(body) for _, body in waiting]
     rows, orphans = split(rows, into.keys)
     new = orphans.num_rows
-    if held:
+    if waiting_rows:
         types = {key: rows.schema.field(key).type for key in into.keys}
-        held = [whole(one, types) for one in held]
-        orphans = pa.concat_tables([orphans, *held], promote_options="permissive").select(rows.column_names)
+        waiting_rows = [whole(event, types) for event in waiting_rows]
+        orphans = pa.concat_tables([orphans, *waiting_rows], promote_options="permissive").select(rows.column_names)
     if not orphans.num_rows:
         return rows, into.begun()
     places = [found for found in (table, log_of(source, orders)) if found is not None]
     order = pa.array(range(orphans.num_rows), pa.int64())
-    found, left = resolve(orphans.append_column("_n", order), rows, into.keys, places)
-    numbers = set(found.column("_n").to_pylist())
+    place, unresolved = resolve(orphans.append_column("_n", order), rows, into.keys, places)
+    numbers = set(place.column("_n").to_pylist())
     late: tuple[pa.Table, ...] = ()
-    if left.num_rows and (unknown := left.filter(pc.less(left.column("_n"), new))).num_rows:
+    if unresolved.num_rows and (unknown := unresolved.filter(pc.less(unresolved.column("_n"), new))).num_rows:
         detail = "no event with its row_id and transaction has come yet"
         late = (_late(source.route, unknown.drop_columns(["_n"]), Reason.ROW_NOT_FOUND, detail),)
     resolved = tuple(waiting[n - new][0] for n in numbers if n >= new)
-    return pa.concat_tables([rows, found.drop_columns(["_n"])]), replace(into.begun(), late=late, resolved=resolved)
+    return pa.concat_tables([rows, place.drop_columns(["_n"])]), replace(into.begun(), late=late, resolved=resolved)
 
 
 def _late(route: str, rows: pa.Table, reason: Reason, detail: str) -> pa.Table:
@@ -266,8 +266,8 @@ def merge_files(work: MergeWork, orders: ChangeOrders) -> Outcome:
     """Merge the rows of data files. Never raises for a fault of the table."""
     outcome = begun_merge(work.source, work.keys, orders, work.brought)
     assert outcome.merge is not None
-    done = outcome.merge
-    into = Into(work.source, done.table or "", work.keys, dict(work.brought))
+    merged = outcome.merge
+    into = Into(work.source, merged.table or "", work.keys, dict(work.brought))
     try:
         rows_of_files = log_rows(work.folder, work.files, orders.store, None, work.after, work.upto)
         pieces = (whole(piece, work.key_types) for piece in rows_of_files)
@@ -276,12 +276,12 @@ def merge_files(work: MergeWork, orders: ChangeOrders) -> Outcome:
                 rows = _gathered(work, share, orders)
             if rows is not None:
                 # The last commit carries the batch's own mark: what comes before it is done again, or found.
-                last = number == work.shares - 1 and done.why_spark is None
+                last = number == work.shares - 1 and merged.why_spark is None
                 app = orders.app if last else f"{orders.app}+share {number} of {work.shares}"
-                done = done.then(merge(into, rows, orders, Mark(app, work.upto)))
+                merged = merged.then(merge(into, rows, orders, Mark(app, work.upto)))
     except BaseException as e:
-        done = done.parked(e)
-    return replace(outcome, merge=done)
+        merged = merged.parked(e)
+    return replace(outcome, merge=merged)
 
 
 def begun_merge(
@@ -301,15 +301,15 @@ def _gathered(work: MergeWork, pieces: Iterator[pa.Table], orders: ChangeOrders)
     """The newest event of each key, and all deletes by ROWID; None where no row is to be merged."""
     rules = orders.named.rules(work.source, None)
     every = rules.is_partial or orders.named.history(work.source) is not None
-    held = Gathered(work.keys, rules.order, whole=every)
+    gathered = Gathered(work.keys, rules.order, whole=every)
     orphans: list[pa.Table] = []
     for piece in pieces:
         rows, lost = split(piece, work.keys)
-        held.add(rows)
+        gathered.add(rows)
         orphans += [lost] if lost.num_rows else []
-    newest = held.rows()
-    found = orphans if newest is None else [newest, *orphans]
-    return pa.concat_tables(found, promote_options="permissive") if found else None
+    newest = gathered.rows()
+    tables = orphans if newest is None else [newest, *orphans]
+    return pa.concat_tables(tables, promote_options="permissive") if tables else None
 
 
 HORIZON = "distributary.purgedUntil"

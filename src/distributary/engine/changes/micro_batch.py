@@ -104,24 +104,29 @@ class Changes:
         self.will_write(self._tables(routes), stream, batch)
         self._last = (stream, batch)
         # Only this batch's tips: orders travel with every task.
-        here = {route for found in routes.values() for route in found}
+        routes_here = {route for routes_of_file in routes.values() for route in routes_of_file}
         orders = replace(
             self.orders(stream, batch, self._decisions(routes, parked)),
             killed=self.journal.killed(stream, batch),
-            tips={route: tip for route, tip in self.tips.items() if route in here},
-            merge_tips={route: tip for route, tip in self.merge_tips.items() if route in here},
+            tips={route: tip for route, tip in self.tips.items() if route in routes_here},
+            merge_tips={route: tip for route, tip in self.merge_tips.items() if route in routes_here},
         )
         looked = time.monotonic()
         result = self._attempt(files, routes, orders)
         self.files.learn(files, result.seen)
-        whole = {f.path for f in files if f.only is None}
-        delivered = self._delivered(result, _released(result, aside, whole), orders)
+        whole_files = {f.path for f in files if f.only is None}
+        delivered = self._delivered(result, _released(result, aside, whole_files), orders)
         delivered.seconds = {"look": looked - started, "deliver": time.monotonic() - looked, **_spent(result)}
         return delivered
 
     def _tables(self, routes: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
         """Addresses of the tables, as far as their names in the source are known."""
-        sources = {r: self.files.sources[r] for found in routes.values() for r in found if r in self.files.sources}
+        sources = {
+            r: self.files.sources[r]
+            for routes_of_file in routes.values()
+            for r in routes_of_file
+            if r in self.files.sources
+        }
         return {route: self.named.all_of(source) for route, source in sources.items()}
 
     def _settle(self, files: Sequence[WorkFile], stream: str, batch: int) -> Mapping[str, tuple[str, ...]]:
@@ -174,7 +179,7 @@ class Changes:
     def _decisions(self, routes: Mapping[str, tuple[str, ...]], parked: Mapping[str, str]) -> dict[str, Decision]:
         decisions: dict[str, Decision] = {}
         waits = self.named.tables.merge_every > 0
-        for route in {*(r for found in routes.values() for r in found), *parked, *self.behind}:
+        for route in {*(r for routes_of_file in routes.values() for r in routes_of_file), *parked, *self.behind}:
             if route in parked and route not in self.resting:
                 decisions[route] = Decision("parked", "parked", why=parked[route])
             elif route in parked:
@@ -194,12 +199,12 @@ class Changes:
             return Attempt(self.by_spark, orders, self._slots).run(files, routes)
 
         def killed(orders: ChangeOrders, error: Exception) -> dict[str, str]:
-            left = [file for file in files if file.path not in orders.killed]
+            unread = [file for file in files if file.path not in orders.killed]
             spark, slots = self.by_spark.spark, self._slots
-            found = killers_after(error, orders.killed, lambda: run_killers(spark, left, orders, slots))
+            killers = killers_after(error, orders.killed, lambda: run_killers(spark, unread, orders, slots))
             # Written down before a table is touched without them.
-            self.journal.write_killed(orders.stream, orders.batch, found)
-            return found
+            self.journal.write_killed(orders.stream, orders.batch, killers)
+            return killers
 
         return attempted(orders, attempt, killed)
 
@@ -207,8 +212,8 @@ class Changes:
 
     def _delivered(self, result: Result, released: Sequence[Aside], orders: ChangeOrders) -> ChangesDelivered:
         bad: dict[str | None, Counter[str]] = {None: Counter()}
-        for seen in result.seen.values():
-            bad[None].update(seen.nameless)
+        for file_seen in result.seen.values():
+            bad[None].update(file_seen.nameless)
         for row in released:
             bad.setdefault(row.route, Counter())[row.reason] -= 1
         merges = [outcome.merge for outcome in result.outcomes.values() if outcome.merge is not None]
@@ -222,17 +227,17 @@ class Changes:
         if late or any(merge.resolved or merge.late_rows for merge in merges):
             self._waiting = None
         outcomes = {route: self._remember(outcome) for route, outcome in result.outcomes.items()}
-        fields = {name for seen in result.seen.values() for name in seen.unknown_fields}
+        fields = {name for file_seen in result.seen.values() for name in file_seen.unknown_fields}
         beyond: Counter[str] = Counter()
-        for seen in result.seen.values():
-            beyond.update(seen.beyond)
+        for file_seen in result.seen.values():
+            beyond.update(file_seen.beyond)
         return ChangesDelivered(
             outcomes=outcomes,
             quarantine=result.quarantine,
             bad={route: +counts if route is None and not released else counts for route, counts in bad.items()},
             newest={route: ms * 1000 for route, ms in _newest_ms(outcomes).items()},
             released=[*(row.id for row in released), *(i for merge in merges for i in merge.resolved)],
-            broken={seen.path: seen.broken for seen in result.seen.values() if seen.broken},
+            broken={file_seen.path: file_seen.broken for file_seen in result.seen.values() if file_seen.broken},
             unknown_fields=tuple(sorted(fields)),
             beyond=beyond,
         )
@@ -267,22 +272,22 @@ class Changes:
 T = TypeVar("T")
 
 
-def _keep(known: dict[str, T], route: str, tip: T | None) -> None:
+def _keep(tips: dict[str, T], route: str, tip: T | None) -> None:
     """What is known of a route's table now; what was known before is stale."""
     if tip is not None:
-        known[route] = tip
+        tips[route] = tip
     else:
-        known.pop(route, None)
+        tips.pop(route, None)
 
 
 def _newest_ms(outcomes: Mapping[str, Outcome]) -> dict[str, int]:
-    found = ((route, None if o.events is None else o.events.newest_ms) for route, o in outcomes.items())
-    return {route: ms for route, ms in found if ms is not None}
+    newest_of = ((route, None if o.events is None else o.events.newest_ms) for route, o in outcomes.items())
+    return {route: ms for route, ms in newest_of if ms is not None}
 
 
 def _spent(result: Result) -> dict[str, float]:
     """Seconds of all tasks together, by what they did."""
-    spent = {"tasks read": sum(seen.seconds for seen in result.seen.values())}
+    spent = {"tasks read": sum(file_seen.seconds for file_seen in result.seen.values())}
     for outcome in result.outcomes.values():
         merge = {} if outcome.merge is None else outcome.merge.seconds
         for name, seconds in (*outcome.seconds.items(), *merge.items()):
@@ -290,8 +295,8 @@ def _spent(result: Result) -> dict[str, float]:
     return spent
 
 
-def _released(result: Result, aside: Mapping[str, Sequence[Aside]], whole: Collection[str]) -> list[Aside]:
-    """Rows of the quarantine that this batch has brought into a table. `whole`: files that were delivered as new."""
+def _released(result: Result, aside: Mapping[str, Sequence[Aside]], fresh: Collection[str]) -> list[Aside]:
+    """Rows of the quarantine that this batch has brought into a table. `fresh`: files that were delivered as new."""
     good = {
         (path, n)
         for outcome in result.outcomes.values()
@@ -299,12 +304,12 @@ def _released(result: Result, aside: Mapping[str, Sequence[Aside]], whole: Colle
         for path, numbers in outcome.events.again.items()
         for n in numbers
     }
-    found = []
+    released = []
     for path, rows in aside.items():
-        seen = result.seen.get(path)
-        anew = path in whole and seen is not None and seen.broken is None
-        still = set() if seen is None else set(seen.still)
-        found += [
+        file_seen = result.seen.get(path)
+        anew = path in fresh and file_seen is not None and file_seen.broken is None
+        still = set() if file_seen is None else set(file_seen.still)
+        released += [
             row for row in rows if (anew and row.level != "merge" and row.row not in still) or (path, row.row) in good
         ]
-    return found
+    return released

@@ -42,18 +42,22 @@ def resolve(
 
     Raises TableFault, OSError.
     """
-    found: list[pa.Table] = []
-    left = orphans
+    resolved: list[pa.Table] = []
+    unresolved = orphans
     places = [iter([_lookup(rows, keys)]), *(_parts(table, keys) for table in tables)]
     for place in places:
-        for known in place:
-            if not left.num_rows:
+        for lookup in place:
+            if not unresolved.num_rows:
                 break
-            at = _match(left, known)
-            if (at >= 0).any():
-                found.append(_with_keys(left.filter(pa.array(at >= 0)), known.take(pa.array(at[at >= 0])), keys))
-                left = left.filter(pa.array(at < 0))
-    return pa.concat_tables(found) if found else orphans.slice(0, 0), left
+            row_of = _match(unresolved, lookup)
+            if (row_of >= 0).any():
+                resolved.append(
+                    _with_keys(
+                        unresolved.filter(pa.array(row_of >= 0)), lookup.take(pa.array(row_of[row_of >= 0])), keys
+                    )
+                )
+                unresolved = unresolved.filter(pa.array(row_of < 0))
+    return pa.concat_tables(resolved) if resolved else orphans.slice(0, 0), unresolved
 
 
 def _lookup(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
@@ -62,40 +66,40 @@ def _lookup(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
         _ROW_ID: pc.struct_field(metadata, ["source", "row_id"]),
         _TX_ID: pc.struct_field(metadata, ["source", "tx_id"]),
     }
-    known = pa.table({**{key: rows.column(key) for key in keys}, **ids})
-    return known.filter(pc.is_valid(known.column(_ROW_ID)))
+    lookup = pa.table({**{key: rows.column(key) for key in keys}, **ids})
+    return lookup.filter(pc.is_valid(lookup.column(_ROW_ID)))
 
 
 def _parts(table: Snapshot, keys: Sequence[str]) -> Iterator[pa.Table]:
     columns = table.schema
     types, paths = key_types(columns, keys), paths_of(columns.names, keys)
     for piece in TableFiles(table).read_all([*paths, _ROW_ID, _TX_ID]):
-        known = whole(piece.filter(pc.is_valid(piece.column(_ROW_ID))), types)
-        known = known.filter(pc.is_valid(known.column(keys[0])))
-        if known.num_rows:
-            yield known
+        lookup = whole(piece.filter(pc.is_valid(piece.column(_ROW_ID))), types)
+        lookup = lookup.filter(pc.is_valid(lookup.column(keys[0])))
+        if lookup.num_rows:
+            yield lookup
 
 
-def _match(orphans: pa.Table, known: pa.Table) -> np.ndarray:
-    """The place in `known` of each orphan's row; -1 for none. Another transaction's row is another row.
+def _match(orphans: pa.Table, lookup: pa.Table) -> np.ndarray:
+    """The place in `lookup` of each orphan's row; -1 for none. Another transaction's row is another row.
 
     What is held beside the two is in proportion to the orphans, however many rows are known.
     """
     metadata = orphans.column(METADATA).combine_chunks()
     rows, transactions = (pc.struct_field(metadata, ["source", name]) for name in ("row_id", "tx_id"))
-    named = known.column(_ROW_ID).cast(rows.type)
-    at = np.flatnonzero(pc.is_in(named, value_set=rows).to_numpy(zero_copy_only=False))
-    few = known.select([_ROW_ID, _TX_ID]).take(pa.array(at))
-    pairs = zip(few.column(_ROW_ID).to_pylist(), few.column(_TX_ID).to_pylist(), at.tolist(), strict=True)
+    named = lookup.column(_ROW_ID).cast(rows.type)
+    indices = np.flatnonzero(pc.is_in(named, value_set=rows).to_numpy(zero_copy_only=False))
+    few = lookup.select([_ROW_ID, _TX_ID]).take(pa.array(indices))
+    pairs = zip(few.column(_ROW_ID).to_pylist(), few.column(_TX_ID).to_pylist(), indices.tolist(), strict=True)
     places = {(row, transaction): number for row, transaction, number in pairs}
-    wanted = zip(rows.to_pylist(), transactions.to_pylist(), strict=True)
-    return np.array([places.get(pair, -1) for pair in wanted], np.int64)
+    orphan_ids = zip(rows.to_pylist(), transactions.to_pylist(), strict=True)
+    return np.array([places.get(pair, -1) for pair in orphan_ids], np.int64)
 
 
-def _with_keys(orphans: pa.Table, known: pa.Table, keys: Sequence[str]) -> pa.Table:
+def _with_keys(orphans: pa.Table, matches: pa.Table, keys: Sequence[str]) -> pa.Table:
     for key in keys:
-        at = orphans.column_names.index(key)
+        index = orphans.column_names.index(key)
         orphans = orphans.set_column(
-            at, orphans.schema.field(at), in_type(known.column(key), orphans.schema.field(at).type)
+            index, orphans.schema.field(index), in_type(matches.column(key), orphans.schema.field(index).type)
         )
     return orphans

@@ -82,8 +82,8 @@ class FilesPlan:
     @property
     def bad(self) -> int:
         """Rows that would be quarantined for what they are, not for their table."""
-        kept = sum(route.reasons.total() for route in self.routes.values() if route.parked is None)
-        return self.reasons.total() + kept
+        for_their_routes = sum(route.reasons.total() for route in self.routes.values() if route.parked is None)
+        return self.reasons.total() + for_their_routes
 
 
 def plan_files(config: Pipeline) -> FilesPlan:
@@ -92,37 +92,38 @@ def plan_files(config: Pipeline) -> FilesPlan:
     with reading(config.state_root):
         ledger = Ledger(config.state_root, config.pipeline, store)
         files = FileLedger(config.state_root, config.pipeline, store)
-        found = look(config, files)
-        batches = _batches(config, files, parcels_after(config.state_root, store, parcel_done(ledger)), found)
-    return _planned(config, store, batches, ledger.resting(time.time()), found.strays)
+        listed = look(config, files)
+        batches = _batches(config, files, parcels_after(config.state_root, store, parcel_done(ledger)), listed)
+    return _planned(config, store, batches, ledger.resting(time.time()), listed.strays)
 
 
 def _planned(
     config: Pipeline, store: Store, batches: Sequence[Attempts], resting: Mapping[str, str], strays: list[str]
 ) -> FilesPlan:
-    found = FilesPlan(strays=strays)
+    plan = FilesPlan(strays=strays)
     bad_batches = 0
     apart = Apart(config.quarantine.read_sec)
     for refs in batches:
-        found.files += len(refs)
-        found.bytes += sum(ref.size for ref, _ in refs)
-        found.again += sum(attempt > 1 for _, attempt in refs)
-        rows, bad = found.rows, found.bad
-        for events in _events(config, [ref for ref, attempt in refs if attempt == 1], found, apart):
-            _add(config, store, events, found, resting)
-        found.batches += 1
-        bad_batches = bad_batches + 1 if found.bad > bad else 0
-        if (limit := config.quarantine.passed(found.rows - rows, found.bad - bad, bad_batches)) is not None:
-            found.stops = limit
+        plan.files += len(refs)
+        plan.bytes += sum(ref.size for ref, _ in refs)
+        plan.again += sum(attempt > 1 for _, attempt in refs)
+        rows, bad = plan.rows, plan.bad
+        for events in _events(config, [ref for ref, attempt in refs if attempt == 1], plan, apart):
+            _add(config, store, events, plan, resting)
+        plan.batches += 1
+        bad_batches = bad_batches + 1 if plan.bad > bad else 0
+        if (limit := config.quarantine.passed(plan.rows - rows, plan.bad - bad, bad_batches)) is not None:
+            plan.stops = limit
             break
-    return found
+    return plan
 
 
-def _batches(config: Pipeline, ledger: FileLedger, given: list[Attempts], found: Round) -> list[Attempts]:
-    """The files that wait, as a run would take them: those that it was `given` before, then those that are new."""
+def _batches(config: Pipeline, ledger: FileLedger, taken_before: list[Attempts], listed: Round) -> list[Attempts]:
+    """The files that wait, as a run would take them: those that it was `taken_before` before, then those that are
+    new."""
     source = config.change_files
-    new = parcels(found.files, source.max_files_per_batch, source.max_bytes_per_batch)
-    return [*given, *([(ref, ledger.known.attempts(ref) + 1) for ref in refs] for refs in new)]
+    new = parcels(listed.files, source.max_files_per_batch, source.max_bytes_per_batch)
+    return [*taken_before, *([(ref, ledger.known.attempts(ref) + 1) for ref in refs] for refs in new)]
 
 
 def parcel_done(ledger: Ledger) -> int:
@@ -147,32 +148,34 @@ class _Read:
         return events_of(open_body(path, self.options), path, self.options, self.reading)
 
 
-def _events(config: Pipeline, refs: list[FileRef], found: FilesPlan, apart: Apart) -> Iterator[RouteEvents]:
-    read = _Read(reading_of(config), source_options(config))
+def _events(config: Pipeline, refs: list[FileRef], plan: FilesPlan, apart: Apart) -> Iterator[RouteEvents]:
+    read_apart = _Read(reading_of(config), source_options(config))
     for ref in refs:
-        [answer] = apart.each(read, [ref.path])
+        [answer] = apart.each(read_apart, [ref.path])
         if isinstance(answer, Died):
-            found.reasons[Reason.KILLED_READER] += 1
-            found.killers[ref.path] = answer.how
+            plan.reasons[Reason.KILLED_READER] += 1
+            plan.killers[ref.path] = answer.how
             continue
         if isinstance(answer.error, Outage):
             raise answer.error
         if answer.result is None:
-            found.reasons[Reason.FILE_BROKEN] += 1
+            plan.reasons[Reason.FILE_BROKEN] += 1
             continue
         events = answer.result
-        found.reasons.update(event.reason.value for event in events.bad)
-        for one in events.events:
-            yield RouteEvents(one.table, [Part(one, ref.path)])
+        plan.reasons.update(event.reason.value for event in events.bad)
+        for events_of_table in events.events:
+            yield RouteEvents(events_of_table.table, [Part(events_of_table, ref.path)])
 
 
-def _add(config: Pipeline, store: Store, events: RouteEvents, found: FilesPlan, resting: Mapping[str, str]) -> None:
+def _add(
+    config: Pipeline, store: Store, events: RouteEvents, files_plan: FilesPlan, resting: Mapping[str, str]
+) -> None:
     named, route = Named.of(config), events.source.route
-    plan = found.routes.get(route)
+    plan = files_plan.routes.get(route)
     if plan is None:
         keys = named.keys(events.source, events.key_lists()[0])
         log, merged = named.log(events.source), named.merged(events.source) if keys else None
-        plan = found.routes[route] = RoutePlan(route, log, merged, keys)
+        plan = files_plan.routes[route] = RoutePlan(route, log, merged, keys)
         uri = log or named.merged(events.source)
         try:
             table = None if uri is None else Table(uri, store, Owner(config.pipeline, route)).open()
@@ -185,10 +188,10 @@ def _add(config: Pipeline, store: Store, events: RouteEvents, found: FilesPlan, 
             plan.parked = contained(e)
         plan.after = plan.before
     plan.events += events.rows
-    flat, given, policy = config.tables.metadata_columns, named.own(route).keys, named.policy(route)
+    flat, keys_given, policy = config.tables.metadata_columns, named.own(route).keys, named.policy(route)
     grow = None if plan.table is None else growing(plan.table, policy)
     try:
-        fitted = fit(events, plan.after, policy, 0, flat=flat, keys=given, grow=grow)
+        fitted = fit(events, plan.after, policy, 0, flat=flat, keys=keys_given, grow=grow)
     except BaseException as e:
         plan.parked = plan.parked or contained(e)
         return

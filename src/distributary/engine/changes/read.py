@@ -40,38 +40,38 @@ class ReadFiles:
 
 def read_files(files: Iterable[WorkFile], owned: frozenset[str] | None, orders: ChangeOrders) -> ReadFiles:
     """Read files; keep the events of the routes `owned` (None: of all). Raises SourceDown."""
-    found = ReadFiles()
+    result = ReadFiles()
     for file in files:
-        _read(file, owned, orders, found)
-    return found
+        _read(file, owned, orders, result)
+    return result
 
 
-def _read(file: WorkFile, owned: frozenset[str] | None, orders: ChangeOrders, found: ReadFiles) -> None:
+def _read(file: WorkFile, owned: frozenset[str] | None, orders: ChangeOrders, result: ReadFiles) -> None:
     started = time.monotonic()
     if file.path in orders.killed:
         detail = detail_of(orders.killed[file.path])
-        found.rejected += _whole(file, Reason.KILLED_READER, detail, found)
+        result.rejected += _whole(file, Reason.KILLED_READER, detail, result)
         return
     try:
         with limited(orders.read_sec):
             events, changed = load(file, orders)
     except FileNotFoundError as e:
-        found.rejected += _whole(file, Reason.FILE_GONE, str(e), found)
+        result.rejected += _whole(file, Reason.FILE_GONE, str(e), result)
         return
     except FileBroken as e:
-        found.rejected += _whole(file, Reason.FILE_BROKEN, str(e.parameters["detail"]), found)
+        result.rejected += _whole(file, Reason.FILE_BROKEN, str(e.parameters["detail"]), result)
         return
     if file.only is not None:
-        found.again[file.path] = frozenset(file.only)
-    taken = _take(events, file, owned, orders, found, changed=changed)
-    rejected = [rejected_bad(file.path, taken.bad)] if taken.bad else []
-    found.rejected += rejected
-    found.seen.append(
+        result.again[file.path] = frozenset(file.only)
+    of_file = _take(events, file, owned, orders, result, changed=changed)
+    rejected = [rejected_bad(file.path, of_file.bad)] if of_file.bad else []
+    result.rejected += rejected
+    result.seen.append(
         Seen(
             file.path,
             file.attempt,
-            foreign=dict(taken.foreign),
-            routes=tuple(dict.fromkeys(taken.routes)),
+            foreign=dict(of_file.foreign),
+            routes=tuple(dict.fromkeys(of_file.routes)),
             unknown_fields=tuple(events.unknown_fields),
             beyond=events.beyond,
             nameless=count_reasons(rejected),
@@ -96,32 +96,32 @@ def _take(
     file: WorkFile,
     owned: frozenset[str] | None,
     orders: ChangeOrders,
-    found: ReadFiles,
+    result: ReadFiles,
     *,
     changed: bool,
 ) -> _Taken:
     """Put the wanted events of one file beside those of the files before it."""
     again = file.only is not None
-    taken = _Taken([] if again or file.routes is not None else [e for e in events.bad if e.row not in file.aside])
-    for one in events.events:
-        route = one.table.route
+    of_file = _Taken([] if again or file.routes is not None else [e for e in events.bad if e.row not in file.aside])
+    for table_events in events.events:
+        route = table_events.table.route
         if file.routes is not None and route not in file.routes:
             continue
         try:
-            wanted = _wanted(one, file, orders)
+            chosen = _wanted(table_events, file, orders)
         except BaseException as e:
-            taken.bad += _undecided(one, own_fault(e, file.path))
+            of_file.bad += _undecided(table_events, own_fault(e, file.path))
             continue
-        if wanted is None:
+        if chosen is None:
             continue
-        taken.routes.append(route)
+        of_file.routes.append(route)
         if owned is not None and route not in owned:
-            taken.foreign[route] += wanted.rows.num_rows
+            of_file.foreign[route] += chosen.rows.num_rows
             continue
-        held = found.routes.setdefault(route, RouteEvents(one.table))
-        held.source = known_one(held.source, one.table)
-        held.parts.append(Part(wanted, file.path, again, changed))
-    return taken
+        route_events = result.routes.setdefault(route, RouteEvents(table_events.table))
+        route_events.source = known_one(route_events.source, table_events.table)
+        route_events.parts.append(Part(chosen, file.path, again, changed))
+    return of_file
 
 
 def _undecided(events: Events, why: str) -> list[BadEvent]:
@@ -137,8 +137,8 @@ def _wanted(events: Events, file: WorkFile, orders: ChangeOrders) -> Events | No
     uri = orders.named.log(events.table)
     if not file.before or uri is None:
         return events
-    known = logged(uri, file, orders)
-    return select(events, [n for n in events.numbers.to_pylist() if n not in known]) if known else events
+    in_log = logged(uri, file, orders)
+    return select(events, [n for n in events.numbers.to_pylist() if n not in in_log]) if in_log else events
 
 
 def logged(uri: str, file: WorkFile, orders: ChangeOrders) -> set[int]:
@@ -148,12 +148,12 @@ def logged(uri: str, file: WorkFile, orders: ChangeOrders) -> set[int]:
         return set()
     files = TableFiles(table)
     paths = [f"{ORIGIN}.file", f"{ORIGIN}.row"]
-    found: set[int] = set()
+    numbers: set[int] = set()
     for name in files_of(table, min(file.before)):
         for piece in files.read(name, paths):
             mine = piece.filter(pc.fill_null(pc.equal(piece.column(paths[0]), file.path), False))
-            found.update(mine.column(paths[1]).to_pylist())
-    return found
+            numbers.update(mine.column(paths[1]).to_pylist())
+    return numbers
 
 
 def load(file: WorkFile, orders: ChangeOrders) -> tuple[FileEvents, bool]:
@@ -187,9 +187,9 @@ def events_of(body: pa.Buffer, path: str, options: Options, reading: Reading) ->
     return read_events(body, path, reading, text)
 
 
-def _whole(file: WorkFile, reason: Reason, detail: str, found: ReadFiles) -> list[pa.Table]:
+def _whole(file: WorkFile, reason: Reason, detail: str, result: ReadFiles) -> list[pa.Table]:
     # Its row stays in the quarantine from one attempt to the next.
     nameless = {} if file.kept else {reason.value: 1}
-    gone = reason == Reason.FILE_GONE
-    found.seen.append(Seen(file.path, file.attempt, broken=detail, gone=gone, nameless=nameless))
+    is_gone = reason == Reason.FILE_GONE
+    result.seen.append(Seen(file.path, file.attempt, broken=detail, gone=is_gone, nameless=nameless))
     return [] if file.kept else [rejected_file(file.path, reason, detail)]

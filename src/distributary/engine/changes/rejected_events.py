@@ -15,8 +15,8 @@ from distributary.tables.quarantine import EVENT_REJECTED_SCHEMA
 
 def rejected_file(path: str, reason: Reason, detail: str) -> pa.Table:
     """A file as a whole. It counts as one row: what is in it, nobody could read."""
-    given = {"reason": reason.value, "detail": detail, "level": "file", "file": path}
-    return pa.Table.from_pylist([given], schema=EVENT_REJECTED_SCHEMA)
+    values = {"reason": reason.value, "detail": detail, "level": "file", "file": path}
+    return pa.Table.from_pylist([values], schema=EVENT_REJECTED_SCHEMA)
 
 
 def rejected_bad(path: str, events: Sequence[BadEvent]) -> pa.Table:
@@ -45,7 +45,7 @@ def rejected_events(
 ) -> pa.Table:
     """Events of a route by their origin. Without `values` the file at the source is what keeps their content."""
     rows = len(origin)
-    given = {
+    filled = {
         "route": pa.repeat(route, rows),
         "reason": pa.repeat(reason.value, rows),
         "detail": pa.repeat(detail, rows),
@@ -54,21 +54,21 @@ def rejected_events(
         "file": pc.struct_field(origin, "file"),
         "row": pc.struct_field(origin, "row"),
     }
-    columns = [given[f.name] if f.name in given else pa.nulls(rows, f.type) for f in EVENT_REJECTED_SCHEMA]
+    columns = [filled[f.name] if f.name in filled else pa.nulls(rows, f.type) for f in EVENT_REJECTED_SCHEMA]
     return pa.table(columns, schema=EVENT_REJECTED_SCHEMA)
 
 
 def as_text(rows: pa.Table) -> pa.Array:
     """Each row as JSON, for people: what stands in a row that no table took. It never fails."""
     arrays = {name: pa.concat_arrays(rows.column(name).chunks or [pa.nulls(0)]) for name in rows.column_names}
-    texts = [as_json({name: shown(array, at) for name, array in arrays.items()}) for at in range(rows.num_rows)]
+    texts = [as_json({name: shown(array, row) for name, array in arrays.items()}) for row in range(rows.num_rows)]
     return pa.array(texts, pa.binary())
 
 
-def without(rows: pa.Table, known: Mapping[str, frozenset[int]]) -> pa.Table:
+def without(rows: pa.Table, in_quarantine: Mapping[str, frozenset[int]]) -> pa.Table:
     """Leave out events that are in the quarantine already: file -> their numbers."""
-    if not known:
+    if not in_quarantine:
         return rows
     files, numbers = rows.column("file").to_pylist(), rows.column("row").to_pylist()
-    keep = [n not in known.get(f, ()) for f, n in zip(files, numbers, strict=True)]
+    keep = [n not in in_quarantine.get(f, ()) for f, n in zip(files, numbers, strict=True)]
     return rows.filter(pa.array(keep, pa.bool_()))

@@ -41,22 +41,20 @@ class Kept:
         self.uri = uri
         self.store = store
 
-    def open_rows(self, where: str = "TRUE") -> list[Aside]:
-        """Rows that wait, for which the SQL condition `where` holds. Raises TableFault, OSError."""
+    def open_rows(self, condition: str = "TRUE") -> list[Aside]:
+        """Rows that wait, for which the SQL condition `condition` holds. Raises TableFault, OSError."""
         columns = ", ".join(f'"{name}"' for name in _WANTED)
-        found = self._query(f"SELECT {columns} FROM t WHERE state = 'open' AND ({where})")
-        if found is None:
+        rows = self._query(f"SELECT {columns} FROM t WHERE state = 'open' AND ({condition})")
+        if rows is None:
             return []
-        return [Aside(*values) for values in zip(*(found.column(n).to_pylist() for n in _WANTED), strict=True)]
+        return [Aside(*values) for values in zip(*(rows.column(n).to_pylist() for n in _WANTED), strict=True)]
 
     def waiting(self) -> dict[str, list[tuple[str, bytes]]]:
         """Events that are in a log and wait to be merged, by route: (id, the row). Raises TableFault, OSError."""
-        found = self._query(
-            f"SELECT id, route, value FROM t WHERE state = 'open' AND reason = '{Reason.ROW_NOT_FOUND}'"
-        )
+        rows = self._query(f"SELECT id, route, value FROM t WHERE state = 'open' AND reason = '{Reason.ROW_NOT_FOUND}'")
         waits: dict[str, list[tuple[str, bytes]]] = {}
-        if found is not None:
-            for row in found.to_pylist():
+        if rows is not None:
+            for row in rows.to_pylist():
                 waits.setdefault(row["route"], []).append((row["id"], row["value"]))
         return waits
 
@@ -65,10 +63,10 @@ class Kept:
         if not paths:
             return {}
         listed = ", ".join("'" + p.replace("'", "''") + "'" for p in sorted(paths))
-        found: dict[str, list[Aside]] = {}
+        rows_of: dict[str, list[Aside]] = {}
         for row in self.open_rows(f"file IN ({listed})"):
-            found.setdefault(row.file, []).append(row)
-        return found
+            rows_of.setdefault(row.file, []).append(row)
+        return rows_of
 
     def release(self, ids: Sequence[str]) -> None:
         """Mark rows as brought back. Does nothing to those that are. A run that commits at the same moment makes this
@@ -81,8 +79,8 @@ class Kept:
         table = Table(self.uri, self.store).open()
         if table is None:
             return None
-        found = table.query(sql)
-        return found.cast(pa.schema([EVENT_QUARANTINE_SCHEMA.field(name) for name in found.column_names]))
+        rows = table.query(sql)
+        return rows.cast(pa.schema([EVENT_QUARANTINE_SCHEMA.field(name) for name in rows.column_names]))
 
 
 def narrowed(file: WorkFile, then: Before, rows: Sequence[Aside]) -> WorkFile:
@@ -94,8 +92,8 @@ def narrowed(file: WorkFile, then: Before, rows: Sequence[Aside]) -> WorkFile:
     changed = then.state != (file.size, file.etag or file.mtime_ms)
     aside = frozenset(row.row for row in rows if row.row is not None and row.level == "event")
     if changed or any(row.level == "file" or row.reason == Reason.FILE_BROKEN for row in rows):
-        kept = any(row.level == "file" for row in rows)
-        return replace(file, kept=kept, before=then.parcels, aside=aside)
+        whole_file = any(row.level == "file" for row in rows)
+        return replace(file, kept=whole_file, before=then.parcels, aside=aside)
     return replace(file, only=tuple(sorted(aside)))
 
 
@@ -113,10 +111,10 @@ def previous(files_table: Snapshot | None, files: Sequence[WorkFile]) -> dict[st
         return {}
     attempts = {f.path: f.attempt for f in files}
     rows = of_paths(files_table, attempts, ["path", "attempt", "size", "mtime_ms", "etag", "parcel"])
-    found: dict[str, Before] = {}
+    before: dict[str, Before] = {}
     for row in rows.sort_by("attempt").to_pylist():
         if row["attempt"] < attempts[row["path"]]:
-            parcels = found[row["path"]].parcels if row["path"] in found else ()
+            parcels = before[row["path"]].parcels if row["path"] in before else ()
             state = (row["size"], row["etag"] or row["mtime_ms"])
-            found[row["path"]] = Before(state, (*parcels, row["parcel"]))
-    return found
+            before[row["path"]] = Before(state, (*parcels, row["parcel"]))
+    return before

@@ -40,12 +40,12 @@ class FileRoutes:
 
     def routes(self, files: Sequence[WorkFile]) -> dict[str, tuple[str, ...]]:
         """File -> routes that it is likely to hold; () where nothing of it can be read. Raises SourceDown."""
-        found: dict[str, tuple[str, ...]] = {}
+        routes_of: dict[str, tuple[str, ...]] = {}
         unknown: dict[tuple[str, str], list[WorkFile]] = {}
         for file in files:
             key = _key(file)
             if key in self._known:
-                found[file.path] = self._known[key]
+                routes_of[file.path] = self._known[key]
             else:
                 # A name without a schema says nothing about its neighbours.
                 unknown.setdefault(key if key[1] else ("", file.path), []).append(file)
@@ -56,18 +56,18 @@ class FileRoutes:
             source = answer.result if isinstance(answer, Done) else None
             routes = () if source is None else (source.route,)
             self.sources |= {} if source is None else {source.route: source}
-            found |= dict.fromkeys((file.path for file in alike), routes)
+            routes_of |= dict.fromkeys((file.path for file in alike), routes)
             if source is not None and key[0]:
                 self._known[key] = routes
-        return found
+        return routes_of
 
     def learn(self, files: Iterable[WorkFile], seen: Mapping[str, Seen]) -> None:
         """What the batch's files did hold: a file of several tables is read by one task from then on."""
         for file in files:
-            one = seen.get(file.path)
-            if one is not None and one.routes and (key := _key(file))[1]:
-                known = self._known.get(key, ())
-                self._known[key] = tuple(dict.fromkeys([*known, *one.routes]))
+            file_seen = seen.get(file.path)
+            if file_seen is not None and file_seen.routes and (key := _key(file))[1]:
+                routes_before = self._known.get(key, ())
+                self._known[key] = tuple(dict.fromkeys([*routes_before, *file_seen.routes]))
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,10 @@ def groups(routes: Mapping[str, tuple[str, ...]]) -> dict[str, frozenset[str]]:
             route = leader[route]
         return route
 
-    for found in set(routes.values()):
-        for route in found[1:]:
-            leader[root(route)] = root(found[0])
-        for route in found[:1]:
+    for of_file in set(routes.values()):
+        for route in of_file[1:]:
+            leader[root(route)] = root(of_file[0])
+        for route in of_file[:1]:
             root(route)
     members: dict[str, set[str]] = {}
     for route in leader:

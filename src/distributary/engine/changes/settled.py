@@ -33,10 +33,10 @@ class Settled:
     def read(self, stream: str, batch: int) -> dict[str, tuple[str, ...]] | None:
         """What an earlier attempt at this batch has settled; None where there was none. Raises OSError."""
         body = self.store.get(self._folder(stream), NAME)
-        kept = None if body is None else json.loads(body)
-        if kept is None or kept["batch"] != batch:
+        content = None if body is None else json.loads(body)
+        if content is None or content["batch"] != batch:
             return None
-        return {path: tuple(routes) for path, routes in kept["routes"].items()}
+        return {path: tuple(routes) for path, routes in content["routes"].items()}
 
     def write(self, stream: str, batch: int, routes: Routes) -> None:
         """Raises OSError when the state folder cannot be written."""

@@ -76,20 +76,20 @@ class Named:
     def own(self, route: str) -> RouteOverride:
         return self.tables.routes.get(route) or RouteOverride()
 
-    def keys(self, source: SourceTable, found: tuple[str, ...]) -> tuple[str, ...]:
+    def keys(self, source: SourceTable, named_keys: tuple[str, ...]) -> tuple[str, ...]:
         """The key columns: those of the settings, else those that the events name."""
-        given = self.own(source.route).keys
-        return found if given is None else tuple(given)
+        configured = self.own(source.route).keys
+        return named_keys if configured is None else tuple(configured)
 
     def policy(self, route: str) -> Policy:
         return policy_of(self.tables, route)
 
     def order(self, source: SourceTable) -> OrderSettings:
-        own = self.own(source.route)
-        epochs = self.epochs if own.epochs is None else own.epochs
+        table_config = self.own(source.route)
+        epochs = self.epochs if table_config.epochs is None else table_config.epochs
         return OrderSettings(
-            tuple((milliseconds(at), n) for n, at in enumerate(sorted(epochs), start=1)),
-            tuple(sorted(milliseconds(at) for at in own.repair_backfills)),
+            tuple((milliseconds(time), n) for n, time in enumerate(sorted(epochs), start=1)),
+            tuple(sorted(milliseconds(time) for time in table_config.repair_backfills)),
             source.kind.value,
             round(self.restart_margin * 1000),
         )
@@ -130,8 +130,8 @@ class MessageNames(Named):
         pattern = self.tables.history
         return None if pattern is None else join(self.tables.root, table_name(source.route, pattern))
 
-    def keys(self, source: SourceTable, found: tuple[str, ...]) -> tuple[str, ...]:
-        return found
+    def keys(self, source: SourceTable, named_keys: tuple[str, ...]) -> tuple[str, ...]:
+        return named_keys
 
     def order(self, source: SourceTable) -> OrderSettings:
         return OrderSettings(kind=source.kind.value, metadata=CHANGE)

@@ -26,11 +26,11 @@ class Tally:
 
     def add(self, file: pa.ChunkedArray, number: pa.ChunkedArray) -> None:
         """Rows by their file (text) and their number in it (integer)."""
-        known = pc.and_(pc.is_valid(file), pc.fill_null(pc.less(number, MOST_EVENTS), False))
-        known = pc.and_(known, pc.fill_null(pc.greater_equal(number, 0), False))
-        self.strange += len(known) - (pc.sum(known).as_py() or 0)
-        named = file.filter(known).combine_chunks().dictionary_encode()
-        numbers = np.asarray(number.filter(known).to_numpy(), np.int64)
+        is_event = pc.and_(pc.is_valid(file), pc.fill_null(pc.less(number, MOST_EVENTS), False))
+        is_event = pc.and_(is_event, pc.fill_null(pc.greater_equal(number, 0), False))
+        self.strange += len(is_event) - (pc.sum(is_event).as_py() or 0)
+        named = file.filter(is_event).combine_chunks().dictionary_encode()
+        numbers = np.asarray(number.filter(is_event).to_numpy(), np.int64)
         codes = np.asarray(named.indices.to_numpy(zero_copy_only=False), np.int64)
         order = np.argsort(codes, kind="stable")
         begins = np.searchsorted(codes[order], np.arange(len(named.dictionary) + 1))
@@ -40,22 +40,22 @@ class Tally:
 
     def missing(self, name: str, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Which events of a file were not counted."""
-        seen = self._seen.get(name, np.zeros(0, np.uint8))
-        inside = numbers < 8 * len(seen)
-        known = np.zeros(len(numbers), bool)
-        known[inside] = (seen[numbers[inside] >> 3] & _BITS[numbers[inside] & 7]) != 0
-        return numbers[~known]
+        bitmap = self._seen.get(name, np.zeros(0, np.uint8))
+        inside = numbers < 8 * len(bitmap)
+        is_counted = np.zeros(len(numbers), bool)
+        is_counted[inside] = (bitmap[numbers[inside] >> 3] & _BITS[numbers[inside] & 7]) != 0
+        return numbers[~is_counted]
 
     def _meet(self, name: str, numbers: npt.NDArray[np.int64]) -> int:
         """How many of them were there, or are there twice."""
         if not len(numbers):
             return 0
         once = np.unique(numbers)
-        at, bit = once >> 3, _BITS[once & 7]
-        seen = self._seen.get(name, np.zeros(0, np.uint8))
-        if len(seen) <= at[-1]:
-            seen = np.concatenate([seen, np.zeros(int(at[-1]) + 1 - len(seen), np.uint8)])
-        again = int(np.count_nonzero(seen[at] & bit))
-        np.bitwise_or.at(seen, at, bit)
-        self._seen[name] = seen
+        byte, bit = once >> 3, _BITS[once & 7]
+        bitmap = self._seen.get(name, np.zeros(0, np.uint8))
+        if len(bitmap) <= byte[-1]:
+            bitmap = np.concatenate([bitmap, np.zeros(int(byte[-1]) + 1 - len(bitmap), np.uint8)])
+        again = int(np.count_nonzero(bitmap[byte] & bit))
+        np.bitwise_or.at(bitmap, byte, bit)
+        self._seen[name] = bitmap
         return len(numbers) - len(once) + again

@@ -72,8 +72,8 @@ def others_of(
     Raises TableFault, OSError, ArrowInvalid.
     """
     log = log_of(source, orders)
-    found = None if log is None else _events(log, transactions, types)
-    return like.schema.empty_table() if found is None else found
+    events = None if log is None else _events(log, transactions, types)
+    return like.schema.empty_table() if events is None else events
 
 
 def _events(log: Snapshot, transactions: Collection[str], types: KeyTypes) -> pa.Table | None:
@@ -84,8 +84,8 @@ def _events(log: Snapshot, transactions: Collection[str], types: KeyTypes) -> pa
         (name, [_are_in(piece.column(_TX_ID), transactions) for piece in files.read(name, [_TX_ID])])
         for name in files.names
     )
-    found = [whole(plain(rows), types) for rows in _rows(files, masks)]
-    return pa.concat_tables(found, promote_options="permissive") if found else None
+    tables = [whole(plain(rows), types) for rows in _rows(files, masks)]
+    return pa.concat_tables(tables, promote_options="permissive") if tables else None
 
 
 def all_of(source: SourceTable, orders: ChangeOrders, keys: pa.Table, like: pa.Table, types: KeyTypes) -> pa.Table:
@@ -94,8 +94,8 @@ def all_of(source: SourceTable, orders: ChangeOrders, keys: pa.Table, like: pa.T
     Raises TableFault, OSError, ArrowInvalid.
     """
     log = log_of(source, orders)
-    found = [] if log is None else list(_of_keys(log, keys, types))
-    return pa.concat_tables(found, promote_options="permissive") if found else like.schema.empty_table()
+    tables = [] if log is None else list(_of_keys(log, keys, types))
+    return pa.concat_tables(tables, promote_options="permissive") if tables else like.schema.empty_table()
 
 
 def _of_keys(log: Snapshot, keys: pa.Table, types: KeyTypes) -> Iterator[pa.Table]:
@@ -127,10 +127,10 @@ def _rows(files: TableFiles, masks: Iterable[tuple[str, Sequence[np.ndarray]]]) 
             continue
         begin = 0
         for piece in files.read_whole(name):
-            part = mask[begin : begin + piece.num_rows]
+            piece_mask = mask[begin : begin + piece.num_rows]
             begin += piece.num_rows
-            if part.any():
-                yield piece.filter(pa.array(part))
+            if piece_mask.any():
+                yield piece.filter(pa.array(piece_mask))
 
 
 def _are_in(column: pa.ChunkedArray, transactions: Collection[str]) -> np.ndarray:

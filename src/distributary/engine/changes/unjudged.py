@@ -29,8 +29,8 @@ def unjudged(rows: pa.Table, keys: Sequence[str], horizon: int | None, table: Sn
     if not old.num_rows:
         return old
     index = KeyIndex(old, keys)
-    there = np.zeros(len(index), bool)
+    in_table = np.zeros(len(index), bool)
     for piece in TableFiles(table).read_all(keys):
         codes = index.find(piece)
-        there[codes[codes >= 0]] = True
-    return old.filter(pa.array(~there[index.codes]))
+        in_table[codes[codes >= 0]] = True
+    return old.filter(pa.array(~in_table[index.codes]))

@@ -17,13 +17,13 @@ from distributary.tables.snapshot import columns_of
 from distributary.tables.table import Table
 
 
-def refused_routes(rows: Mapping[str, int], known: Collection[str], orders: Orders) -> dict[str, str]:
-    """The routes of a batch of which no table is made, and why. `rows`: of each. `known`: routes that have a table.
+def refused_routes(rows: Mapping[str, int], existing: Collection[str], orders: Orders) -> dict[str, str]:
+    """The routes of a batch of which no table is made, and why. `rows`: of each. `existing`: routes that have a table.
 
     Those with the most rows come first. Nothing is looked up where there are few. Raises TableFault, OSError.
     """
     most = orders.tables.max_new_tables
-    new = [route for route in rows if route not in known]
+    new = [route for route in rows if route not in existing]
     if len(new) > most:
         new = _without_table(new, orders)
     new.sort(key=lambda route: (-rows[route], route))
@@ -35,5 +35,5 @@ def _without_table(routes: Collection[str], orders: Orders) -> list[str]:
         table = Table(orders.wide, orders.store).open()
         columns = columns_of(table)
         return [route for route in routes if orders.seen(route, columns) is None]
-    there = frozenset(names_in(orders.tables.root, orders.store))
-    return [route for route in routes if orders.name(route) not in there]
+    folders = frozenset(names_in(orders.tables.root, orders.store))
+    return [route for route in routes if orders.name(route) not in folders]

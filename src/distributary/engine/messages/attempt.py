@@ -69,7 +69,7 @@ class Attempt:
 
     def run(self) -> Delivered:
         chunks = self.chunks
-        done = Delivered(
+        delivered = Delivered(
             bad=chunks.bad(), tombstones=chunks.tombstones(), excluded=chunks.excluded(), newest=chunks.newest()
         )
         packing = chunks.packed(self._cells)
@@ -83,23 +83,23 @@ class Attempt:
         self._ask(shared | on_spark)
         on_spark |= self._prepare_shared(shared)
         self._write_by_spark(on_spark)
-        self._pass(packing, done)
-        late = {r for r, o in done.outcomes.items() if o.state == "spark"}
+        self._pass(packing, delivered)
+        late = {r for r, o in delivered.outcomes.items() if o.state == "spark"}
         if late:
             for route in late:
-                del done.outcomes[route]
+                del delivered.outcomes[route]
             self._ask(late)
             self._write_by_spark(late)
-            self._pass(chunks.records_of(late), done, "late")
+            self._pass(chunks.records_of(late), delivered, "late")
         for route, (state, created, evolved) in self.spark_did.items():
-            if (outcome := done.outcomes.get(route)) is not None and outcome.state == "counted":
+            if (outcome := delivered.outcomes.get(route)) is not None and outcome.state == "counted":
                 append = replace(outcome.append, state=state, created=created, evolved=evolved)
-                done.outcomes[route] = replace(outcome, append=append)
-        self._commit_shared(done)
-        self._check(done)
-        return done
+                delivered.outcomes[route] = replace(outcome, append=append)
+        self._commit_shared(delivered)
+        self._check(delivered)
+        return delivered
 
-    def _pass(self, packing: Packing, done: Delivered, name: str = "") -> None:
+    def _pass(self, packing: Packing, delivered: Delivered, name: str = "") -> None:
         """The deliver job: chunks -> their bucket's task -> outcomes. `name` tells two passes of one batch apart."""
         if not packing.buckets:
             return
@@ -108,13 +108,13 @@ class Attempt:
         for answers in heard(self.chunks.hand_out(packing, task, SAID_DDL).toArrow()):
             for answer in answers:
                 if isinstance(answer, DataFile):
-                    done.quarantine.append(answer)
+                    delivered.quarantine.append(answer)
                 elif answer.merge is not None and not self.orders.decision(answer.route).is_closed:
                     events.setdefault(answer.route, []).append(answer)
                 else:
-                    join_into(done.outcomes, answer)
+                    join_into(delivered.outcomes, answer)
         if events:
-            done.outcomes |= conclude(events, self.merging, self.orders.for_changes())
+            delivered.outcomes |= conclude(events, self.merging, self.orders.for_changes())
 
     def _cells(self, groups: Groups) -> int:
         return cells_of(groups, self.compiled, raw_nested_indexes=self.orders.raw_nested_indexes)
@@ -126,20 +126,20 @@ class Attempt:
         """Which writers have a row that enters, of routes whose columns this batch may change
         (`engine.messages.entering`). Routes with a single writer need no answer: without a row that enters nothing is
         committed."""
-        asked: dict[str, pa.Schema | None] = {}
+        columns_asked: dict[str, pa.Schema | None] = {}
         for route in sorted(r for r in routes if len(self.writers[r]) > 1):
             try:
                 columns = self._columns(route)
                 if columns is None or self.orders.evolve(route, None, columns, self._incoming(route)).changed:
-                    asked[route] = columns
+                    columns_asked[route] = columns
             except BaseException as e:
                 self._end(e, route)
-        if not asked:
+        if not columns_asked:
             return
-        task = partial(entering_task, orders=self.orders, schemas=self.compiled, columns=asked)
-        self._enter |= {route: set() for route in asked}
-        for found in heard(self.chunks.hand_out(self.chunks.records_of(asked), task, SAID_DDL).toArrow()):
-            for route, writer in found:
+        task = partial(entering_task, orders=self.orders, schemas=self.compiled, columns=columns_asked)
+        self._enter |= {route: set() for route in columns_asked}
+        for entered in heard(self.chunks.hand_out(self.chunks.records_of(columns_asked), task, SAID_DDL).toArrow()):
+            for route, writer in entered:
                 self._enter[route].add(writer)
 
     def _columns(self, route: str) -> pa.Schema | None:
@@ -165,21 +165,21 @@ class Attempt:
             if why_spark(table, self.orders.tables, route, evolution):
                 needs_spark.add(route)
                 continue
-            taken = table is not None and table.has(self.orders.mark)
-            self._decide(route, Decision("counted" if taken else "files", schema=evolution.schema))
+            is_committed = table is not None and table.has(self.orders.mark)
+            self._decide(route, Decision("counted" if is_committed else "files", schema=evolution.schema))
         return needs_spark
 
     def _decide(self, route: str, decision: Decision) -> None:
         self.orders = self.orders.deciding({route: decision})
 
-    def _commit_shared(self, done: Delivered) -> None:
-        for route, outcome in done.outcomes.items():
+    def _commit_shared(self, delivered: Delivered) -> None:
+        for route, outcome in delivered.outcomes.items():
             decision = self.orders.decision(route)
             if decision.append not in ("files", "counted") or route in self.on_spark or outcome.merge is not None:
                 continue
             self._none_failed(outcome)
             try:
-                done.outcomes[route] = replace(outcome, append=self._commit(route, outcome, decision))
+                delivered.outcomes[route] = replace(outcome, append=self._commit(route, outcome, decision))
             except BaseException as e:
                 self._end(e, route)
 
@@ -231,7 +231,7 @@ class Attempt:
     def _end(self, error: BaseException, route: str) -> NoReturn:
         end_attempt(error, route, self.orders.table(route))
 
-    def _check(self, done: Delivered) -> None:
+    def _check(self, delivered: Delivered) -> None:
         """Raises StoreDown when the store, not a table, is at fault. Asserts that no row is unaccounted for."""
-        raise_store_faults({r: o for r, o in done.outcomes.items() if r not in self.orders.decisions})
-        check_counts(done.outcomes.values())
+        raise_store_faults({r: o for r, o in delivered.outcomes.items() if r not in self.orders.decisions})
+        check_counts(delivered.outcomes.values())

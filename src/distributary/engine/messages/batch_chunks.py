@@ -86,39 +86,39 @@ class BatchChunks(ABC):
             many = chunk["kind"] == "rows" and rows[chunk["route"]] > FEW_ROWS
             return cells(json.loads(chunk["groups"])) if many else 0
 
-        found = refs((*(c[n] for n in names), cells_of(c)) for c in chunks)
-        return pack(found, self.spark.sparkContext.defaultParallelism, self.room, PIECE_CELLS)
+        chunk_refs = refs((*(c[n] for n in names), cells_of(c)) for c in chunks)
+        return pack(chunk_refs, self.spark.sparkContext.defaultParallelism, self.room, PIECE_CELLS)
 
     def writers(self) -> dict[str, set[Writer]]:
         """Route -> who wrote its payloads."""
-        found: dict[str, set[Writer]] = {}
+        writers_of: dict[str, set[Writer]] = {}
         for chunk in self.meta:
             if chunk["kind"] == "rows":
-                found.setdefault(chunk["route"], set()).update((g[0], g[1]) for g in json.loads(chunk["groups"]))
-        return found
+                writers_of.setdefault(chunk["route"], set()).update((g[0], g[1]) for g in json.loads(chunk["groups"]))
+        return writers_of
 
     def schema_ids(self) -> set[int]:
         """Of the writers."""
-        return ids_of(writer for found in self.writers().values() for writer in found)
+        return ids_of(writer for writers in self.writers().values() for writer in writers)
 
     def rows(self) -> Counter[str]:
         """Records of each route."""
-        found: Counter[str] = Counter()
+        rows_of: Counter[str] = Counter()
         for chunk in self.meta:
             if chunk["kind"] == "rows":
-                found[chunk["route"]] += chunk["rows"]
-        return found
+                rows_of[chunk["route"]] += chunk["rows"]
+        return rows_of
 
     def unknown_ids(self) -> set[int]:
         """Envelope schemas that the reader was not given."""
         return {int(json.loads(c["groups"])) for c in self.meta if c["kind"] == "unknown"}
 
     def tombstones(self) -> dict[str | None, int]:
-        found: Counter[str | None] = Counter()
+        tombstones_of: Counter[str | None] = Counter()
         for chunk in self.meta:
             if chunk["kind"] == "tombstones":
-                found[chunk["route"]] += chunk["rows"]
-        return dict(found)
+                tombstones_of[chunk["route"]] += chunk["rows"]
+        return dict(tombstones_of)
 
     def excluded(self) -> int:
         """Records of routes that are left out."""
@@ -126,19 +126,19 @@ class BatchChunks(ABC):
 
     def bad(self) -> dict[str | None, dict[str, int]]:
         """Route (None where it is not known) -> reason -> rows that cannot even be handed to an owner."""
-        found: dict[str | None, Counter[str]] = {}
+        reasons_of: dict[str | None, Counter[str]] = {}
         for chunk in self.meta:
             if chunk["kind"] == "bad":
-                found.setdefault(chunk["route"], Counter()).update(json.loads(chunk["groups"]))
-        return {route: dict(reasons) for route, reasons in found.items()}
+                reasons_of.setdefault(chunk["route"], Counter()).update(json.loads(chunk["groups"]))
+        return {route: dict(reasons) for route, reasons in reasons_of.items()}
 
     def newest(self) -> dict[str, int]:
         """Route -> time of its newest record, microseconds."""
-        found: dict[str, int] = {}
+        newest_of: dict[str, int] = {}
         for chunk in self.meta:
             if chunk["newest"] is not None:
-                found[chunk["route"]] = max(chunk["newest"], found.get(chunk["route"], 0))
-        return found
+                newest_of[chunk["route"]] = max(chunk["newest"], newest_of.get(chunk["route"], 0))
+        return newest_of
 
 
 @dataclass(frozen=True)

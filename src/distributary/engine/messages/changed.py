@@ -40,18 +40,18 @@ def changed(some: Some, orders: Orders) -> Made:
         return FileEvents([], [BadEvent(n, Reason.DECODER_FAILED, why, b"") for n in range(begin, end)])
 
     # Whatever a message makes the reader raise, only it is set aside.
-    parts = list(by_halves(0, count, moved, alone))
-    events = [one for part in parts for one in part.events]
+    decoded_parts = list(by_halves(0, count, moved, alone))
+    events = [item for file_events in decoded_parts for item in file_events.events]
     unusable = dict(_unusable(some.route, events, orders))
-    bad = [one for part in parts for one in part.bad]
-    bad += [BadEvent(n, *why, b"") for at, why in unusable.items() for n in events[at].numbers.to_pylist()]
+    bad = [item for file_events in decoded_parts for item in file_events.bad]
+    bad += [BadEvent(n, *why, b"") for index, why in unusable.items() for n in events[index].numbers.to_pylist()]
     # The demultiplexer has passed over what says nothing; what is left here is told, not lost.
-    told = np.zeros(count, bool)
-    for one in events:
-        told[one.numbers.to_numpy()] = True
-    told[[one.row for one in bad]] = True
-    bad += [BadEvent(int(n), Reason.CORRUPT_EVENT, _PASSED, b"") for n in np.flatnonzero(~told)]
-    return Made([one for at, one in enumerate(events) if at not in unusable], bad)
+    is_told = np.zeros(count, bool)
+    for item in events:
+        is_told[item.numbers.to_numpy()] = True
+    is_told[[item.row for item in bad]] = True
+    bad += [BadEvent(int(n), Reason.CORRUPT_EVENT, _PASSED, b"") for n in np.flatnonzero(~is_told)]
+    return Made([item for index, item in enumerate(events) if index not in unusable], bad)
 
 
 Read = Callable[[int, int], FileEvents]
@@ -80,11 +80,11 @@ def _by_messages(some: Some, orders: Orders) -> Read:
 def _by_columns(some: Some, orders: Orders) -> Read:
     """Messages that `stored_changes` has read. Without a value, they delete the row of their key."""
     reading, form = _rules(orders)
-    found, gone = _found(some.records), some.writer[0] == GONE[0]
+    origins, is_gone = _found(some.records), some.writer[0] == GONE[0]
 
     def read(begin: int, end: int) -> FileEvents:
-        columns = replace(columns_of(some.rows.slice(begin, end - begin)), gone=gone)
-        return events_of(columns, found.take(pa.array(np.arange(begin, end))), reading, form)
+        columns = replace(columns_of(some.rows.slice(begin, end - begin)), gone=is_gone)
+        return events_of(columns, origins.take(pa.array(np.arange(begin, end))), reading, form)
 
     return read
 
@@ -98,26 +98,38 @@ def _found(records: pa.RecordBatch) -> Found:
     return Found(topic, partition, offset, _times(records), moved)
 
 
-def _moved(found: FileEvents, by: int) -> FileEvents:
+def _moved(file_events: FileEvents, by: int) -> FileEvents:
     """With numbers that are greater by `by`."""
-    events = [replace(one, numbers=pc.add(one.numbers, by)) for one in found.events]
-    return replace(found, events=events, bad=[replace(one, row=one.row + by) for one in found.bad])
+    events = [replace(item, numbers=pc.add(item.numbers, by)) for item in file_events.events]
+    return replace(file_events, events=events, bad=[replace(item, row=item.row + by) for item in file_events.bad])
 
 
 def _unusable(route: str, events: list[Events], orders: Orders) -> Iterator[tuple[int, tuple[Reason, str]]]:
     """Which events no table of the route may take, and why."""
-    keys = [() if orders.named is None else orders.named.keys(one.table, one.keys) for one in events]
-    known = _keys_of_table(events[0].table, orders) if events else ()
-    known = known or next((names for names in keys if names), ())
-    for at, one in enumerate(events):
-        if one.table.route != route:
-            yield at, (Reason.CORRUPT_EVENT, f"it is of another table ({one.table.route}) than it seems to be")
-        elif known and not keys[at]:
-            detail = f"the record has no key, and the table's rows have one ({', '.join(known)})"
-            yield at, (Reason.NO_KEY_VALUE, detail)
-        elif _folded(keys[at]) != _folded(known) and orders.named is not None and not orders.named.own(route).keys:
-            detail = f"the record's key is {', '.join(keys[at])}; that of the table's rows is {', '.join(known)}"
-            yield at, (Reason.OTHER_KEY, detail)
+    keys = [
+        () if orders.named is None else orders.named.keys(table_events.table, table_events.keys)
+        for table_events in events
+    ]
+    key_columns = _keys_of_table(events[0].table, orders) if events else ()
+    key_columns = key_columns or next((names for names in keys if names), ())
+    for index, table_events in enumerate(events):
+        if table_events.table.route != route:
+            yield (
+                index,
+                (Reason.CORRUPT_EVENT, f"it is of another table ({table_events.table.route}) than it seems to be"),
+            )
+        elif key_columns and not keys[index]:
+            detail = f"the record has no key, and the table's rows have one ({', '.join(key_columns)})"
+            yield index, (Reason.NO_KEY_VALUE, detail)
+        elif (
+            _folded(keys[index]) != _folded(key_columns)
+            and orders.named is not None
+            and not orders.named.own(route).keys
+        ):
+            detail = (
+                f"the record's key is {', '.join(keys[index])}; that of the table's rows is {', '.join(key_columns)}"
+            )
+            yield index, (Reason.OTHER_KEY, detail)
 
 
 def _folded(keys: Sequence[str]) -> frozenset[str]:

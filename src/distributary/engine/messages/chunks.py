@@ -95,8 +95,8 @@ class Cut:
         """Rows for the quarantine, as far as their route is known by route. `groups`: their reasons."""
         routes, by_route = _codes(one_array(rows.column("route")).fill_null(""))
         for code, route in enumerate(routes):
-            part = rows.filter(pa.array(by_route == code)).combine_chunks()
-            for batch in part.to_batches(max_chunksize=CHUNK_ROWS):
+            rows_of_route = rows.filter(pa.array(by_route == code)).combine_chunks()
+            for batch in rows_of_route.to_batches(max_chunksize=CHUNK_ROWS):
                 reasons = Counter(batch.column("reason").to_pylist())
                 self._add("bad", route or None, batch.num_rows, dict(reasons), batch)
 
@@ -116,8 +116,8 @@ class Cut:
         present, starts = np.unique(key[order], return_index=True)
         pending = _Pending(self, batch)
         for code, start, end in zip(present.tolist(), starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
-            at, writer = divmod(code, len(writers))
-            pending.take(routes[at], writers[writer], end - start)
+            route_code, writer = divmod(code, len(writers))
+            pending.take(routes[route_code], writers[writer], end - start)
         pending.flush()
 
     def _add(
@@ -148,16 +148,16 @@ class Cut:
         if spool is not None:
             yield _as_batch(_spooled(self._out, spool))
             return
-        held: list[dict[str, Any]] = []
+        pending: list[dict[str, Any]] = []
         size = 0
         for chunk in self._out:
-            held.append({**chunk, "blob": chunk["blob"].to_pybytes()})
+            pending.append({**chunk, "blob": chunk["blob"].to_pybytes()})
             size += chunk["size"]
             if size >= YIELD_BYTES:
-                yield _as_batch(held)
-                held, size = [], 0
-        if held:
-            yield _as_batch(held)
+                yield _as_batch(pending)
+                pending, size = [], 0
+        if pending:
+            yield _as_batch(pending)
 
 
 _NOTHING = pa.py_buffer(b"")
@@ -170,7 +170,7 @@ def _as_batch(chunks: list[dict[str, Any]]) -> pa.RecordBatch:
 def _spooled(chunks: list[dict[str, Any]], spool: str) -> list[dict[str, Any]]:
     """The chunks with their bytes in one file of the spool."""
     path, begins = write_spool(spool, [chunk["blob"] for chunk in chunks])
-    return [{**c, "blob": None, "file": path, "begin": at} for c, at in zip(chunks, begins, strict=True)]
+    return [{**c, "blob": None, "file": path, "begin": begin} for c, begin in zip(chunks, begins, strict=True)]
 
 
 @dataclass(slots=True)
@@ -189,24 +189,24 @@ class _Pending:
             self.flush()
             self.route = route
         while rows:
-            taken = min(rows, CHUNK_ROWS - self.held)
-            self.groups.append([*writer, taken])
-            self.held += taken
-            rows -= taken
+            fitting = min(rows, CHUNK_ROWS - self.held)
+            self.groups.append([*writer, fitting])
+            self.held += fitting
+            rows -= fitting
             if self.held == CHUNK_ROWS:
                 self.flush()
 
     def flush(self) -> None:
         if not self.held:
             return
-        part = self.batch.slice(self.begin, self.held)
-        self.cut._add("rows", self.route, self.held, self.groups, part, _newest(part))
+        records = self.batch.slice(self.begin, self.held)
+        self.cut._add("rows", self.route, self.held, self.groups, records, _newest(records))
         self.begin += self.held
         self.held, self.groups = 0, []
 
 
-def _newest(part: pa.RecordBatch) -> int | None:
-    stamps = part.column("timestamp")
+def _newest(records: pa.RecordBatch) -> int | None:
+    stamps = records.column("timestamp")
     if stamps.null_count == len(stamps):
         return None
     return int(np.asarray(stamps.cast(pa.int64()).fill_null(0)).max())

@@ -70,8 +70,8 @@ def decode(
     decoded = Decoded()
     for writer in sorted(by_writer):
         for records in _joined(by_writer[writer]):
-            for part in _of_writer(route, writer, records, orders, schemas):
-                decoded.add(part)
+            for of_writer in _of_writer(route, writer, records, orders, schemas):
+                decoded.add(of_writer)
     return decoded
 
 
@@ -98,8 +98,8 @@ def _of_writer(
         return _decode_writer(route, writer, records.slice(begin, end - begin), orders, schemas)
 
     def alone(begin: int, end: int, why: str) -> Decoded:
-        found = np.arange(begin, end)
-        rows = rejected_rows(route, writer, records, found, Reason.DECODER_FAILED, why, orders)
+        positions = np.arange(begin, end)
+        rows = rejected_rows(route, writer, records, positions, Reason.DECODER_FAILED, why, orders)
         return Decoded(end - begin, rejected=[rows])
 
     return by_halves(0, records.num_rows, work, alone)
@@ -122,13 +122,13 @@ def _decode_writer(
     if isinstance(decoder, tuple):
         reject(every, *decoder)
         return decoded
-    if found := killing(records.column("payload"), orders.killed):
-        reject(list(found), [Reason.KILLED_READER] * len(found), list(found.values()))
-        records = records.take(pa.array(np.setdiff1d(every, list(found))))
+    if killers := killing(records.column("payload"), orders.killed):
+        reject(list(killers), [Reason.KILLED_READER] * len(killers), list(killers.values()))
+        records = records.take(pa.array(np.setdiff1d(every, list(killers))))
     split = decoder.decode(records if isinstance(decoder, ChangeDecoder) else records.column("payload"))
     if split.rejected:
-        at, reasons, details = zip(*((r.position, r.reason, r.detail) for r in split.rejected), strict=True)
-        reject(at, reasons, details)
+        rejected_at, reasons, details = zip(*((r.position, r.reason, r.detail) for r in split.rejected), strict=True)
+        reject(rejected_at, reasons, details)
     decoded.warnings.update(split.warnings)
     good = records if split.positions is None else records.take(split.positions)
     rows, good = _with_keys(route, writer, split.rows, good, orders, decoded)
@@ -151,9 +151,9 @@ def _decoder(
     decision = orders.decision(route)
     if decision.append == "refused":
         return Reason.TOO_MANY_ROUTES, decision.why
-    for one in sorted(ids_of([writer])):
-        if one in orders.refused:
-            return orders.refused[one]
+    for needed_id in sorted(ids_of([writer])):
+        if needed_id in orders.refused:
+            return orders.refused[needed_id]
     try:
         if orders.has_key_schemas:
             return ChangeDecoder(writer, schemas, orders.payload_format)
@@ -203,18 +203,20 @@ def _shaped(
     shape = orders.shape(route)
     if shape.is_plain:
         return rows, records
-    found = shape.apply(rows)
-    decoded.warnings.update(found.warnings)
-    for name, count in found.failures.items():
+    shaped = shape.apply(rows)
+    decoded.warnings.update(shaped.warnings)
+    for name, count in shaped.failures.items():
         decoded.broken = decoded.broken or ExpectationBroken(route=route, name=name, rows=count)
-    if not found.dropped:
-        return found.rows, records
-    at = sorted(found.dropped)
-    details = [found.dropped[n] for n in at]
-    decoded.rejected.append(rejected_rows(route, writer, records, at, Reason.EXPECTATION_FAILED, details, orders))
+    if not shaped.dropped:
+        return shaped.rows, records
+    positions = sorted(shaped.dropped)
+    details = [shaped.dropped[n] for n in positions]
+    decoded.rejected.append(
+        rejected_rows(route, writer, records, positions, Reason.EXPECTATION_FAILED, details, orders)
+    )
     keep = np.ones(rows.num_rows, dtype=bool)
-    keep[at] = False
-    return found.rows.filter(pa.array(keep)), records.filter(pa.array(keep))
+    keep[positions] = False
+    return shaped.rows.filter(pa.array(keep)), records.filter(pa.array(keep))
 
 
 def incoming_schema(columns: pa.Schema, orders: Orders) -> pa.Schema:
@@ -236,16 +238,16 @@ def rejected_rows(
 
     `value` is the payload as the envelope held it, so that a replay reads it anew.
     """
-    taken = records.take(pa.array(positions, pa.int64()))
+    records_taken = records.take(pa.array(positions, pa.int64()))
     schema_id: int | None
     schema_id, message = writer
-    value = taken.column("payload")
+    value = records_taken.column("payload")
     if writer[0] == GONE[0]:
         schema_id, value = None, pa.nulls(len(value), pa.binary())
     elif orders.payload_framed:
         value = FORMATS[orders.payload_format].frame_all(writer[0], message, value)
     rows = len(value)
-    given = {
+    filled = {
         "route": pa.repeat(route, rows),
         "reason": _texts([reason] if isinstance(reason, Reason) else reason, rows),
         "detail": _texts([detail] if isinstance(detail, str) else detail, rows),
@@ -254,7 +256,7 @@ def rejected_rows(
         "value": value,
     }
     return pa.table(
-        [given[f.name] if f.name in given else taken.column(f.name) for f in REJECTED_SCHEMA], REJECTED_SCHEMA
+        [filled[f.name] if f.name in filled else records_taken.column(f.name) for f in REJECTED_SCHEMA], REJECTED_SCHEMA
     )
 
 
@@ -268,15 +270,15 @@ def all_aside(outcome: Outcome, decoded: Decoded, orders: Orders) -> tuple[Outco
     return replace(outcome, reasons=count_reasons(bad)), bad
 
 
-def _texts(given: Sequence[str], rows: int) -> pa.Array:
-    return pa.repeat(str(given[0]), rows) if len(given) == 1 else pa.array([str(text) for text in given], pa.string())
+def _texts(words: Sequence[str], rows: int) -> pa.Array:
+    return pa.repeat(str(words[0]), rows) if len(words) == 1 else pa.array([str(text) for text in words], pa.string())
 
 
 def incoming_schemas(
     route: str, writers: Iterable[Writer], schemas: Mapping[int, CompiledSchema], orders: Orders
 ) -> list[pa.Schema]:
     """What the writers of a route bring, in ascending order of schema id; the others bring nothing."""
-    found = []
+    incoming = []
     for schema_id, message in sorted(writers):
         if schema_id in schemas:
             try:
@@ -290,8 +292,8 @@ def incoming_schemas(
                 contained(e)  # its rows are rejected, and say why
                 continue
             columns = pa.schema([*decoder.columns, *_key_fields(route, decoder.columns, orders)])
-            found.append(incoming_schema(orders.shape(route).columns(columns), orders))
-    return found
+            incoming.append(incoming_schema(orders.shape(route).columns(columns), orders))
+    return incoming
 
 
 # -- fit ---------------------------------------------------------------------------------------------------
@@ -322,23 +324,30 @@ def fit(
     while True:
         incoming = [incoming_schema(batch.schema, orders) for _, batch, _ in entering]
         evolution = orders.evolve(route, table, schema, incoming)
-        parts: list[pa.Table] = []
+        fitted: list[pa.Table] = []
         refused: list[list[pa.Table]] = []
         for (writer, batch, origin), slots in zip(entering, evolution.slots, strict=True):
-            part, bad = _conformed(route, writer, batch, origin, slots, evolution.schema, orders)
-            parts.append(part)
+            fitting_rows, bad = _conformed(route, writer, batch, origin, slots, evolution.schema, orders)
+            fitted.append(fitting_rows)
             refused.append(bad)
-        left = [one for one, part in zip(entering, parts, strict=True) if part.num_rows]
-        if len(left) == len(entering):
+        still_entering = [
+            decoded_batch for decoded_batch, fitting_rows in zip(entering, fitted, strict=True) if fitting_rows.num_rows
+        ]
+        if len(still_entering) == len(entering):
             break
         # A schema of which no row may enter has no say in the table's columns.
-        rejected += [bad for part, found in zip(parts, refused, strict=True) if not part.num_rows for bad in found]
-        entering = left
-    rejected += [bad for found in refused for bad in found]
+        rejected += [
+            bad
+            for fitting_rows, tables in zip(fitted, refused, strict=True)
+            if not fitting_rows.num_rows
+            for bad in tables
+        ]
+        entering = still_entering
+    rejected += [bad for tables in refused for bad in tables]
     counts: Counter[int] = Counter()
-    for (writer, _, _), part in zip(entering, parts, strict=True):
-        counts[writer[0]] += part.num_rows
-    rows = pa.concat_tables(parts) if parts else evolution.schema.empty_table()
+    for (writer, _, _), fitting_rows in zip(entering, fitted, strict=True):
+        counts[writer[0]] += fitting_rows.num_rows
+    rows = pa.concat_tables(fitted) if fitted else evolution.schema.empty_table()
     return Fitted(rows, evolution, rejected, dict(counts))
 
 
@@ -376,9 +385,9 @@ def _conformed(
 
 def _origin(records: pa.RecordBatch, schema_id: int, batch: int) -> pa.Array:
     rows = records.num_rows
-    given = {
+    filled = {
         "schema_id": pa.repeat(pa.scalar(schema_id, pa.int32()), rows),
         "batch": pa.repeat(pa.scalar(batch, pa.int64()), rows),
     }
-    columns = [given[f.name] if f.name in given else records.column(f.name) for f in ORIGIN_TYPE]
+    columns = [filled[f.name] if f.name in filled else records.column(f.name) for f in ORIGIN_TYPE]
     return pa.StructArray.from_arrays(columns, fields=list(ORIGIN_TYPE))

@@ -34,12 +34,12 @@ from distributary.tables.wide import KEY, committed_routes
 
 
 def deliver(
-    chunks: Iterable[Mapping[str, Any]], orders: Orders, schemas: Mapping[int, CompiledSchema], part: str
+    chunks: Iterable[Mapping[str, Any]], orders: Orders, schemas: Mapping[int, CompiledSchema], task: str
 ) -> Iterator[Outcome | DataFile]:
     """Write the routes of one task's chunks; yields an Outcome per route, or piece of it, and the quarantine's file, if
     any.
 
-    `chunks`: rows of `CHUNK_SCHEMA` as dicts of Arrow-backed values. `part` names this task within the batch.
+    `chunks`: rows of `CHUNK_SCHEMA` as dicts of Arrow-backed values. `task` names this task within the batch.
     """
     by_route: dict[str, Chunks] = {}
     rejected: list[pa.Table] = []
@@ -56,7 +56,7 @@ def deliver(
             rejected.extend(bad)
             yield outcome
     if rejected:
-        yield write_rejected(orders.quarantine, rejected, orders.stream, orders.batch, part, orders.store)
+        yield write_rejected(orders.quarantine, rejected, orders.stream, orders.batch, task, orders.store)
 
 
 def _pieces(route: str, chunks: Chunks, orders: Orders, schemas: Mapping[int, CompiledSchema]) -> Iterator[Chunks]:
@@ -122,8 +122,10 @@ def _write_wide(route: str, decoded: Decoded, orders: Orders) -> tuple[Append, F
     before = orders.columns(route, table)
     fitted = fit(route, decoded, before, orders, table)
     if table is not None and table.has(orders.mark):
-        found = committed_routes(table, orders.mark)
-        rows = Replay(orders.batch).rows(None if found is None else found.get(route, 0), fitted.rows, table.uri)
+        rows_of_routes = committed_routes(table, orders.mark)
+        rows = Replay(orders.batch).rows(
+            None if rows_of_routes is None else rows_of_routes.get(route, 0), fitted.rows, table.uri
+        )
         return Append("replayed", rows), fitted
     if not fitted.rows:
         return Append(), fitted

@@ -41,12 +41,12 @@ def deliver_events(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcom
         bad += late
         outcome = replace(outcome, append=Append("counted", fitted.table.num_rows))
     elif events.rows:
-        done, unfit = deliver_route(events, orders.for_changes())
-        if done.state == "failed":
-            return all_aside(replace(outcome, fault=done.fault), decoded, orders)
+        delivered, unfit = deliver_route(events, orders.for_changes())
+        if delivered.state == "failed":
+            return all_aside(replace(outcome, fault=delivered.fault), decoded, orders)
         late = list(rejected_records(route, unfit, decoded, orders))
         bad += late
-        outcome = replace(done, rows_in=decoded.rows_in, decoders=decoded.decoders)
+        outcome = replace(delivered, rows_in=decoded.rows_in, decoders=decoded.decoders)
     bad = [*decoded.rejected, *bad]
     ids = _schema_ids(events, late)
     return replace(outcome, schema_ids=ids, reasons=count_reasons(bad), warnings=dict(decoded.warnings)), bad
@@ -74,11 +74,11 @@ def _begun(route: str, decoded: Decoded, orders: Orders) -> Outcome:
 
 def _schema_ids(events: RouteEvents, late: list[pa.Table]) -> dict[int, int]:
     """Events by writer schema, without those that were set aside afterwards (`late`)."""
-    found: Counter[int] = Counter()
+    events_of: Counter[int] = Counter()
     if events.source.kind is not Kind.MESSAGES:  # no writer's schema has a number
         return {}
-    for part in events.parts:
-        found[int(part.events.schema_key)] += part.events.rows.num_rows
+    for file_events in events.parts:
+        events_of[int(file_events.events.schema_key)] += file_events.events.rows.num_rows
     for rows in late:
-        found.subtract(rows.column("schema_id").drop_null().to_pylist())
-    return {schema_id: rows for schema_id, rows in found.items() if schema_id >= 0 and rows > 0}
+        events_of.subtract(rows.column("schema_id").drop_null().to_pylist())
+    return {schema_id: rows for schema_id, rows in events_of.items() if schema_id >= 0 and rows > 0}

@@ -61,16 +61,16 @@ def demux(
 
 def windows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Source rows, about `WINDOW_BYTES` at a time."""
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        held.append(batch)
+        pending.append(batch)
         size += batch.nbytes
         if size >= WINDOW_BYTES:
-            yield pa.Table.from_batches(held)
-            held, size = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
+            yield pa.Table.from_batches(pending)
+            pending, size = [], 0
+    if pending:
+        yield pa.Table.from_batches(pending)
 
 
 # -- envelope -> (route, writer schema, payload, origin), bad ones apart ------------------------------------
@@ -96,21 +96,21 @@ def split_values(
     """
     then = then or split_payloads
     if value.null_count:
-        there = pc.is_valid(value)
+        has_value = pc.is_valid(value)
         if reader.deletes is None:
             cut.tombstones(None, value.null_count)
         else:
-            gone = pc.invert(there)
-            _route_records(value.filter(gone), origin.filter(gone), reader, cut, then)
-        value, origin = value.filter(there), origin.filter(there)
+            is_tombstone = pc.invert(has_value)
+            _route_records(value.filter(is_tombstone), origin.filter(is_tombstone), reader, cut, then)
+        value, origin = value.filter(has_value), origin.filter(has_value)
     if not reader.opens:
         _route_records(value, origin, reader, cut, then)
         return
-    if found := killing(value, reader.killed):
-        at = pa.array(found, pa.int64())
-        details = pa.array(found.values())
-        cut.bad(rejected_envelopes(origin.take(at), value.take(at), Reason.KILLED_READER, details))
-        others = pa.array(np.setdiff1d(np.arange(len(value)), list(found)))
+    if killers := killing(value, reader.killed):
+        positions = pa.array(killers, pa.int64())
+        details = pa.array(killers.values())
+        cut.bad(rejected_envelopes(origin.take(positions), value.take(positions), Reason.KILLED_READER, details))
+        others = pa.array(np.setdiff1d(np.arange(len(value)), list(killers)))
         value, origin = value.take(others), origin.take(others)
     if not reader.framed:
         body = value
@@ -218,23 +218,23 @@ def _open(
     """What some envelopes hold; None where their schema is no envelope's. Those that cannot be read go to `bad`, and to
     `passed` how many say nothing of a row."""
     try:
-        read = reading(reader, schema_id, message)
+        read_envelopes = reading(reader, schema_id, message)
     except (BadIndex, SchemaBroken) as e:
         bad.append(rejected_envelopes(origin, raw, _BAD, f"{e} (schema id {schema_id})"))
         return None
-    found = read(body)
-    passed.append(found.passed)
-    good = origin if found.positions is None else origin.take(found.positions)
-    whole = raw if found.positions is None else raw.take(found.positions)
-    if found.rejected:
-        at = pa.array([row.position for row in found.rejected])
-        details = pa.array([row.detail for row in found.rejected])
-        bad.append(rejected_envelopes(origin.take(at), raw.take(at), _BAD, details))
-    route = found.route if found.route is not None else _by_record(good, reader)
-    ids, payload = found.schema_id, whole if found.payload is None else found.payload
+    opened = read_envelopes(body)
+    passed.append(opened.passed)
+    good = origin if opened.positions is None else origin.take(opened.positions)
+    raw_read = raw if opened.positions is None else raw.take(opened.positions)
+    if opened.rejected:
+        positions = pa.array([row.position for row in opened.rejected])
+        details = pa.array([row.detail for row in opened.rejected])
+        bad.append(rejected_envelopes(origin.take(positions), raw.take(positions), _BAD, details))
+    route = opened.route if opened.route is not None else _by_record(good, reader)
+    ids, payload = opened.schema_id, raw_read if opened.payload is None else opened.payload
     if (long := _too_long(route, reader)) is not None:
         bad.append(
-            rejected_envelopes(good.filter(long), whole.filter(long), Reason.ROUTE_TOO_LONG, _long_words(reader))
+            rejected_envelopes(good.filter(long), raw_read.filter(long), Reason.ROUTE_TOO_LONG, _long_words(reader))
         )
         keep = pc.invert(long)
         route, ids, payload, good = route.filter(keep), ids.filter(keep), payload.filter(keep), good.filter(keep)
@@ -262,12 +262,12 @@ def split_payloads(
         route, payload, origin = route.filter(named), payload.filter(named), origin.filter(named)
     if (unwanted := reader.wanted.unwanted(route)) is not None:
         cut.excluded(route.filter(unwanted))
-        kept = pc.invert(unwanted)
-        route, payload, origin = route.filter(kept), payload.filter(kept), origin.filter(kept)
+        is_wanted = pc.invert(unwanted)
+        route, payload, origin = route.filter(is_wanted), payload.filter(is_wanted), origin.filter(is_wanted)
     if payload.null_count:
-        there = pc.is_valid(payload)
-        _cut_gone(route.filter(pc.invert(there)), origin.filter(pc.invert(there)), reader, cut)
-        route, payload, origin = route.filter(there), payload.filter(there), origin.filter(there)
+        has_payload = pc.is_valid(payload)
+        _cut_gone(route.filter(pc.invert(has_payload)), origin.filter(pc.invert(has_payload)), reader, cut)
+        route, payload, origin = route.filter(has_payload), payload.filter(has_payload), origin.filter(has_payload)
     if reader.payload_framed:
         header = FORMATS[reader.payload_format]
         frames = header.split_frames(payload, legacy_varints=reader.legacy_varints)
@@ -302,31 +302,31 @@ def _cut_gone(route: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cu
         encoded = route.dictionary_encode()
         keyed = pa.array([reader.deletes(name) for name in encoded.dictionary.to_pylist()], pa.bool_())
         goes_on = pc.and_(keyed.take(encoded.indices), pc.is_valid(one_array(origin.column(KEY))))
-        gone, rows = origin.filter(goes_on), goes_on.true_count
-        schema_id, index = (pa.repeat(part, rows) for part in (pa.scalar(GONE[0], pa.int32()), GONE[1]))
+        count, rows = origin.filter(goes_on), goes_on.true_count
+        schema_id, index = (pa.repeat(scalar, rows) for scalar in (pa.scalar(GONE[0], pa.int32()), GONE[1]))
         if reader.has_key_schemas:
-            index = key_writers(one_array(gone.column(KEY)), reader.payload_format)
-        cut.rows(route.filter(goes_on), schema_id, index, pa.repeat(pa.scalar(b"", pa.binary()), rows), gone)
+            index = key_writers(one_array(count.column(KEY)), reader.payload_format)
+        cut.rows(route.filter(goes_on), schema_id, index, pa.repeat(pa.scalar(b"", pa.binary()), rows), count)
         route = route.filter(pc.invert(goes_on))
-    for gone in pc.value_counts(route).to_pylist():
-        cut.tombstones(gone["values"], gone["counts"])
+    for count in pc.value_counts(route).to_pylist():
+        cut.tombstones(count["values"], count["counts"])
 
 
 def row_origin(window: pa.Table, reader: EnvelopeReader) -> pa.Table:
     """topic, partition, offset, timestamp of each row; null where the source does not say."""
     rows = window.num_rows
     columns = []
-    for known in ORIGIN_FIELDS:
-        if known.name in window.column_names:
-            columns.append(one_array(window.column(known.name)).cast(known.type))
-        elif known.name == "topic" and reader.topic is not None:
+    for field in ORIGIN_FIELDS:
+        if field.name in window.column_names:
+            columns.append(one_array(window.column(field.name)).cast(field.type))
+        elif field.name == "topic" and reader.topic is not None:
             columns.append(pa.repeat(reader.topic, rows))
         else:
-            columns.append(pa.nulls(rows, known.type))
+            columns.append(pa.nulls(rows, field.type))
     origin = pa.table(columns, schema=pa.schema(ORIGIN_FIELDS))
     if reader.needs_key:
-        given = one_array(window.column(KEY)) if KEY in window.column_names else pa.nulls(rows, pa.binary())
-        origin = origin.append_column(KEY, given)
+        keys = one_array(window.column(KEY)) if KEY in window.column_names else pa.nulls(rows, pa.binary())
+        origin = origin.append_column(KEY, keys)
     return origin
 
 
@@ -340,7 +340,7 @@ def rejected_envelopes(
 ) -> pa.Table:
     """Rows for the quarantine (`REJECTED_SCHEMA`)."""
     rows = len(value)
-    given = {
+    filled = {
         "route": pa.nulls(rows, pa.string()) if route is None else route,
         "reason": pa.repeat(reason.value, rows) if isinstance(reason, Reason) else reason,
         "detail": pa.repeat(detail, rows) if isinstance(detail, str) else detail,
@@ -348,8 +348,8 @@ def rejected_envelopes(
         "value": value,
     }
     columns = [
-        given[f.name]
-        if f.name in given
+        filled[f.name]
+        if f.name in filled
         else one_array(origin.column(f.name)).cast(f.type)
         if f.name in origin.column_names
         else pa.nulls(rows, f.type)
@@ -361,11 +361,11 @@ def rejected_envelopes(
 def _groups(schema_id: pa.Array, index: pa.Array) -> list[tuple[tuple[int, str], pa.Array | None]]:
     """Row positions per (schema id, message index path); None for all rows. Rows without an id are left out."""
     pairs = pa.table({"id": schema_id, "index": index}).group_by(["id", "index"]).aggregate([]).to_pylist()
-    found = sorted((p["id"], p["index"]) for p in pairs if p["id"] is not None)
-    if len(found) == 1 and not schema_id.null_count:
-        return [(found[0], None)]
+    writers = sorted((p["id"], p["index"]) for p in pairs if p["id"] is not None)
+    if len(writers) == 1 and not schema_id.null_count:
+        return [(writers[0], None)]
     groups: list[tuple[tuple[int, str], pa.Array | None]] = []
-    for known_id, path in found:
+    for known_id, path in writers:
         mask = pc.and_(pc.equal(schema_id, known_id), pc.equal(index, path))
         groups.append(((known_id, path), pa.array(np.flatnonzero(pc.fill_null(mask, False)))))
     return groups

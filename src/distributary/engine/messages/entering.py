@@ -25,15 +25,15 @@ def entering(
     route: str, chunks: Chunks, columns: pa.Schema | None, orders: Orders, schemas: Mapping[int, CompiledSchema]
 ) -> Iterator[Writer]:
     """The writers among `chunks` of whom a row enters a table of these columns (None: there is none yet)."""
-    found: set[Writer] = set()
+    writers: set[Writer] = set()
     for groups, records in chunks:
         begin = 0
         for schema_id, message, rows in groups:
             writer = (schema_id, message)
-            part = records.slice(begin, rows)
+            group_records = records.slice(begin, rows)
             begin += rows
-            if writer not in found and _enters(route, writer, part, columns, orders, schemas):
-                found.add(writer)
+            if writer not in writers and _enters(route, writer, group_records, columns, orders, schemas):
+                writers.add(writer)
                 yield writer
 
 
@@ -47,8 +47,8 @@ def _enters(
 ) -> bool:
     begin, size = 0, FIRST_ROWS
     while begin < records.num_rows:
-        part = records.slice(begin, size)
-        decoded = decode(route, [([[*writer, part.num_rows]], part)], orders, schemas)
+        sample = records.slice(begin, size)
+        decoded = decode(route, [([[*writer, sample.num_rows]], sample)], orders, schemas)
         if decoded.broken is not None or fit(route, decoded, columns, orders).rows:
             return True
         begin, size = begin + size, min(4 * size, FEW_ROWS)

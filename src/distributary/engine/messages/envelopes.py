@@ -130,26 +130,28 @@ def _has_keys(tables: Tables, route: str) -> bool:
 
 def record_router(envelope: Envelope) -> RecordRouter | None:
     """What finds the route before a record is read; None where its message or its envelope says it."""
-    found = envelope.route
+    route_config = envelope.route
     if envelope.is_debezium:
         return TopicTable() if envelope.flattened else None
-    if found.header is not None:
-        return Header(found.header)
-    if found.constant is not None:
-        return Constant(found.constant)
+    if route_config.header is not None:
+        return Header(route_config.header)
+    if route_config.constant is not None:
+        return Constant(route_config.constant)
     places: dict[str | None, RecordRouter] = {"topic": Topic(), "key": Key()}
-    return places.get(found.place)
+    return places.get(route_config.place)
 
 
 def message_router(envelope: Envelope, payload: Payload) -> MessageRouter | None:
     """What finds the route in a message that is the payload; None where something else says it."""
-    found = envelope.route
+    route_config = envelope.route
     if envelope.is_debezium:
         return None if envelope.flattened else ChangedTable(envelope.format == "maxwell")
-    if envelope.format != "none" or found.of_record:
+    if envelope.format != "none" or route_config.of_record:
         return None
     raw = payload.raw_nested_indexes
-    if found.place == "message_type":
+    if route_config.place == "message_type":
         return MessageType(raw)
     kinds = (("field", FieldOf), ("oneof", OneofMember), ("any", AnyType))
-    return next(kind(tuple(path.split(".")), raw) for key, kind in kinds if (path := getattr(found, key)) is not None)
+    return next(
+        kind(tuple(path.split(".")), raw) for key, kind in kinds if (path := getattr(route_config, key)) is not None
+    )

@@ -62,27 +62,31 @@ class Maker(Protocol):
         ...
 
 
-def route_events(route: str, decoded: Decoded, orders: Orders, made: Maker) -> tuple[RouteEvents, list[pa.Table]]:
+def route_events(route: str, decoded: Decoded, orders: Orders, maker: Maker) -> tuple[RouteEvents, list[pa.Table]]:
     """What a task holds of a route, as events, and the records that are none, for the quarantine.
 
     Raises ValueError, DistributaryError: what is wrong with the route as a whole.
     """
-    found = RouteEvents(SourceTable(Kind.MESSAGES, "", "", route))
+    events_of_route = RouteEvents(SourceTable(Kind.MESSAGES, "", "", route))
     rejected: list[pa.Table] = []
     beside = tuple(batch.schema for batch in decoded.batches)
     for writer, rows, records in zip(decoded.writers, decoded.batches, decoded.origins, strict=True):
         if not records.num_rows:
             continue
-        given = made(Some(route, writer, rows, records, beside), orders)
-        for events in given.events:
-            at = events.numbers.combine_chunks()
-            here = records.take(at)
-            found.source = events.table
-            found.parts.append(Part(_renumbered(events, here, at), places(here)))
-        if given.bad:
-            why = ([b.row for b in given.bad], [b.reason for b in given.bad], [b.detail for b in given.bad])
+        made_events = maker(Some(route, writer, rows, records, beside), orders)
+        for events in made_events.events:
+            positions = events.numbers.combine_chunks()
+            event_records = records.take(positions)
+            events_of_route.source = events.table
+            events_of_route.parts.append(Part(_renumbered(events, event_records, positions), places(event_records)))
+        if made_events.bad:
+            why = (
+                [b.row for b in made_events.bad],
+                [b.reason for b in made_events.bad],
+                [b.detail for b in made_events.bad],
+            )
             rejected.append(rejected_rows(route, writer, records, *why, orders))
-    return found, rejected
+    return events_of_route, rejected
 
 
 def rejected_records(route: str, events: Sequence[pa.Table], decoded: Decoded, orders: Orders) -> Iterator[pa.Table]:
@@ -96,10 +100,10 @@ def rejected_records(route: str, events: Sequence[pa.Table], decoded: Decoded, o
     }
     for writer, records in zip(decoded.writers, decoded.origins, strict=True) if why else ():
         everywhere = zip(places(records).to_pylist(), numbers(records).to_pylist(), strict=True)
-        found = [(at, *why[place]) for at, place in enumerate(everywhere) if place in why]
-        if found:
-            at, reasons, details = zip(*found, strict=True)
-            yield rejected_rows(route, writer, records, at, reasons, details, orders)
+        rejections = [(position, *why[place]) for position, place in enumerate(everywhere) if place in why]
+        if rejections:
+            position, reasons, details = zip(*rejections, strict=True)
+            yield rejected_rows(route, writer, records, position, reasons, details, orders)
 
 
 def places(records: pa.RecordBatch) -> pa.Array:
@@ -112,12 +116,12 @@ def places(records: pa.RecordBatch) -> pa.Array:
 def numbers(records: pa.RecordBatch) -> pa.Array:
     """What stands for the number of each event in its file: its offset; where the source gives none, its place here,
     below 0."""
-    here = pa.array(-1 - np.arange(records.num_rows))
-    return pc.coalesce(records.column("offset"), here)
+    places_here = pa.array(-1 - np.arange(records.num_rows))
+    return pc.coalesce(records.column("offset"), places_here)
 
 
-def _renumbered(events: Events, records: pa.RecordBatch, at: pa.Array) -> Events:
-    offsets = pc.coalesce(records.column("offset"), pc.subtract(-1, at.cast(pa.int64())))
+def _renumbered(events: Events, records: pa.RecordBatch, positions: pa.Array) -> Events:
+    offsets = pc.coalesce(records.column("offset"), pc.subtract(-1, positions.cast(pa.int64())))
     return Events(events.table, events.schema_key, events.keys, events.rows, pa.chunked_array([offsets]), events.typed)
 
 
@@ -141,9 +145,9 @@ def keyed(some: Some, orders: Orders) -> Made:
         return Made(bad=rejected)
     metadata = _metadata(some.writer, records, numbered.numbers)
     table = pa.table([*columns.values(), metadata], names=[*columns, CHANGE])
-    at = pa.array(np.setdiff1d(np.arange(len(records)), list(bad)), pa.int64())
+    positions = pa.array(np.setdiff1d(np.arange(len(records)), list(bad)), pa.int64())
     source = SourceTable(Kind.MESSAGES, "", "", some.route)
-    events = Events(source, str(some.writer[0]), keys, table.take(at), pa.chunked_array([at]))
+    events = Events(source, str(some.writer[0]), keys, table.take(positions), pa.chunked_array([positions]))
     return Made([events], rejected)
 
 
@@ -156,8 +160,8 @@ def as_merged(incoming: pa.Schema, orders: Orders) -> pa.Schema:
     elif record_key is not None and spelled_in([f.name for f in columns], str(record_key.column)) is None:
         kind = None if record_key.type is None else named_type(record_key.type)
         columns.append(pa.field(str(record_key.column), kind or pa.string()))
-    own = [(CHANGE, MESSAGE_METADATA_TYPE), (DELETED, pa.bool_()), (DELETED_AT, DELETED_AT_TYPE)]
-    return pa.schema([*columns, *own])
+    our_fields = [(CHANGE, MESSAGE_METADATA_TYPE), (DELETED, pa.bool_()), (DELETED_AT, DELETED_AT_TYPE)]
+    return pa.schema([*columns, *our_fields])
 
 
 def _columns(some: Some, orders: Orders) -> dict[str, pa.Array]:
@@ -181,10 +185,10 @@ def _of_record_key(some: Some, name: str, orders: Orders) -> pa.Array:
     """The records' keys as a column, of the type that it has already, if they fit."""
     texts = key_texts(some.records.column(KEY))
     kind = _known_type(some, name, orders)
-    found = None if kind is None else as_type(texts, kind)
-    if found is None and kind is not None and orders.record_key is not None and orders.record_key.type is not None:
+    typed = None if kind is None else as_type(texts, kind)
+    if typed is None and kind is not None and orders.record_key is not None and orders.record_key.type is not None:
         return fitting(texts, kind)
-    return texts if found is None else found
+    return texts if typed is None else typed
 
 
 def _known_type(some: Some, name: str, orders: Orders) -> pa.DataType | None:
@@ -193,8 +197,8 @@ def _known_type(some: Some, name: str, orders: Orders) -> pa.DataType | None:
         return named_type(orders.record_key.type)
     tip = orders.merge_tips.get(some.route)
     table = tip.arrow_schema() if tip is not None else columns_of(orders.target(some.route).open())
-    known = (table, *some.beside)
-    return next((found.field(name).type for found in known if found is not None and name in found.names), None)
+    schemas = (table, *some.beside)
+    return next((schema.field(name).type for schema in schemas if schema is not None and name in schema.names), None)
 
 
 def _without_key(
@@ -206,11 +210,11 @@ def _without_key(
         detail = f"the message has no key column {', '.join(missing)}"
         yield from ((row, (Reason.NO_KEY_VALUE, detail)) for row in range(rows))
         return
-    known = pa.repeat(False, rows)
+    has_key = pa.repeat(False, rows)
     for key in keys:
-        known = pc.or_(known, columns[key].is_valid())
+        has_key = pc.or_(has_key, columns[key].is_valid())
     detail = f"no value in the key column {', '.join(keys)}"
-    for row in np.flatnonzero(~known.to_numpy(zero_copy_only=False)).tolist():
+    for row in np.flatnonzero(~has_key.to_numpy(zero_copy_only=False)).tolist():
         yield row, (Reason.NO_KEY_VALUE, detail)
 
 
@@ -220,19 +224,19 @@ def _newest_by(route: str, columns: dict[str, pa.Array], records: pa.RecordBatch
         return None
     if name.startswith(OF_ORIGIN):
         return records.column(name.removeprefix(OF_ORIGIN))
-    there = spelled_in(list(columns), name)
-    return pa.nulls(len(records), pa.int64()) if there is None else columns[there]
+    column = spelled_in(list(columns), name)
+    return pa.nulls(len(records), pa.int64()) if column is None else columns[column]
 
 
 def _metadata(writer: Writer, records: pa.RecordBatch, numbers: pa.Array) -> pa.StructArray:
     rows = len(records)
     time = records.column("timestamp")
-    given = {
+    filled = {
         "source_timestamp": time.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()),
         "change_sequence_number": numbers,
         "is_deleted": pa.repeat(writer == GONE, rows),
         "is_backfill": pa.repeat(False, rows),
         "schema_key": pa.repeat(str(writer[0]), rows),
     }
-    columns = [given[f.name] if f.name in given else records.column(f.name) for f in MESSAGE_METADATA_TYPE]
+    columns = [filled[f.name] if f.name in filled else records.column(f.name) for f in MESSAGE_METADATA_TYPE]
     return pa.StructArray.from_arrays(columns, fields=list(MESSAGE_METADATA_TYPE))

@@ -34,18 +34,18 @@ def find_killers(
     """(fingerprint, how) of the records of a route that end the process which decodes and writes them."""
     for piece in cut_pieces(chunks, schemas, raw_nested_indexes=orders.raw_nested_indexes):
         for [(schema_id, message, _)], records in piece:
-            own = {schema_id: schemas[schema_id]} if schema_id in schemas else {}
-            work = partial(_write, route=route, orders=orders, schemas=own)
+            own_schema = {schema_id: schemas[schema_id]} if schema_id in schemas else {}
+            work = partial(_write, route=route, orders=orders, schemas=own_schema)
             cut = partial(_packed, schema_id, message, records)
-            for at, how in killers(work, cut, records.num_rows, apart).items():
-                yield fingerprint(records.column("payload")[at].as_py()), how
+            for position, how in killers(work, cut, records.num_rows, apart).items():
+                yield fingerprint(records.column("payload")[position].as_py()), how
 
 
 def find_envelope_killers(values: pa.Array, reader: EnvelopeReader, apart: Apart) -> dict[str, str]:
     """Fingerprint -> how, of the source values (binary, none null) that end the process which opens them."""
     work = partial(_open, reader=replace(reader, share=None))
-    found = killers(work, lambda begin, end: values.slice(begin, end - begin).to_pylist(), len(values), apart)
-    return {fingerprint(values[at].as_py()): how for at, how in found.items()}
+    how_of = killers(work, lambda begin, end: values.slice(begin, end - begin).to_pylist(), len(values), apart)
+    return {fingerprint(values[position].as_py()): how for position, how in how_of.items()}
 
 
 def packed(chunks: Chunks) -> Packed:

@@ -127,8 +127,8 @@ class Fanout:
 
     def admit(self, chunks: BatchChunks, orders: Orders) -> Orders:
         """Orders without the new routes that are too many for one batch. Raises TableFault, OSError."""
-        known = {*self.tips, *self.merge_tips, *self.on_spark, *orders.decisions}
-        refused = refused_routes(chunks.rows(), known, orders)
+        routes_with_table = {*self.tips, *self.merge_tips, *self.on_spark, *orders.decisions}
+        refused = refused_routes(chunks.rows(), routes_with_table, orders)
         return orders.deciding({route: Decision("refused", why=why) for route, why in refused.items()})
 
     def cut(self, rows: DataFrame | BatchFiles, refused: Refusals) -> BatchChunks:
@@ -165,13 +165,13 @@ class Fanout:
     def _note_killers(self, search: DataFrame, error: Exception) -> None:
         """What a search after `error` has found. Raises it where that is nothing new, or no worker has died."""
 
-        def found() -> dict[str, str]:
-            return {one: how for said in heard(search.toArrow()) for one, how in said}
+        def search_result() -> dict[str, str]:
+            return {record: how for task_answer in heard(search.toArrow()) for record, how in task_answer}
 
-        known = killers_after(error, self.killed, found)
-        new = len(known) - len(self.killed)
+        all_killers = killers_after(error, self.killed, search_result)
+        new = len(all_killers) - len(self.killed)
         log.warning("a worker died of %d records, which are set aside (KILLED_READER); the batch goes on", new)
-        self.killed = known
+        self.killed = all_killers
 
     def _numbers(self, files: BatchFiles) -> DataFrame:
         return self.spark.range(0, len(files.tasks), 1, len(files.tasks))
@@ -242,8 +242,8 @@ class Fanout:
         kind = Attempt if orders.wide is None else WideAttempt
 
         def attempt(orders: Orders) -> Delivered:
-            known = (self.spark, self.store, self.by_spark, self.on_spark, self.merging)
-            return kind(*known, chunks, writers, orders, compiled).run()
+            shared_arguments = (self.spark, self.store, self.by_spark, self.on_spark, self.merging)
+            return kind(*shared_arguments, chunks, writers, orders, compiled).run()
 
         def killed(orders: Orders, error: Exception) -> dict[str, str]:
             self.find_killers(chunks, orders, compiled, error)

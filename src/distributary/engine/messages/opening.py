@@ -76,8 +76,8 @@ class EnvelopeReader:
     @property
     def no_route(self) -> str:
         """In words why a record has no route."""
-        what = "envelope" if self.format != "none" and self.by_record is None else "record"
-        return f"the {what} names no route"
+        noun = "envelope" if self.format != "none" and self.by_record is None else "record"
+        return f"the {noun} names no route"
 
     @property
     def opens(self) -> bool:
@@ -113,9 +113,9 @@ def reading(reader: EnvelopeReader, schema_id: int, message: str) -> Callable[[p
     return lambda bodies: _of_envelope(decoder.decode(bodies), reader)
 
 
-def _of_message(found: Routed) -> Found:
+def _of_message(routed: Routed) -> Found:
     return Found(
-        found.route, pa.nulls(len(found.route), pa.int32()), None, found.positions, found.rejected, found.passed
+        routed.route, pa.nulls(len(routed.route), pa.int32()), None, routed.positions, routed.rejected, routed.passed
     )
 
 

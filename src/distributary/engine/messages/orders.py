@@ -56,7 +56,7 @@ def fingerprint(payload: bytes) -> str:
 def killing(records: pa.Array, killed: Mapping[str, str]) -> dict[int, str]:
     """Positions of the records (binary) that end their reader, and the detail with which they are set aside."""
     prints = map(fingerprint, records.to_pylist()) if killed else ()
-    return {n: detail_of(killed[one]) for n, one in enumerate(prints) if one in killed}
+    return {n: detail_of(killed[record_print]) for n, record_print in enumerate(prints) if record_print in killed}
 
 
 def _source(route: str) -> SourceTable:
@@ -128,8 +128,8 @@ class Orders(BatchOrders):
     def table(self, route: str) -> str:
         if self.wide is not None:
             return self.wide
-        if self.named is not None and (own := self.named.table(route)) is not None:
-            return own
+        if self.named is not None and (address := self.named.table(route)) is not None:
+            return address
         return join(self.tables.root, self.name(route))
 
     def name(self, route: str) -> str:

@@ -27,15 +27,15 @@ class OwnedCut(Cut):
 
     def excluded(self, route: pa.Array) -> None:
         mine = self._owned(route)
-        if len(kept := route if mine is None else route.filter(mine)):
-            super().excluded(kept)
+        if len(our_routes := route if mine is None else route.filter(mine)):
+            super().excluded(our_routes)
 
     def bad(self, rows: pa.Table) -> None:
         mine = self._owned(one_array(rows.column("route")))
         if mine is None:
             super().bad(rows)
-        elif (kept := rows.filter(mine)).num_rows:
-            super().bad(kept)
+        elif (our_rows := rows.filter(mine)).num_rows:
+            super().bad(our_rows)
 
     def rows(self, route: pa.Array, *columns: Any) -> None:
         mine = self._owned(route)

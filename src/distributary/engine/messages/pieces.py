@@ -49,14 +49,14 @@ def cut_pieces(
         begin = 0
         for schema_id, message, rows in groups:
             width = leaves.of((schema_id, message))
-            left = rows
-            while left:
+            rows_left = rows
+            while rows_left:
                 if room < width and piece:
                     yield piece
                     piece, room = [], PIECE_CELLS
-                taken = max(1, min(left, room // width))
-                piece.append(([[schema_id, message, taken]], records.slice(begin, taken)))
-                begin, left, room = begin + taken, left - taken, room - taken * width
+                fitting = max(1, min(rows_left, room // width))
+                piece.append(([[schema_id, message, fitting]], records.slice(begin, fitting)))
+                begin, rows_left, room = begin + fitting, rows_left - fitting, room - fitting * width
     if piece:
         yield piece
 

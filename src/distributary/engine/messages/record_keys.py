@@ -47,39 +47,41 @@ def as_objects(
     """Keys with a header as texts of JSON; those that cannot be read stay as they are. `unknown` takes the ids of
     schemas that are in neither `schemas` nor `refused`."""
     values = keys.to_pylist()
-    framed = [at for at, key in enumerate(values) if key is not None and key[:1] == MAGIC]
+    framed = [position for position, key in enumerate(values) if key is not None and key[:1] == MAGIC]
     if not framed or record_key.format == "text":
         return keys
     header = FORMATS[record_key.format]
-    frames = header.split_frames(pa.array([values[at] for at in framed], pa.binary()))
-    found = zip(frames.schema_id.to_pylist(), frames.index.to_pylist(), frames.body.to_pylist(), framed, strict=True)
+    frames = header.split_frames(pa.array([values[position] for position in framed], pa.binary()))
+    frames_found = zip(
+        frames.schema_id.to_pylist(), frames.index.to_pylist(), frames.body.to_pylist(), framed, strict=True
+    )
     by_writer: dict[tuple[int, str], list[tuple[int, bytes]]] = {}
-    for schema_id, index, body, at in found:
+    for schema_id, index, body, position in frames_found:
         if schema_id is None or record_key.format == "json":
-            values[at] = values[at] if schema_id is None else body
+            values[position] = values[position] if schema_id is None else body
         elif schema_id in schemas:
-            by_writer.setdefault((schema_id, index), []).append((at, body))
+            by_writer.setdefault((schema_id, index), []).append((position, body))
         elif schema_id not in refused:
             unknown(schema_id)
     for (schema_id, index), some in by_writer.items():
         texts = _decoded(schemas[schema_id], index, record_key.format, [body for _, body in some])
-        for (at, _), text in zip(some, texts, strict=True):
-            values[at] = values[at] if text is None else text
+        for (position, _), text in zip(some, texts, strict=True):
+            values[position] = values[position] if text is None else text
     return pa.array(values, pa.binary())
 
 
 def _decoded(schema: CompiledSchema, index: str, format: str, bodies: list[bytes]) -> list[bytes | None]:
     """Keys of one writer as JSON; None for one that cannot be read."""
-    found: list[bytes | None] = [None] * len(bodies)
+    texts: list[bytes | None] = [None] * len(bodies)
     try:
         split = decoder_for(schema, index, format=format).decode(pa.array(bodies, pa.binary()))
     except BaseException as e:
         contained(e)
-        return found
+        return texts
     places = range(len(bodies)) if split.positions is None else split.positions.to_pylist()
-    for at, row in zip(places, split.rows.to_pylist(), strict=True):
-        found[at] = json.dumps(row, default=_plain).encode()
-    return found
+    for position, row in zip(places, split.rows.to_pylist(), strict=True):
+        texts[position] = json.dumps(row, default=_plain).encode()
+    return texts
 
 
 def _plain(value: Any) -> Any:
@@ -107,8 +109,8 @@ def key_fields(record_key: RecordKey | None, is_keyed: bool) -> pa.Schema:
 
 def beside(columns: pa.Schema, fields: pa.Schema) -> pa.Schema:
     """Those of `fields` that a message does not have itself: its own field goes first."""
-    own = {name.lower() for name in columns.names}
-    return pa.schema([f for f in fields if f.name.lower() not in own])
+    message_names = {name.lower() for name in columns.names}
+    return pa.schema([f for f in fields if f.name.lower() not in message_names])
 
 
 def read_keys(keys: pa.BinaryArray, record_key: RecordKey, is_keyed: bool) -> tuple[pa.RecordBatch, dict[int, str]]:
@@ -119,11 +121,11 @@ def read_keys(keys: pa.BinaryArray, record_key: RecordKey, is_keyed: bool) -> tu
         lost = np.flatnonzero(np.asarray(column.is_null()) & np.asarray(keys.is_valid()))
         bad = dict.fromkeys(lost.tolist(), f"the record's key is no {record_key.type or 'text'}")
         return pa.RecordBatch.from_arrays([column], schema=fields), bad
-    there = np.flatnonzero(np.asarray(keys.is_valid()))
-    split = _decoder(record_key).decode(keys.take(pa.array(there)))
-    bad = {int(there[one.position]): f"the record's key: {one.detail}" for one in split.rejected}
-    bad |= {at: _NO_SCHEMA for at in bad if record_key.has_schema and keys[at].as_py()[:1] == MAGIC}
-    good = there if split.positions is None else there[np.asarray(split.positions)]
+    with_key = np.flatnonzero(np.asarray(keys.is_valid()))
+    split = _decoder(record_key).decode(keys.take(pa.array(with_key)))
+    bad = {int(with_key[rejection.position]): f"the record's key: {rejection.detail}" for rejection in split.rejected}
+    bad |= {position: _NO_SCHEMA for position in bad if record_key.has_schema and keys[position].as_py()[:1] == MAGIC}
+    good = with_key if split.positions is None else with_key[np.asarray(split.positions)]
     back = np.full(len(keys), -1, np.int64)
     back[good] = np.arange(len(good))
     return split.rows.select(fields.names).take(pa.array(back, mask=back < 0)), bad
@@ -147,8 +149,10 @@ def _text(key: bytes | None) -> str | None:
 def fitting(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """In the type that the pipeline file gives; null for a key that is none of it."""
     coded = texts.dictionary_encode()
-    held = [as_type(pa.array([text], pa.string()), kind) for text in coded.dictionary.to_pylist()]
-    return pa.concat_arrays([pa.nulls(1, kind) if one is None else one for one in (*held, None)]).take(coded.indices)
+    typed = [as_type(pa.array([text], pa.string()), kind) for text in coded.dictionary.to_pylist()]
+    return pa.concat_arrays([pa.nulls(1, kind) if array is None else array for array in (*typed, None)]).take(
+        coded.indices
+    )
 
 
 @cache

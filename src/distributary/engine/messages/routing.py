@@ -134,10 +134,10 @@ class Header:
     def of(self, origin: pa.Table) -> pa.Array:
         headers = _one(origin.column("headers"))
         each = pc.list_flatten(headers)
-        at = np.full(len(headers), -1, np.int64)
+        last_of = np.full(len(headers), -1, np.int64)
         named = np.flatnonzero(pc.fill_null(pc.equal(pc.struct_field(each, "key"), self.name), False))
-        at[np.asarray(pc.list_parent_indices(headers))[named]] = named
-        return texts(pc.struct_field(each, "value").take(pa.array(at, mask=at < 0)))
+        last_of[np.asarray(pc.list_parent_indices(headers))[named]] = named
+        return texts(pc.struct_field(each, "value").take(pa.array(last_of, mask=last_of < 0)))
 
 
 def texts(values: pa.Array) -> pa.StringArray:
@@ -221,8 +221,8 @@ class OneofMember:
             split = around.decoder.decode(bodies)
             route = pa.nulls(split.rows.num_rows, pa.string())
             for name in members:
-                there = pc.is_valid(column_at(split.rows, [*steps, name]))
-                route = pc.if_else(there, name, route)
+                is_set = pc.is_valid(column_at(split.rows, [*steps, name]))
+                route = pc.if_else(is_set, name, route)
             return _routed(split, route)
 
         return read
@@ -269,9 +269,14 @@ class ChangedTable:
 
         def read(bodies: pa.BinaryArray) -> Routed:
             find = maxwell.routes_of if self.is_maxwell else routes_of
-            found = find(bodies.to_pylist())
-            bad = [Rejected(at, Reason.CORRUPT_EVENT, detail) for at, detail in found.bad]
-            return Routed(pa.array(found.routes, pa.string()), pa.array(found.positions, pa.int64()), bad, found.passed)
+            routes_found = find(bodies.to_pylist())
+            bad = [Rejected(position, Reason.CORRUPT_EVENT, detail) for position, detail in routes_found.bad]
+            return Routed(
+                pa.array(routes_found.routes, pa.string()),
+                pa.array(routes_found.positions, pa.int64()),
+                bad,
+                routes_found.passed,
+            )
 
         return read
 
@@ -280,10 +285,10 @@ class ChangedTable:
 
 
 def _routes_by_schema(schema: CompiledSchema) -> Callable[[pa.BinaryArray], Routed]:
-    found = routes_of_columns(schema)
+    find_routes = routes_of_columns(schema)
 
     def read(bodies: pa.BinaryArray) -> Routed:
-        split, route, passed, wrong = found(bodies)
+        split, route, passed, wrong = find_routes(bodies)
         at = np.arange(split.rows.num_rows) if split.positions is None else split.positions.to_numpy()
         detail = "it is no change of Debezium: it has no op, or no source that names its table"
         bad = [*split.rejected, *(Rejected(int(n), Reason.CORRUPT_EVENT, detail) for n in at[wrong])]
@@ -294,12 +299,12 @@ def _routes_by_schema(schema: CompiledSchema) -> Callable[[pa.BinaryArray], Rout
     return read
 
 
-def _type_urls(found: pa.BinaryArray) -> pa.StringArray:
+def _type_urls(any_messages: pa.BinaryArray) -> pa.StringArray:
     """The types of serialised Anys; null for one that cannot be read."""
-    named = any_decoder().decode(found.fill_null(b""))
+    named = any_decoder().decode(any_messages.fill_null(b""))
     if named.positions is None:
         return named.rows.column("type_url")
-    back = np.full(len(found), -1, np.int64)
+    back = np.full(len(any_messages), -1, np.int64)
     back[np.asarray(named.positions)] = np.arange(named.rows.num_rows)
     return named.rows.column("type_url").take(pa.array(back, mask=back < 0))
 
@@ -328,5 +333,5 @@ def wrong_route(columns: pa.Schema, path: tuple[str, ...]) -> str | None:
 
 
 def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    found = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return array.chunk(0) if isinstance(array, pa.ChunkedArray) else array

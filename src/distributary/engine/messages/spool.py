@@ -54,10 +54,10 @@ def close_spool(folder: str, *, reuse: bool) -> None:
     """
     if reuse:
         spare = Path(folder).parent / _SPARE
-        kept = sum(file.stat().st_size for file in spare.iterdir())
+        spare_bytes = sum(file.stat().st_size for file in spare.iterdir())
         for file in Path(folder).glob(f"*{_CHUNKS}"):
-            kept += file.stat().st_size
-            if kept <= KEPT_BYTES:
+            spare_bytes += file.stat().st_size
+            if spare_bytes <= KEPT_BYTES:
                 file.rename(spare / file.name)
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -51,11 +51,11 @@ def key_id(writer: Writer) -> int | None:
 
 def ids_of(writers: Iterable[Writer]) -> set[int]:
     """Of all schemas that it takes to read what these wrote."""
-    found: set[int] = set()
+    ids: set[int] = set()
     for writer in writers:
-        found |= {writer[0]} if writer[0] != GONE[0] else set()
-        found |= {key} if (key := key_id(writer)) is not None else set()
-    return found
+        ids |= {writer[0]} if writer[0] != GONE[0] else set()
+        ids |= {key} if (key := key_id(writer)) is not None else set()
+    return ids
 
 
 def value_decoder(schema: CompiledSchema) -> Decoder:
@@ -79,8 +79,8 @@ class ChangeDecoder:
         self._value = None if value is None else value_decoder(value)
         self._key = None if key is None else value_decoder(schemas[key])
         self._is_odd = writer[1] == f"{KEYED}{_ODD}"
-        said = ((_VALUE, value), (_KEY, None if key is None else schemas[key]))
-        self._about = {name: _said(schema) for name, schema in said if schema is not None}
+        schemas_of = ((_VALUE, value), (_KEY, None if key is None else schemas[key]))
+        self._about = {name: _said(schema) for name, schema in schemas_of if schema is not None}
         self.engine = "avro" if self._value is None else self._value.engine
 
     def decode(self, records: pa.RecordBatch) -> Split:
@@ -143,8 +143,8 @@ def columns_of(rows: pa.RecordBatch) -> Columns:
     return Columns(value, _kind(about.get(_VALUE)), key, _kind(about.get(_KEY)))
 
 
-def _kind(said: bytes | None) -> Connect | None:
-    texts = None if said is None else json.loads(said)
+def _kind(texts_json: bytes | None) -> Connect | None:
+    texts = None if texts_json is None else json.loads(texts_json)
     return None if texts is None else parse_avro(tuple(texts))
 
 
@@ -181,10 +181,10 @@ def _type(rows: pa.RecordBatch, name: str) -> pa.DataType:
 def _routes(source: pa.StructArray) -> pa.Array:
     names = [name for name in _NAMES if source.type.get_field_index(name) >= 0]
     texts = [pc.struct_field(source, name) for name in names]
-    texts = [one if pa.types.is_string(one.type) else pa.nulls(len(source), pa.string()) for one in texts]
+    texts = [column if pa.types.is_string(column.type) else pa.nulls(len(source), pa.string()) for column in texts]
     if not texts:
         return pa.nulls(len(source), pa.string())
-    coded = pc.binary_join_element_wise(*(pc.fill_null(one, "") for one in texts), "\x1f").dictionary_encode()
+    coded = pc.binary_join_element_wise(*(pc.fill_null(column, "") for column in texts), "\x1f").dictionary_encode()
     return pa.array([_route(names, text) for text in coded.dictionary.to_pylist()], pa.string()).take(coded.indices)
 
 
@@ -192,5 +192,5 @@ _NAMES = ("connector", "db", "schema", "table", "collection")
 
 
 def _route(names: Iterable[str], text: str) -> str | None:
-    found = table_names(dict(zip(names, text.split("\x1f"), strict=True)))
-    return None if found is None else SourceTable(Kind.GENERIC, *found).route
+    table = table_names(dict(zip(names, text.split("\x1f"), strict=True)))
+    return None if table is None else SourceTable(Kind.GENERIC, *table).route

@@ -35,12 +35,12 @@ class TableNames:
     def settle(self, routes: Iterable[str]) -> dict[str, str]:
         """The names of those routes whose table is not called what the pipeline file says. In the order of the routes'
         names, so that an attempt made anew settles the same. Raises TableFault, OSError."""
-        asked = [route for route in set(routes) if self._has_choice(route)]
-        if new := sorted(route for route in asked if route not in self._settled):
-            there = frozenset(names_in(self._tables.root, self._store))
+        choosing = [route for route in set(routes) if self._has_choice(route)]
+        if new := sorted(route for route in choosing if route not in self._settled):
+            folders = frozenset(names_in(self._tables.root, self._store))
             for route in new:
-                self._settled[route] = self._name(route, there)
-        named = {route: self._settled[route] for route in asked}
+                self._settled[route] = self._name(route, folders)
+        named = {route: self._settled[route] for route in choosing}
         return {route: name for route, name in named.items() if name != self._tables.table_name(route)}
 
     def forget(self, route: str) -> None:
@@ -52,26 +52,26 @@ class TableNames:
 
     def _own(self, route: str) -> str | None:
         """The name that the pipeline file gives this one route."""
-        own = self._tables.routes.get(route)
-        return None if own is None else own.name
+        table_config = self._tables.routes.get(route)
+        return None if table_config is None else table_config.name
 
     def _names(self, route: str) -> list[str]:
         """The names that a route can have, the best first."""
         plain = table_name(route, without_rules(self._tables.name))
-        wanted = self._tables.table_name(route)
+        configured = self._tables.table_name(route)
         if self._own(route) is not None:
-            return [wanted, table_name(route, self._tables.name), plain]
-        return [wanted, plain, digest_name(route, self._tables.name)]
+            return [configured, table_name(route, self._tables.name), plain]
+        return [configured, plain, digest_name(route, self._tables.name)]
 
-    def _name(self, route: str, there: frozenset[str]) -> str:
+    def _name(self, route: str, folders: frozenset[str]) -> str:
         names = self._names(route)
         for name in names:
-            if name in there and self._is_mine(route, name):
+            if name in folders and self._is_mine(route, name):
                 return name
         if self._own(route) is not None:
             return names[0]  # if it is another's, that is to be said
-        taken = {*there, *self._settled.values()}
-        return next((name for name in names if name not in taken), names[-1])
+        names_taken = {*folders, *self._settled.values()}
+        return next((name for name in names if name not in names_taken), names[-1])
 
     def _is_mine(self, route: str, name: str) -> bool:
         table = Table(join(self._tables.root, name), self._store).open()

@@ -62,9 +62,9 @@ def listed_task(
 ) -> Iterator[pa.RecordBatch]:
     """A bucket's number -> its chunks, which the file `lists` names -> what `task` makes of them."""
     with pa.memory_map(lists) as file:
-        found = pa.ipc.open_file(file)
+        chunk_file = pa.ipc.open_file(file)
         numbers = (number for batch in batches for number in batch.column(0).to_pylist())
-        yield from task(found.get_batch(number) for number in numbers)
+        yield from task(chunk_file.get_batch(number) for number in numbers)
 
 
 @in_worker
@@ -72,7 +72,7 @@ def deliver_task(
     batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema], name: str
 ) -> Iterator[pa.RecordBatch]:
     """Chunks -> tables; says an Outcome per route and the DataFile of its rejected rows."""
-    yield said(list(deliver(chunk_rows(batches), orders, schemas, part=f"{name}{_partition()}")))
+    yield said(list(deliver(chunk_rows(batches), orders, schemas, task=f"{name}{_partition()}")))
 
 
 @in_worker
@@ -129,7 +129,9 @@ def spark_rows_task(
 
 
 def _rows_of(files: BatchFiles, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return (found for batch in batches for number in batch.column(0).to_pylist() for found in files.read(number))
+    return (
+        batch_rows for batch in batches for number in batch.column(0).to_pylist() for batch_rows in files.read(number)
+    )
 
 
 def chunk_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

@@ -74,11 +74,11 @@ class WideAttempt(Attempt):
         return set()
 
     def _committed(self, table: Snapshot) -> Mapping[str, int]:
-        found = committed_routes(table, self.orders.mark)
-        if found is None:
+        rows_of = committed_routes(table, self.orders.mark)
+        if rows_of is None:
             uri, batch = str(self.orders.wide), self.orders.batch
             raise ReplayMismatch(table=uri, batch=batch, committed="no longer known", decoded="?", version=__version__)
-        return found
+        return rows_of
 
     def _prepare(self, route: str) -> Decision:
         if self._taken is not None and route not in self._taken:
@@ -92,8 +92,8 @@ class WideAttempt(Attempt):
         self._evolutions[route] = evolution
         return Decision("files" if self._taken is None else "counted", schema=evolution.schema)
 
-    def _commit_shared(self, done: Delivered) -> None:
-        mine = {route: done.outcomes[route] for route in self._evolutions if route in done.outcomes}
+    def _commit_shared(self, delivered: Delivered) -> None:
+        mine = {route: delivered.outcomes[route] for route in self._evolutions if route in delivered.outcomes}
         for outcome in mine.values():
             self._none_failed(outcome)
         rows = {route: outcome.rows_written for route, outcome in mine.items()}
@@ -102,7 +102,7 @@ class WideAttempt(Attempt):
         else:
             appends = self._commit_all({r: o.append.files for r, o in mine.items() if o.append.files}, rows)
         for route, outcome in mine.items():
-            done.outcomes[route] = replace(outcome, append=appends.get(route, Append()))
+            delivered.outcomes[route] = replace(outcome, append=appends.get(route, Append()))
 
     def _commit_all(self, files: Mapping[str, Sequence[DataFile]], rows: Mapping[str, int]) -> dict[str, Append]:
         """One commit of the files of all routes; what it did, for those that have any."""
@@ -110,7 +110,7 @@ class WideAttempt(Attempt):
             return {}
         columns = {route: self._evolutions[route].schema for route in files}
         before = {route: self.orders.seen(route, self._before) for route in files}
-        every = [file for found in files.values() for file in found]
+        every = [file for route_files in files.values() for file in route_files]
         try:
             # Also those of which no row was good: an attempt that finds them left out would take them for parked.
             commit_wide(self._table, self.orders, columns, every, rows)
@@ -122,11 +122,11 @@ class WideAttempt(Attempt):
             route: Append(
                 "written",
                 rows[route],
-                known is None,
+                columns_before is None,
                 self._evolutions[route].changed,
-                {} if known is None else widened_in_words(known, columns[route]),
+                {} if columns_before is None else widened_in_words(columns_before, columns[route]),
             )
-            for route, known in before.items()
+            for route, columns_before in before.items()
         }
 
     def _blamed(self, error: BaseException, routes: Collection[str]) -> Exception:
@@ -153,10 +153,10 @@ class WideAttempt(Attempt):
                 return True
         return False
 
-    def _count(self, route: str, committed: int, found: int) -> Append:
+    def _count(self, route: str, committed: int, decoded: int) -> Append:
         """What an earlier attempt has committed of a route."""
         try:
-            rows = Replay(self.orders.batch).rows(committed, found, self.orders.table(route))
+            rows = Replay(self.orders.batch).rows(committed, decoded, self.orders.table(route))
             return Append("replayed", rows, widened=self._widened(route))
         except BaseException as e:
             self._end(e, route)
@@ -164,6 +164,6 @@ class WideAttempt(Attempt):
     def _widened(self, route: str) -> dict[str, str]:
         """Columns of the route that an earlier attempt at this batch has widened."""
         assert self._table is not None
-        own = f"{table_name(route)}."
-        found = committed_widening(self._table, self.orders.mark)
-        return {path.removeprefix(own): text for path, text in found.items() if path.startswith(own)}
+        prefix = f"{table_name(route)}."
+        widened = committed_widening(self._table, self.orders.mark)
+        return {path.removeprefix(prefix): text for path, text in widened.items() if path.startswith(prefix)}

@@ -39,10 +39,10 @@ class BegunAnew(ValueError):
 
     @property
     def detail(self) -> str:
-        (held, lost), (at, since) = (
+        (holder, loser), (time, since) = (
             [make(number, self.kind) for number in (self.held, self.lost)] for make in (_place, _time)
         )
-        return f"{lost} has a change of {since}, {held} one of {at} to the same row"
+        return f"{loser} has a change of {since}, {holder} one of {time} to the same row"
 
 
 def check(held: Numbers, lost: Numbers, order: OrderSettings) -> None:
@@ -51,15 +51,15 @@ def check(held: Numbers, lost: Numbers, order: OrderSettings) -> None:
     if order.kind not in TIMES or not len(held):
         return
     begin, end = TIMES[order.kind]
-    one, other = _digits(held), _digits(lost)
-    later = _hex(other[:, -_REST:][:, begin:end]) - _hex(one[:, -_REST:][:, begin:end]) > order.margin_ms
+    ours, theirs = _digits(held), _digits(lost)
+    later = _hex(theirs[:, -_REST:][:, begin:end]) - _hex(ours[:, -_REST:][:, begin:end]) > order.margin_ms
     if not later.any():
         return
-    changes: Bools = (one[:, -_REST] >= ord(FIRST_LAYOUT)) & (other[:, -_REST] >= ord(FIRST_LAYOUT))
-    known = (one[:, :-_REST] == other[:, :-_REST]).all(axis=1)
-    found = np.flatnonzero(later & changes & known)
-    if len(found):
-        raise BegunAnew(held[found[0]].decode(), lost[found[0]].decode(), order.kind)
+    changes: Bools = (ours[:, -_REST] >= ord(FIRST_LAYOUT)) & (theirs[:, -_REST] >= ord(FIRST_LAYOUT))
+    same_prefix = (ours[:, :-_REST] == theirs[:, :-_REST]).all(axis=1)
+    places = np.flatnonzero(later & changes & same_prefix)
+    if len(places):
+        raise BegunAnew(held[places[0]].decode(), lost[places[0]].decode(), order.kind)
 
 
 def _digits(numbers: Numbers) -> Any:
@@ -83,13 +83,13 @@ def _time(number: str, kind: str) -> str:
 
 
 def _place(number: str, kind: str) -> str:
-    parts = [int(number[-_REST:][1 + at : 17 + at], 16) for at in (0, 16, 32)]
+    numbers = [int(number[-_REST:][1 + begin : 17 + begin], 16) for begin in (0, 16, 32)]
     match kind:
         case "mysql":
-            return f"binlog file {parts[0]}, position {parts[1]},"
+            return f"binlog file {numbers[0]}, position {numbers[1]},"
         case "postgresql":
-            return f"LSN {parts[0]:X}/{parts[1]:X}"
+            return f"LSN {numbers[0]:X}/{numbers[1]:X}"
         case "sqlserver":
-            return f"LSN {parts[0]:08x}:{parts[1]:08x}:{parts[2]:04x}"
+            return f"LSN {numbers[0]:08x}:{numbers[1]:08x}:{numbers[2]:04x}"
         case _:
-            return f"SCN {parts[0]}"
+            return f"SCN {numbers[0]}"

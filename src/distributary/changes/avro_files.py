@@ -54,13 +54,13 @@ def read_avro(body: pa.Buffer, path: str, fast: bool = True, most: int = MOST_UN
     schema = _schema(container, path)
     stored: list[Stored] = []
     bad: list[BadEvent] = []
-    left = list(container.blocks)
+    unproved = list(container.blocks)
     if fast and is_laned(schema):
-        proved, left = read_lanes(container.data, container.blocks, schema)
-        stored = [Stored(part.row, part.columns) for part in proved]
-    if left:
-        rows, bad = _Slow(container, schema).read(left)
-        stored = sorted([*stored, *rows], key=lambda part: part.row)
+        proved, unproved = read_lanes(container.data, container.blocks, schema)
+        stored = [Stored(stored_part.row, stored_part.columns) for stored_part in proved]
+    if unproved:
+        rows, bad = _Slow(container, schema).read(unproved)
+        stored = sorted([*stored, *rows], key=lambda stored_part: stored_part.row)
     if container.fault:
         last = container.blocks[-1] if container.blocks else Block(0, 0, 0, 0)
         bad.append(BadEvent(last.row + last.count, Reason.FILE_BROKEN, container.fault, b""))
@@ -122,8 +122,8 @@ class _Slow:
                 end = walk.end(begin)
             except OutOfBounds as exc:
                 lost = block.count - number
-                what = f"{lost:,} events from here to the end of their block can't be read: {exc}"
-                yield BadEvent(row, Reason.CORRUPT_EVENT, what, bytes(data[begin : begin + LONGEST_RAW]))
+                text = f"{lost:,} events from here to the end of their block can't be read: {exc}"
+                yield BadEvent(row, Reason.CORRUPT_EVENT, text, bytes(data[begin : begin + LONGEST_RAW]))
                 return
             try:
                 yield fastavro.schemaless_reader(stream, self._reader_schema, None)

@@ -53,8 +53,8 @@ NAMED = {
 
 def named_type(name: str) -> pa.DataType | None:
     """The Arrow type of a column type in the settings: Spark's names, `decimal(p,s)` among them; None if unknown."""
-    if found := DECIMAL.fullmatch(name.strip()):
-        precision, scale = int(found[1]), int(found[2])
+    if match := DECIMAL.fullmatch(name.strip()):
+        precision, scale = int(match[1]), int(match[2])
         return pa.decimal128(precision, scale) if 0 < precision <= WIDEST_DECIMAL and scale <= precision else None
     return NAMED.get(name.strip())
 
@@ -79,18 +79,18 @@ def cast(array: pa.Array, type: pa.DataType) -> Cast:
 def each(array: pa.Array, type: pa.DataType, convert: Callable[[Any], Any]) -> Cast:
     """The slow way, value by value: null and True in the mask where `convert` or the type refuses."""
     bad = np.zeros(len(array), bool)
-    parts: list[pa.Array] = []
+    items: list[pa.Array] = []
     for place, value in enumerate(array):
         try:
-            known = value.as_py()
-            converted = None if known is None else convert(known)
-            parts.append(
-                pa.array([converted], array.type).cast(type) if converted is known else pa.array([converted], type)
+            plain = value.as_py()
+            converted = None if plain is None else convert(plain)
+            items.append(
+                pa.array([converted], array.type).cast(type) if converted is plain else pa.array([converted], type)
             )
         except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, OverflowError, ArithmeticError):
             bad[place] = True
-            parts.append(pa.nulls(1, type))
-    return pa.concat_arrays(parts) if parts else pa.array([], type), bad
+            items.append(pa.nulls(1, type))
+    return pa.concat_arrays(items) if items else pa.array([], type), bad
 
 
 def decimals(array: pa.Array, precision: int, scale: int) -> Cast:
@@ -101,8 +101,8 @@ def decimals(array: pa.Array, precision: int, scale: int) -> Cast:
     if count == 0 or array.buffers()[2] is None:
         return pa.nulls(count, pa.decimal128(precision, scale)), None
     if sizes.max() > 16:
-        whole = pa.decimal128(precision, scale)
-        return each(array, whole, lambda value: exact_decimal(value, scale))
+        widest = pa.decimal128(precision, scale)
+        return each(array, widest, lambda value: exact_decimal(value, scale))
     data = np.concatenate([np.zeros(16, np.uint8), np.frombuffer(array.buffers()[2], np.uint8)])
     words = np.ndarray((len(data) - 7,), np.dtype(">i8"), buffer=data.data, strides=(1,))
     ends = offsets[1:].astype(np.int64) + 16
@@ -217,8 +217,8 @@ def clocks(array: pa.Array, micros: int) -> Cast:
     outside = pc.fill_null(pc.greater(pc.abs(count), LAST_US // micros), False)
     if not pc.any(outside).as_py():
         return clock_text(pc.multiply(count, micros)), None
-    kept = pc.if_else(outside, pa.scalar(None, pa.int64()), count)
-    return clock_text(pc.multiply(kept, micros)), outside.to_numpy(zero_copy_only=False)
+    inside = pc.if_else(outside, pa.scalar(None, pa.int64()), count)
+    return clock_text(pc.multiply(inside, micros)), outside.to_numpy(zero_copy_only=False)
 
 
 def clock_text(micros: pa.Array) -> pa.Array:

@@ -59,13 +59,13 @@ def read_rows(
 
 def first_row(body: pa.Buffer, path: str, reading: Reading) -> Rows | None:
     """The first event of a file, of which `body` may be only the beginning (Parquet: the whole). None without one."""
-    whole = body
-    body, _ = _unzipped(whole, FIRST_BYTES)
-    found = _first(body, path, reading)
-    if found is None and body.size > FIRST_BYTES:
-        body, _ = _unzipped(whole, reading.max_unpacked_bytes)
-        found = _first(body, path, reading)
-    return found
+    file_body = body
+    body, _ = _unzipped(file_body, FIRST_BYTES)
+    row = _first(body, path, reading)
+    if row is None and body.size > FIRST_BYTES:
+        body, _ = _unzipped(file_body, reading.max_unpacked_bytes)
+        row = _first(body, path, reading)
+    return row
 
 
 def _first(body: pa.Buffer, path: str, reading: Reading) -> Rows | None:
@@ -74,15 +74,15 @@ def _first(body: pa.Buffer, path: str, reading: Reading) -> Rows | None:
     if format_ == "avro":
         return next(avro_rows(first_avro(body, path, reading.max_unpacked_bytes)), None)
     if format_ == "parquet":
-        parts = read_parquet(body, path, bad, reading.max_unpacked_bytes)
-        return next((rows.take(np.zeros(1, np.int64)) for rows in parts), None)
+        row_groups = read_parquet(body, path, bad, reading.max_unpacked_bytes)
+        return next((rows.take(np.zeros(1, np.int64)) for rows in row_groups), None)
     if format_ != "json":
         return None
     text = body.to_pybytes().removeprefix(MARK)
     line = next((line for line in text.split(b"\n") if line.strip()), b"")
-    for part in (line, text):  # the second is for a file that is one object, or a list, over many lines
+    for content in (line, text):  # the second is for a file that is one object, or a list, over many lines
         with contextlib.suppress(FileBroken):
-            for rows in read_json(part, path, reading, None, []):
+            for rows in read_json(content, path, reading, None, []):
                 return rows.take(np.zeros(1, np.int64))
     return None
 
@@ -90,13 +90,13 @@ def _first(body: pa.Buffer, path: str, reading: Reading) -> Rows | None:
 def avro_rows(file: AvroFile) -> Iterator[Rows]:
     source = solid(file.schema.field("source_metadata") or NULL)
     payload = solid(file.schema.field("payload") or NULL)
-    for part in file.stored:
-        columns = dict(zip(file.schema.names, part.columns.flatten(), strict=True))
+    for stored_part in file.stored:
+        columns = dict(zip(file.schema.names, stored_part.columns.flatten(), strict=True))
         stored = zip(payload.fields, columns["payload"].flatten(), strict=True) if isinstance(payload, Record) else ()
         names = source.names if isinstance(source, Record) else ()
         metadata = columns["source_metadata"].flatten() if names else ()
         yield Rows(
-            np.arange(part.row, part.row + len(part.columns), dtype=np.int64),
+            np.arange(stored_part.row, stored_part.row + len(stored_part.columns), dtype=np.int64),
             {name: array for name, array in columns.items() if name not in BODY},
             dict(zip(names, metadata, strict=True)),
             [(field.name, field.node, array) for field, array in stored],
@@ -124,32 +124,32 @@ def _unzipped(body: pa.Buffer, most: int) -> tuple[pa.Buffer, str]:
     `most` bytes only its beginning, a byte longer than that."""
     if body.size < 2 or body.slice(0, 2).to_pybytes() != GZIP:
         return body, ""
-    parts: list[bytes] = []
-    left = body.to_pybytes()
+    pieces: list[bytes] = []
+    packed = body.to_pybytes()
     room = most + 1
-    while left.startswith(GZIP) and room:
+    while packed.startswith(GZIP) and room:
         member = zlib.decompressobj(wbits=31)
         try:
-            parts.append(member.decompress(left, room))
+            pieces.append(member.decompress(packed, room))
         except zlib.error as exc:
-            return pa.py_buffer(b"".join([*parts, _until_fault(left, room)])), f"is garbled ({exc})"
-        room -= len(parts[-1])
+            return pa.py_buffer(b"".join([*pieces, _until_fault(packed, room)])), f"is garbled ({exc})"
+        room -= len(pieces[-1])
         if not member.eof:
-            return pa.py_buffer(b"".join(parts)), "is cut"
-        left = member.unused_data
-    return pa.py_buffer(b"".join(parts)), "is followed by something else" if left.strip(b"\0") else ""
+            return pa.py_buffer(b"".join(pieces)), "is cut"
+        packed = member.unused_data
+    return pa.py_buffer(b"".join(pieces)), "is followed by something else" if packed.strip(b"\0") else ""
 
 
 def _until_fault(data: bytes, room: int) -> bytes:
     """What a garbled member gives before its fault: unpacked in small steps."""
     member = zlib.decompressobj(wbits=31)
-    parts: list[bytes] = []
+    pieces: list[bytes] = []
     for start in range(0, len(data), 4_096):
         try:
-            parts.append(member.decompress(member.unconsumed_tail + data[start : start + 4_096], max(1, room)))
+            pieces.append(member.decompress(member.unconsumed_tail + data[start : start + 4_096], max(1, room)))
         except zlib.error:
             break
-        room -= len(parts[-1])
+        room -= len(pieces[-1])
         if room <= 0:
             break
-    return b"".join(parts)
+    return b"".join(pieces)

@@ -54,13 +54,15 @@ def in_todays_layout(digits: Bytes, kind: str) -> Bytes:
         return digits
     rest = digits[old, PREFIX + 1 :]
     pieces = [
-        np.tile(np.frombuffer(one.encode(), np.uint8), (len(rest), 1)) if isinstance(one, str) else rest[:, slice(*one)]
-        for one in moved
+        np.tile(np.frombuffer(piece.encode(), np.uint8), (len(rest), 1))
+        if isinstance(piece, str)
+        else rest[:, slice(*piece)]
+        for piece in moved
     ]
-    whole = digits.copy()
-    whole[old, PREFIX] = ord(LAYOUTS[kind])
-    whole[old, PREFIX + 1 :] = np.hstack(pieces)
-    return whole
+    todays = digits.copy()
+    todays[old, PREFIX] = ord(LAYOUTS[kind])
+    todays[old, PREFIX + 1 :] = np.hstack(pieces)
+    return todays
 
 
 UNCHANGED = "!"

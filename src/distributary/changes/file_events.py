@@ -28,15 +28,15 @@ def read_events(body: pa.Buffer | bytes, path: str, reading: Reading, schema_tex
     Raises:
         FileBroken: nothing of the file can be read, or it is something else than change events.
     """
-    parts = EventParts(reading, typed=schema_text is not None or not path.lower().endswith(JSON_ENDINGS))
-    for rows in read_rows(pa.py_buffer(body), path, reading, schema_text, parts.bad):
+    event_parts = EventParts(reading, typed=schema_text is not None or not path.lower().endswith(JSON_ENDINGS))
+    for rows in read_rows(pa.py_buffer(body), path, reading, schema_text, event_parts.bad):
         if len(rows.numbers) > 1 and not names_tables(rows):
             fields = ", ".join([*rows.top, *(name for name, _, _ in rows.payload)][:8])
             raise FileBroken(
                 path=path, detail=f"it holds no change events: nothing in it names a table; it has {fields}"
             )
-        parts.add(rows)
-    return parts.file_events()
+        event_parts.add(rows)
+    return event_parts.file_events()
 
 
 def peek(body: pa.Buffer | bytes, path: str, reading: Reading) -> SourceTable | None:
@@ -73,9 +73,9 @@ class EventParts:
 
     def file_events(self) -> FileEvents:
         events = [
-            Events(table, schema_key, keys, pa.concat_tables([rows for rows, _ in parts]),
-                   pa.chunked_array([pa.array(numbers) for _, numbers in parts]), self._typed)
-            for (table, schema_key, keys, _), parts in self._tables.items()
+            Events(table, schema_key, keys, pa.concat_tables([rows for rows, _ in tables]),
+                   pa.chunked_array([pa.array(numbers) for _, numbers in tables]), self._typed)
+            for (table, schema_key, keys, _), tables in self._tables.items()
         ]  # fmt: skip
         bad = sorted(self.bad, key=lambda event: event.row)
         return FileEvents(events, bad, tuple(sorted(self._unknown)), self._skipped, dict(self._beyond))
@@ -94,8 +94,8 @@ class EventParts:
             if len(mine) == len(good):
                 self._add(group, names, rows, columns)
             else:
-                at = pa.array(mine)
-                self._add(group, names, rows.take(mine), {name: array.take(at) for name, array in columns.items()})
+                indices = pa.array(mine)
+                self._add(group, names, rows.take(mine), {name: array.take(indices) for name, array in columns.items()})
 
     def _set_aside(self, rows: Rows, good: npt.NDArray[np.bool_], faults: Iterable[tuple[int, Reason, str]]) -> None:
         for place, reason, detail in faults:
@@ -145,27 +145,27 @@ class EventParts:
         """An update with no document: it was gone when Datastream looked it up (DataflowTemplates 3a2bdfd9ad)."""
         if "data" not in payload:
             return
-        gone = pc.and_(payload["data"].is_null(), pc.equal(metadata["change_type"], "UPDATE"))
-        gone = pc.fill_null(gone, False).to_numpy(zero_copy_only=False) & good
-        self._skipped += int(gone.sum())
-        good &= ~gone
+        has_no_document = pc.and_(payload["data"].is_null(), pc.equal(metadata["change_type"], "UPDATE"))
+        has_no_document = pc.fill_null(has_no_document, False).to_numpy(zero_copy_only=False) & good
+        self._skipped += int(has_no_document.sum())
+        good &= ~has_no_document
 
 
 def _groups(
     metadata: Metadata, columns: dict[str, pa.Array], kind: Kind | None
 ) -> Iterable[tuple[tuple[tuple[SourceTable, str], tuple[str, ...]], npt.NDArray[np.int64]]]:
     """The events by table, schema and names of keys; nearly always it is one group."""
-    parts = [metadata.source["database"], metadata.source["schema"], metadata.table, columns["schema_key"]]
-    parts.append(metadata.keys())
+    names = [metadata.source["database"], metadata.source["schema"], metadata.table, columns["schema_key"]]
+    names.append(metadata.keys())
     number = np.zeros(len(metadata.table), np.int64)
-    for array in parts:
+    for array in names:
         if not is_constant(array):
             code = pc.fill_null(array, "").dictionary_encode()
             number = number * len(code.dictionary) + code.indices.to_numpy(zero_copy_only=False)
             _, number = np.unique(number, return_inverse=True)  # small again: any number of parts fits
     for places in places_by(number):
         first = int(places[0])
-        schema_key, keys = (array[first].as_py() or "" for array in parts[3:])
+        schema_key, keys = (array[first].as_py() or "" for array in names[3:])
         yield ((metadata.source_table(first, kind), schema_key), tuple(filter(None, keys.split(BETWEEN)))), places
 
 
@@ -173,7 +173,7 @@ def spelled_in(names: Sequence[str], name: str) -> str | None:
     """The one of `names` that is meant by `name`: spelled just so, else the first that differs in case only."""
     if name in names:
         return name
-    return next((known for known in names if known.lower() == name.lower()), None)
+    return next((spelling for spelling in names if spelling.lower() == name.lower()), None)
 
 
 def match_keys(
@@ -189,19 +189,19 @@ def match_keys(
     names = tuple(map(own_name, names))
     keys = tuple(spelled_in(list(payload), name) or "" for name in names)
     missing = [name for name, key in zip(names, keys, strict=True) if not key]
-    known = pa.repeat(False, count)
+    has_key = pa.repeat(False, count)
     for key in keys:
         if key and payload[key].null_count < count:
-            known = pc.or_(known, payload[key].is_valid())
+            has_key = pc.or_(has_key, payload[key].is_valid())
     if missing:
-        detail, known = f"the payload has no key column {', '.join(missing)}", pa.repeat(False, count)
+        detail, has_key = f"the payload has no key column {', '.join(missing)}", pa.repeat(False, count)
     else:
         detail = f"no value in the key column {', '.join(keys)}"
     if kind is Kind.ORACLE:
-        known = pc.or_(known, pc.and_(metadata["is_deleted"], metadata["source"].field("row_id").is_valid()))
-    if pc.all(known).as_py():
+        has_key = pc.or_(has_key, pc.and_(metadata["is_deleted"], metadata["source"].field("row_id").is_valid()))
+    if pc.all(has_key).as_py():
         return tuple(key or name for key, name in zip(keys, names, strict=True)), []
-    places = np.flatnonzero(~known.to_numpy(zero_copy_only=False))
+    places = np.flatnonzero(~has_key.to_numpy(zero_copy_only=False))
     return keys, [(int(place), Reason.NO_KEY_VALUE, detail) for place in places]
 
 

@@ -33,5 +33,5 @@ def in_transactions(rows: pa.Table, transactions: Collection[str]) -> pa.Table:
 
 def of_keys(rows: pa.Table, others: pa.Table, keys: Sequence[str]) -> pa.Table:
     """`rows`, and those of `others` that have one of their keys; with the columns of both."""
-    known = others.filter(pa.array(KeyIndex(rows, keys).find(others) >= 0))
-    return pa.concat_tables([rows, known], promote_options="permissive")
+    same_keys = others.filter(pa.array(KeyIndex(rows, keys).find(others) >= 0))
+    return pa.concat_tables([rows, same_keys], promote_options="permissive")

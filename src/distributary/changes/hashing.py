@@ -70,17 +70,17 @@ def _texts(array: pa.Array) -> Words:
         digest = blake2b(data[offsets[row] : offsets[row + 1]].data, digest_size=8).digest()
         total[row] = int.from_bytes(digest, "little")
     rows = np.flatnonzero(sizes <= LONG_BYTES)
-    places, left = offsets[:-1][rows], sizes[rows]
+    places, bytes_left = offsets[:-1][rows], sizes[rows]
     while True:
-        some = left > 0
+        some = bytes_left > 0
         if not some.any():
             return total
         if not some.all():
-            places, left, rows = places[some], left[some], rows[some]
-        part = words[places]
-        short = left < 8
+            places, bytes_left, rows = places[some], bytes_left[some], rows[some]
+        word = words[places]
+        short = bytes_left < 8
         if short.any():
-            bits = np.where(short, left, 8).astype(np.uint64) << np.uint64(3)
-            part = np.where(short, part & ((np.uint64(1) << bits) - np.uint64(1)), part)
-        total[rows] = _mix(total[rows] ^ part)
-        places, left = places + 8, left - 8
+            bits = np.where(short, bytes_left, 8).astype(np.uint64) << np.uint64(3)
+            word = np.where(short, word & ((np.uint64(1) << bits) - np.uint64(1)), word)
+        total[rows] = _mix(total[rows] ^ word)
+        places, bytes_left = places + 8, bytes_left - 8

@@ -127,25 +127,25 @@ def _with_whole_characters(line: bytes) -> bytes:
     MySQL's or Oracle's may, is no UTF-8, but the rest of it and of its event is worth keeping."""
     if not _LONE.search(line):
         return line
-    return _ESCAPE.sub(lambda found: rb"\ufffd" if found[1] else found[0], line)
+    return _ESCAPE.sub(lambda match: rb"\ufffd" if match[1] else match[0], line)
 
 
 def _in_words(error: Exception) -> str:
     return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
 
 
-def _joined(batches: Sequence[_Batch], part: str) -> dict[str, pa.Array]:
+def _joined(batches: Sequence[_Batch], attribute: str) -> dict[str, pa.Array]:
     """The arrays of all batches one behind the other; names in the order in which they are met."""
-    parts: list[dict[str, pa.Array]] = [getattr(batch, part) for batch in batches]
-    if len(parts) == 1:
-        return parts[0]
+    batch_columns: list[dict[str, pa.Array]] = [getattr(batch, attribute) for batch in batches]
+    if len(batch_columns) == 1:
+        return batch_columns[0]
     counts = [len(batch.rows) for batch in batches]
     return {
         name: pa.concat_arrays([
             columns[name] if name in columns else pa.nulls(count, pa.string())
-            for columns, count in zip(parts, counts, strict=True)
+            for columns, count in zip(batch_columns, counts, strict=True)
         ])
-        for name in dict.fromkeys(name for columns in parts for name in columns)
+        for name in dict.fromkeys(name for columns in batch_columns for name in columns)
     }  # fmt: skip
 
 
@@ -186,9 +186,9 @@ def _columns(records: Sequence[Fields], room: _Room) -> dict[str, pa.Array]:
         room.take(names)
         values = zip(*(record.values() for record in records), strict=True)
         return {name: token_array(raw) for name, raw in zip(names, values, strict=True)}
-    known = dict.fromkeys(name for record in records for name in record)
-    room.take(known)
-    return {name: token_array([record.get(name, NOTHING) for record in records]) for name in known}
+    columns_met = dict.fromkeys(name for record in records for name in record)
+    room.take(columns_met)
+    return {name: token_array([record.get(name, NOTHING) for record in records]) for name in columns_met}
 
 
 def _groups(top: dict[str, pa.Array], source: dict[str, pa.Array], count: int) -> Iterator[npt.NDArray[np.int64]]:

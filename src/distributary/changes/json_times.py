@@ -97,29 +97,29 @@ def instant(text: str) -> tuple[int, int]:
 def _far(text: str) -> int:
     """Microseconds of a day before the year 1 or after the year 9999; `casts.NO_TIME` for a zero date. Raises
     ValueError."""
-    found = FAR.fullmatch(text)
-    if found is None:
+    match = FAR.fullmatch(text)
+    if match is None:
         raise ValueError(text)
-    year, month, day = int(found["year"]), int(found["month"]), int(found["day"])
+    year, month, day = int(match["year"]), int(match["month"]), int(match["day"])
     if not (month and day):
         return casts.NO_TIME
-    year = 1 - year if found["era"] else year
+    year = 1 - year if match["era"] else year
     if 0 < year < 10_000 or month > 12 or day > 31:
         raise ValueError(text)
     # the calendar comes again every 400 years, which are 146,097 days
     cycles, like = divmod(year - 2_000, 400)
     moment = datetime(2_000 + like, month, day, tzinfo=UTC)
-    time, offset = clock(found["time"]) if found["time"] else (0, 0)
+    time, offset = clock(match["time"]) if match["time"] else (0, 0)
     micros = ((moment - EPOCH).days + cycles * 146_097) * casts.DAY_US + time - offset * 1000
     return micros if casts.FIRST_US < micros < casts.LAST_US else casts.NO_TIME
 
 
 def clock(text: str) -> tuple[int, int]:
     """Microseconds and the offset in ms of `07:05:00.25`, `-838:59:59`, `07:05:00+01:00`."""
-    found = CLOCK.fullmatch(text.strip())
-    if found is None:
+    match = CLOCK.fullmatch(text.strip())
+    if match is None:
         raise ValueError(text)
-    sign, hours, minutes, seconds, fraction, zone = found.groups()
+    sign, hours, minutes, seconds, fraction, zone = match.groups()
     micros = (int(hours) * 3600 + int(minutes) * 60 + int(seconds or 0)) * 1_000_000
     micros += int((fraction or "0")[:6].ljust(6, "0"))
     offset = 0
@@ -130,17 +130,17 @@ def clock(text: str) -> tuple[int, int]:
 
 
 def interval(text: str) -> dict[str, int]:
-    found = INTERVAL.fullmatch(text.strip())
-    if found is None:
+    match = INTERVAL.fullmatch(text.strip())
+    if match is None:
         raise ValueError(text)
-    part = {name: value or "0" for name, value in found.groupdict().items() if name != "sign"}
-    sign = -1 if found["sign"] == "-" else 1
-    whole, _, fraction = part["seconds"].lstrip("-").partition(".")
-    micros = int(whole) * 1_000_000 + int(fraction[:6].ljust(6, "0") or 0)
-    micros = -micros if part["seconds"].startswith("-") else micros
-    days = int(part["weeks"]) * 7 + int(part["days"])
+    fields = {name: value or "0" for name, value in match.groupdict().items() if name != "sign"}
+    sign = -1 if match["sign"] == "-" else 1
+    seconds, _, fraction = fields["seconds"].lstrip("-").partition(".")
+    micros = int(seconds) * 1_000_000 + int(fraction[:6].ljust(6, "0") or 0)
+    micros = -micros if fields["seconds"].startswith("-") else micros
+    days = int(fields["weeks"]) * 7 + int(fields["days"])
     return {
-        "months": sign * (int(part["years"]) * 12 + int(part["months"])),
-        "hours": sign * (days * 24 + int(part["hours"])),
-        "micros": sign * (int(part["minutes"]) * 60_000_000 + micros),
+        "months": sign * (int(fields["years"]) * 12 + int(fields["months"])),
+        "hours": sign * (days * 24 + int(fields["hours"])),
+        "micros": sign * (int(fields["minutes"]) * 60_000_000 + micros),
     }

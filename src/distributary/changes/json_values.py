@@ -113,7 +113,7 @@ def _lists(texts: pa.Array) -> pa.Array:
 
 
 def _items(token: str) -> list[str | None]:
-    return [None if raw == "null" else unquoted(raw) for raw in (bytes(one).decode() for one in _ARRAY.decode(token))]
+    return [None if raw == "null" else unquoted(raw) for raw in (bytes(item).decode() for item in _ARRAY.decode(token))]
 
 
 def by_tokens(tokens: Tokens, reading: Reading) -> JsonColumn:
@@ -132,9 +132,9 @@ def by_tokens(tokens: Tokens, reading: Reading) -> JsonColumn:
         try:
             return JsonColumn(Scalar("long"), tokens.texts.cast(pa.int64()))
         except pa.ArrowInvalid:
-            wanted = casts.named_type(reading.json_numbers) or pa.string()
-            array, bad = casts.cast(tokens.texts, wanted)
-            return JsonColumn(_as_is(wanted), array, _faults(tokens.texts, bad, reading.json_numbers))
+            number_type = casts.named_type(reading.json_numbers) or pa.string()
+            array, bad = casts.cast(tokens.texts, number_type)
+            return JsonColumn(_as_is(number_type), array, _faults(tokens.texts, bad, reading.json_numbers))
     return JsonColumn(TEXT, tokens.unquoted())
 
 
@@ -152,10 +152,10 @@ def by_node(node: Node, tokens: Tokens, reading: Reading) -> JsonColumn:
     return JsonColumn(node, array, _faults(tokens.texts, bad, _name(inner)))
 
 
-def _faults(texts: pa.Array, bad: casts.Mask | None, what: str) -> list[tuple[int, str]]:
+def _faults(texts: pa.Array, bad: casts.Mask | None, type_name: str) -> list[tuple[int, str]]:
     if bad is None:
         return []
-    return [(int(place), f"{str(texts[int(place)])[:80]} is no {what}") for place in np.flatnonzero(bad)]
+    return [(int(place), f"{str(texts[int(place)])[:80]} is no {type_name}") for place in np.flatnonzero(bad)]
 
 
 def _name(node: Node) -> str:
@@ -241,8 +241,8 @@ def _unscaled(text: str, node: Scalar) -> bytes:
         raise ValueError(text)
     size: int = int("".join(map(str, digits)))
     shift = exponent + node.scale
-    size, left = (size * 10**shift, 0) if shift >= 0 else divmod(size, 10**-shift)
-    if left:
+    size, remainder = (size * 10**shift, 0) if shift >= 0 else divmod(size, 10**-shift)
+    if remainder:
         raise ValueError(text)
     size = -size if sign else size
     return int.to_bytes(size, size.bit_length() // 8 + 1, "big", signed=True)
@@ -265,13 +265,13 @@ def _nested(node: Node, reading: Reading) -> Callable[[str], Any]:
     """From a token, the value of a node that is no scalar."""
     if isinstance(node, Array):
         item = _value(node.items, reading)
-        return lambda token: [item(bytes(one).decode()) for one in _ARRAY.decode(token)]
+        return lambda token: [item(bytes(raw).decode()) for raw in _ARRAY.decode(token)]
     if not isinstance(node, Record):
         return unquoted
     names = set(node.names)
     if is_nested_list(node):
         item = _value(node.field("elementValue") or NULL, reading)
-        return lambda token: [item(one) for one in _leaves(token)]
+        return lambda token: [item(raw) for raw in _leaves(token)]
     if node.name == "varchar" and "value" in names:
         return lambda token: {"value": unquoted(token)}
     if names == {"timestamp", "offset"}:
@@ -286,11 +286,11 @@ def _nested(node: Node, reading: Reading) -> Callable[[str], Any]:
 
 
 def _record(node: Record, reading: Reading) -> Callable[[str], Any]:
-    parts = {field.name: _value(field.node, reading) for field in node.fields}
+    loaders = {field.name: _value(field.node, reading) for field in node.fields}
 
     def record(token: str) -> dict[str, Any]:
-        found = msgspec.json.decode(token, type=dict[str, msgspec.Raw])
-        return {name: part(bytes(found[name]).decode()) if name in found else None for name, part in parts.items()}
+        tokens = msgspec.json.decode(token, type=dict[str, msgspec.Raw])
+        return {name: load(bytes(tokens[name]).decode()) if name in tokens else None for name, load in loaders.items()}
 
     return record
 
@@ -312,6 +312,6 @@ def _value(node: Node, reading: Reading) -> Callable[[str], Any]:
 def _leaves(token: str) -> list[str]:
     leaves: list[str] = []
     for raw in _ARRAY.decode(token):
-        one = bytes(raw).decode()
-        leaves += _leaves(one) if one.startswith("[") else [one]
+        token_text = bytes(raw).decode()
+        leaves += _leaves(token_text) if token_text.startswith("[") else [token_text]
     return leaves

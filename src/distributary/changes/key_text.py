@@ -58,8 +58,8 @@ def spelled(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def key_texts(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
     """Each row's whole key, of one or more key columns."""
-    parts = [_quoted(column) for column in columns]
-    inside = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, ",")
+    spellings = [_quoted(column) for column in columns]
+    inside = spellings[0] if len(spellings) == 1 else pc.binary_join_element_wise(*spellings, ",")
     return pc.binary_join_element_wise("[", inside, "]", "")
 
 
@@ -67,11 +67,11 @@ def key_parts(texts: pa.Array | pa.ChunkedArray, columns: int) -> list[pa.Array]
     """The other way round: per key column the spellings. Null where the text is null, or is no key of so many."""
     distinct = _flat(texts).dictionary_encode()
     keys = [json.loads(text) for text in distinct.dictionary.to_pylist()]
-    parts: list[pa.Array] = []
+    columns_of_texts: list[pa.Array] = []
     for number in range(columns):
         values = [key[number] if len(key) == columns else None for key in keys]
-        parts.append(pa.array(values, pa.string()).take(distinct.indices))
-    return parts
+        columns_of_texts.append(pa.array(values, pa.string()).take(distinct.indices))
+    return columns_of_texts
 
 
 def as_type(texts: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | None:
@@ -200,7 +200,7 @@ def _is_text(kind: pa.DataType) -> bool:
 def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if not isinstance(column, pa.ChunkedArray):
         return column
-    found = column.combine_chunks()
-    if isinstance(found, pa.ChunkedArray):
-        found = pa.concat_arrays(found.chunks) if found.num_chunks else pa.array([], found.type)
-    return found
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    return array

@@ -18,16 +18,16 @@ Codes = npt.NDArray[np.int64]
 class KeyIndex:
     """Finds the rows of one table, the `known` rows, by key. Equal keys have one code, from 0 to `len(index)` - 1."""
 
-    def __init__(self, known: pa.Table, keys: Sequence[str]) -> None:
+    def __init__(self, rows: pa.Table, keys: Sequence[str]) -> None:
         """Raises ValueError for no keys, or a key of a nested type."""
         if not keys:
             raise ValueError("rows without a key cannot be told apart")
         self._keys = tuple(keys)
         self._values: list[pa.Array] = []
         self._pairs: list[pa.Array] = []
-        self.codes = np.zeros(known.num_rows, np.int64)
+        self.codes = np.zeros(rows.num_rows, np.int64)
         for number, key in enumerate(self._keys):
-            column = _comparable(known.column(key))
+            column = _comparable(rows.column(key))
             coded = column.dictionary_encode(null_encoding="encode")
             self._values.append(coded.dictionary)
             codes = _longs(coded.indices)
@@ -45,16 +45,16 @@ class KeyIndex:
 
     def find(self, rows: pa.Table) -> Codes:
         """The code of each row's key; -1 where no known row has it."""
-        found = np.zeros(rows.num_rows, np.int64)
+        row_codes = np.zeros(rows.num_rows, np.int64)
         for number, key in enumerate(self._keys):
             values = self._values[number]
             column = _comparable(in_type(rows.column(key), values.type))
             codes = _lookup(column, values)
             if number:
-                pairs = _lookup(pa.array(found * len(values) + codes), self._pairs[number - 1])
-                codes = np.where((found < 0) | (codes < 0), -1, pairs)
-            found = codes
-        return found
+                pairs = _lookup(pa.array(row_codes * len(values) + codes), self._pairs[number - 1])
+                codes = np.where((row_codes < 0) | (codes < 0), -1, pairs)
+            row_codes = codes
+        return row_codes
 
 
 def _comparable(column: Any) -> pa.Array:

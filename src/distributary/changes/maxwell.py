@@ -57,22 +57,22 @@ _KEY = msgspec.json.Decoder(_Fields)
 
 def routes_of(bodies: Iterable[bytes]) -> Routes:
     """As `debezium.source_table.routes_of`."""
-    found = Routes()
+    routes_found = Routes()
     for position, body in enumerate(bodies):
         try:
             change = _DECODER.decode(body)
         except UNDECODABLE as exc:
-            found.bad.append((position, f"it is no message of Maxwell: {exc}"))
+            routes_found.bad.append((position, f"it is no message of Maxwell: {exc}"))
             continue
         kind = change.type or ""
         if kind in _NOTICES or kind.startswith(_DDL):
-            found.passed += 1
+            routes_found.passed += 1
         elif not change.table or kind == "":
-            found.bad.append((position, "it is no message of Maxwell: it has no type, or no table"))
+            routes_found.bad.append((position, "it is no message of Maxwell: it has no type, or no table"))
         else:
-            found.routes.append(SourceTable(Kind.GENERIC, change.database or "", "", change.table).route)
-            found.positions.append(position)
-    return found
+            routes_found.routes.append(SourceTable(Kind.GENERIC, change.database or "", "", change.table).route)
+            routes_found.positions.append(position)
+    return routes_found
 
 
 def as_debezium(message: Message) -> Message:
@@ -94,11 +94,11 @@ def as_debezium(message: Message) -> Message:
     op: str | None = OPS.get(change.type or "", change.type)
     if op == "u" and not set(keys).isdisjoint(change.old or ()):
         op = KEY_CHANGED
-    said: dict[str, Any] = {"op": op, "source": source, "before" if op == "d" else "after": row}
+    envelope: dict[str, Any] = {"op": op, "source": source, "before" if op == "d" else "after": row}
     if change.xid is not None:
-        said["transaction"] = {"id": str(change.xid)}
+        envelope["transaction"] = {"id": str(change.xid)}
     key = {name: row[name] for name in keys if name in row}
-    return Message(message.record, msgspec.json.encode(key) if key else None, msgspec.json.encode(said))
+    return Message(message.record, msgspec.json.encode(key) if key else None, msgspec.json.encode(envelope))
 
 
 def _keys(change: _Change, key: bytes | None) -> list[str]:

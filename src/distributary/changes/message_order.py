@@ -89,8 +89,8 @@ def _places(value: pa.Array, bad: dict[int, str]) -> Bytes:
 def _of_wholes(value: pa.Array) -> Bytes:
     """128 bits each, the sign bit turned over."""
     wide = pc.fill_null(value.cast(_WIDE), pa.scalar(0, _WIDE)) if len(value) else value.cast(_WIDE)
-    parts = np.frombuffer(wide.buffers()[1], np.uint64, 2 * len(wide), 16 * wide.offset).reshape(-1, 2)
-    return np.hstack([hex_digits(parts[:, 1] ^ _SIGN, 16), hex_digits(parts[:, 0], 16)])
+    words = np.frombuffer(wide.buffers()[1], np.uint64, 2 * len(wide), 16 * wide.offset).reshape(-1, 2)
+    return np.hstack([hex_digits(words[:, 1] ^ _SIGN, 16), hex_digits(words[:, 0], 16)])
 
 
 def _of_floats(value: pa.Array) -> npt.NDArray[np.uint64]:
@@ -98,19 +98,19 @@ def _of_floats(value: pa.Array) -> npt.NDArray[np.uint64]:
     # -0.0 is 0.0
     numbers = pc.add(pc.fill_null(value.cast(pa.float64()), 0.0), 0.0).to_numpy(zero_copy_only=False)
     bits = np.ascontiguousarray(numbers).view(np.uint64)
-    found: npt.NDArray[np.uint64] = np.where(bits & _SIGN, ~bits, bits | _SIGN)
-    return found
+    ordered: npt.NDArray[np.uint64] = np.where(bits & _SIGN, ~bits, bits | _SIGN)
+    return ordered
 
 
 def _of_texts(value: pa.Array, bad: dict[int, str]) -> Bytes:
     """The bytes of each text, in the order of its characters."""
-    held = np.zeros((len(value), TEXT_BYTES), np.uint8)
+    letters = np.zeros((len(value), TEXT_BYTES), np.uint8)
     for row, text in enumerate(value.to_pylist()):
         body = (text or "").encode()
         if len(body) > TEXT_BYTES:
             bad.setdefault(row, f"the text that says which message is newer has more than {TEXT_BYTES} bytes")
-        held[row, : len(body[:TEXT_BYTES])] = np.frombuffer(body[:TEXT_BYTES], np.uint8)
-    return np.hstack([hex_digits(word, 16) for word in held.view(">u8").astype(np.uint64).T])
+        letters[row, : len(body[:TEXT_BYTES])] = np.frombuffer(body[:TEXT_BYTES], np.uint8)
+    return np.hstack([hex_digits(word, 16) for word in letters.view(">u8").astype(np.uint64).T])
 
 
 def _tie(topic: pa.Array) -> Bytes:
@@ -121,8 +121,8 @@ def _tie(topic: pa.Array) -> Bytes:
 
 
 def _hashes(body: pa.Array) -> npt.NDArray[np.int64]:
-    found = [hashlib.blake2b(one or b"", digest_size=8).digest() for one in body.to_pylist()]
-    return (np.frombuffer(b"".join(found), ">u8") >> 1).astype(np.int64)
+    digests = [hashlib.blake2b(payload or b"", digest_size=8).digest() for payload in body.to_pylist()]
+    return (np.frombuffer(b"".join(digests), ">u8") >> 1).astype(np.int64)
 
 
 def _longs(column: Any) -> npt.NDArray[np.int64]:

@@ -58,12 +58,12 @@ class Rows:
     untyped: frozenset[str] = frozenset()
 
     def take(self, places: npt.NDArray[np.int64]) -> Rows:
-        at = pa.array(places)
+        indices = pa.array(places)
         return Rows(
             self.numbers[places],
-            {name: array.take(at) for name, array in self.top.items()},
-            {name: array.take(at) for name, array in self.source.items()},
-            [(name, node, array.take(at)) for name, node, array in self.payload],
+            {name: array.take(indices) for name, array in self.top.items()},
+            {name: array.take(indices) for name, array in self.source.items()},
+            [(name, node, array.take(indices)) for name, node, array in self.payload],
             untyped=self.untyped,
         )
 
@@ -121,14 +121,14 @@ class Metadata:
 
     def keys(self) -> pa.Array:
         """The names of the key columns of each event, joined by BETWEEN; "" where there is none."""
-        found = None
+        keys = None
         for name in KEYS:
             array = self._rows.source.get(name)
             if array is None or array.null_count == len(array):
                 continue
             texts = _key_text(array)
-            found = texts if found is None else pc.if_else(pc.equal(found, ""), texts, found)
-        return found if found is not None else pa.repeat(pa.scalar(""), self._count)
+            keys = texts if keys is None else pc.if_else(pc.equal(keys, ""), texts, keys)
+        return keys if keys is not None else pa.repeat(pa.scalar(""), self._count)
 
     def source_table(self, place: int, kind: Kind | None) -> SourceTable:
         """The table that an event is of; `kind`, where given, beats what the event looks like."""
@@ -154,9 +154,9 @@ class Metadata:
         return columns
 
     def _check(self) -> None:
-        known = pc.is_in(self.change_type, pa.array([*CHANGE_TYPES, None], pa.string()))
-        if not pc.all(known).as_py():
-            for place in np.flatnonzero(~known.to_numpy(zero_copy_only=False)):
+        is_known = pc.is_in(self.change_type, pa.array([*CHANGE_TYPES, None], pa.string()))
+        if not pc.all(is_known).as_py():
+            for place in np.flatnonzero(~is_known.to_numpy(zero_copy_only=False)):
                 value = self.change_type[int(place)].as_py()
                 allowed = ", ".join(name for name in CHANGE_TYPES if name)
                 detail = f"change_type is {value!r}; known are {allowed} and none"
@@ -167,10 +167,10 @@ class Metadata:
                 detail = "neither source_metadata.table, source_metadata.collection nor object names its table"
                 self.faults.append((int(place), Reason.NO_SOURCE_TABLE, detail))
 
-    def _or_else(self, one: pa.Array, other: pa.Array) -> pa.Array:
-        if not one.null_count or other.null_count == len(other):
-            return one
-        return pc.coalesce(one, other)
+    def _or_else(self, first: pa.Array, second: pa.Array) -> pa.Array:
+        if not first.null_count or second.null_count == len(second):
+            return first
+        return pc.coalesce(first, second)
 
     def _text(self, fields: dict[str, pa.Array], name: str) -> pa.Array:
         array = fields.get(name)
@@ -235,10 +235,10 @@ class Metadata:
             return pa.ListArray.from_arrays(offsets, values, mask=array.is_null())
         return array.cast(kind)
 
-    def _fault(self, array: pa.Array, bad: Mask | None, reason: Reason, what: str) -> None:
+    def _fault(self, array: pa.Array, bad: Mask | None, reason: Reason, problem: str) -> None:
         if bad is not None:
             for place in np.flatnonzero(bad):
-                self.faults.append((int(place), reason, f"{what}: {str(casts.shown(array, int(place)))[:80]!r}"))
+                self.faults.append((int(place), reason, f"{problem}: {str(casts.shown(array, int(place)))[:80]!r}"))
 
 
 def infer_kind(source: dict[str, Any], read_method: str) -> Kind:

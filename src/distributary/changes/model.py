@@ -41,12 +41,12 @@ class SourceTable:
     @property
     def route(self) -> str:
         """`database.schema.table` without the parts that are not known."""
-        return ".".join(part for part in (self.database, self.schema, self.table) if part)
+        return ".".join(name for name in (self.database, self.schema, self.table) if name)
 
 
-def known_one(one: SourceTable, other: SourceTable) -> SourceTable:
+def known_one(left: SourceTable, right: SourceTable) -> SourceTable:
     """Of two names of one route the one that says which database it is, if one of them does."""
-    return other if one.kind is Kind.GENERIC else one
+    return right if left.kind is Kind.GENERIC else left
 
 
 @dataclass(frozen=True)

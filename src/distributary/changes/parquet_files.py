@@ -53,8 +53,8 @@ def read_parquet(body: pa.Buffer, path: str, bad: list[BadEvent], most: int = MO
 
 def _most_items(body: pa.Buffer) -> int:
     """Items that a list in the footer may have: each column takes some bytes of it."""
-    said = int.from_bytes(body.slice(max(0, body.size - 8), 4).to_pybytes(), "little") if body.size >= 8 else 0
-    return 1_000 + min(said, int(body.size)) // BYTES_OF_A_COLUMN
+    footer_bytes = int.from_bytes(body.slice(max(0, body.size - 8), 4).to_pybytes(), "little") if body.size >= 8 else 0
+    return 1_000 + min(footer_bytes, int(body.size)) // BYTES_OF_A_COLUMN
 
 
 def _check_size(footer: pq.FileMetaData, path: str, most: int) -> None:
@@ -83,8 +83,8 @@ def _rows(table: pa.Table, row: int) -> Rows:
 
 
 def _chunk(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks()
-    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+    combined = column.combine_chunks()
+    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
 
 
 def _children(array: pa.Array) -> dict[str, pa.Array]:
@@ -108,10 +108,10 @@ def as_stored(array: pa.Array) -> Stored:
     if pa.types.is_date(kind):
         return Scalar("int", "date"), _days(array)
     if pa.types.is_struct(kind):
-        parts = {name: as_stored(child) for name, child in _children(array).items()}
-        fields = tuple(Field(name, node) for name, (node, _) in parts.items())
-        arrays = [part for _, part in parts.values()]
-        types = [pa.field(name, part.type) for name, (_, part) in parts.items()]
+        children = {name: as_stored(child) for name, child in _children(array).items()}
+        fields = tuple(Field(name, node) for name, (node, _) in children.items())
+        arrays = [child_array for _, child_array in children.values()]
+        types = [pa.field(name, child_array.type) for name, (_, child_array) in children.items()]
         return Record("", fields), pa.StructArray.from_arrays(arrays, fields=types, mask=array.is_null())
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         plain = array.cast(pa.list_(kind.value_type))

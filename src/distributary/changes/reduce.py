@@ -60,19 +60,19 @@ class Ranked:
     @staticmethod
     def needs(settings: OrderSettings, *, oracle: bool) -> list[str]:
         """Paths within the metadata struct that `of` reads."""
-        found = [NUMBER]
+        paths = [NUMBER]
         if settings:
-            found += ["source_timestamp", "is_backfill"]
+            paths += ["source_timestamp", "is_backfill"]
         if oracle:
-            found += ["change_type", "source.tx_id", "source.row_id"]
-        return found
+            paths += ["change_type", "source.tx_id", "source.row_id"]
+        return paths
 
     def take(self, places: Places) -> Ranked:
         if self.leaves is None or self.takes is None or self.transactions is None or self.rows is None:
             return Ranked(self.numbers[places])
-        at = pa.array(places)
+        indices = pa.array(places)
         flags = self.leaves[places], self.takes[places]
-        return Ranked(self.numbers[places], *flags, self.transactions.take(at), self.rows.take(at))
+        return Ranked(self.numbers[places], *flags, self.transactions.take(indices), self.rows.take(indices))
 
     def holds_over(self, other: Ranked) -> Bools:
         """Where an event of these replaces the one of `other` in the same place: never where they are the same."""
@@ -105,9 +105,9 @@ class Ranked:
         if self.leaves is None or self.takes is None or other.leaves is None or other.takes is None:
             return set()
         moves = self.leaves | self.takes | other.leaves | other.takes
-        found = moves & self._shares_transaction(other) & ~self._is_of(settled)
+        handing_on = moves & self._shares_transaction(other) & ~self._is_of(settled)
         assert self.transactions is not None
-        return set(self.transactions.filter(pa.array(found)).to_pylist()) if found.any() else set()
+        return set(self.transactions.filter(pa.array(handing_on)).to_pylist()) if handing_on.any() else set()
 
     def _is_of(self, transactions: Collection[str]) -> Bools:
         assert self.transactions is not None
@@ -147,18 +147,18 @@ class Gaps:
         logged = pc.invert(pc.fill_null(_field(metadata, "is_backfill"), False))
         complete = pc.or_(pc.and_(pc.equal(kind, "INSERT"), logged), _deleted(metadata))
         partial = np.asarray(pc.invert(complete).to_numpy(zero_copy_only=False), bool)
-        found: dict[str, Bools] = {}
+        masks: dict[str, Bools] = {}
         for column in self.toast:
             if column in rows.column_names:
                 null = pc.is_null(_flat(rows.column(column))).to_numpy(zero_copy_only=False)
                 change = logged.to_numpy(zero_copy_only=False)
-                found[column] = np.asarray(partial & null & change)
+                masks[column] = np.asarray(partial & null & change)
         for key, columns in absent.items():
             of_schema = pc.fill_null(pc.equal(schemas, key), False).to_numpy(zero_copy_only=False)
             for column in columns:
                 if column in rows.column_names:
-                    found[column] = found.get(column, np.zeros(rows.num_rows, bool)) | (partial & of_schema)
-        return {column: rows_ for column, rows_ in found.items() if rows_.any()}
+                    masks[column] = masks.get(column, np.zeros(rows.num_rows, bool)) | (partial & of_schema)
+        return {column: rows_ for column, rows_ in masks.items() if rows_.any()}
 
 
 def _marked(schemas: pa.Array) -> dict[str, list[str]]:
@@ -213,16 +213,16 @@ def partly(rows: pa.Table, keys: Sequence[str], settings: OrderSettings) -> pa.T
     _check_log(index.codes, places, ranked, settings)
     if ranked.leaves is None:
         return rows.take(pa.array(places))
-    kept = _shared(index.codes, ranked)
-    kept[places] = True
-    return rows.filter(pa.array(kept))
+    still_counts = _shared(index.codes, ranked)
+    still_counts[places] = True
+    return rows.filter(pa.array(still_counts))
 
 
 def _shared(codes: Places, ranked: Ranked) -> Bools:
     """The events of a key and a transaction that concern more than one row."""
     events = pa.table({"key": codes, "transaction": ranked.transactions, "row": ranked.rows})
-    known = events.filter(pc.is_valid(events.column("transaction")))
-    rows = known.group_by(["key", "transaction"]).aggregate([("row", "count_distinct")])
+    with_transaction = events.filter(pc.is_valid(events.column("transaction")))
+    rows = with_transaction.group_by(["key", "transaction"]).aggregate([("row", "count_distinct")])
     several = rows.filter(pc.greater(rows.column("row_count_distinct"), 1)).select(["key", "transaction"])
     if not several.num_rows:
         return np.zeros(len(codes), bool)
@@ -242,16 +242,16 @@ def _winners(codes: Places, keys: int, ranked: Ranked) -> Places:
     """The row that holds for each key, ascending."""
     alone = np.bincount(codes, minlength=keys)[codes] == 1
     several = ~alone
-    parts = [np.flatnonzero(alone)]
+    winners = [np.flatnonzero(alone)]
     if ranked.leaves is not None:
         # Oracle's exception does not chain, so the order of comparisons counts.
         in_order = np.zeros(keys, bool)
         in_order[codes[ranked.leaves]] = True
         stepped = several & in_order[codes]
-        parts.append(_stepwise(codes, np.flatnonzero(stepped), ranked))
+        winners.append(_stepwise(codes, np.flatnonzero(stepped), ranked))
         several &= ~stepped
-    parts.append(_by_rounds(codes, np.flatnonzero(several), ranked))
-    return np.sort(np.concatenate(parts))
+    winners.append(_by_rounds(codes, np.flatnonzero(several), ranked))
+    return np.sort(np.concatenate(winners))
 
 
 def _check_log(codes: Places, winners: Places, ranked: Ranked, settings: OrderSettings) -> None:
@@ -261,25 +261,25 @@ def _check_log(codes: Places, winners: Places, ranked: Ranked, settings: OrderSe
     lost = np.ones(len(codes), bool)
     lost[winners] = False
     losers = np.flatnonzero(lost)
-    held = winner[codes[losers]]
-    later = ranked.numbers[held] > ranked.numbers[losers]
-    anew.check(ranked.numbers[held[later]], ranked.numbers[losers[later]], settings)
+    holders = winner[codes[losers]]
+    later = ranked.numbers[holders] > ranked.numbers[losers]
+    anew.check(ranked.numbers[holders[later]], ranked.numbers[losers[later]], settings)
 
 
-def _by_rounds(codes: Places, left: Places, ranked: Ranked) -> Places:
+def _by_rounds(codes: Places, contenders: Places, ranked: Ranked) -> Places:
     """Neighbours of one key meet until one of each is left."""
-    left = left[np.argsort(codes[left], kind="stable")]
-    while len(left):
-        of_key = codes[left]
+    contenders = contenders[np.argsort(codes[contenders], kind="stable")]
+    while len(contenders):
+        of_key = codes[contenders]
         first = np.flatnonzero(np.r_[True, of_key[1:] != of_key[:-1]])
-        if len(first) == len(left):
+        if len(first) == len(contenders):
             break
-        place = np.arange(len(left)) - np.repeat(first, np.diff(np.r_[first, len(left)]))
+        place = np.arange(len(contenders)) - np.repeat(first, np.diff(np.r_[first, len(contenders)]))
         meets = np.flatnonzero((place[1:] % 2 == 1) & (of_key[1:] == of_key[:-1]))
-        wins = ranked.take(left[meets + 1]).holds_over(ranked.take(left[meets]))
-        left[meets] = np.where(wins, left[meets + 1], left[meets])
-        left = np.delete(left, meets + 1)
-    return left
+        wins = ranked.take(contenders[meets + 1]).holds_over(ranked.take(contenders[meets]))
+        contenders[meets] = np.where(wins, contenders[meets + 1], contenders[meets])
+        contenders = np.delete(contenders, meets + 1)
+    return contenders
 
 
 def _stepwise(codes: Places, rows: Places, ranked: Ranked) -> Places:
@@ -290,10 +290,10 @@ def _stepwise(codes: Places, rows: Places, ranked: Ranked) -> Places:
     sizes = np.diff(np.r_[first, len(rows)])
     holds = rows[first]
     for step in range(1, int(sizes.max(initial=1))):
-        there = np.flatnonzero(sizes > step)
-        next_ = rows[first[there] + step]
-        wins = ranked.take(next_).holds_over(ranked.take(holds[there]))
-        holds[there] = np.where(wins, next_, holds[there])
+        open_keys = np.flatnonzero(sizes > step)
+        next_ = rows[first[open_keys] + step]
+        wins = ranked.take(next_).holds_over(ranked.take(holds[open_keys]))
+        holds[open_keys] = np.where(wins, next_, holds[open_keys])
     return holds
 
 
@@ -308,14 +308,14 @@ def _filled(
     begins = np.searchsorted(codes[order], np.arange(int(codes.max()) + 2))
     table, still = reduced.rows, {}
     for column, mask in unsaid.items():
-        taken, open_ = places.copy(), mask[places]
+        value_rows, open_ = places.copy(), mask[places]
         for number in np.flatnonzero(open_).tolist():
             code = codes[places[number]]
             of_key = order[begins[code] : begins[code + 1]]
-            found = _said_before(int(places[number]), of_key, mask, deleted)
-            if found is not None:
-                taken[number], open_[number] = found, False
-        values = _flat(rows.column(column)).take(pa.array(taken))
+            source_row = _said_before(int(places[number]), of_key, mask, deleted)
+            if source_row is not None:
+                value_rows[number], open_[number] = source_row, False
+        values = _flat(rows.column(column)).take(pa.array(value_rows))
         table = table.set_column(table.column_names.index(column), table.schema.field(column), values)
         still[column] = pa.array(open_)
     return replace(reduced, rows=table, unsaid={c: m for c, m in still.items() if pc.any(m).as_py()})
@@ -323,15 +323,15 @@ def _filled(
 
 def _said_before(winner: int, of_key: Places, mask: Bools, deleted: Bools) -> int | None:
     """The row that says the value: the last one before the winner that does; after a delete the winner, with null."""
-    found: int | None = None
+    last_row: int | None = None
     for row in of_key.tolist():
         if row == winner:
             break
         if deleted[row]:
-            found = winner
+            last_row = winner
         elif not mask[row]:
-            found = row
-    return found
+            last_row = row
+    return last_row
 
 
 # -- columns -----------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ class OrderSettings:
         of_change = np.searchsorted(starts - REPAIR_MARGIN_MS, source_timestamp, side="right")
         generation = np.where(is_backfill, of_row, of_change)
         epochs = sorted(self.epochs)
-        since = np.array([at for at, _ in epochs], np.int64)
+        since = np.array([start for start, _ in epochs], np.int64)
         names = np.array([0, *(n for _, n in epochs)], np.int64)
         epoch = names[np.searchsorted(since, source_timestamp, side="right")]
         return np.hstack([hex_digits(generation, 2), hex_digits(epoch, 4)])
@@ -121,13 +121,16 @@ def sequence_numbers(kind: str, meta: Meta, payload_hash: pa.Array, settings: Or
     events = _Events(meta)
     backfill = events.flags("is_backfill")
     bad: dict[int, str] = {}
-    time, known = events.longs("source_timestamp")
+    time, has_time = events.longs("source_timestamp")
     positions = _POSITIONS[kind](events, time, ~backfill, bad)
     # Oracle reads its backfill at an SCN, the others know of a backfilled row only when it was read.
     if kind != "oracle":
-        positions = [_read_at(one, backfill, time if not number else None) for number, one in enumerate(positions)]
+        positions = [
+            _read_at(position_part, backfill, time if not number else None)
+            for number, position_part in enumerate(positions)
+        ]
     if kind not in ("mysql", "oracle"):
-        _report(bad, ~known & ~backfill, "no source_timestamp, so its place in the order is unknown")
+        _report(bad, ~has_time & ~backfill, "no source_timestamp, so its place in the order is unknown")
     out = np.empty((meta.num_rows, WIDTH), np.uint8)
     out[:, :PREFIX] = (settings or OrderSettings()).prefix(time, backfill)
     out[:, PREFIX] = np.where(backfill, ord("1"), ord(LAYOUTS.get(kind, FIRST_LAYOUT)))
@@ -160,8 +163,10 @@ def standing(numbers: Any, source_timestamp: Any, is_backfill: Any, settings: Or
     if not settings:
         return np.ndarray((rows,), f"S{WIDTH - PREFIX}", digits, PREFIX, (WIDTH,))
     prefix = settings.prefix(_longs(_flat(source_timestamp))[0], _flags(_flat(is_backfill)))
-    known = ours.to_numpy(zero_copy_only=False)[:, None]
-    return np.hstack([np.where(known, prefix, ZERO), digits[:, PREFIX:]]).astype(np.uint8).reshape(-1).view(f"S{WIDTH}")
+    is_ours = ours.to_numpy(zero_copy_only=False)[:, None]
+    return (
+        np.hstack([np.where(is_ours, prefix, ZERO), digits[:, PREFIX:]]).astype(np.uint8).reshape(-1).view(f"S{WIDTH}")
+    )
 
 
 # -- positions ---------------------------------------------------------------------------------------------
@@ -179,10 +184,10 @@ class _Events:
 
     def column(self, path: str) -> pa.Array:
         names = path.split(".")
-        at = self._meta.schema.get_field_index(names[0])
-        if at < 0:
+        index = self._meta.schema.get_field_index(names[0])
+        if index < 0:
             return pa.nulls(self.rows)
-        column = _flat(self._meta.column(at))
+        column = _flat(self._meta.column(index))
         for name in names[1:]:
             if column.type.get_field_index(name) < 0:
                 return pa.nulls(self.rows)
@@ -199,16 +204,16 @@ class _Events:
     def flags(self, path: str) -> Bools:
         return _flags(self.column(path))
 
-    def sort_key(self, at: int) -> pa.Array:
+    def sort_key(self, index: int) -> pa.Array:
         """One item of each event's `sort_keys`; null where the list is shorter."""
         keys = self.column("sort_keys")
         if pa.types.is_null(keys.type):
             return pa.nulls(self.rows, pa.string())
-        there = pc.greater(pc.fill_null(pc.list_value_length(keys), 0), at)
+        is_long_enough = pc.greater(pc.fill_null(pc.list_value_length(keys), 0), index)
         # `list_element` refuses a list that is too short.
-        found = pc.list_element(keys.filter(there), at).cast(pa.string())
-        places = np.cumsum(there.to_numpy(zero_copy_only=False)) - 1
-        return found.take(pa.array(places, pa.int64(), mask=~there.to_numpy(zero_copy_only=False)))
+        items = pc.list_element(keys.filter(is_long_enough), index).cast(pa.string())
+        places = np.cumsum(is_long_enough.to_numpy(zero_copy_only=False)) - 1
+        return items.take(pa.array(places, pa.int64(), mask=~is_long_enough.to_numpy(zero_copy_only=False)))
 
 
 def _mysql(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) -> _Positions:
@@ -218,7 +223,7 @@ def _mysql(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) ->
         file = pc.coalesce(file, _filled(events.sort_key(1)))
         position = pc.coalesce(position, _whole(events.sort_key(2)))
     number, named = _by_value(file, file_number)
-    at, placed = _longs(position)
+    position_in_file, placed = _longs(position)
     _report(
         bad,
         changes & ~(named & placed),
@@ -226,42 +231,40 @@ def _mysql(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) ->
     )
     reading = _fixed(pc.fill_null(pc.utf8_slice_codeunits(_uuid_digits(events), 0, 7), "0" * 7), 7)
     upsert = np.where(events.flags("is_deleted"), ZERO, ord("1")).astype(np.uint8)[:, None]
-    return [number, at, events.longs("read_timestamp")[0], np.hstack([reading, _counter(events), upsert])]
+    return [number, position_in_file, events.longs("read_timestamp")[0], np.hstack([reading, _counter(events), upsert])]
 
 
 def _oracle(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) -> _Positions:
-    scn, known = events.longs("source.scn")
+    scn, has_scn = events.longs("source.scn")
     ssn, _ = events.longs("source.ssn")
     texts = _filled(events.texts("source.rs_id"))
-    parts = _parts(texts, r"^\s*(?:0x)?(?P<a>[0-9a-fA-F]{1,8})\.(?P<b>[0-9a-fA-F]{1,8})\.(?P<c>[0-9a-fA-F]{1,4})\s*$")
-    _report(bad, changes & ~known, "an Oracle change needs an scn")
-    broken = pc.and_(pc.is_valid(texts), pc.is_null(parts)).to_numpy(zero_copy_only=False)
+    rs_id = _parts(texts, r"^\s*(?:0x)?(?P<a>[0-9a-fA-F]{1,8})\.(?P<b>[0-9a-fA-F]{1,8})\.(?P<c>[0-9a-fA-F]{1,4})\s*$")
+    _report(bad, changes & ~has_scn, "an Oracle change needs an scn")
+    broken = pc.and_(pc.is_valid(texts), pc.is_null(rs_id)).to_numpy(zero_copy_only=False)
     _report(bad, changes & broken, "rs_id is not three hex parts, as in 0x000004.00000705.0010")
-    block = np.hstack([_padded(parts, "a", 8), _padded(parts, "b", 8)])
-    rest = np.hstack([_padded(parts, "c", 4), hex_digits(ssn, 12)])
+    block = np.hstack([_padded(rs_id, "a", 8), _padded(rs_id, "b", 8)])
+    rest = np.hstack([_padded(rs_id, "c", 4), hex_digits(ssn, 12)])
     return [scn, block, rest, time]
 
 
 def _postgresql(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) -> _Positions:
-    parts = _parts(events.texts("source.lsn"), r"^\s*(?P<a>[0-9a-fA-F]{1,16})/(?P<b>[0-9a-fA-F]{1,16})\s*$")
-    _report(bad, changes & _missing(parts), "a PostgreSQL change needs an lsn of two hex parts, as in 16/CB002DB0")
-    return [_padded(parts, "a", 16), _padded(parts, "b", 16), time.copy(), np.zeros_like(time)]
+    lsn = _parts(events.texts("source.lsn"), r"^\s*(?P<a>[0-9a-fA-F]{1,16})/(?P<b>[0-9a-fA-F]{1,16})\s*$")
+    _report(bad, changes & _missing(lsn), "a PostgreSQL change needs an lsn of two hex parts, as in 16/CB002DB0")
+    return [_padded(lsn, "a", 16), _padded(lsn, "b", 16), time.copy(), np.zeros_like(time)]
 
 
 def _sqlserver(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) -> _Positions:
     hexes = r"[0-9a-fA-F]{1,16}"
-    parts = _parts(events.texts("source.lsn"), rf"^\s*(?P<a>{hexes}):(?P<b>{hexes}):(?P<c>{hexes})\s*$")
-    _report(
-        bad, changes & _missing(parts), "a SQL Server change needs an lsn of three hex parts: 00000025:00000728:0003"
-    )
-    return [*(_padded(parts, name, 16) for name in "abc"), time.copy()]
+    lsn = _parts(events.texts("source.lsn"), rf"^\s*(?P<a>{hexes}):(?P<b>{hexes}):(?P<c>{hexes})\s*$")
+    _report(bad, changes & _missing(lsn), "a SQL Server change needs an lsn of three hex parts: 00000025:00000728:0003")
+    return [*(_padded(lsn, name, 16) for name in "abc"), time.copy()]
 
 
 def _mongodb(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) -> _Positions:
-    seconds, known = _longs(_whole(events.sort_key(0)))
+    seconds, has_seconds = _longs(_whole(events.sort_key(0)))
     nanos, _ = _longs(_whole(events.sort_key(1)))
     # Some events have the time in ms as their only sort key.
-    plain = ~known | (seconds >= 10**11)
+    plain = ~has_seconds | (seconds >= 10**11)
     zero = np.zeros_like(time)
     return [np.where(plain, time // 1000, seconds), np.where(plain, time % 1000 * 10**6, nanos), zero, zero.copy()]
 
@@ -288,9 +291,9 @@ def file_number(name: str) -> int | None:
 
 def _tie(events: _Events, payload_hash: pa.Array) -> Bytes:
     upsert = np.where(events.flags("is_deleted"), ZERO, ord("1")).astype(np.uint8)[:, None]
-    read = hex_digits(events.longs("read_timestamp")[0], 12)
+    read_time = hex_digits(events.longs("read_timestamp")[0], 12)
     digest = hex_digits(_flat(payload_hash).cast(pa.uint64()).to_numpy(zero_copy_only=False), 16)
-    return np.hstack([read, _counter(events), upsert, digest])
+    return np.hstack([read_time, _counter(events), upsert, digest])
 
 
 def _counter(events: _Events) -> Bytes:
@@ -343,12 +346,12 @@ def _parts(texts: pa.Array, pattern: str) -> pa.Array:
     return pc.extract_regex(texts, pattern)
 
 
-def _missing(parts: pa.Array) -> Bools:
-    return np.asarray(pc.is_null(parts).to_numpy(zero_copy_only=False), bool)
+def _missing(fields: pa.Array) -> Bools:
+    return np.asarray(pc.is_null(fields).to_numpy(zero_copy_only=False), bool)
 
 
-def _padded(parts: pa.Array, name: str, digits: int) -> Bytes:
-    texts = pc.if_else(pc.is_null(parts), pa.scalar(""), pc.struct_field(parts, name))
+def _padded(fields: pa.Array, name: str, digits: int) -> Bytes:
+    texts = pc.if_else(pc.is_null(fields), pa.scalar(""), pc.struct_field(fields, name))
     return _fixed(pc.ascii_lpad(pc.ascii_lower(texts), digits, "0"), digits)
 
 
@@ -375,8 +378,8 @@ def texts_of(digits: Bytes) -> pa.Array:
     rows, width = digits.shape
     kind = np.int32 if rows * width < 2**31 else np.int64
     offsets = pa.py_buffer(np.arange(0, (rows + 1) * width, width, dtype=kind))
-    made = pa.string() if kind is np.int32 else pa.large_string()
-    return pa.Array.from_buffers(made, rows, [None, offsets, pa.py_buffer(np.ascontiguousarray(digits))])
+    text_type = pa.string() if kind is np.int32 else pa.large_string()
+    return pa.Array.from_buffers(text_type, rows, [None, offsets, pa.py_buffer(np.ascontiguousarray(digits))])
 
 
 def _read_at(position: npt.NDArray[Any], backfill: Bools, time: Longs | None) -> npt.NDArray[Any]:

@@ -49,16 +49,16 @@ def spans(codes: Places, numbers: Numbers, times: Longs, deleted: Bools) -> Span
     begin = _least_from_here(times[order], of_key)
     follows = np.zeros(len(order), bool)
     follows[:-1] = of_key[1:] == of_key[:-1]
-    held = np.ones(len(order), bool)
-    held[:-1] = ~(follows[:-1] & (begin[1:] == begin[:-1]))
+    is_last = np.ones(len(order), bool)
+    is_last[:-1] = ~(follows[:-1] & (begin[1:] == begin[:-1]))
     end, next_ = np.full(len(order), NEVER), np.full(len(order), -1, np.int64)
-    at = np.flatnonzero(held)
-    before = at[:-1][of_key[at[1:]] == of_key[at[:-1]]]
-    after = at[1:][of_key[at[1:]] == of_key[at[:-1]]]
+    places = np.flatnonzero(is_last)
+    before = places[:-1][of_key[places[1:]] == of_key[places[:-1]]]
+    after = places[1:][of_key[places[1:]] == of_key[places[:-1]]]
     end[before], next_[before] = begin[after], order[after]
-    gone = deleted[order]
-    end[gone] = begin[gone]
-    return Spans(order, held, begin, end, next_)
+    is_deleted = deleted[order]
+    end[is_deleted] = begin[is_deleted]
+    return Spans(order, is_last, begin, end, next_)
 
 
 def _least_from_here(values: Longs, of_key: Places) -> Longs:
@@ -81,15 +81,15 @@ def in_true_order(codes: Places, ranked: Ranked) -> Numbers:
         return numbers
     assert ranked.transactions is not None and ranked.rows is not None
     transactions, rows = ranked.transactions.to_pylist(), ranked.rows.to_pylist()
-    taken: dict[tuple[int, str], list[int]] = {}
+    takers: dict[tuple[int, str], list[int]] = {}
     for row in np.flatnonzero(ranked.takes).tolist():
         if transactions[row] is not None:
-            taken.setdefault((int(codes[row]), transactions[row]), []).append(row)
+            takers.setdefault((int(codes[row]), transactions[row]), []).append(row)
     places = np.array([number + b"1" for number in numbers.tolist()])
     for row in np.flatnonzero(ranked.leaves).tolist():
         others = [
             numbers[other]
-            for other in taken.get((int(codes[row]), transactions[row]), ())
+            for other in takers.get((int(codes[row]), transactions[row]), ())
             if rows[other] is not None and rows[row] is not None and rows[other] != rows[row]
         ]
         if others and min(others) < numbers[row]:

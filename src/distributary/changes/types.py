@@ -61,16 +61,16 @@ def has_column(node: Node) -> bool:
     return not (isinstance(inner, Scalar) and (inner.kind == "null" or inner.logical == "unsupported"))
 
 
-def column(node: Node, stored: pa.Array, wanted: str | None = None, reading: Reading = PLAIN) -> Column:
-    """`stored` (type `arrow_type(node)`) as the mapping above says, or as the setting `wanted` asks."""
-    if wanted is None:
+def column(node: Node, stored: pa.Array, type_name: str | None = None, reading: Reading = PLAIN) -> Column:
+    """`stored` (type `arrow_type(node)`) as the mapping above says, or as the setting `type_name` asks."""
+    if type_name is None:
         array, bad = _mapped(node, stored, reading)
-        said = "a value that its type can't hold"
+        detail = "a value that its type can't hold"
     else:
-        array, bad = _asked(node, stored, casts.named_type(wanted), reading)
-        said = f"a value that {wanted} can't hold"
+        array, bad = _asked(node, stored, casts.named_type(type_name), reading)
+        detail = f"a value that {type_name} can't hold"
     beyond = _nulls(array) - _nulls(stored) - (0 if bad is None else int(bad.sum()))
-    return Column(array, bad, said if bad is not None else "", max(0, beyond))
+    return Column(array, bad, detail if bad is not None else "", max(0, beyond))
 
 
 def _nulls(array: pa.Array) -> int:
@@ -92,11 +92,11 @@ def _asked(node: Node, stored: pa.Array, type_: pa.DataType, reading: Reading) -
         return casts.each(stored, type_, lambda value: casts.exact_decimal(value, inner.scale))
     array, bad = _mapped(node, stored, reading)
     if pa.types.is_binary(type_) and pa.types.is_string(array.type):
-        more = casts.each(array, type_, casts.unhex if reading.text_bytes == "hex" else casts.unbase64)
+        converted = casts.each(array, type_, casts.unhex if reading.text_bytes == "hex" else casts.unbase64)
     else:
-        more = casts.cast(array, type_)
-    array, outside = casts.in_calendar(more[0])
-    return array, _either(_either(bad, more[1]), _refused(outside, reading))
+        converted = casts.cast(array, type_)
+    array, outside = casts.in_calendar(converted[0])
+    return array, _either(_either(bad, converted[1]), _refused(outside, reading))
 
 
 def _refused(outside: Mask | None, reading: Reading) -> Mask | None:
@@ -116,8 +116,8 @@ def _text(node: Node, stored: pa.Array, reading: Reading) -> Cast:
     array, bad = _mapped(node, stored, reading)
     if pa.types.is_nested(array.type):
         return casts.json_text(array), bad
-    text, more = casts.cast(array, pa.string())
-    return text, _either(bad, more)
+    text, outside = casts.cast(array, pa.string())
+    return text, _either(bad, outside)
 
 
 def _time_text(micros: pa.Array, shift: pa.Array | int, reading: Reading) -> Cast:
@@ -200,10 +200,10 @@ def _struct(node: Record, stored: pa.Array, reading: Reading) -> Cast:
     arrays, fields, bad = [], [], None
     for field in node.fields:
         if has_column(field.node):
-            array, more = _mapped(field.node, stored.field(field.name), reading)
+            array, child_bad = _mapped(field.node, stored.field(field.name), reading)
             arrays.append(array)
             fields.append(pa.field(field.name, array.type))
-            bad = _either(bad, more)
+            bad = _either(bad, child_bad)
     if not arrays:
         return pa.nulls(len(stored), pa.string()), bad
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=stored.is_null()), bad
@@ -228,7 +228,7 @@ def _only(stored: pa.Array, array: pa.Array) -> pa.Array:
     return pc.if_else(stored.is_valid(), array, pa.scalar(None, array.type))
 
 
-def _either(one: Mask | None, other: Mask | None) -> Mask | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one | other
+def _either(left: Mask | None, right: Mask | None) -> Mask | None:
+    if left is None or right is None:
+        return right if left is None else left
+    return left | right

@@ -28,15 +28,15 @@ class Unfilled(Exception):
 def lacking(rows: pa.Array) -> Bools:
     """Which rows, by their metadata, do not say all their values themselves."""
     marked = pc.match_substring(pc.struct_field(rows, "schema_key"), UNCHANGED)
-    found: Bools = pc.fill_null(marked, False).to_numpy(zero_copy_only=False)
-    return found
+    lacks: Bools = pc.fill_null(marked, False).to_numpy(zero_copy_only=False)
+    return lacks
 
 
 def may_say(event: pa.Array, row: pa.Array) -> list[bool]:
     """Whether each event says a value that its row lacks: also a delete does, that there is none."""
     deleted = pc.fill_null(pc.struct_field(event, "is_deleted"), False).to_pylist()
-    keys = (pc.fill_null(pc.struct_field(one, "schema_key"), "").to_pylist() for one in (event, row))
+    keys = (pc.fill_null(pc.struct_field(struct, "schema_key"), "").to_pylist() for struct in (event, row))
     return [
-        gone or not set(unchanged_columns(lacks)) <= set(unchanged_columns(says))
-        for gone, says, lacks in zip(deleted, *keys, strict=True)
+        is_delete or not set(unchanged_columns(lacks)) <= set(unchanged_columns(says))
+        for is_delete, says, lacks in zip(deleted, *keys, strict=True)
     ]

@@ -67,19 +67,19 @@ class _Taken:
     unlogged: Mapping[str, Bools] = field(default_factory=dict)
 
 
-def events_of(columns: Columns, found: Found, reading: Reading, form: Form) -> FileEvents:
+def events_of(columns: Columns, origins: Found, reading: Reading, form: Form) -> FileEvents:
     """Every message: in `events` or in `bad`. Numbers are the places of the messages."""
     parts = EventParts(reading, typed=True, sequence=partial(sequence, by_offset=form.by_offset))
-    taken = _gone(columns) if columns.gone else _flattened(columns, form) if form.flattened else _whole(columns)
-    if taken is None:
+    changes_taken = _gone(columns) if columns.gone else _flattened(columns, form) if form.flattened else _whole(columns)
+    if changes_taken is None:
         names = ", ".join(columns.value.schema.names[:8]) or "nothing"
         why = f"it is no change: it has {names}, not op, source, before and after"
         parts.bad += [BadEvent(n, Reason.CORRUPT_EVENT, why, b"") for n in range(columns.value.num_rows)]
         return parts.file_events()
-    taken = _without_unlogged(taken, form)
+    changes_taken = _without_unlogged(changes_taken, form)
     keys = () if columns.key is None else tuple(columns.key.schema.names)
-    for at, connector in _groups(taken, found, form):
-        _add(taken, keys, at, connector, found, reading, form, parts)
+    for at, connector in _groups(changes_taken, origins, form):
+        _add(changes_taken, keys, at, connector, origins, reading, form, parts)
     return parts.file_events()
 
 
@@ -94,20 +94,20 @@ def _whole(columns: Columns) -> _Taken | None:
     source = _fields(value.column("source"))
     transaction = _fields(value.column("transaction")) if "transaction" in value.schema.names else {}
     time = value.column("ts_ms") if "ts_ms" in value.schema.names else pa.nulls(count, pa.int64())
-    said = _said(_cast(value.column("op"), pa.string()), source, time, transaction.get("id"))
-    deleted = said.deleted
-    if pc.any(pc.equal(said.field("connector"), "mongodb")).as_py():
-        return _documents(columns, said)
+    headers = _said(_cast(value.column("op"), pa.string()), source, time, transaction.get("id"))
+    deleted = headers.deleted
+    if pc.any(pc.equal(headers.field("connector"), "mongodb")).as_py():
+        return _documents(columns, headers)
     images = {name: value.column(name) for name in ("after", "before") if name in value.schema.names}
     if not images or not all(pa.types.is_struct(image.type) for image in images.values()):
         return None
     after, before = (_fields(images[name]) if name in images else {} for name in ("after", "before"))
     names = dict.fromkeys([*after, *before])
     row = {name: _one_of(after.get(name), before.get(name), deleted) for name in names}
-    there = np.where(deleted, True, _valid(images.get("after"), count))
+    has_image = np.where(deleted, True, _valid(images.get("after"), count))
     kind = _kind_of(columns.kind, ("after", "before"))
     kinds = {name: kind.get(name, AS_IS) for name in names}
-    return _Taken(said, _with_key(row, _named(columns.key), deleted), there, kinds)
+    return _Taken(headers, _with_key(row, _named(columns.key), deleted), has_image, kinds)
 
 
 def _gone(columns: Columns) -> _Taken | None:
@@ -115,9 +115,9 @@ def _gone(columns: Columns) -> _Taken | None:
         return None
     count = columns.key.num_rows
     kinds = {} if columns.key_kind is None else dict(columns.key_kind.fields)
-    said = _said(pa.repeat(pa.scalar("d"), count), {}, pa.nulls(count, pa.int64()), None)
+    headers = _said(pa.repeat(pa.scalar("d"), count), {}, pa.nulls(count, pa.int64()), None)
     return _Taken(
-        said, _named(columns.key), np.ones(count, bool), {n: kinds.get(n, AS_IS) for n in _named(columns.key)}
+        headers, _named(columns.key), np.ones(count, bool), {n: kinds.get(n, AS_IS) for n in _named(columns.key)}
     )
 
 
@@ -125,43 +125,43 @@ def _named(rows: pa.RecordBatch | None) -> Arrays:
     return {} if rows is None else dict(zip(rows.schema.names, rows.columns, strict=True))
 
 
-def _documents(columns: Columns, said: Sayings) -> _Taken:
+def _documents(columns: Columns, headers: Sayings) -> _Taken:
     """Of MongoDB: a document and its id are JSON in a text."""
     value, count = columns.value, columns.value.num_rows
     key = None if columns.key is None else columns.key.column(0)
     after = value.column("after") if "after" in value.schema.names else pa.nulls(count, pa.string())
-    data = pc.if_else(pa.array(said.deleted), pa.scalar(None, pa.string()), after.cast(pa.string()))
+    data = pc.if_else(pa.array(headers.deleted), pa.scalar(None, pa.string()), after.cast(pa.string()))
     row = {"_id": pa.nulls(count, pa.string()) if key is None else key.cast(pa.string()), "data": data}
-    there = said.deleted | np.asarray(data.is_valid().to_numpy(zero_copy_only=False), bool)
-    return _Taken(said, row, there, {"_id": Connect("string"), "data": Connect("string")})
+    has_image = headers.deleted | np.asarray(data.is_valid().to_numpy(zero_copy_only=False), bool)
+    return _Taken(headers, row, has_image, {"_id": Connect("string"), "data": Connect("string")})
 
 
 def _flattened(columns: Columns, form: Form) -> _Taken:
     value = columns.value
     kinds = dict(columns.kind.fields) if columns.kind is not None else {}
-    told: Arrays = {}
+    meta: Arrays = {}
     row: Arrays = {}
     for name, array in zip(value.schema.names, value.columns, strict=True):
         inner = name.removeprefix(form.prefix).removeprefix("source_") if name.startswith(form.prefix) else ""
         if inner in FLAT_FIELDS:
-            told[inner if inner != "ts_ms" or "source" in name else "read_ms"] = array
+            meta[inner if inner != "ts_ms" or "source" in name else "read_ms"] = array
         else:
             row[name] = array
     count = value.num_rows
     nothing = pa.nulls(count, pa.string())
-    gone = pc.equal(pc.utf8_lower(_cast(told.get("deleted", nothing), pa.string())), "true")
-    op = pc.coalesce(_cast(told.get("op", nothing), pa.string()), pa.scalar("u"))
-    op = pc.if_else(pc.fill_null(gone, False), "d", op)
-    said = _said(op, told, told.get("read_ms", pa.nulls(count, pa.int64())), None)
-    row = _with_key(row, _named(columns.key), said.deleted)
-    return _Taken(said, row, np.ones(count, bool), {name: kinds.get(name, AS_IS) for name in row})
+    is_deleted = pc.equal(pc.utf8_lower(_cast(meta.get("deleted", nothing), pa.string())), "true")
+    op = pc.coalesce(_cast(meta.get("op", nothing), pa.string()), pa.scalar("u"))
+    op = pc.if_else(pc.fill_null(is_deleted, False), "d", op)
+    headers = _said(op, meta, meta.get("read_ms", pa.nulls(count, pa.int64())), None)
+    row = _with_key(row, _named(columns.key), headers.deleted)
+    return _Taken(headers, row, np.ones(count, bool), {name: kinds.get(name, AS_IS) for name in row})
 
 
 def _said(op: pa.Array, source: Arrays, time: pa.Array, transaction: pa.Array | None) -> Sayings:
-    told = {name: _source_field(source[name], kind) for name, kind in SOURCE.items() if name in source}
+    source_fields = {name: _source_field(source[name], kind) for name, kind in SOURCE.items() if name in source}
     missing = pa.nulls(len(op), pa.string())
     transaction = missing if transaction is None else _cast(transaction, pa.string())
-    return Sayings(op, told, _cast(time, pa.int64()), transaction)
+    return Sayings(op, source_fields, _cast(time, pa.int64()), transaction)
 
 
 def _source_field(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -183,36 +183,40 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 def _fields(struct: pa.Array) -> Arrays:
     if not pa.types.is_struct(struct.type):
         return {}
-    return {one.name: pc.struct_field(struct, [number]) for number, one in enumerate(struct.type)}
+    return {field.name: pc.struct_field(struct, [number]) for number, field in enumerate(struct.type)}
 
 
 def _kind_of(kind: Connect | None, names: tuple[str, ...]) -> dict[str, Connect]:
-    found = None if kind is None else next((one for one in map(kind.field, names) if one is not None), None)
-    return {} if found is None else dict(found.fields)
+    image_kind = (
+        None
+        if kind is None
+        else next((kind_of_name for kind_of_name in map(kind.field, names) if kind_of_name is not None), None)
+    )
+    return {} if image_kind is None else dict(image_kind.fields)
 
 
-def _one_of(one: pa.Array | None, other: pa.Array | None, is_other: Bools) -> pa.Array:
-    """The values of `one`, and those of `other` where that is meant."""
-    if one is None or other is None or one.type != other.type:
-        left = other if one is None else one
-        assert left is not None
-        wrong = is_other if left is one else ~is_other
-        return left.take(pa.array(np.arange(len(left)), mask=wrong)) if wrong.any() else left
+def _one_of(first: pa.Array | None, other: pa.Array | None, is_other: Bools) -> pa.Array:
+    """The values of `first`, and those of `other` where that is meant."""
+    if first is None or other is None or first.type != other.type:
+        only_one = other if first is None else first
+        assert only_one is not None
+        wrong = is_other if only_one is first else ~is_other
+        return only_one.take(pa.array(np.arange(len(only_one)), mask=wrong)) if wrong.any() else only_one
     if not is_other.any():
-        return one
-    return pa.concat_arrays([one, other]).take(pa.array(np.arange(len(one)) + len(one) * is_other))
+        return first
+    return pa.concat_arrays([first, other]).take(pa.array(np.arange(len(first)) + len(first) * is_other))
 
 
 def _with_key(row: Arrays, key: Arrays, deleted: Bools) -> Arrays:
     """A delete's key is that of its record: what is before it may be nothing at all."""
     if not deleted.any():
         return row
-    found = dict(row)
+    columns_of_row = dict(row)
     for name, values in key.items():
         if name in row and values.type == row[name].type:
             use = deleted & np.asarray(values.is_valid().to_numpy(zero_copy_only=False), bool)
-            found[name] = _one_of(row[name], values, use)
-    return found
+            columns_of_row[name] = _one_of(row[name], values, use)
+    return columns_of_row
 
 
 def _valid(array: pa.Array | None, count: int) -> Bools:
@@ -221,75 +225,77 @@ def _valid(array: pa.Array | None, count: int) -> Bools:
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), bool)
 
 
-def _without_unlogged(taken: _Taken, form: Form) -> _Taken:
-    row, marked = dict(taken.row), {}
-    living = ~taken.said.deleted
-    for name, array in taken.row.items():
+def _without_unlogged(changes_taken: _Taken, form: Form) -> _Taken:
+    row, marked = dict(changes_taken.row), {}
+    living = ~changes_taken.said.deleted
+    for name, array in changes_taken.row.items():
         mask = unlogged(array, form.placeholder)
         if mask is not None and (mask & living).any():
             marked[name] = mask & living
             row[name] = array.take(pa.array(np.arange(len(array)), mask=marked[name]))
-    return _Taken(taken.said, row, taken.there, taken.kinds, marked)
+    return _Taken(changes_taken.said, row, changes_taken.there, changes_taken.kinds, marked)
 
 
 # -- by table ------------------------------------------------------------------------------------------------
 
 
-def _groups(taken: _Taken, found: Found, form: Form) -> Iterator[tuple[Places, str | None]]:
+def _groups(changes_taken: _Taken, origins: Found, form: Form) -> Iterator[tuple[Places, str | None]]:
     """The places of messages of one table, in which the same columns were not logged; and their connector."""
-    said = taken.said
-    names = [said.field(name) for name in ("connector", "db", "schema", "table", "collection")]
+    headers = changes_taken.said
+    names = [headers.field(name) for name in ("connector", "db", "schema", "table", "collection")]
     if form.flattened:
-        names.append(found.topic)
-    marks = [pa.array(mask).cast(pa.string()) for mask in taken.unlogged.values()]
-    if (nameless := said.field("connector")).null_count:  # then the fields say what the source is
-        marks += [said.field(one).is_valid().cast(pa.string()) for one in SOURCE if pc.any(nameless.is_null()).as_py()]
-    parts = [pc.fill_null(one, "\x1e") for one in (*names, *marks)]
+        names.append(origins.topic)
+    marks = [pa.array(mask).cast(pa.string()) for mask in changes_taken.unlogged.values()]
+    if (nameless := headers.field("connector")).null_count:  # then the fields say what the source is
+        marks += [
+            headers.field(text).is_valid().cast(pa.string()) for text in SOURCE if pc.any(nameless.is_null()).as_py()
+        ]
+    parts = [pc.fill_null(text, "\x1e") for text in (*names, *marks)]
     coded = pc.binary_join_element_wise(*parts, "\x1f").dictionary_encode()
     codes = coded.indices.to_numpy(zero_copy_only=False)
     order = np.argsort(codes, kind="stable")
     for at in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else ():
-        yield at.astype(np.int64), said.field("connector")[int(at[0])].as_py()
+        yield at.astype(np.int64), headers.field("connector")[int(at[0])].as_py()
 
 
 def _add(
-    taken: _Taken,
+    changes_taken: _Taken,
     keys: tuple[str, ...],
     at: Places,
     connector: str | None,
-    found: Found,
+    origins: Found,
     reading: Reading,
     form: Form,
     parts: EventParts,
 ) -> None:
-    here = pa.array(at)
-    said, there, places_here = taken.said.take(here), taken.there[at], found.take(here)
-    first = _source_at(said, 0)
+    indices = pa.array(at)
+    headers, has_image, places_here = changes_taken.said.take(indices), changes_taken.there[at], origins.take(indices)
+    first = _source_at(headers, 0)
     kind = _kind(first)
     try:
         topic = places_here.topic[0].as_py() or ""
         table = flat_table(kind, topic, form) if form.flattened else source_table(kind, first, form)
-        where, sure = places(table.kind, said, places_here, form)
+        where, sure = places(table.kind, headers, places_here, form)
     except Unusable as exc:
         parts.bad += [BadEvent(int(n), exc.reason, exc.detail, b"") for n in at]
         return
-    good = sure & there
+    good = sure & has_image
     for place in np.flatnonzero(~good).tolist():
-        parts.bad.append(BadEvent(int(at[place]), *_why(said, places_here, place, form), b""))
+        parts.bad.append(BadEvent(int(at[place]), *_why(headers, places_here, place, form), b""))
     if not good.any():
         return
     if not good.all():
         left = pa.array(np.flatnonzero(good))
-        said, places_here, where, at = said.take(left), places_here.take(left), where[good], at[good]
-        here = pa.array(at)
+        headers, places_here, where, at = headers.take(left), places_here.take(left), where[good], at[good]
+        indices = pa.array(at)
     columns, faults = [], []
-    for name, array in taken.row.items():
-        made = column(taken.kinds[name], array.take(here))
-        columns.append((name, made.node, made.array))
-        faults += [(place, Reason.VALUE_OUT_OF_RANGE, f"column {name}: {why}") for place, why in made.faults]
-    silent = tuple(sorted(name for name, mask in taken.unlogged.items() if mask[at[0]]))
+    for name, array in changes_taken.row.items():
+        converted = column(changes_taken.kinds[name], array.take(indices))
+        columns.append((name, converted.node, converted.array))
+        faults += [(place, Reason.VALUE_OUT_OF_RANGE, f"column {name}: {why}") for place, why in converted.faults]
+    silent = tuple(sorted(name for name, mask in changes_taken.unlogged.items() if mask[at[0]]))
     names = ("_id",) if table.kind is Kind.MONGODB and not form.flattened else keys
-    top, source = metadata(table, names, said, places_here, where, form, schema_key_of(columns, silent, typed=True))
+    top, source = metadata(table, names, headers, places_here, where, form, schema_key_of(columns, silent, typed=True))
     parts.add(Rows(at, top, source, columns, tuple(faults)), table.kind)
 
 
@@ -300,17 +306,17 @@ def _kind(source: Mapping[str, Any]) -> Kind:
     return kind_by_fields(source)
 
 
-def _source_at(said: Sayings, place: int) -> dict[str, Any]:
-    return {name: array[place].as_py() for name, array in said.source.items()}
+def _source_at(headers: Sayings, place: int) -> dict[str, Any]:
+    return {name: array[place].as_py() for name, array in headers.source.items()}
 
 
-def _why(said: Sayings, found: Found, place: int, form: Form) -> tuple[Reason, str]:
+def _why(headers: Sayings, origins: Found, place: int, form: Form) -> tuple[Reason, str]:
     """What is wrong with one of them."""
-    parts = (one[place].as_py() for one in (found.topic, found.partition, found.offset, found.time_ms))
+    parts = (values[place].as_py() for values in (origins.topic, origins.partition, origins.offset, origins.time_ms))
     topic, partition, offset, time = parts
     record = Record(topic or "", partition or 0, offset or 0, time)
     try:
-        head_of(Said(said.op[place].as_py() or "", _source_at(said, place)), record, form)
+        head_of(Said(headers.op[place].as_py() or "", _source_at(headers, place)), record, form)
     except Unusable as exc:
         return exc.reason, exc.detail
     return Reason.NO_ROW_IMAGE, NO_DOCUMENT

@@ -84,7 +84,7 @@ class Connect:
         return self.kind == "string"
 
     def field(self, name: str) -> Connect | None:
-        return next((kind for known, kind in self.fields if known == name), None)
+        return next((kind for field_name, kind in self.fields if field_name == name), None)
 
 
 @lru_cache(512)
@@ -99,16 +99,16 @@ def parse(schema: bytes) -> Connect:
 def _type(schema: Mapping[str, Any]) -> Connect:
     kind, name = str(schema["type"]), str(schema.get("name") or "")
     if kind == "struct":
-        return Connect(kind, name, fields=tuple((str(one["field"]), _type(one)) for one in schema["fields"]))
+        return Connect(kind, name, fields=tuple((str(field["field"]), _type(field)) for field in schema["fields"]))
     if kind == "array":
         return Connect(kind, name, item=_type(schema["items"]))
     if kind == "map":
         return Connect(kind, name)
     if kind not in SCALARS:
         raise ValueError(f"the message's schema has the type {kind[:40]!r}, which Kafka Connect has not")
-    given = schema.get("parameters") or {}
-    precision = given.get("length" if name == BITS else "connect.decimal.precision", 0)
-    return Connect(kind, name, int(precision), int(given.get("scale", 0)))
+    parameters = schema.get("parameters") or {}
+    precision = parameters.get("length" if name == BITS else "connect.decimal.precision", 0)
+    return Connect(kind, name, int(precision), int(parameters.get("scale", 0)))
 
 
 def node_of(kind: Connect) -> Node:
@@ -121,7 +121,7 @@ def node_of(kind: Connect) -> Node:
         logical = LOGICAL[kind.name]
         return Scalar("int" if logical in ("date", "time-millis") else "long", logical)
     if kind.kind == "struct":
-        return Record(kind.name, tuple(Field(name, node_of(one)) for name, one in kind.fields))
+        return Record(kind.name, tuple(Field(name, node_of(field_kind)) for name, field_kind in kind.fields))
     if kind.kind == "array" and kind.item is not None:
         return Array(node_of(kind.item))
     if kind.kind == "map":
@@ -144,11 +144,11 @@ def loader(kind: Connect, *, stored: bool = False) -> Callable[[Any], Any]:
     if kind.name in LOGICAL and kind.is_text:
         return _days if LOGICAL[kind.name] == "date" else _micros
     if kind.kind == "struct":
-        parts = {name: _perhaps(loader(one, stored=stored)) for name, one in kind.fields}
-        return lambda value: {name: part(value.get(name)) for name, part in parts.items()}
+        loaders = {name: _perhaps(loader(child, stored=stored)) for name, child in kind.fields}
+        return lambda value: {name: load(value.get(name)) for name, load in loaders.items()}
     if kind.kind == "array" and kind.item is not None:
         item = _perhaps(loader(kind.item, stored=stored))
-        return lambda value: [item(one) for one in value]
+        return lambda value: [item(child) for child in value]
     if kind.kind == "map":
         return _entries if stored else lambda value: json.dumps(value, ensure_ascii=False)
     if kind.kind == "bytes":
@@ -167,8 +167,8 @@ def _entries(value: list[dict[str, Any]]) -> str:
 
 def _bits(value: Any, length: int, unbytes: Callable[[Any], bytes]) -> bytes:
     """As many bytes as the type has; PostgreSQL's connector leaves out those of zeros."""
-    found = unbytes(value)[::-1]
-    return found.rjust((length + 7) // 8, b"\0") if length <= MOST_BITS else found
+    bits = unbytes(value)[::-1]
+    return bits.rjust((length + 7) // 8, b"\0") if length <= MOST_BITS else bits
 
 
 def _micros(value: str) -> int:

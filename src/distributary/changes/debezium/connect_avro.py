@@ -44,15 +44,15 @@ def parse_avro(texts: Sequence[str]) -> Connect:
 
     Raises ValueError: it is none of Connect's.
     """
-    reader, found = _Reader(), None
+    reader, kind = _Reader(), None
     try:
         for text in texts:
-            found = reader.type(json.loads(text), "", 0)
+            kind = reader.type(json.loads(text), "", 0)
     except (TypeError, KeyError, AttributeError, RecursionError) as exc:
         raise ValueError(f"the message's schema is none of Kafka Connect: {exc!r}") from exc
-    if found is None:
+    if kind is None:
         raise ValueError("the message has no schema")
-    return found
+    return kind
 
 
 class _Reader:
@@ -80,20 +80,20 @@ class _Reader:
             return Connect("map", name)
         if kind not in _KINDS:
             return self._known(kind, space)
-        found = _scalar(_KINDS[kind], name, schema)
+        scalar = _scalar(_KINDS[kind], name, schema)
         if kind in ("enum", "fixed"):
-            self._learn(schema, space, found)
-        return found
+            self._learn(schema, space, scalar)
+        return scalar
 
     def _record(self, schema: Mapping[str, Any], space: str, name: str, depth: int) -> Connect:
         inner = _space(schema, space)
-        fields = [(str(one["name"]), self.type(one["type"], inner, depth + 1)) for one in schema["fields"]]
-        found = Connect("struct", name or _full(schema, space), fields=tuple(fields))
-        self._learn(schema, space, found)
-        return found
+        fields = [(str(field["name"]), self.type(field["type"], inner, depth + 1)) for field in schema["fields"]]
+        struct = Connect("struct", name or _full(schema, space), fields=tuple(fields))
+        self._learn(schema, space, struct)
+        return struct
 
-    def _learn(self, schema: Mapping[str, Any], space: str, found: Connect) -> None:
-        self._named[_full(schema, space)] = found
+    def _learn(self, schema: Mapping[str, Any], space: str, kind: Connect) -> None:
+        self._named[_full(schema, space)] = kind
 
     def _known(self, name: str, space: str) -> Connect:
         for full in (name, f"{space}.{name}") if "." in name else (f"{space}.{name}", name):
@@ -115,9 +115,9 @@ def _full(schema: Mapping[str, Any], space: str) -> str:
 def _scalar(kind: str, name: str, schema: Mapping[str, Any]) -> Connect:
     logical = schema.get("logicalType")
     name = name or _LOGICAL.get(logical if isinstance(logical, str) else "", "")
-    given = schema.get("connect.parameters") or {}
+    parameters = schema.get("connect.parameters") or {}
     if name == DECIMAL:
-        said = int(schema.get("precision", 0))
-        precision = int(given.get("connect.decimal.precision", 0 if said == UNSAID_PRECISION else said))
-        return Connect(kind, name, precision, int(given.get("scale", schema.get("scale", 0))))
-    return Connect(kind, name, int(given.get("length", 0)) if name == BITS else 0)
+        declared = int(schema.get("precision", 0))
+        precision = int(parameters.get("connect.decimal.precision", 0 if declared == UNSAID_PRECISION else declared))
+        return Connect(kind, name, precision, int(parameters.get("scale", schema.get("scale", 0))))
+    return Connect(kind, name, int(parameters.get("length", 0)) if name == BITS else 0)

@@ -126,12 +126,12 @@ class Said:
     transaction: str = ""
 
 
-def head_of(said: Said, record: Record, form: Form) -> Head:
+def head_of(change_head: Said, record: Record, form: Form) -> Head:
     """Raises Unusable."""
-    change = CHANGES.get(said.op)
+    change = CHANGES.get(change_head.op)
     if change is None:
-        raise _no_change(said)
-    source = said.source
+        raise _no_change(change_head)
+    source = change_head.source
     connector = source.get("connector")
     kind = KINDS.get(str(connector), Kind.GENERIC) if connector is not None else kind_by_fields(source)
     table = flat_table(kind, record.topic, form) if form.flattened else source_table(kind, source, form)
@@ -157,34 +157,34 @@ def head_of(said: Said, record: Record, form: Form) -> Head:
         change in ("DELETE", "UPDATE-DELETE"),
         backfill,
         source_ms,
-        said.time_ms if said.time_ms is not None else record.time_ms,
+        change_head.time_ms if change_head.time_ms is not None else record.time_ms,
         place,
         record.offset,
         f"{record.topic}-{record.partition}-{record.offset}",
         record.topic,
-        _kept(source, said.transaction),
+        _kept(source, change_head.transaction),
     )
 
 
-def _no_change(said: Said) -> Unusable:
-    if said.op == "t":
+def _no_change(change_head: Said) -> Unusable:
+    if change_head.op == "t":
         return Unusable(Reason.TRUNCATED, "the source's table was emptied by TRUNCATE")
-    known = ", ".join((*CHANGES, "t"))
-    return Unusable(Reason.UNKNOWN_CHANGE_TYPE, f"op is {said.op[:40]!r}; known are {known}")
+    known_ops = ", ".join((*CHANGES, "t"))
+    return Unusable(Reason.UNKNOWN_CHANGE_TYPE, f"op is {change_head.op[:40]!r}; known are {known_ops}")
 
 
 def kind_by_fields(source: Mapping[str, Any]) -> Kind:
     """Flattened messages say the connector only where they are asked to."""
-    there = {name for name, value in source.items() if value is not None}
-    if {"file", "pos"} <= there:
+    names = {name for name, value in source.items() if value is not None}
+    if {"file", "pos"} <= names:
         return Kind.MYSQL
-    if "commit_lsn" in there:
+    if "commit_lsn" in names:
         return Kind.SQLSERVER
-    if "scn" in there:
+    if "scn" in names:
         return Kind.ORACLE
-    if "lsn" in there:
+    if "lsn" in names:
         return Kind.POSTGRESQL
-    return Kind.MONGODB if "ord" in there else Kind.GENERIC
+    return Kind.MONGODB if "ord" in names else Kind.GENERIC
 
 
 def table_names(source: Mapping[str, Any]) -> tuple[str, str, str] | None:

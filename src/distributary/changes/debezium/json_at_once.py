@@ -126,35 +126,35 @@ def _gathered(messages: Sequence[Message], form: Form, groups: dict[tuple[Any, .
 def _taken(group: _Group, messages: Sequence[Message], reading: Reading, form: Form, add: Add) -> list[int]:
     rows = group.rows
     ops = [change.op for change in group.changes]
-    said, found = _said(group.changes), _found([messages[n] for n in rows.numbers], ops)
-    where, sure = places(rows.table.kind, said, found, form)
+    headers, origins = _said(group.changes), _found([messages[n] for n in rows.numbers], ops)
+    where, sure = places(rows.table.kind, headers, origins, form)
     try:
         columns, faults, untyped = rows.columns(reading, form)
     except ValueError:
         return rows.numbers
     key = schema_key_of(columns, rows.unchanged, typed=bool(rows.schema))
-    top, source = metadata(rows.table, rows.keys, said, found, where, form, key)
+    top, source = metadata(rows.table, rows.keys, headers, origins, where, form, key)
     numbers = np.array(rows.numbers, np.int64)
-    made = Rows(numbers, top, source, columns, tuple(faults), untyped)
+    group_rows = Rows(numbers, top, source, columns, tuple(faults), untyped)
     if sure.all():
-        add(made, rows.table.kind)
+        add(group_rows, rows.table.kind)
         return []
-    add(_only(made, sure), rows.table.kind)
+    add(_only(group_rows, sure), rows.table.kind)
     return [int(n) for n in numbers[~sure]]
 
 
 def _only(rows: Rows, sure: Bools) -> Rows:
     at = np.flatnonzero(sure)
     new = {int(old): place for place, old in enumerate(at)}
-    taken = rows.take(at)
+    sure_rows = rows.take(at)
     faults = tuple((new[place], reason, why) for place, reason, why in rows.faults if place in new)
-    return Rows(taken.numbers, taken.top, taken.source, taken.payload, faults, rows.untyped)
+    return Rows(sure_rows.numbers, sure_rows.top, sure_rows.source, sure_rows.payload, faults, rows.untyped)
 
 
 def _said(changes: Sequence[_Change]) -> Sayings:
     columns = dict(zip(_NAMES, zip(*(_FIELDS(change.source) for change in changes), strict=True), strict=True))
     # 0 is none
-    columns["txId"] = tuple(str(one) if one else None for one in columns["txId"])
+    columns["txId"] = tuple(str(number) if number else None for number in columns["txId"])
     nothing = (None,) * len(changes)
     source = {name: pa.array(values, SOURCE[name]) for name, values in columns.items() if values != nothing}
     return Sayings(

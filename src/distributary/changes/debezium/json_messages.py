@@ -40,10 +40,10 @@ from distributary.errors import Reason
 def read_messages(messages: Sequence[Message], reading: Reading, form: Form = PLAIN) -> FileEvents:
     """Every message: in `events`, in `bad`, or counted in `skipped` (a tombstone behind its delete; what says nothing
     of a row, as a heartbeat). Numbers are the places in `messages`."""
-    parts = EventParts(reading, typed=True, sequence=partial(sequence, by_offset=form.by_offset))
+    event_parts = EventParts(reading, typed=True, sequence=partial(sequence, by_offset=form.by_offset))
     groups: dict[tuple[Any, ...], _Group] = {}
     skipped = 0
-    for number in read_at_once(messages, reading, form, parts.add):
+    for number in read_at_once(messages, reading, form, event_parts.add):
         message = messages[number]
         try:
             change = _change(message, form)
@@ -54,10 +54,10 @@ def read_messages(messages: Sequence[Message], reading: Reading, form: Form = PL
             row = _row(change, head, form, message.value or b"")
         except UNDECODABLE as exc:
             words = "it is nested too deep" if isinstance(exc, RecursionError) else str(exc)
-            parts.bad.append(bad_message(number, message, Reason.CORRUPT_EVENT, f"it is no JSON object: {words}"))
+            event_parts.bad.append(bad_message(number, message, Reason.CORRUPT_EVENT, f"it is no JSON object: {words}"))
             continue
         except Unusable as exc:
-            parts.bad.append(bad_message(number, message, exc.reason, exc.detail))
+            event_parts.bad.append(bad_message(number, message, exc.reason, exc.detail))
             continue
         kind = (head.table, change.schema, change.keys, row.unchanged, form.flattened)
         group = groups.get(kind)
@@ -65,9 +65,9 @@ def read_messages(messages: Sequence[Message], reading: Reading, form: Form = PL
             group = groups[kind] = _Group(TokenRows(head.table, change.schema, change.keys, row.unchanged))
         group.add(number, head, row.values)
     for group in groups.values():
-        for rows in group.made(reading, form, parts.bad, messages):
-            parts.add(rows, group.rows.table.kind)
-    return replace(parts.file_events(), skipped=skipped)
+        for rows in group.made(reading, form, event_parts.bad, messages):
+            event_parts.add(rows, group.rows.table.kind)
+    return replace(event_parts.file_events(), skipped=skipped)
 
 
 def bad_message(number: int, message: Message, reason: Reason, detail: str) -> BadEvent:
@@ -114,15 +114,15 @@ def _change(message: Message, form: Form) -> _Change | None:
         return None
     source = _object(fields.get("source"))
     transaction = _object(fields.get("transaction"))
-    said = Said(op, source, _int(fields.get("ts_ms")), str(transaction.get("id") or ""))
+    change_head = Said(op, source, _int(fields.get("ts_ms")), str(transaction.get("id") or ""))
     if str(source.get("connector")) != "mongodb":
         row = PERHAPS.decode(fields.get("before" if op == "d" else "after", NULL))
-        return _Change(said, schema, row, key, keys)
+        return _Change(change_head, schema, row, key, keys)
     # A document and its id are JSON in a text.
     key = {"_id": key.get("id", key.get("_id", NULL))}
     after = fields.get("after", NULL)
     document = None if op != "d" and bytes(after) == b"null" else {**key, "data": NULL if op == "d" else after}
-    return _Change(said, schema, document, key, ("_id",))
+    return _Change(change_head, schema, document, key, ("_id",))
 
 
 def is_notice(fields: Iterable[str]) -> bool:
@@ -133,16 +133,16 @@ def is_notice(fields: Iterable[str]) -> bool:
 
 
 def _object(raw: msgspec.Raw | None) -> dict[str, Any]:
-    found = None if raw is None else msgspec.json.decode(raw)
-    return found if isinstance(found, dict) else {}
+    value = None if raw is None else msgspec.json.decode(raw)
+    return value if isinstance(value, dict) else {}
 
 
 def _int(raw: msgspec.Raw | None) -> int | None:
     return _millis(None if raw is None else msgspec.json.decode(raw))
 
 
-def _millis(found: Any) -> int | None:
-    return found if type(found) is int and abs(found) < 10**14 else None
+def _millis(value: Any) -> int | None:
+    return value if type(value) is int and abs(value) < 10**14 else None
 
 
 def _flattened(schema: bytes, fields: Fields, key: Fields, keys: tuple[str, ...], form: Form) -> _Change:
@@ -154,10 +154,10 @@ def _flattened(schema: bytes, fields: Fields, key: Fields, keys: tuple[str, ...]
             meta[inner if inner != "ts_ms" or "source" in name else "read_ms"] = msgspec.json.decode(raw)
         else:
             row[name] = raw
-    gone = str(meta.pop("deleted", "")).lower() == "true"
-    op = "d" if gone else str(meta.pop("op", None) or "u")
-    said = Said(op, meta, _millis(meta.pop("read_ms", None)))
-    return _Change(said, schema, row, key, keys)
+    is_deleted = str(meta.pop("deleted", "")).lower() == "true"
+    op = "d" if is_deleted else str(meta.pop("op", None) or "u")
+    change_head = Said(op, meta, _millis(meta.pop("read_ms", None)))
+    return _Change(change_head, schema, row, key, keys)
 
 
 def _row(change: _Change, head: Head, form: Form, body: bytes) -> _Row:
@@ -202,7 +202,7 @@ class _Group:
     def _metadata(self, schema_key: str) -> tuple[dict[str, pa.Array], dict[str, pa.Array]]:
         heads, count, table = self.heads, len(self.heads), self.rows.table
         methods = [f"debezium{'-backfill' if head.backfill else ''}" for head in heads]
-        places = [[str(part) for part in (*head.place, head.offset)] for head in heads]
+        places = [[str(number) for number in (*head.place, head.offset)] for head in heads]
         top = {
             "uuid": pa.array([head.uuid for head in heads], pa.string()),
             "source_timestamp": pa.array([head.source_ms for head in heads], pa.int64()),

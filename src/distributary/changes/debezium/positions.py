@@ -62,8 +62,8 @@ def place_of(kind: Kind, source: Source, time_ms: int, offset: int) -> Parts:
 
 
 def _mysql(source: Source, time: int, offset: int) -> Parts:
-    found = _GTID.fullmatch(str(source.get("gtid") or ""))
-    number = int(found[1]) if found else file_number(str(source.get("file") or ""))
+    match = _GTID.fullmatch(str(source.get("gtid") or ""))
+    number = int(match[1]) if match else file_number(str(source.get("file") or ""))
     position = _whole(source, "pos")
     if number is None or number >= _MOST or position is None:
         raise ValueError("a MySQL change needs source.file (ending in a number) and source.pos")
@@ -82,8 +82,10 @@ def _sqlserver(source: Source, time: int, offset: int) -> Parts:
     if commit is None:
         raise ValueError("a SQL Server change needs source.commit_lsn of three hex parts: 00000025:00000728:0003")
     digits = "".join(
-        "".join(part.rjust(width, "0") for part, width in zip(one.groups() if one else "000", (8, 8, 4), strict=True))
-        for one in (commit, change)
+        "".join(
+            field.rjust(width, "0") for field, width in zip(match.groups() if match else "000", (8, 8, 4), strict=True)
+        )
+        for match in (commit, change)
     )
     digits += f"{(_whole(source, 'event_serial_no') or 0) & 0xFFFF_FFFF:08x}"
     return int(digits[:16], 16), int(digits[16:32], 16), int(digits[32:], 16), time
@@ -93,13 +95,13 @@ def _oracle(source: Source, time: int, offset: int) -> Parts:
     scn = _whole(source, "scn")
     if scn is None:
         raise ValueError("an Oracle change needs source.scn")
-    found, ssn = _RS_ID.fullmatch(str(source.get("rs_id") or "")), _whole(source, "ssn") or 0
-    if found is None:
+    match, ssn = _RS_ID.fullmatch(str(source.get("rs_id") or "")), _whole(source, "ssn") or 0
+    if match is None:
         return scn, 0, ssn, time
     if ssn >> 48:
         raise ValueError("an Oracle change's source.ssn has 48 bits at most")
-    block = int(found[1].rjust(8, "0") + found[2].rjust(8, "0"), 16)
-    return scn, block, (int(found[3], 16) << 48) + ssn, time
+    block = int(match[1].rjust(8, "0") + match[2].rjust(8, "0"), 16)
+    return scn, block, (int(match[3], 16) << 48) + ssn, time
 
 
 def _mongodb(source: Source, time: int, offset: int) -> Parts:

@@ -66,7 +66,7 @@ class Found:
 
     def take(self, at: pa.Array) -> Found:
         moved = None if self.moved is None else self.moved.take(at)
-        topic, partition, offset = (one.take(at) for one in (self.topic, self.partition, self.offset))
+        topic, partition, offset = (values.take(at) for values in (self.topic, self.partition, self.offset))
         return Found(topic, partition, offset, self.time_ms.take(at), moved)
 
 
@@ -84,8 +84,8 @@ class Sayings:
         return Sayings(self.op.take(at), source, self.time_ms.take(at), self.transaction.take(at))
 
     def field(self, name: str) -> pa.Array:
-        found = self.source.get(name)
-        return pa.nulls(len(self.op), SOURCE[name]) if found is None else found
+        values = self.source.get(name)
+        return pa.nulls(len(self.op), SOURCE[name]) if values is None else values
 
     @property
     def deleted(self) -> Bools:
@@ -102,57 +102,57 @@ class Sayings:
         return pc.if_else(pc.less(pc.abs(time), _WIDEST), time, pa.scalar(None, pa.int64()))
 
 
-def places(kind: Kind, said: Sayings, found: Found, form: Form) -> tuple[Places, Bools]:
+def places(kind: Kind, headers: Sayings, origins: Found, form: Form) -> tuple[Places, Bools]:
     """The place of each change, and of which it is known: only these may be given to `metadata`."""
-    rows = len(said.op)
-    known = _bools(pc.is_in(said.op, value_set=pa.array(list(CHANGES))))
-    offset, time = _whole(found.offset), np.maximum(_whole(said.source_ms), 0)
+    rows = len(headers.op)
+    is_change = _bools(pc.is_in(headers.op, value_set=pa.array(list(CHANGES))))
+    offset, time = _whole(origins.offset), np.maximum(_whole(headers.source_ms), 0)
     out = np.zeros((rows, 4), np.uint64)
     if form.by_offset:
         out[:, 0] = offset
-        return out, known & (offset >= 0)
-    backfill = said.backfill
-    numbers, there = _PLACES.get(kind, _by_row)(kind, said, time, np.maximum(offset, 0))
-    out[:] = np.where(there[:, None], numbers, 0)
+        return out, is_change & (offset >= 0)
+    backfill = headers.backfill
+    numbers, is_placed = _PLACES.get(kind, _by_row)(kind, headers, time, np.maximum(offset, 0))
+    out[:] = np.where(is_placed[:, None], numbers, 0)
     out[backfill] = 0
     out[backfill, 0] = time[backfill]
-    return out, known & (there | backfill)
+    return out, is_change & (is_placed | backfill)
 
 
-def _mysql(kind: Kind, said: Sayings, time: Longs, offset: Longs) -> tuple[Any, Bools]:
-    coded = said.field("file").dictionary_encode()
+def _mysql(kind: Kind, headers: Sayings, time: Longs, offset: Longs) -> tuple[Any, Bools]:
+    coded = headers.field("file").dictionary_encode()
     numbers = [file_number(text) for text in coded.dictionary.to_pylist()]
     files = pa.array([n if n is not None and n < 2**63 else None for n in numbers], pa.int64()).take(coded.indices)
-    gtid = said.field("gtid")
+    gtid = headers.field("gtid")
     if gtid.null_count < len(gtid):
         sequence = pc.struct_field(pc.extract_regex(gtid, _GTID), "number").cast(pa.int64())
         # One of 19 digits is left to `heads`.
         odd = pc.and_(pc.is_null(sequence), pc.match_substring_regex(gtid, r"^[0-9]+-[0-9]+-[0-9]+$"))
         files = pc.if_else(pc.fill_null(odd, False), pa.scalar(None, pa.int64()), pc.coalesce(sequence, files))
-    parts = [files, said.field("pos"), said.field("row")]
-    there = _there(files) & _there(parts[1])
-    return np.column_stack([*(np.maximum(_whole(one), 0) for one in parts), offset]), there
+    parts = [files, headers.field("pos"), headers.field("row")]
+    has_place = _there(files) & _there(parts[1])
+    return np.column_stack([*(np.maximum(_whole(number), 0) for number in parts), offset]), has_place
 
 
-def _postgresql(kind: Kind, said: Sayings, time: Longs, offset: Longs) -> tuple[Any, Bools]:
-    lsn = said.field("lsn")
+def _postgresql(kind: Kind, headers: Sayings, time: Longs, offset: Longs) -> tuple[Any, Bools]:
+    lsn = headers.field("lsn")
     number = np.maximum(_whole(lsn), 0)
     return np.column_stack([number >> 32, number & 0xFFFF_FFFF, time, np.zeros_like(time)]), _there(lsn)
 
 
-def _by_row(kind: Kind, said: Sayings, time: Longs, offset: Longs) -> tuple[Any, Bools]:
+def _by_row(kind: Kind, headers: Sayings, time: Longs, offset: Longs) -> tuple[Any, Bools]:
     """As `positions` has it for each."""
-    names = [name for name in SOURCE if name in said.source]
-    columns = [said.source[name].to_pylist() for name in names]
-    out, there = np.zeros((len(time), 4), np.uint64), np.zeros(len(time), bool)
+    names = [name for name in SOURCE if name in headers.source]
+    columns = [headers.source[name].to_pylist() for name in names]
+    out, has_place = np.zeros((len(time), 4), np.uint64), np.zeros(len(time), bool)
     for at, (row, ms, where) in enumerate(
         zip(zip(*columns, strict=True) if columns else [()] * len(time), time.tolist(), offset.tolist(), strict=True)
     ):
         try:
-            out[at], there[at] = place_of(kind, dict(zip(names, row, strict=True)), ms, where), True
+            out[at], has_place[at] = place_of(kind, dict(zip(names, row, strict=True)), ms, where), True
         except ValueError:
             continue
-    return out, there
+    return out, has_place
 
 
 _PLACES = {Kind.MYSQL: _mysql, Kind.POSTGRESQL: _postgresql}
@@ -161,67 +161,69 @@ _PLACES = {Kind.MYSQL: _mysql, Kind.POSTGRESQL: _postgresql}
 def metadata(
     table: SourceTable,
     keys: Sequence[str],
-    said: Sayings,
-    found: Found,
+    headers: Sayings,
+    origins: Found,
     places: Places,
     form: Form,
     schema_key: str,
 ) -> tuple[dict[str, pa.Array], dict[str, pa.Array]]:
     """The fields of change files' metadata, and those of its source (`changes.metadata.Rows`)."""
-    count = len(said.op)
-    backfill = said.backfill
-    source_ms = said.source_ms
+    count = len(headers.op)
+    backfill = headers.backfill
+    source_ms = headers.source_ms
     if form.by_offset:
-        source_ms = pc.coalesce(source_ms, found.time_ms)
-    everywhere = np.column_stack([places, _whole(found.offset).astype(np.uint64)]).reshape(-1)
+        source_ms = pc.coalesce(source_ms, origins.time_ms)
+    everywhere = np.column_stack([places, _whole(origins.offset).astype(np.uint64)]).reshape(-1)
     parts = pa.ListArray.from_arrays(
         pa.array(np.arange(0, 5 * count + 1, 5, dtype=np.int32)), pa.array(everywhere).cast(pa.string())
     )
-    identity = (pc.fill_null(one.cast(pa.string()), "") for one in (found.topic, found.partition, found.offset))
+    identity = (
+        pc.fill_null(values.cast(pa.string()), "") for values in (origins.topic, origins.partition, origins.offset)
+    )
     top = {
         "uuid": pc.binary_join_element_wise(*identity, "-"),
         "source_timestamp": source_ms,
-        "read_timestamp": pc.coalesce(_millis(said.time_ms), found.time_ms),
+        "read_timestamp": pc.coalesce(_millis(headers.time_ms), origins.time_ms),
         "sort_keys": parts,
         "read_method": pa.array(np.where(backfill, "debezium-backfill", "debezium"), pa.string()),
-        "object": found.topic,
+        "object": origins.topic,
         "schema_key": pa.repeat(pa.scalar(schema_key), count),
     }
     names = {"database": table.database, "schema": table.schema, "table": table.table}
     source = {name: pa.repeat(pa.scalar(value), count) for name, value in names.items()}
-    source["change_type"] = _change_types(said, found)
+    source["change_type"] = _change_types(headers, origins)
     listed = pa.array([list(keys)], pa.list_(pa.string()))
     source["primary_keys"] = listed.take(pa.array(np.zeros(count, np.int64)))
-    return top, source | _kept(said)
+    return top, source | _kept(headers)
 
 
-def _change_types(said: Sayings, found: Found) -> pa.Array:
-    names = pa.array(list(CHANGES.values())).take(pc.index_in(said.op, value_set=pa.array(list(CHANGES))))
-    if found.moved is None:
+def _change_types(headers: Sayings, origins: Found) -> pa.Array:
+    names = pa.array(list(CHANGES.values())).take(pc.index_in(headers.op, value_set=pa.array(list(CHANGES))))
+    if origins.moved is None:
         return names
     moved = pc.if_else(pc.equal(names, "DELETE"), "UPDATE-DELETE", "UPDATE-INSERT")
     can_move = pc.is_in(names, value_set=pa.array(["DELETE", "INSERT"]))
-    return pc.if_else(pc.and_(pc.fill_null(found.moved, False), can_move), moved, names)
+    return pc.if_else(pc.and_(pc.fill_null(origins.moved, False), can_move), moved, names)
 
 
-def _kept(said: Sayings) -> dict[str, pa.Array]:
+def _kept(headers: Sayings) -> dict[str, pa.Array]:
     """As `heads` keeps them, in the fields that change files have too."""
-    lsn = said.field("lsn")
+    lsn = headers.field("lsn")
     if lsn.null_count < len(lsn):
         texts = [None if n is None else f"{n >> 32:X}/{n & 0xFFFF_FFFF:X}" for n in lsn.to_pylist()]
-        lsn = pc.coalesce(pa.array(texts, pa.string()), said.field("commit_lsn"))
+        lsn = pc.coalesce(pa.array(texts, pa.string()), headers.field("commit_lsn"))
     else:
-        lsn = said.field("commit_lsn")
-    scn = said.field("scn")
+        lsn = headers.field("commit_lsn")
+    scn = headers.field("scn")
     numbers = None if scn.null_count == len(scn) else [whole_number(text) for text in scn.to_pylist()]
-    transaction = (_some(one) for one in (said.field("txId"), said.field("gtid"), said.transaction))
+    transaction = (_some(texts_of) for texts_of in (headers.field("txId"), headers.field("gtid"), headers.transaction))
     return {
-        "log_file": said.field("file"),
-        "log_position": said.field("pos"),
+        "log_file": headers.field("file"),
+        "log_position": headers.field("pos"),
         "scn": pa.nulls(len(scn), pa.int64()) if numbers is None else pa.array(numbers, pa.int64()),
-        "rs_id": said.field("rs_id"),
-        "ssn": said.field("ssn"),
-        "row_id": said.field("row_id"),
+        "rs_id": headers.field("rs_id"),
+        "ssn": headers.field("ssn"),
+        "row_id": headers.field("row_id"),
         "lsn": lsn,
         "tx_id": pc.coalesce(*transaction),
     }

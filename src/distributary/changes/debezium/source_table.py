@@ -43,26 +43,28 @@ class Routes:
 
 def routes_of(bodies: Iterable[bytes]) -> Routes:
     """The routes of whole messages (`heads.Form.flattened` off)."""
-    found = Routes()
+    routes = Routes()
     for position, body in enumerate(bodies):
         try:
             change = _DECODER.decode(body if body != b"null" else b"{}")
             # As `opened`: a change may have another field of that name.
             change = change if change.op is not None else change.payload or change
         except UNDECODABLE as exc:
-            found.bad.append((position, f"it is no change of Debezium: {exc}"))
+            routes.bad.append((position, f"it is no change of Debezium: {exc}"))
             continue
         if change.op == "m" or (change.op is None and _says_nothing(body)):
-            found.passed += 1
+            routes.passed += 1
             continue
         source = change.source
         names = None if source is None else table_names(msgspec.structs.asdict(source))
         if change.op is None or names is None:
-            found.bad.append((position, "it is no change of Debezium: it has no op, or no source that names its table"))
+            routes.bad.append(
+                (position, "it is no change of Debezium: it has no op, or no source that names its table")
+            )
             continue
-        found.routes.append(SourceTable(Kind.GENERIC, *names).route)
-        found.positions.append(position)
-    return found
+        routes.routes.append(SourceTable(Kind.GENERIC, *names).route)
+        routes.positions.append(position)
+    return routes
 
 
 def _says_nothing(body: bytes) -> bool:

@@ -24,14 +24,14 @@ def column(kind: Connect, stored: pa.Array) -> JsonColumn:
     if kind == AS_IS:
         return JsonColumn(Scalar("string"), stored)
     node = node_of(kind)
-    wanted = arrow_type(node)
+    arrow = arrow_type(node)
     if kind.name == NANO_TIME:
         return JsonColumn(node, _micros(stored))
     if kind.name in LOGICAL and kind.is_text:
-        found = _times(kind, stored, wanted)
-        return _loaded(kind, stored) if found is None else JsonColumn(node, found)
+        times = _times(kind, stored, arrow)
+        return _loaded(kind, stored) if times is None else JsonColumn(node, times)
     if _is_plain(kind) and kind.name != BITS:
-        return JsonColumn(node, stored if stored.type == wanted else stored.cast(wanted))
+        return JsonColumn(node, stored if stored.type == arrow else stored.cast(arrow))
     return _loaded(kind, stored)
 
 
@@ -54,12 +54,12 @@ def _micros(stored: pa.Array) -> pa.Array:
     return pa.array(np.floor_divide(numbers, 1000), pa.int64(), mask=_nulls(stored))
 
 
-def _times(kind: Connect, stored: pa.Array, wanted: pa.DataType) -> pa.Array | None:
+def _times(kind: Connect, stored: pa.Array, arrow: pa.DataType) -> pa.Array | None:
     """Instants of UTC, all at once; None where one is spelled in another way."""
     if LOGICAL[kind.name] == "date" or not pc.all(pc.fill_null(pc.ends_with(stored, "Z"), True)).as_py():
         return None
     try:
-        return pc.utf8_rtrim(stored, "Z").cast(pa.timestamp("us")).cast(wanted)
+        return pc.utf8_rtrim(stored, "Z").cast(pa.timestamp("us")).cast(arrow)
     except pa.ArrowInvalid:
         return None
 
@@ -67,34 +67,34 @@ def _times(kind: Connect, stored: pa.Array, wanted: pa.DataType) -> pa.Array | N
 def _loaded(kind: Connect, stored: pa.Array) -> JsonColumn:
     """Value by value; what is none of the type is null, and a fault."""
     node, load = node_of(kind), loader(kind, stored=True)
-    wanted = arrow_type(node)
+    arrow = arrow_type(node)
     values: list[Any] = []
     faults: list[tuple[int, str]] = []
-    for place, known in enumerate(stored.to_pylist()):
+    for place, plain in enumerate(stored.to_pylist()):
         value = None
         try:
-            value = None if known is None else load(known)
-            pa.scalar(value, wanted)
+            value = None if plain is None else load(plain)
+            pa.scalar(value, arrow)
         except Exception:  # whatever a value does to its conversion is that value's fault
             value = None
-            faults.append((place, f"{str(known)[:80]} is no {kind.name or kind.kind}"))
+            faults.append((place, f"{str(plain)[:80]} is no {kind.name or kind.kind}"))
         values.append(value)
-    return JsonColumn(node, pa.array(values, wanted), faults)
+    return JsonColumn(node, pa.array(values, arrow), faults)
 
 
 def unlogged(stored: pa.Array, placeholder: str) -> npt.NDArray[np.bool_] | None:
     """Which values stand for one that was not logged; None where none does."""
     forms = placeholders(placeholder)
     if pa.types.is_string(stored.type):
-        known = pa.array([form for form in forms if isinstance(form, str)])
+        placeholders_known = pa.array([form for form in forms if isinstance(form, str)])
     elif pa.types.is_binary(stored.type):
-        known = pa.array([placeholder.encode()], pa.binary())
+        placeholders_known = pa.array([placeholder.encode()], pa.binary())
     elif pa.types.is_list(stored.type):
         return _unlogged_lists(stored, placeholder)
     else:
         return None
-    found = pc.is_in(stored, value_set=known)
-    return np.asarray(found.to_numpy(zero_copy_only=False), bool) if pc.any(found).as_py() else None
+    stands_for = pc.is_in(stored, value_set=placeholders_known)
+    return np.asarray(stands_for.to_numpy(zero_copy_only=False), bool) if pc.any(stands_for).as_py() else None
 
 
 def _unlogged_lists(stored: pa.Array, placeholder: str) -> npt.NDArray[np.bool_] | None:
@@ -107,10 +107,10 @@ def _unlogged_lists(stored: pa.Array, placeholder: str) -> npt.NDArray[np.bool_]
         [form[0] for form in placeholders(placeholder) if isinstance(form, list) and len(form) == 1][-1:],
     )
     lengths = pc.fill_null(pc.list_value_length(stored), 0).to_numpy(zero_copy_only=False)
-    found = np.zeros(len(stored), bool)
+    stands_for = np.zeros(len(stored), bool)
     for place in np.flatnonzero((lengths == 1) | (lengths == len(body))).tolist():
-        found[place] = stored[place].as_py() in forms
-    return found if found.any() else None
+        stands_for[place] = stored[place].as_py() in forms
+    return stands_for if stands_for.any() else None
 
 
 def _nulls(array: pa.Array) -> npt.NDArray[np.bool_] | None:

@@ -21,11 +21,11 @@ _LISTS: dict[str, msgspec.json.Decoder[Any]] = {
 _PLAIN = frozenset(SCALARS) - {"bytes"}
 
 
-def column(kind: Connect | None, tokens: Tokens, reading: Reading, wanted: str | None = None) -> JsonColumn:
+def column(kind: Connect | None, tokens: Tokens, reading: Reading, type_name: str | None = None) -> JsonColumn:
     """`kind`: the type that the message's schema gives; None without one: then as the values say, but for a whole
     number of which the settings say that it is a date."""
     if kind is None:
-        days = wanted == "date" and tokens.first and tokens.first <= frozenset(b"-0123456789")
+        days = type_name == "date" and tokens.first and tokens.first <= frozenset(b"-0123456789")
         if days:
             return _numbers(Scalar("int", "date"), tokens)
         texts = _at_once(Connect("string"), TEXT, tokens) if tokens.first == {QUOTE} else None
@@ -35,8 +35,8 @@ def column(kind: Connect | None, tokens: Tokens, reading: Reading, wanted: str |
         return JsonColumn(node, pa.nulls(len(tokens.texts), arrow_type(node)))
     if kind.name in LOGICAL and not kind.is_text and kind.name != NANO_TIME:
         return _numbers(node, tokens)
-    if (found := _at_once(kind, node, tokens)) is not None:
-        return found
+    if (converted := _at_once(kind, node, tokens)) is not None:
+        return converted
     if kind.name == DECIMAL or (kind.kind in _PLAIN and kind.name in LOGICAL) or kind.kind not in _PLAIN:
         return _loaded(kind, node, tokens)
     return by_node(node, tokens, reading)

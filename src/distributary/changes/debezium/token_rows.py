@@ -70,18 +70,20 @@ class TokenRows:
         names = [*(name for name in kinds), *self._names(kinds)]
         for name in names:
             tokens = Tokens(self._joined(name))
-            found = column(kinds.get(name), tokens, reading, reading.wanted(self.table.route, name))
-            columns.append((name, found.node, found.array))
-            faults += [(place, Reason.VALUE_OUT_OF_RANGE, f"column {name}: {why}") for place, why in found.faults]
+            converted = column(kinds.get(name), tokens, reading, reading.wanted(self.table.route, name))
+            columns.append((name, converted.node, converted.array))
+            faults += [(place, Reason.VALUE_OUT_OF_RANGE, f"column {name}: {why}") for place, why in converted.faults]
         return columns, faults, frozenset(names) - kinds.keys()
 
-    def _names(self, known: Iterable[str]) -> list[str]:
-        return [n for n in dict.fromkeys(n for part in self._parts for n in part) if n not in set(known)]
+    def _names(self, other_names: Iterable[str]) -> list[str]:
+        return [
+            n for n in dict.fromkeys(n for tokens_of in self._parts for n in tokens_of) if n not in set(other_names)
+        ]
 
     def _joined(self, name: str) -> pa.Array:
         return pa.concat_arrays([
-            part[name] if name in part else pa.nulls(count, pa.string())
-            for part, count in zip(self._parts, self._counts, strict=True)
+            tokens_of[name] if name in tokens_of else pa.nulls(count, pa.string())
+            for tokens_of, count in zip(self._parts, self._counts, strict=True)
         ])  # fmt: skip
 
     def _kinds(self, form: Form) -> dict[str, Connect]:
@@ -92,14 +94,14 @@ class TokenRows:
             return {}
         kind = parse(self.schema)
         if form.flattened:
-            there = {n for part in self._parts for n in part}
-            return {name: one for name, one in kind.fields if name in there}
+            names = {n for tokens_of in self._parts for n in tokens_of}
+            return {name: field_kind for name, field_kind in kind.fields if name in names}
         row = kind.field("after") or kind.field("before")
         return dict(row.fields) if row is not None else {}
 
 
 def schema_key_of(columns: Sequence[Column], unchanged: Sequence[str], *, typed: bool) -> str:
     """What stands for the schema of rows, and the columns of which they do not speak."""
-    said = repr([(name, node) for name, node, _ in columns]) if typed else ""
-    key = hashlib.sha1(said.encode(), usedforsecurity=False).hexdigest() if said else ""
+    schema_text = repr([(name, node) for name, node, _ in columns]) if typed else ""
+    key = hashlib.sha1(schema_text.encode(), usedforsecurity=False).hexdigest() if schema_text else ""
     return with_unchanged(key, unchanged)

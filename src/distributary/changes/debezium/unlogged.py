@@ -30,7 +30,7 @@ def marks(text: str) -> tuple[bytes, ...]:
 
 
 def stands_for_unchanged(token: bytes, placeholder: str) -> bool:
-    known = placeholders(placeholder)
+    forms = placeholders(placeholder)
     if len(token) > 8 * len(placeholder) or len(token) < len(placeholder):
         return False
-    return token[:1] in b'"[{' and json.loads(token) in known
+    return token[:1] in b'"[{' and json.loads(token) in forms

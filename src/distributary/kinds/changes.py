@@ -58,10 +58,10 @@ class Changes(Kind):
         from distributary.tables.store import Store
 
         config, store = self.config, Store.of(self.config.tables)
-        kept = Kept(quarantine_uri(config.state_root), store)
+        quarantined = Kept(quarantine_uri(config.state_root), store)
 
         def waiting() -> Counter[str]:
-            rows = (row for row in kept.open_rows() if route in (None, row.route))
+            rows = (row for row in quarantined.open_rows() if route in (None, row.route))
             return Counter(row.route or "" for row in rows if reasons is None or row.reason in reasons)
 
         before = waiting()
@@ -71,16 +71,16 @@ class Changes(Kind):
             run(config, once=True)
         except AlreadyRunning:
             return Given(before.total())
-        left = waiting()
-        return ReplayReport(dict(before - left), dict(left), failed=failed)
+        still_waiting = waiting()
+        return ReplayReport(dict(before - still_waiting), dict(still_waiting), failed=failed)
 
     def resync(self, route: str) -> Rebuilt:
         """The merged table, from its log."""
         from distributary.repair.resync_changes import in_words, rebuild
 
-        known = self.known(route)
-        done = rebuild(self.config, route, known)
-        return Rebuilt(asdict(done), tuple(in_words(done, known.keys)))
+        about = self.known(route)
+        rebuilt = rebuild(self.config, route, about)
+        return Rebuilt(asdict(rebuilt), tuple(in_words(rebuilt, about.keys)))
 
     def known(self, route: str) -> Behind:
         from distributary.repair.resync_changes import known_route

@@ -42,9 +42,9 @@ class Messages(Kind):
         from distributary.audit.judge.upserts import judge_upserts
         from distributary.audit.verify import verify
 
-        found = judge_payloads(self.config, verify(self.config), deep=deep)
-        found = judge_upserts(self.config, found, self.set_aside(), deep=deep)
-        return judge_histories(self.config, found)
+        verification = judge_payloads(self.config, verify(self.config), deep=deep)
+        verification = judge_upserts(self.config, verification, self.set_aside(), deep=deep)
+        return judge_histories(self.config, verification)
 
     def replay(self, route: str | None, reasons: Collection[Reason] | None) -> ReplayReport:
         from distributary.repair.replays import replay
@@ -69,9 +69,9 @@ class Messages(Kind):
         self._keeps_no_rows()
 
     def _keeps_no_rows(self) -> NoReturn:
-        what = f"layout {self.config.layout} of source.type {self.config.source.type}"
+        kind = f"layout {self.config.layout} of source.type {self.config.source.type}"
         raise BadInput(
-            detail=f"{what} keeps no rows to rebuild a table from; layout two_hop does (bronze), and change files and "
+            detail=f"{kind} keeps no rows to rebuild a table from; layout two_hop does (bronze), and change files and "
             "messages with keys do (tables.log)"
         )
 
@@ -90,14 +90,14 @@ class TwoHop(Messages):
                 f"it does not have. Give it another name (tables.routes.{route}.name) and a pipeline of its own that "
                 "reads the source from its beginning"
             )
-        done = rebuild(self.config, route)
-        lines = [f"{done.table}: {done.rows:,} rows from bronze, {done.quarantined:,} kept aside"]
-        if done.returned:
-            lines.append(f"{done.returned:,} rows came out of the quarantine")
-        if done.newly_bad:
-            bad = f"{done.newly_bad:,} rows that were in the table do not decode any more"
+        rebuilt = rebuild(self.config, route)
+        lines = [f"{rebuilt.table}: {rebuilt.rows:,} rows from bronze, {rebuilt.quarantined:,} kept aside"]
+        if rebuilt.returned:
+            lines.append(f"{rebuilt.returned:,} rows came out of the quarantine")
+        if rebuilt.newly_bad:
+            bad = f"{rebuilt.newly_bad:,} rows that were in the table do not decode any more"
             lines.append(f"{bad}: they are kept aside, see status")
-        return Rebuilt(asdict(done), tuple(lines))
+        return Rebuilt(asdict(rebuilt), tuple(lines))
 
 
 class Wide(Messages):

@@ -82,10 +82,10 @@ class Board:
             for route, entry in totals(every).items():
                 self._kept.update(entry.reasons)
                 if route is not None:
-                    known = _after(_Route(), entry)
-                    at = written.get(route)
-                    known = replace(known, written_at=None if at is None else at / MICROS)
-                    self._routes[route] = replace(known, quarantined=0, rows=0)
+                    board_route = _after(_Route(), entry)
+                    written_at = written.get(route)
+                    board_route = replace(board_route, written_at=None if written_at is None else written_at / MICROS)
+                    self._routes[route] = replace(board_route, quarantined=0, rows=0)
             self._choose()
 
     def record(self, entries: Sequence[Entry]) -> None:
@@ -159,10 +159,10 @@ class Board:
         """All figures as they are now; each has a definition."""
         with self._lock:
             values = {**self._counters, **self._gauges}
-            found = [Sample(name, labels, float(value)) for (name, labels), value in values.items()]
-            found += [Sample(name, labels, value) for name, labels, value in self._now()]
+            samples = [Sample(name, labels, float(value)) for (name, labels), value in values.items()]
+            samples += [Sample(name, labels, value) for name, labels, value in self._now()]
         shown = {*self._shown, OTHER, NO_ROUTE}
-        return [s for s in found if "route" not in BY_NAME[s.name].labels or s.labels[0] in shown]
+        return [s for s in samples if "route" not in BY_NAME[s.name].labels or s.labels[0] in shown]
 
     def _now(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         yield "up", (), float(self._failed is None)
@@ -240,7 +240,11 @@ class Board:
 
 def _after(before: _Route, entry: Entry) -> _Route:
     """A route after one more entry of its own."""
-    newest = [at for at in (before.newest, None if entry.newest is None else entry.newest / MICROS) if at is not None]
+    newest = [
+        instant
+        for instant in (before.newest, None if entry.newest is None else entry.newest / MICROS)
+        if instant is not None
+    ]
     return _Route(
         state=_state(before, entry),
         written_at=entry.finished_at / MICROS if entry.rows_written > 0 else before.written_at,
@@ -289,26 +293,26 @@ def _of_spark(progress: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...
         ("source_backlog_bytes", "numBytesOutstanding"),
         ("source_backlog_files", "numFilesOutstanding"),
     ):
-        found = [
+        numbers = [
             value for source in sources if (value := _number((source.get("metrics") or {}).get(theirs))) is not None
         ]
-        if found:
-            yield ours, (), sum(found)
+        if numbers:
+            yield ours, (), sum(numbers)
 
 
 def _rows_behind(source: Mapping[str, Any]) -> int | None:
     """Of a source with offsets by topic and partition (Kafka): its newest less those of the batch."""
-    read, newest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-    if read is None or newest is None:
+    read_offsets, newest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+    if read_offsets is None or newest is None:
         return None
-    return sum(max(0, offset - read.get(where, offset)) for where, offset in newest.items())
+    return sum(max(0, offset - read_offsets.get(partition, offset)) for partition, offset in newest.items())
 
 
 def _offsets(value: Any) -> dict[tuple[str, str], int] | None:
     """`{"topic": {"0": 12}}`, as text or as it is; None where it is something else."""
     try:
-        found = json.loads(value) if isinstance(value, str) else value
-        return {(topic, number): int(at) for topic, ats in found.items() for number, at in ats.items()}
+        offsets = json.loads(value) if isinstance(value, str) else value
+        return {(topic, number): int(offset) for topic, ats in offsets.items() for number, offset in ats.items()}
     except (ValueError, AttributeError, TypeError):
         return None
 

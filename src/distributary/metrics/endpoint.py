@@ -58,9 +58,9 @@ def answers(meter: Meter) -> dict[str, Callable[[], Answer]]:
         kind, body = exposition(meter)
         return 200, kind, body
 
-    def health(asked: Callable[[], tuple[bool, str]]) -> Callable[[], Answer]:
+    def health(check: Callable[[], tuple[bool, str]]) -> Callable[[], Answer]:
         def answer() -> Answer:
-            well, why = asked()
+            well, why = check()
             return (200 if well else 503), TEXT, f"{redacted(why)}\n".encode(errors="replace")
 
         return answer
@@ -85,10 +85,10 @@ def served(meter: Meter, address: str, port: int) -> Iterator[int]:
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, name="metrics endpoint", daemon=True)
     thread.start()
-    found: int = server.server_address[1]
-    log.info("metrics at http://%s:%d/metrics, health at /healthz and /readyz", address, found)
+    bound_port: int = server.server_address[1]
+    log.info("metrics at http://%s:%d/metrics, health at /healthz and /readyz", address, bound_port)
     try:
-        yield found
+        yield bound_port
     finally:
         server.shutdown()
         server.server_close()

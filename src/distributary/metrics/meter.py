@@ -71,10 +71,10 @@ class Meter:
     def _parts(self, running: Any) -> dict[str, Stream]:
         if not hasattr(running, "first"):
             return {self._own: running}
-        found = {"hop-1": running.first, self._own: running.second}
+        streams = {"hop-1": running.first, self._own: running.second}
         if running.second is None:
             self.boards.pop(self._own, None)
-        return {name: stream for name, stream in found.items() if stream is not None}
+        return {name: stream for name, stream in streams.items() if stream is not None}
 
     def batch(self, report: BatchReport) -> None:
         name = "hop-1" if report.stream == HOP_1 else self._own
@@ -115,29 +115,29 @@ def _plain(progress: Any) -> Any:
     return json.loads(progress.json) if hasattr(progress, "json") else progress
 
 
-def _all(found: Sequence[tuple[bool, str]]) -> tuple[bool, str]:
+def _all(answers_given: Sequence[tuple[bool, str]]) -> tuple[bool, str]:
     """The first one that is not well, else all is."""
-    return next((one for one in found if not one[0]), found[0])
+    return next((answer for answer in answers_given if not answer[0]), answers_given[0])
 
 
 @contextmanager
 def measured(config: Pipeline) -> Iterator[Meter]:
     """A meter for one run, with the ways out that the file asks for. Raises ExtraMissing."""
     meter = Meter(config)
-    with ExitStack() as held:
+    with ExitStack() as open_exits:
         served = False
         if config.metrics.port is not None:
             from distributary.metrics.endpoint import served as endpoint
 
-            held.enter_context(endpoint(meter, config.metrics.address, port_of(config)))
+            open_exits.enter_context(endpoint(meter, config.metrics.address, port_of(config)))
             served = True
         if config.metrics.otlp is not None:
             from distributary.metrics.otlp import pushed
 
-            held.enter_context(pushed(meter, config.metrics.otlp))
+            open_exits.enter_context(pushed(meter, config.metrics.otlp))
             served = True
         if served:
-            held.enter_context(_looking(meter.look))
+            open_exits.enter_context(_looking(meter.look))
         try:
             yield meter
         except BaseException as e:

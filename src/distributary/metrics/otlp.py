@@ -71,9 +71,9 @@ def provider_of(meter: Meter, reader: Any) -> Any:
 
     resource = Resource.create({"service.name": "distributary", "service.version": __version__})
     provider = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
-    made, samples = provider.get_meter("distributary", __version__), _Kept(meter.samples)
+    otel_meter, samples = provider.get_meter("distributary", __version__), _Kept(meter.samples)
     for metric in METRICS:
-        make = made.create_observable_counter if metric.kind == "counter" else made.create_observable_gauge
+        make = otel_meter.create_observable_counter if metric.kind == "counter" else otel_meter.create_observable_gauge
         make(metric.otlp, [_callback(metric, meter, samples)], metric.unit, metric.meaning)
     return provider
 

@@ -34,8 +34,8 @@ def register_tables(spark: SparkSession, config: Pipeline, ledger: Ledger, creat
         if (view := view_of(config, ledger.newest.get(route))) is not None:
             name, merged = view
             # Made anew whenever columns may have come: a view keeps the columns that it was made with.
-            with one_name(f"{schema}.{quoted(name)}") as known:
-                put_view(spark, known, living_rows(schema, merged))
+            with one_name(f"{schema}.{quoted(name)}") as qualified:
+                put_view(spark, qualified, living_rows(schema, merged))
 
 
 def register(spark: SparkSession, database: str, locations: Iterable[str]) -> str:
@@ -77,8 +77,8 @@ def _locations(config: Pipeline, ledger: Ledger, route: str) -> list[str]:
     if entry is None:
         return []
     merged = (entry.merged, history_of(config, entry.about)) if entry.merge_state == "merged" else ()
-    found = (entry.table, *merged)
-    return list(dict.fromkeys(uri for uri in found if uri))
+    uris = (entry.table, *merged)
+    return list(dict.fromkeys(uri for uri in uris if uri))
 
 
 def view_of(config: Pipeline, entry: Entry | None) -> tuple[str, str] | None:
@@ -94,8 +94,8 @@ def view_name(config: Pipeline, entry: Entry) -> str | None:
     pattern = config.tables.view
     if pattern is None or entry.about is None:
         return None
-    if entry.route in config.tables.routes and (own := config.tables.routes[entry.route].view):
-        return own
+    if entry.route in config.tables.routes and (configured := config.tables.routes[entry.route].view):
+        return configured
     _, database, schema, table = json.loads(entry.about)["source"]
     return pattern_name(pattern, database, schema, table)
 
@@ -143,11 +143,11 @@ def _another(spark: SparkSession, entry: CatalogEntry) -> str | None:
     if is_view != (entry.text is not None):
         return f"it is a {'view' if is_view else 'table'}, and not this pipeline's"
     if entry.text is None:
-        found = str(spark.sql(f"DESCRIBE DETAIL {entry.name}").collect()[0]["location"])
-        return None if _plain(found) == _plain(entry.path) else f"it is the table at {found}"
+        location = str(spark.sql(f"DESCRIBE DETAIL {entry.name}").collect()[0]["location"])
+        return None if _plain(location) == _plain(entry.path) else f"it is the table at {location}"
     rows = spark.sql(f"DESCRIBE TABLE EXTENDED {entry.name}").collect()
-    said = next((str(row["data_type"]) for row in rows if row["col_name"] == "View Text"), "")
-    return None if said.split() == entry.text.split() else "it is a view that says something else"
+    view_text = next((str(row["data_type"]) for row in rows if row["col_name"] == "View Text"), "")
+    return None if view_text.split() == entry.text.split() else "it is a view that says something else"
 
 
 def _plain(location: str) -> str:

@@ -99,26 +99,26 @@ def _of_store(causes: Sequence[str], source: str, checkpoint: str) -> Exception 
 
 def _causes(error: Any) -> Iterator[str]:
     """The JVM's error and its causes, outermost first; nothing where it can't be asked."""
-    found = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     try:
         for _ in range(_DEPTH):
-            if found is None:
+            if cause is None:
                 return
-            yield str(found.toString()).strip()
-            found = found.getCause()
+            yield str(cause.toString()).strip()
+            cause = cause.getCause()
     except Exception:  # the JVM is gone
         return
 
 
 def _lost(text: str) -> str | None:
     """Which offsets of which partition, where Kafka's source says it; its advice is about a setting that is ours."""
-    found = _LOST.search(text)
-    return None if found is None else " ".join(found[1].split())
+    match = _LOST.search(text)
+    return None if match is None else " ".join(match[1].split())
 
 
 def _task(text: str) -> str:
-    found = _LOST_TASK.search(text)
-    return "Spark does not say of which task" if found is None else f"Spark {found[0][0].lower()}{found[0][1:]}"
+    match = _LOST_TASK.search(text)
+    return "Spark does not say of which task" if match is None else f"Spark {match[0][0].lower()}{match[0][1:]}"
 
 
 def _first(text: str) -> str:

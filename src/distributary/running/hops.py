@@ -51,10 +51,10 @@ class TwoHop:
         *,
         force: bool = False,
     ) -> None:
-        told = threading.Lock()
+        progress_lock = threading.Lock()
 
         def tell(report: BatchReport) -> None:
-            with told:
+            with progress_lock:
                 progress(report)
 
         self.config = config
@@ -85,9 +85,9 @@ class TwoHop:
     def stop(self) -> None:
         """End both after the batches that are being written. From any thread but a batch's."""
         self._stopping.set()
-        for part in (self.first, self.second):
-            if part is not None:
-                part.stop()
+        for hop in (self.first, self.second):
+            if hop is not None:
+                hop.stop()
 
 
 def _together(first: Ingest, second: Run, stop: Callable[[], None]) -> RunReport:
@@ -95,18 +95,18 @@ def _together(first: Ingest, second: Run, stop: Callable[[], None]) -> RunReport
     errors: list[BaseException] = []
     reports: list[RunReport] = []
 
-    def work(part: Part, keep: Callable[[Any], None]) -> None:
+    def work(hop: Part, keep: Callable[[Any], None]) -> None:
         try:
-            keep(part.go(once=False))
+            keep(hop.go(once=False))
         except BaseException as e:
             errors.append(e)
             stop()
 
-    one = threading.Thread(target=work, args=(first, lambda _: None), name="hop 1")
-    two = threading.Thread(target=work, args=(second, reports.append), name="hop 2")
-    for thread in (one, two):
+    first_thread = threading.Thread(target=work, args=(first, lambda _: None), name="hop 1")
+    second_thread = threading.Thread(target=work, args=(second, reports.append), name="hop 2")
+    for thread in (first_thread, second_thread):
         thread.start()
-    for thread in (one, two):
+    for thread in (first_thread, second_thread):
         thread.join()
     if errors:
         raise errors[0]
@@ -134,11 +134,11 @@ def run(
     if config.bronze_table is None:
         return run_stream(config, once=once, progress=progress, handle=handle, force=force)
     store = Store.of(config.tables)
-    with ExitStack() as held:
+    with ExitStack() as locks:
         if 1 in hops:
-            held.enter_context(at_work(config, store, HOP_1))
+            locks.enter_context(at_work(config, store, HOP_1))
         if 2 in hops:
-            held.enter_context(at_work(config, store))
+            locks.enter_context(at_work(config, store))
         running = TwoHop(config, session_of(config), progress, hops, force=force)
         handle(running)
         return running.go(once)

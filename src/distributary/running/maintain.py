@@ -87,19 +87,21 @@ def maintain(config: Pipeline) -> Iterator[Maintained]:
             yield _look_after(history, owner, store, config, done, None, oldest, joins=False)
     # There, bronze keeps what is set aside: a partitioned table, which Spark has to look after.
     if not config.is_declarative:
-        kept = quarantine_uri(config.state_root)
-        yield _look_after(kept, Owner(config.pipeline, ""), store, config, Maintained(kept, None), None, files)
+        quarantine = quarantine_uri(config.state_root)
+        yield _look_after(
+            quarantine, Owner(config.pipeline, ""), store, config, Maintained(quarantine, None), None, files
+        )
     if config.source.reads_files:
         yield _tidy(config, store)
 
 
 def _tidy(config: Pipeline, store: Store) -> Maintained:
     """The file ledger has an upkeep of its own: Spark's stream reads it commit by commit."""
-    done = Maintained(config.state_folder.files, None)
+    upkeep = Maintained(config.state_folder.files, None)
     version = version_read(config, store)
     if version >= 0:
         tidy(config.state_root, store, version)
-    return done
+    return upkeep
 
 
 def _look_after(
@@ -107,7 +109,7 @@ def _look_after(
     owner: Owner,
     store: Store,
     config: Pipeline,
-    done: Maintained,
+    upkeep: Maintained,
     merged: Entry | None,
     oldest: Oldest,
     *,
@@ -119,23 +121,23 @@ def _look_after(
         table = Table(uri, store).open()
         if table is None:
             # As long as nothing has been set aside, there is no quarantine, and all is well.
-            done.skipped = None if done.route is None else "there is no such table"
+            upkeep.skipped = None if upkeep.route is None else "there is no such table"
         elif table.owner != owner:
-            done.skipped = "it was not made by this pipeline"
+            upkeep.skipped = "it was not made by this pipeline"
         elif why := spark_needed(table):
-            done.skipped = f"delta-rs must not write it: {why}"
+            upkeep.skipped = f"delta-rs must not write it: {why}"
         else:
             _own(table)
             if merged is not None:
-                _purge(table, config, merged, oldest, done)
+                _purge(table, config, merged, oldest, upkeep)
             if config.tables.merge == "merge_on_read":
                 purge_vectors(Snapshot(uri, store))
-            _compact(table, config, done, joins=joins)
+            _compact(table, config, upkeep, joins=joins)
     except CommitConflict:
-        done.busy = True
+        upkeep.busy = True
     except BaseException as e:
-        done.skipped = contained(e)
-    return done
+        upkeep.skipped = contained(e)
+    return upkeep
 
 
 def _purges(config: Pipeline) -> bool:
@@ -150,22 +152,22 @@ def _own(table: Snapshot) -> None:
         table.refresh()
 
 
-def _compact(table: Snapshot, config: Pipeline, done: Maintained, *, joins: bool) -> None:
+def _compact(table: Snapshot, config: Pipeline, upkeep: Maintained, *, joins: bool) -> None:
     rules = config.maintenance
     table.refresh()
-    done.files_before = done.files_after = len(table.addresses())
-    if joins and done.files_before > rules.min_files:
+    upkeep.files_before = upkeep.files_after = len(table.addresses())
+    if joins and upkeep.files_before > rules.min_files:
         table = Snapshot(table.uri, table.store)
         table.compact(target_size=rules.target_file_size, max_concurrent_tasks=2)
         table.refresh()
-        done.files_after = len(table.addresses())
+        upkeep.files_after = len(table.addresses())
     enforce = rules.vacuum_after >= DEFAULT_RETENTION_SEC
-    done.vacuumed = len(table.vacuum(rules.vacuum_after // 3600, enforce=enforce))
+    upkeep.vacuumed = len(table.vacuum(rules.vacuum_after // 3600, enforce=enforce))
     table.refresh()
-    done.vacuumed += len(vacuum_vectors(table, rules.vacuum_after))
+    upkeep.vacuumed += len(vacuum_vectors(table, rules.vacuum_after))
 
 
-def _purge(table: Snapshot, config: Pipeline, entry: Entry, oldest: Oldest, done: Maintained) -> None:
+def _purge(table: Snapshot, config: Pipeline, entry: Entry, oldest: Oldest, upkeep: Maintained) -> None:
     """Remove old tombstones of a merged table. Raises CommitConflict, TableFault, OSError."""
     newest = _newest_ms(table)
     if newest is None:
@@ -174,19 +176,19 @@ def _purge(table: Snapshot, config: Pipeline, entry: Entry, oldest: Oldest, done
     if not _has_older(table, limit):
         return
     if entry.state == "parked" or entry.merge_state in ("waiting", "parked"):
-        done.held = "its log has events that are not merged yet"
+        upkeep.held = "its log has events that are not merged yet"
         return
     try:
         waiting = oldest()
     except DistributaryError as e:
-        done.held = f"nobody can say what waits: {e}"
+        upkeep.held = f"nobody can say what waits: {e}"
         return
     if waiting is not None and waiting < limit:
         what = "files wait" if config.holds_changes else "messages wait in the quarantine"
-        limit, done.held = waiting, f"{what} that are as old"
+        limit, upkeep.held = waiting, f"{what} that are as old"
         if not _has_older(table, limit):
             return
-    done.purged = purge(table, limit, HORIZON if config.holds_changes else PURGED_OF_MESSAGES)
+    upkeep.purged = purge(table, limit, HORIZON if config.holds_changes else PURGED_OF_MESSAGES)
 
 
 def oldest_aside_ms(config: Pipeline, store: Store, route: str) -> int | None:
@@ -219,8 +221,8 @@ def purge(table: Snapshot, limit: int, name: str = HORIZON) -> int:
 
 def _newest_ms(table: Snapshot) -> int | None:
     path = f"{metadata_in(table.schema.names)}.source_timestamp"
-    found = [pc.max(piece.column(path)).as_py() for piece in TableFiles(table).read_all([path])]
-    return max((ms for ms in found if ms is not None), default=None)
+    newest_of_files = [pc.max(piece.column(path)).as_py() for piece in TableFiles(table).read_all([path])]
+    return max((ms for ms in newest_of_files if ms is not None), default=None)
 
 
 def _has_older(table: Snapshot, limit: int) -> bool:
@@ -228,8 +230,8 @@ def _has_older(table: Snapshot, limit: int) -> bool:
     moment = pa.scalar(limit * 1000, kind)
     for piece in TableFiles(table).read_all([DELETED, DELETED_AT]):
         # Spark writes times without their zone.
-        at = piece.column(DELETED_AT).cast(kind)
-        old = pc.and_(pc.fill_null(piece.column(DELETED), False), pc.less(at, moment))
+        deleted_at = piece.column(DELETED_AT).cast(kind)
+        old = pc.and_(pc.fill_null(piece.column(DELETED), False), pc.less(deleted_at, moment))
         if pc.any(old).as_py():
             return True
     return False

@@ -45,7 +45,7 @@ def batch_line(report: BatchReport) -> str:
     if report.stream == BRONZE:
         return f"bronze batch {report.batch}: {report.rows_in:,} rows in {report.seconds.get('total', 0):.1f} s"
     took = "which an earlier run finished" if report.already else f"in {report.seconds.get('total', 0):.1f} s"
-    parts = [
+    phrases = [
         f"batch {report.batch}: {report.rows_in:,} rows {took}, "
         f"{report.rows_written:,} written to {counted(report.tables, 'table')}"
     ]
@@ -56,19 +56,19 @@ def batch_line(report: BatchReport) -> str:
         ("PARKED", report.parked),
         ("works again", report.recovered),
     )
-    parts += [f"{label}: {names(found)}" for label, found in notes if found]
+    phrases += [f"{label}: {names(noted)}" for label, noted in notes if noted]
     if report.rows_quarantined:
-        parts.append(f"quarantined: {report.rows_quarantined:,}{_reasons(report.reasons)}")
+        phrases.append(f"quarantined: {report.rows_quarantined:,}{_reasons(report.reasons)}")
     if report.tombstones:
-        parts.append(f"tombstones: {report.tombstones:,}")
+        phrases.append(f"tombstones: {report.tombstones:,}")
     if report.excluded:
-        parts.append(f"excluded: {report.excluded:,}")
-    return "; ".join(parts)
+        phrases.append(f"excluded: {report.excluded:,}")
+    return "; ".join(phrases)
 
 
-def _reasons(found: Mapping[str, int]) -> str:
+def _reasons(counts: Mapping[str, int]) -> str:
     """` (BAD_MAGIC 3, NO_ROUTE 1)`, the most first; nothing where none is known."""
-    ordered = sorted(found.items(), key=lambda one: (-one[1], one[0]))
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rest = len(ordered) - SHOWN_NAMES
     text = ", ".join(f"{name} {rows:,}" for name, rows in ordered[:SHOWN_NAMES])
     return f" ({text}{f' and {rest} more' if rest > 0 else ''})" if text else ""
@@ -84,8 +84,8 @@ def summary(report: RunReport, file: str) -> str:
         else "nothing new in the source"
     ]
     if report.already:
-        what = counted(report.already, "batch", "batches")
-        lines.append(f"not in these sums: {what} that an earlier run had finished")
+        batches = counted(report.already, "batch", "batches")
+        lines.append(f"not in these sums: {batches} that an earlier run had finished")
     if report.waiting:
         rows = sum(report.waiting.values())
         lines.append(
@@ -100,9 +100,9 @@ def summary(report: RunReport, file: str) -> str:
     return "\n".join(lines)
 
 
-def names(found: Iterable[str], at_most: int = SHOWN_NAMES) -> str:
+def names(values: Iterable[str], at_most: int = SHOWN_NAMES) -> str:
     """`a, b, c and 9 more`."""
-    every = sorted(found)
+    every = sorted(values)
     rest = len(every) - at_most
     return ", ".join(map(shown, every[:at_most])) + (f" and {rest} more" if rest > 0 else "")
 
@@ -249,7 +249,7 @@ def routes_table(
     for route, entry in routes:
         count = Text(str(columns.get(route, "")), style="green" if route in fresh else "")
         bad = Text(f"{entry.rows_quarantined:,}", style="yellow" if entry.rows_quarantined else "dim")
-        said = "parked" if entry.state == "parked" else "refused" if route in refused else "ok"
-        state = Text(said, style="" if said == "ok" else "bold red")
+        word = "parked" if entry.state == "parked" else "refused" if route in refused else "ok"
+        state = Text(word, style="" if word == "ok" else "bold red")
         table.add_row(shown(route), f"{entry.rows_written:,}", count, str(len(entry.schema_ids)), bad, state)
     return table

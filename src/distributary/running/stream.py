@@ -200,11 +200,11 @@ class Run:
             sums = totals(self.ledger.entries())
         except OSError:
             return {}  # the run is done, whatever becomes of the store now
-        found: Counter[str] = Counter()
+        reasons: Counter[str] = Counter()
         for entry in sums.values():
-            found.update(entry.reasons)
-        del found[Reason.TABLE_PARKED.value]
-        return dict((+found).most_common())
+            reasons.update(entry.reasons)
+        del reasons[Reason.TABLE_PARKED.value]
+        return dict((+reasons).most_common())
 
     def stop(self) -> None:
         """End the run after the batch that is being written; returns when it has. From any thread but the batch's.
@@ -299,9 +299,9 @@ class Run:
         every = self.config.maintenance.every
         if every is not None and time.monotonic() - self._maintained >= every:
             try:
-                for done in maintain(self.config):
-                    if done.skipped:
-                        log.info("upkeep of %s: %s", done.table, done.skipped)
+                for upkeep in maintain(self.config):
+                    if upkeep.skipped:
+                        log.info("upkeep of %s: %s", upkeep.table, upkeep.skipped)
             except StoreUnreadable as e:
                 # It is tried again as often; the stream's own batches find out whether the store is away.
                 log.warning("upkeep was left out: %s", e)

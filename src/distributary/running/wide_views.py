@@ -43,9 +43,9 @@ def views(config: Pipeline, schema: pa.Schema, routes: Iterable[str]) -> list[Vi
 def _select(config: Pipeline, schema: pa.Schema, route: str) -> str:
     """Columns one by one: a struct's `*` would be frozen in the view all the same, and hide what it has."""
     key = table_name(route)
-    at = schema.get_field_index(key)
-    own = list(schema.field(at).type) if at >= 0 else []
-    columns = [f"{quoted(key)}.{quoted(field.name)} AS {quoted(field.name)}" for field in own]
+    index = schema.get_field_index(key)
+    fields = list(schema.field(index).type) if index >= 0 else []
+    columns = [f"{quoted(key)}.{quoted(field.name)} AS {quoted(field.name)}" for field in fields]
     columns += [quoted(ORIGIN)] if ORIGIN in schema.names else []
     return f"SELECT {', '.join(columns) or quoted(KEY)} FROM {source(config)} WHERE {quoted(KEY)} = '{key}'"
 
@@ -70,32 +70,34 @@ def refresh(
 
     Raises StoreDown when the table or the state folder cannot be used.
     """
-    store, made = ledger.store, list[View]()
+    store, refreshed = ledger.store, list[View]()
     with writing(config.wide_path):
         table = Table(config.wide_path, store).open()
         if table is None:
             return []
         every = sorted(e.route for e in ledger.newest.values() if e.route and e.table) if routes is None else routes
-        wanted = views(config, table.schema, every)
-        stale = [v for v in wanted if anew or _kept(config, store, v.name) != v.text or not _is_there(spark, config, v)]
+        asked_views = views(config, table.schema, every)
+        stale = [
+            v for v in asked_views if anew or _kept(config, store, v.name) != v.text or not _is_there(spark, config, v)
+        ]
         if stale and config.tables.database is not None:
             register(spark, config.tables.database, [config.wide_path])
         for view in stale:
             if _put(spark, config, view):
                 store.put_whole(config.state_folder.views, f"{view.name}.sql", view.text.encode())
-                made.append(view)
-    return made
+                refreshed.append(view)
+    return refreshed
 
 
 def _put(spark: SparkSession, config: Pipeline, view: View) -> bool:
     """Let the catalog have the view, if there is one; False where it refuses it."""
     if config.tables.database is None:
         return True
-    made = False
+    accepted = False
     with one_name(_in_catalog(config.tables.database, view)) as name:
         put_view(spark, name, view.text)
-        made = True
-    return made
+        accepted = True
+    return accepted
 
 
 def kept(config: Pipeline, store: Store) -> dict[str, str]:

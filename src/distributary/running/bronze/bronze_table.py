@@ -82,9 +82,9 @@ def make_bronze(config: Pipeline, store: Store) -> Snapshot:
 
 def route_keys(table: Snapshot) -> list[str]:
     """Bronze's partitions that hold rows, by its log alone."""
-    found = table.adds()
+    adds = table.adds()
     column = f"partition.{KEY}"
-    return sorted(set(found.column(column).to_pylist())) if column in found.column_names else []
+    return sorted(set(adds.column(column).to_pylist())) if column in adds.column_names else []
 
 
 # -- may hop 1 go on? ----------------------------------------------------------------------------------------
@@ -104,19 +104,19 @@ def check_hop_1(config: Pipeline, table: Snapshot, store: Store) -> Start:
     Raises CheckpointLost, CheckpointDamaged.
     """
     checkpoint = hop_1_checkpoint(config)
-    found = stream_id(checkpoint, store)
-    done = -1 if found is None else table.newest(found)
+    stream = stream_id(checkpoint, store)
+    last_batch = -1 if stream is None else table.newest(stream)
     # Bronze takes a batch in one commit: one that it has not finished has not begun.
-    Checkpoint(checkpoint, store).check(done, found, lambda _: False)
+    Checkpoint(checkpoint, store).check(last_batch, stream, lambda _: False)
     about = {"pipeline": config.pipeline, "ledger": config.bronze_path, "checkpoint": checkpoint}
-    if found is not None and done >= 0:
-        if read_offsets(checkpoint, store, done) is None:
-            says = f"has not begun batch {done}, which bronze has taken"
-            raise CheckpointLost(**about, known=found, found=says)
+    if stream is not None and last_batch >= 0:
+        if read_offsets(checkpoint, store, last_batch) is None:
+            says = f"has not begun batch {last_batch}, which bronze has taken"
+            raise CheckpointLost(**about, known=stream, found=says)
         return Start()
     if not has_rows(table):
         return Start()
-    says = "is not there" if found is None else f"belongs to stream {found}"
+    says = "is not there" if stream is None else f"belongs to stream {stream}"
     if config.bronze.new_checkpoint == "continue":
         others = sorted({_operation(commit) for commit in table.history()} - _KEEPING)
         if not others:
@@ -140,11 +140,11 @@ def has_rows(table: Snapshot) -> bool:
 def ends(config: Pipeline, table: Snapshot) -> dict[str, dict[str, int]]:
     """Where bronze ends in Kafka: topic -> partition -> next offset. It keeps every record, so this is exact."""
     sql = 'SELECT topic, "partition" AS part, max("offset") AS last FROM t WHERE "offset" IS NOT NULL GROUP BY 1, 2'
-    found: dict[str, dict[str, int]] = {}
-    for topic, part, last in _rows(table, sql):
+    next_offsets: dict[str, dict[str, int]] = {}
+    for topic, partition, last in _rows(table, sql):
         name = topic if topic is not None else _only_topic(config)
-        found.setdefault(str(name), {})[str(part)] = int(last) + 1
-    return found
+        next_offsets.setdefault(str(name), {})[str(partition)] = int(last) + 1
+    return next_offsets
 
 
 def _rows(table: Snapshot, sql: str) -> Iterator[tuple[Any, ...]]:

@@ -108,20 +108,20 @@ class Ingest:
             table = make_bronze(self.config, self.store)
             start = check_hop_1(self.config, table, self.store)
             self._check_topics(table, start)
-            known = json.loads(self.store.get(hop_1_state(self.config), HopFolder.envelopes.name) or b"[]")
-        self._learn(set(known) | self._newest())
+            envelope_ids = json.loads(self.store.get(hop_1_state(self.config), HopFolder.envelopes.name) or b"[]")
+        self._learn(set(envelope_ids) | self._newest())
         self._start = start
         return start
 
     def _check_topics(self, table: Snapshot, start: Start) -> None:
         checkpoint = hop_1_checkpoint(self.config)
         stream = stream_id(checkpoint, self.store)
-        done = -1 if stream is None else table.newest(stream)
-        offsets = read_offsets(checkpoint, self.store, done) or [] if done >= 0 else []
+        last_batch = -1 if stream is None else table.newest(stream)
+        offsets = read_offsets(checkpoint, self.store, last_batch) or [] if last_batch >= 0 else []
         if start.offsets is not None:
             offsets = [dict(start.offsets)]
-        seen = TopicIdsSeen(hop_1_state(self.config), self.store)
-        if lost := self.identity.source.lost(offsets[0] if offsets else {}, seen):
+        seen_ids = TopicIdsSeen(hop_1_state(self.config), self.store)
+        if lost := self.identity.source.lost(offsets[0] if offsets else {}, seen_ids):
             Ledger(self.config.state_root, self.config.pipeline, self.store).note_loss(lost)
 
     def _newest(self) -> set[int]:
@@ -181,27 +181,27 @@ class Ingest:
 
     def _watch(self, query: StreamingQuery) -> bool:
         """Wait for the query's end, and tell of its batches."""
-        told, asked, seen = -1, time.monotonic(), None
+        told_batch, asked_at, seen_time = -1, time.monotonic(), None
         over = False
         while not over:
             over = bool(query.awaitTermination(LOOK_SEC))
             # Spark keeps a hundred, and each is a call to the JVM: they are asked for when there is a new one.
             newest = query.lastProgress
-            if newest is not None and newest["timestamp"] != seen:
-                seen = newest["timestamp"]
+            if newest is not None and newest["timestamp"] != seen_time:
+                seen_time = newest["timestamp"]
                 self._check_source(query, int(newest["batchId"]))
                 for report in query.recentProgress:
-                    if report["batchId"] > told and report["numInputRows"]:
-                        told = report["batchId"]
+                    if report["batchId"] > told_batch and report["numInputRows"]:
+                        told_batch = report["batchId"]
                         self._outages = 0
                         self.progress(_report(report))
-                self._tell(told)
-                if self._careful and told >= 0:
+                self._tell(told_batch)
+                if self._careful and told_batch >= 0:
                     self._careful = False
                     query.stop()
                     return False
-            if self.refused and time.monotonic() > asked + ASK_AGAIN_SEC:
-                asked = time.monotonic()
+            if self.refused and time.monotonic() > asked_at + ASK_AGAIN_SEC:
+                asked_at = time.monotonic()
                 if self._found_again():
                     query.stop()
                     return False
@@ -236,12 +236,12 @@ class Ingest:
         return before != set(self.refused)
 
 
-def _report(found: Any) -> BatchReport:
+def _report(progress: Any) -> BatchReport:
     """Spark's progress as a batch's report: rows into bronze."""
-    rows = int(found["numInputRows"])
+    rows = int(progress["numInputRows"])
     return BatchReport(
         stream=STREAM,
-        batch=int(found["batchId"]),
+        batch=int(progress["batchId"]),
         rows_in=rows,
         rows_written=rows,
         rows_quarantined=0,
@@ -251,5 +251,5 @@ def _report(found: Any) -> BatchReport:
         evolved=(),
         parked=(),
         recovered=(),
-        seconds={"total": found["durationMs"].get("triggerExecution", 0) / 1000},
+        seconds={"total": progress["durationMs"].get("triggerExecution", 0) / 1000},
     )

@@ -91,7 +91,7 @@ def unwrap_task(
     `careful`: envelopes are opened in a process apart first; those that end it are set apart. `same`: fails the task,
     and with it the batch, where its rows may be of another source than the stream began with; raises as its `check`.
     """
-    read = False
+    has_read = False
     with Apart(reader.read_sec) as apart:
         for batch in batches:
             window = pa.Table.from_batches([batch])
@@ -105,8 +105,8 @@ def unwrap_task(
                 asked.leave(rows.missing)
                 raise UnknownEnvelopes(f"envelope schemas {sorted(rows.missing)}")
             yield from rows.found
-            read = read or window.num_rows > 0
-    if read and same is not None:
+            has_read = has_read or window.num_rows > 0
+    if has_read and same is not None:
         same.check()
 
 
@@ -119,7 +119,7 @@ def _unwrap(window: pa.Table, reader: EnvelopeReader, rows: _Rows) -> None:
     value = one_array(window.column("value"))
     if value.null_count:
         rows.found.append(tombstones(origin.filter(pc.is_null(value)), rows.schema))
-        there = pc.is_valid(value)
-        value, origin = value.filter(there), origin.filter(there)
+        has_value = pc.is_valid(value)
+        value, origin = value.filter(has_value), origin.filter(has_value)
     if len(value):
         split_values(value, origin, reader, rows, rows.take)

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 app = typer.Typer(name="distributary", pretty_exceptions_enable=False, **GROUP)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(show_version: bool) -> None:
+    if show_version:
         say(f"distributary {__version__}")
         raise typer.Exit
 
@@ -169,15 +169,15 @@ def plan(
         from distributary.audit.foresight import foresee
         from distributary.cli.render_history import foresight_text
 
-        seen = foresee(config, file=schema, subject=subject, message=message, routes=route or ())
-        say_json(seen.to_json()) if as_json else show(foresight_text(seen))
-        return seen.exit_code
+        foresight = foresee(config, file=schema, subject=subject, message=message, routes=route or ())
+        say_json(foresight.to_json()) if as_json else show(foresight_text(foresight))
+        return foresight.exit_code
     if message is not None or route:
         raise BadInput(detail="plan: --message and --route go with --schema or --subject")
-    found = kind_of(config, file).plan()
+    planned = kind_of(config, file).plan()
     from distributary.cli.render import plan_text
 
-    say_json(found.to_json()) if as_json else show(plan_text(found))
+    say_json(planned.to_json()) if as_json else show(plan_text(planned))
     return Exit.OK
 
 
@@ -247,9 +247,9 @@ def status(
     if watch:
         show_again(lambda: states.watched(kind.status()))
         return Exit.OK
-    found = kind.status()
-    say_json(found.to_json()) if as_json else show(states.render(found))
-    return found.exit_code
+    state = kind.status()
+    say_json(state.to_json()) if as_json else show(states.render(state))
+    return state.exit_code
 
 
 @app.command()
@@ -265,11 +265,11 @@ def verify(
     tables. Of messages, decodes a sample of each route and schema id anew, by the official library, and compares every
     value with its row.
     """
-    found = kind_of(load_file(file), file).verify(deep=deep)
+    verification = kind_of(load_file(file), file).verify(deep=deep)
     from distributary.cli.render import verification_text
 
-    say_json(found.to_json()) if as_json else show(verification_text(found))
-    return found.exit_code
+    say_json(verification.to_json()) if as_json else show(verification_text(verification))
+    return verification.exit_code
 
 
 @app.command()
@@ -321,10 +321,10 @@ def clean(
     from distributary.repair.clean import apply, forget_names
     from distributary.repair.clean import clean as plan_cleaning
 
-    found = plan_cleaning(config, hop_2=hop is not None)
+    cleaning = plan_cleaning(config, hop_2=hop is not None)
     if yes:
-        found = apply(forget_names(found))
-    say_json({"done": yes, **found.to_json()}) if as_json else show(clean_text(found, done=yes))
+        cleaning = apply(forget_names(cleaning))
+    say_json({"done": yes, **cleaning.to_json()}) if as_json else show(clean_text(cleaning, done=yes))
 
 
 def load_file(file: Path) -> Pipeline:

@@ -34,12 +34,12 @@ def doctor(
     from distributary.audit.doctor import diagnose
     from distributary.config import load
 
-    found = diagnose(load(file), within)
-    say_json(found.to_json()) if as_json else show(diagnosis_text(found))
-    return found.exit_code
+    diagnosis = diagnose(load(file), within)
+    say_json(diagnosis.to_json()) if as_json else show(diagnosis_text(diagnosis))
+    return diagnosis.exit_code
 
 
-def diagnosis_text(found: Diagnosis) -> RenderableType:
+def diagnosis_text(diagnosis: Diagnosis) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
@@ -48,9 +48,9 @@ def diagnosis_text(found: Diagnosis) -> RenderableType:
     grid = Table(box=None, show_header=False, pad_edge=False)
     for _ in range(3):
         grid.add_column(overflow="fold")
-    for one in found.findings:
-        lines = [shown(line, 1000) for line in one.detail.splitlines()]
-        if one.remedy is not None:
-            lines.append(f"What to do: {one.remedy}")
-        grid.add_row(Text(one.level, style=_STYLES[one.level]), Text(one.check), Text("\n".join(lines)))
+    for finding in diagnosis.findings:
+        lines = [shown(line, 1000) for line in finding.detail.splitlines()]
+        if finding.remedy is not None:
+            lines.append(f"What to do: {finding.remedy}")
+        grid.add_row(Text(finding.level, style=_STYLES[finding.level]), Text(finding.check), Text("\n".join(lines)))
     return grid

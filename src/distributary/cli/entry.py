@@ -55,8 +55,8 @@ def execute(arguments: Sequence[str], tell: Callable[[BaseException, int], None]
     """Run a command; returns its exit code. `tell` is told of an error with its code."""
     failed: BaseException
     try:
-        given = list(arguments) or ["--help"]
-        return int(get_command(app).main(given, prog_name="distributary", standalone_mode=False) or Exit.OK)
+        words = list(arguments) or ["--help"]
+        return int(get_command(app).main(words, prog_name="distributary", standalone_mode=False) or Exit.OK)
     except DistributaryError as error:
         failed, code = error, _failed(f"{error}{_id_of(error)}", error, error.exit_code)
     except typer.TyperException as error:
@@ -104,8 +104,8 @@ def _unexpected(error: Exception) -> Exit:
     # A Python worker's traceback says last what went wrong, everything else says it first.
     line = (lines[-1 if any(x.startswith("Traceback") for x in lines) else 0] if lines else "")[:_MAX_LINE_CHARS]
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        return _failed(f"{where}{error.strerror or line}", error, Exit.ENVIRONMENT)
+        place = f"{error.filename}: " if error.filename else ""
+        return _failed(f"{place}{error.strerror or line}", error, Exit.ENVIRONMENT)
     if kind.__module__.split(".")[0] in _ENVIRONMENT:
         return _failed(f"{kind.__name__}: {line} (--debug shows all of it)", error, Exit.ENVIRONMENT)
     text = f"{kind.__name__}: {line}. This is a bug in distributary: please report it with what --debug shows"

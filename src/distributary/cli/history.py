@@ -26,5 +26,5 @@ def history(
     from distributary.cli.render_history import history_text
     from distributary.config import load
 
-    found = told(load(file), route)
-    say_json(found.to_json()) if as_json else show(history_text(found, batches))
+    told_history = told(load(file), route)
+    say_json(told_history.to_json()) if as_json else show(history_text(told_history, batches))

@@ -45,17 +45,17 @@ def init(
     """
     if file.exists() and not force:
         raise BadInput(detail=f"{file} is there already: give another name, or --force to write over it")
-    given = {"kafka": kafka, "topic": topic, "delta": delta, "files": files, "registry": registry}
+    flags = {"kafka": kafka, "topic": topic, "delta": delta, "files": files, "registry": registry}
     document = document_of(
-        {**given, "registry_path": registry_path, "tables": tables, "name": name or _name_of(file)}, _asker()
+        {**flags, "registry_path": registry_path, "tables": tables, "name": name or _name_of(file)}, _asker()
     )
     for pair in more or ():
         put(document, pair)
     from distributary.audit.beginning import begin, without_looking
 
-    found = begin(document) if look else without_looking(document)
-    file.write_text(found.text(), encoding="utf-8")
-    for line in found.notes:
+    beginning = begin(document) if look else without_looking(document)
+    file.write_text(beginning.text(), encoding="utf-8")
+    for line in beginning.notes:
         note(line)
     say(f"wrote {file}\nnext: distributary doctor {file}, then: distributary plan {file}")
 
@@ -71,34 +71,34 @@ def _asker() -> Ask | None:
     return lambda question, default: str(typer.prompt(question, default=default, err=True))
 
 
-def document_of(given: Mapping[str, Any], ask: Ask | None) -> dict[str, Any]:
+def document_of(flags: Mapping[str, Any], ask: Ask | None) -> dict[str, Any]:
     """Pipeline, source, registry and tables, from flags and answers. Raises BadInput: what is missing, or too much."""
-    source = _source(given, ask)
-    document: dict[str, Any] = {"pipeline": given["name"], "source": source}
-    if given["registry"] and given["registry_path"]:
+    source = _source(flags, ask)
+    document: dict[str, Any] = {"pipeline": flags["name"], "source": source}
+    if flags["registry"] and flags["registry_path"]:
         raise BadInput(detail="give --registry URL or --registry-path DIR, not both")
     if source["type"] != "datastream":
-        url = given["registry"]
-        if url is None and given["registry_path"] is None and ask is not None:
+        url = flags["registry"]
+        if url is None and flags["registry_path"] is None and ask is not None:
             url = ask("schema registry (URL; nothing where payloads have no schema)", "") or None
-        if url is not None or given["registry_path"] is not None:
-            document["registry"] = {"url": url} if url is not None else {"path": given["registry_path"]}
-    document["tables"] = {"root": given["tables"] or _asked(ask, "folder or address of the tables", "--tables ROOT")}
+        if url is not None or flags["registry_path"] is not None:
+            document["registry"] = {"url": url} if url is not None else {"path": flags["registry_path"]}
+    document["tables"] = {"root": flags["tables"] or _asked(ask, "folder or address of the tables", "--tables ROOT")}
     return document
 
 
-def _source(given: Mapping[str, Any], ask: Ask | None) -> dict[str, Any]:
-    kinds = [kind for kind in ("kafka", "delta", "files") if given[kind] is not None]
+def _source(flags: Mapping[str, Any], ask: Ask | None) -> dict[str, Any]:
+    kinds = [kind for kind in ("kafka", "delta", "files") if flags[kind] is not None]
     if len(kinds) > 1:
         raise BadInput(detail=f"give one source: --{' or --'.join(kinds)}")
     kind = kinds[0] if kinds else _asked(ask, "source (kafka, delta or files)", "--kafka, --delta or --files", "kafka")
-    place = given.get(kind)
+    place = flags.get(kind)
     if kind == "kafka":
         servers = place or _asked(ask, "brokers (host:port)", "--kafka SERVERS", "localhost:9092")
-        topics = given["topic"] or _asked(ask, "topic", "--topic TOPIC").split(",")
+        topics = flags["topic"] or _asked(ask, "topic", "--topic TOPIC").split(",")
         topics = [topic.strip() for topic in topics]
         return {"type": "kafka", "bootstrap_servers": servers, "topic": topics[0] if len(topics) == 1 else topics}
-    if given["topic"]:
+    if flags["topic"]:
         raise BadInput(detail="--topic goes with --kafka only")
     if kind not in ("delta", "files"):
         raise BadInput(detail=f"{kind!r} is no source here: allowed: kafka, delta, files")

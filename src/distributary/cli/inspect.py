@@ -27,5 +27,5 @@ def inspect(
     from distributary.audit.inspection import inspect as take_apart
     from distributary.cli.render import inspection_text
 
-    found = take_apart(config, records)
-    say_json(found.to_json()) if as_json else show(inspection_text(found))
+    inspection = take_apart(config, records)
+    say_json(inspection.to_json()) if as_json else show(inspection_text(inspection))

@@ -37,8 +37,8 @@ def watch_parent(grace_sec: float) -> None:
 
 def tell(error: BaseException, code: int) -> None:
     condition = error.condition if isinstance(error, DistributaryError) else type(error).__name__
-    said = {"kind": "error", "condition": condition, "text": redacted(str(error))[:2000], "exit_code": int(code)}
-    sys.stdout.write(json.dumps({**said, "lasting": is_lasting(error)}) + "\n")
+    message = {"kind": "error", "condition": condition, "text": redacted(str(error))[:2000], "exit_code": int(code)}
+    sys.stdout.write(json.dumps({**message, "lasting": is_lasting(error)}) + "\n")
     sys.stdout.flush()
 
 

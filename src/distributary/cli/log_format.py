@@ -51,9 +51,9 @@ def iso(seconds: float) -> str:
 
 def _about(record: logging.LogRecord) -> dict[str, Any]:
     """What the line is about: what its writer says over what is known where it was written."""
-    said = {name: getattr(record, name) for name in FIELDS if getattr(record, name, None) is not None}
-    found = {**log_fields(), **said}
-    return {name: found[name] for name in FIELDS if name in found}
+    own_fields = {name: getattr(record, name) for name in FIELDS if getattr(record, name, None) is not None}
+    known_fields = {**log_fields(), **own_fields}
+    return {name: known_fields[name] for name in FIELDS if name in known_fields}
 
 
 class TextLines(LogLines):
@@ -89,9 +89,11 @@ def set_up(form: Format) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_FORMATTERS[form]())
     root = logging.getLogger()
-    ours = [one for one in root.handlers if isinstance(one.formatter, tuple(_FORMATTERS.values()))]
-    for one in ours:
-        root.removeHandler(one)
+    ours = [
+        our_handler for our_handler in root.handlers if isinstance(our_handler.formatter, tuple(_FORMATTERS.values()))
+    ]
+    for our_handler in ours:
+        root.removeHandler(our_handler)
     if ours or not root.handlers or form != "plain":
         root.addHandler(handler)
 
@@ -148,7 +150,7 @@ class RunOutput:
             for route in routes:
                 log.log(level, text, extra={"batch": report.batch, "route": route})
         self._parked = parked
-        worst = sorted(report.refused.items(), key=lambda one: (-one[1], one[0]))
+        worst = sorted(report.refused.items(), key=lambda item: (-item[1], item[0]))
         for route, rows in worst[:WORST_ROUTES]:
             text = f"{rows:,} rows were set aside, {report.written.get(route, 0):,} written"
             log.warning(

@@ -92,12 +92,12 @@ def console() -> Console:
     """A console on stdout: as wide as the terminal, and wide enough for tables where there is none."""
     from distributary.cli.terminal import PlainConsole
 
-    found = PlainConsole()
-    return found if found.is_terminal else PlainConsole(width=PIPE_WIDTH)
+    plain_console = PlainConsole()
+    return plain_console if plain_console.is_terminal else PlainConsole(width=PIPE_WIDTH)
 
 
-def show(what: RenderableType) -> None:
-    console().print(what)
+def show(renderable: RenderableType) -> None:
+    console().print(renderable)
 
 
 def watch(view: Callable[[], RenderableType]) -> None:

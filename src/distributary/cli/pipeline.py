@@ -124,10 +124,10 @@ def teller(as_json: bool) -> Callable[[Mapping[str, Any]], None]:
     """Says what a runner tells."""
     from distributary.declarative.lines import line
 
-    def tell(said: Mapping[str, Any]) -> None:
+    def tell(message: Mapping[str, Any]) -> None:
         if as_json:
-            say_json(said)
-        elif (text := line(said)) is not None:
+            say_json(message)
+        elif (text := line(message)) is not None:
             say(text)
 
     return tell
@@ -145,5 +145,5 @@ def _pace(config: Pipeline, every: str | None) -> float:
         raise BadInput(detail=f"--every {every!r}: {e}") from None
 
 
-def _names(given: list[str] | None) -> tuple[str, ...]:
-    return tuple(name.strip() for text in given or () for name in text.split(",") if name.strip())
+def _names(options: list[str] | None) -> tuple[str, ...]:
+    return tuple(name.strip() for text in options or () for name in text.split(",") if name.strip())

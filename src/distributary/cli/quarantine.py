@@ -44,12 +44,14 @@ def quarantine(
 
     if export is not None and as_json:
         raise BadInput(detail="quarantine: --export and --json exclude each other; give one of them")
-    found = quarantined.chosen(kind_of(config, file).set_aside(), route, [one.value for one in reason or ()])
+    rejected = quarantined.chosen(
+        kind_of(config, file).set_aside(), route, [chosen_reason.value for chosen_reason in reason or ()]
+    )
     if export is not None:
-        rows = quarantined.export(found, export)
+        rows = quarantined.export(rejected, export)
         say(f"wrote {rows:,} row{'' if rows == 1 else 's'} to {export}")
         return
-    summary = quarantined.summarize(config.pipeline, found, samples)
+    summary = quarantined.summarize(config.pipeline, rejected, samples)
     if as_json:
         say_json(summary.to_json())
         return

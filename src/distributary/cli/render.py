@@ -28,8 +28,8 @@ MAX_TABLES = 50
 """Tables that a listing spells out; of the others it gives the number."""
 
 
-def number_of(count: int, one: str, many: str = "") -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+def number_of(count: int, singular: str, plural: str = "") -> str:
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def grid_of(*headers: str, right: Iterable[str] = ()) -> Table:
@@ -44,7 +44,7 @@ def _counts(title: str, counts: Mapping[str, int]) -> RenderableType:
     grid = Table(box=None, show_header=False, pad_edge=False)
     grid.add_column()
     grid.add_column(justify="right")
-    for name, count in sorted(counts.items(), key=lambda found: -found[1]):
+    for name, count in sorted(counts.items(), key=lambda item: -item[1]):
         grid.add_row(shown(name), f"{count:,}")
     return Group(Text(title), Padding(grid, (0, 0, 0, 2), expand=False))
 
@@ -64,26 +64,26 @@ def plan_text(plan: Plan) -> RenderableType:
         waiting += f" (and {number_of(plan.excluded, 'row')} of excluded routes)"
     if plan.files is not None:
         waiting = f"{number_of(plan.files, 'file')} with {number_of(plan.rows_in, 'event')}"
-    said = (
+    intro = (
         f"{head}\n{waiting} are waiting. A run would take {number_of(plan.batches, 'batch', 'batches')}, write "
         f"{number_of(plan.rows_written, 'row')} to {number_of(len(written), 'table')} "
         f"({sum(t.new for t in written)} new) and quarantine {plan.rows_quarantined:,}."
     )
     if plan.files_again:
-        said += f"\n{number_of(plan.files_again, 'file')} of them come again, for events that are in the quarantine."
-    parts: list[RenderableType] = [Text(said)]
+        intro += f"\n{number_of(plan.files_again, 'file')} of them come again, for events that are in the quarantine."
+    blocks: list[RenderableType] = [Text(intro)]
     if plan.stops is not None:
         stops = f"It would stop then, at quarantine.{plan.stops}; what waits behind these batches is not planned."
-        parts.append(Text(stops, style="bold red"))
+        blocks.append(Text(stops, style="bold red"))
     if plan.tables:
-        parts += [Text(""), _plan_tables(plan.tables)]
+        blocks += [Text(""), _plan_tables(plan.tables)]
     if plan.reasons:
-        parts += [Text(""), _counts("would be quarantined, by reason", plan.reasons)]
+        blocks += [Text(""), _counts("would be quarantined, by reason", plan.reasons)]
     if plan.unknown_schema_ids:
         ids = {f"schema id {schema_id}": rows for schema_id, rows in plan.unknown_schema_ids.items()}
-        parts += [Text(""), _counts("not in the registry (rows)", ids)]
-    parts += [Text(f"note: {note}") for note in plan.notes]
-    return Group(*parts)
+        blocks += [Text(""), _counts("not in the registry (rows)", ids)]
+    blocks += [Text(f"note: {note}") for note in plan.notes]
+    return Group(*blocks)
 
 
 def _plan_tables(tables: list[TablePlan]) -> Table:
@@ -114,26 +114,26 @@ def _change(table: TablePlan) -> Text:
 # -- verify ------------------------------------------------------------------------------------------------
 
 
-def verification_text(found: Verification) -> RenderableType:
+def verification_text(result: Verification) -> RenderableType:
     """One line when all is well; else a line for each problem."""
     counted = (
-        f"{found.rows_in:,} rows in = {found.rows_written:,} in {number_of(len(found.tables), 'table')} "
-        f"+ {found.rows_quarantined:,} in the quarantine"
+        f"{result.rows_in:,} rows in = {result.rows_written:,} in {number_of(len(result.tables), 'table')} "
+        f"+ {result.rows_quarantined:,} in the quarantine"
     )
-    if found.tombstones:
-        counted += f" (and {number_of(found.tombstones, 'tombstone')})"
-    if found.excluded:
-        counted += f" (and {number_of(found.excluded, 'row')} of excluded routes)"
-    if found.ok:
+    if result.tombstones:
+        counted += f" (and {number_of(result.tombstones, 'tombstone')})"
+    if result.excluded:
+        counted += f" (and {number_of(result.excluded, 'row')} of excluded routes)"
+    if result.ok:
         lines = [f"verified: {counted}; nothing is lost, nothing is doubled"]
     else:
-        lines = [f"NOT verified: {found.rows_lost:,} rows lost, {found.rows_duplicated:,} rows doubled; {counted}"]
-        lines += [f"  {shown(problem, ERROR_CHARS)}" for problem in found.problems]
-    if compared := sum(t.rows_compared for t in found.tables):
-        lines.append(f"values compared: {compared:,} of {found.rows_written:,} rows")
-    lines += [f"lost at the source, with your consent: {shown(loss, ERROR_CHARS)}" for loss in found.source_losses]
-    lines += [f"not judged: {shown(note, ERROR_CHARS)}" for note in found.notes]
-    return Text("\n".join(lines), style="" if found.ok else "red")
+        lines = [f"NOT verified: {result.rows_lost:,} rows lost, {result.rows_duplicated:,} rows doubled; {counted}"]
+        lines += [f"  {shown(problem, ERROR_CHARS)}" for problem in result.problems]
+    if compared := sum(t.rows_compared for t in result.tables):
+        lines.append(f"values compared: {compared:,} of {result.rows_written:,} rows")
+    lines += [f"lost at the source, with your consent: {shown(loss, ERROR_CHARS)}" for loss in result.source_losses]
+    lines += [f"not judged: {shown(note, ERROR_CHARS)}" for note in result.notes]
+    return Text("\n".join(lines), style="" if result.ok else "red")
 
 
 # -- replay ------------------------------------------------------------------------------------------------
@@ -162,21 +162,23 @@ VALUE_CHARS = 60
 """Of a field's value."""
 
 
-def inspection_text(found: Inspection) -> RenderableType:
+def inspection_text(inspection: Inspection) -> RenderableType:
     """A paragraph for each record, then the lines that would fit."""
-    if not found.records:
-        return Text(f"pipeline {shown(found.pipeline)}: the source holds no record")
-    parts: list[RenderableType] = [Text(f"pipeline {shown(found.pipeline)}: the newest records, the last one last")]
-    for record in found.records:
-        parts += [Text(""), _inspected(record)]
-    if found.proposal:
-        parts += [Text(""), Text("none of them fits the pipeline file; one of these lines might:", style="bold")]
-        parts += [Text(f"  {shown(line, ERROR_CHARS)}") for line in found.proposal]
-    return Group(*parts)
+    if not inspection.records:
+        return Text(f"pipeline {shown(inspection.pipeline)}: the source holds no record")
+    blocks: list[RenderableType] = [
+        Text(f"pipeline {shown(inspection.pipeline)}: the newest records, the last one last")
+    ]
+    for record in inspection.records:
+        blocks += [Text(""), _inspected(record)]
+    if inspection.proposal:
+        blocks += [Text(""), Text("none of them fits the pipeline file; one of these lines might:", style="bold")]
+        blocks += [Text(f"  {shown(line, ERROR_CHARS)}") for line in inspection.proposal]
+    return Group(*blocks)
 
 
 def _inspected(record: Inspected) -> RenderableType:
-    where = ", ".join(f"{name} {shown(_plain(value), VALUE_CHARS)}" for name, value in record.origin.items())
+    origin = ", ".join(f"{name} {shown(_plain(value), VALUE_CHARS)}" for name, value in record.origin.items())
     lines = _message_lines("record", record.record)
     if record.payload is not None:
         lines += _message_lines("payload", record.payload)
@@ -185,12 +187,12 @@ def _inspected(record: Inspected) -> RenderableType:
     else:
         lines.append(f"no row: {record.reason or ''} {shown(record.detail or '', ERROR_CHARS)}".rstrip())
     return Group(
-        Text(where or "a row", style="bold"), *(Padding(Text(line), (0, 0, 0, 2), expand=False) for line in lines)
+        Text(origin or "a row", style="bold"), *(Padding(Text(line), (0, 0, 0, 2), expand=False) for line in lines)
     )
 
 
-def _message_lines(what: str, message: Message) -> list[str]:
-    lines = [f"{what}: {shown(message.looks, ERROR_CHARS)}"]
+def _message_lines(level: str, message: Message) -> list[str]:
+    lines = [f"{level}: {shown(message.looks, ERROR_CHARS)}"]
     if message.schema_id is not None and message.kind is not None:
         name = f", message {shown(message.message)}" if message.message else ""
         lines.append(f"  schema id {message.schema_id}: {message.kind}{name}")
@@ -214,25 +216,25 @@ DETAILS = 3
 """Details that are spelled out for a route and reason."""
 
 
-def quarantine_text(found: Rejections, file: str) -> RenderableType:
+def quarantine_text(rejections: Rejections, file: str) -> RenderableType:
     """A paragraph for each route and reason, the largest first."""
-    if not found.rows:
-        return Text(f"pipeline {shown(found.pipeline)}: nothing is in the quarantine that matches")
-    head = f"pipeline {shown(found.pipeline)}: {number_of(found.rows, 'row')} in the quarantine"
-    parts: list[RenderableType] = [Text(head)]
-    for group in found.groups[:MAX_TABLES]:
-        parts += [Text(""), _rejected(group)]
-    if len(found.groups) > MAX_TABLES:
-        more = number_of(len(found.groups) - MAX_TABLES, "more route and reason", "more routes and reasons")
-        parts += [Text(""), Text(f"and {more} (all of them: --json)")]
-    parts += [Text(""), Text(f"once the cause is mended: distributary replay {file}")]
-    return Group(*parts)
+    if not rejections.rows:
+        return Text(f"pipeline {shown(rejections.pipeline)}: nothing is in the quarantine that matches")
+    head = f"pipeline {shown(rejections.pipeline)}: {number_of(rejections.rows, 'row')} in the quarantine"
+    blocks: list[RenderableType] = [Text(head)]
+    for group in rejections.groups[:MAX_TABLES]:
+        blocks += [Text(""), _rejected(group)]
+    if len(rejections.groups) > MAX_TABLES:
+        hidden = number_of(len(rejections.groups) - MAX_TABLES, "more route and reason", "more routes and reasons")
+        blocks += [Text(""), Text(f"and {hidden} (all of them: --json)")]
+    blocks += [Text(""), Text(f"once the cause is mended: distributary replay {file}")]
+    return Group(*blocks)
 
 
 def _rejected(group: Rejected) -> RenderableType:
     route = shown(group.route) if group.route is not None else "without a route"
     title = Text.assemble((f"{route}: {group.reason}", "bold"), f", {number_of(group.rows, 'row')}, ")
-    when = [at.isoformat(" ", "seconds") for at in (group.first, group.last) if at is not None]
+    when = [time.isoformat(" ", "seconds") for time in (group.first, group.last) if time is not None]
     title.append(" to ".join(dict.fromkeys(when)))
     lines: list[Text] = []
     if (about := Reason.known(group.reason)) is not None:
@@ -246,15 +248,15 @@ def _rejected(group: Rejected) -> RenderableType:
 
 
 def _sample_text(sample: Sample) -> str:
-    where = ", ".join(f"{name} {shown(value, ERROR_CHARS)}" for name, value in sample.origin.items())
+    origin = ", ".join(f"{name} {shown(value, ERROR_CHARS)}" for name, value in sample.origin.items())
     if sample.schema_id is not None:
-        where += f"{', ' if where else ''}schema id {sample.schema_id}"
+        origin += f"{', ' if origin else ''}schema id {sample.schema_id}"
     value = b"" if sample.value is None else sample.value
     try:
         text = shown(value[:SAMPLE_CHARS].decode(), SAMPLE_CHARS)
     except UnicodeDecodeError:
         text = value[: SAMPLE_CHARS // 2].hex(" ")
-    return f"sample: {where or 'of unknown origin'}; {sample.level}, {number_of(sample.size, 'byte')}: {text}"
+    return f"sample: {origin or 'of unknown origin'}; {sample.level}, {number_of(sample.size, 'byte')}: {text}"
 
 
 # -- clean -------------------------------------------------------------------------------------------------
@@ -268,7 +270,7 @@ def clean_text(plan: CleanPlan, *, done: bool) -> RenderableType:
         for t in plan.remove
     ] or [f"nothing of pipeline {shown(plan.pipeline)} is there"]
     lines += [f"{'dropped' if done else 'would drop'} the name {shown(entry.name)}" for entry in plan.catalog]
-    lines += [f"stays: {shown(kept.path, ERROR_CHARS)}: {shown(kept.reason, ERROR_CHARS)}" for kept in plan.kept]
+    lines += [f"stays: {shown(stay.path, ERROR_CHARS)}: {shown(stay.reason, ERROR_CHARS)}" for stay in plan.kept]
     if plan.remove and not done:
         lines.append("nothing was removed yet; to remove it for good: the same command with --yes")
     return Text("\n".join(lines))

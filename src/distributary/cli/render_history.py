@@ -19,38 +19,38 @@ SHOWN_COLUMNS = 8
 SHOWN_PARTITIONS = 3
 
 
-def history_text(found: History, batches: int) -> RenderableType:
-    head = f"route {shown(found.route)}: {found.rows:,} rows, {number_of(len(found.columns), 'column')}"
-    parts: list[RenderableType] = [Text(head, style="bold"), Text(f"table {shown(found.table or 'none', ERROR_CHARS)}")]
-    if found.schemas:
+def history_text(told: History, batches: int) -> RenderableType:
+    head = f"route {shown(told.route)}: {told.rows:,} rows, {number_of(len(told.columns), 'column')}"
+    blocks: list[RenderableType] = [Text(head, style="bold"), Text(f"table {shown(told.table or 'none', ERROR_CHARS)}")]
+    if told.schemas:
         grid = grid_of("schema id", "rows", "first batch", "at", "first offsets", right=("schema id", "rows"))
-        for one in found.schemas:
+        for schema in told.schemas:
             grid.add_row(
-                str(one.id),
-                f"{one.rows:,}",
-                "-" if one.first_batch is None else str(one.first_batch),
-                one.first_at or "-",
-                _offsets(one),
+                str(schema.id),
+                f"{schema.rows:,}",
+                "-" if schema.first_batch is None else str(schema.first_batch),
+                schema.first_at or "-",
+                _offsets(schema),
             )
-        parts += [Text(""), grid]
-    events = [step for step in found.steps if step.is_event]
+        blocks += [Text(""), grid]
+    events = [step for step in told.steps if step.is_event]
     if events:
-        parts += [Text(""), Text("what changed", style="bold"), *(Text(_event(step)) for step in events)]
-    if batches and found.steps:
+        blocks += [Text(""), Text("what changed", style="bold"), *(Text(_event(step)) for step in events)]
+    if batches and told.steps:
         grid = grid_of("batch", "at", "rows", "quarantined", "state", "version", right=("rows", "quarantined"))
-        for step in found.steps[-batches:]:
+        for step in told.steps[-batches:]:
             grid.add_row(
                 _which(step), step.at or "-", f"{step.rows:,}", f"{step.quarantined:,}", step.state,
                 "-" if step.version is None else str(step.version),
             )  # fmt: skip
-        parts += [Text(""), grid]
-    return Group(*parts, *(Text(f"note: {shown(note, ERROR_CHARS)}", style="dim") for note in found.notes))
+        blocks += [Text(""), grid]
+    return Group(*blocks, *(Text(f"note: {shown(note, ERROR_CHARS)}", style="dim") for note in told.notes))
 
 
-def _offsets(one: SchemaSeen) -> str:
-    some = [f"{shown(number)}: {offset:,}" for number, offset in sorted(one.first_offset.items())]
-    more = f" and {len(some) - SHOWN_PARTITIONS} more" if len(some) > SHOWN_PARTITIONS else ""
-    return ", ".join(some[:SHOWN_PARTITIONS]) + more or "-"
+def _offsets(schema: SchemaSeen) -> str:
+    some = [f"{shown(number)}: {offset:,}" for number, offset in sorted(schema.first_offset.items())]
+    hidden = f" and {len(some) - SHOWN_PARTITIONS} more" if len(some) > SHOWN_PARTITIONS else ""
+    return ", ".join(some[:SHOWN_PARTITIONS]) + hidden or "-"
 
 
 def _which(step: Step) -> str:
@@ -60,53 +60,51 @@ def _which(step: Step) -> str:
 
 
 def _event(step: Step) -> str:
-    said = []
+    words = []
     if step.created:
-        said.append(f"new table: {_columns(step.new_columns)}" if step.new_columns else "new table")
+        words.append(f"new table: {_columns(step.new_columns)}" if step.new_columns else "new table")
     if step.new_schemas:
-        said.append(f"schema id {', '.join(map(str, step.new_schemas))} came")
+        words.append(f"schema id {', '.join(map(str, step.new_schemas))} came")
     if step.new_columns and not step.created:
-        said.append(f"new columns: {_columns(step.new_columns)}")
-    said += [f"{shown(path)}: {shown(' becomes '.join(kinds))}" for path, kinds in step.type_changes.items()]
+        words.append(f"new columns: {_columns(step.new_columns)}")
+    words += [f"{shown(path)}: {shown(' becomes '.join(kinds))}" for path, kinds in step.type_changes.items()]
     if step.state in ("parked", "failed"):
-        said.append(f"PARKED: {shown(step.error or '', ERROR_CHARS)}")
+        words.append(f"PARKED: {shown(step.error or '', ERROR_CHARS)}")
     elif step.error:
-        said.append(shown(step.error, ERROR_CHARS))
+        words.append(shown(step.error, ERROR_CHARS))
     which = _which(step)
-    return (
-        f"  {'batch ' if step.kind == 'batch' and step.summed == 1 else ''}{which}, {step.at or '-'}: {'; '.join(said)}"
-    )
+    return f"  {'batch ' if step.kind == 'batch' and step.summed == 1 else ''}{which}, {step.at or '-'}: {'; '.join(words)}"
 
 
 def _columns(columns: Mapping[str, str]) -> str:
     some = [f"{shown(path)} {shown(kind)}" for path, kind in list(columns.items())[:SHOWN_COLUMNS]]
-    more = f" and {len(columns) - SHOWN_COLUMNS} more" if len(columns) > SHOWN_COLUMNS else ""
-    return ", ".join(some) + more
+    hidden = f" and {len(columns) - SHOWN_COLUMNS} more" if len(columns) > SHOWN_COLUMNS else ""
+    return ", ".join(some) + hidden
 
 
 # -- plan --schema -----------------------------------------------------------------------------------------
 
 
-def foresight_text(found: Foresight) -> RenderableType:
+def foresight_text(foresight: Foresight) -> RenderableType:
     """A line for each table, and what a new route's table would be."""
-    touched = [t for t in found.tables if t.new_columns or t.type_changes or t.refused or t.risky]
-    refused = sum(bool(t.refused or t.risky) for t in found.tables)
+    touched = [t for t in foresight.tables if t.new_columns or t.type_changes or t.refused or t.risky]
+    refused = sum(bool(t.refused or t.risky) for t in foresight.tables)
     head = (
-        f"{shown(found.schema, ERROR_CHARS)}, message {shown(found.message)}: "
-        f"{number_of(len(found.tables), 'table has', 'tables have')} rows of it, {len(touched):,} would change, "
+        f"{shown(foresight.schema, ERROR_CHARS)}, message {shown(foresight.message)}: "
+        f"{number_of(len(foresight.tables), 'table has', 'tables have')} rows of it, {len(touched):,} would change, "
         f"{refused:,} would not take all values"
     )
-    parts: list[RenderableType] = [Text(head, style="bold red" if refused else "bold")]
-    if found.tables:
+    blocks: list[RenderableType] = [Text(head, style="bold red" if refused else "bold")]
+    if foresight.tables:
         grid = grid_of("route", "change")
-        worst = sorted(found.tables, key=lambda t: (not (t.refused or t.risky), t not in touched, t.route))
+        worst = sorted(foresight.tables, key=lambda t: (not (t.refused or t.risky), t not in touched, t.route))
         for table in worst[:MAX_TABLES]:
             grid.add_row(shown(table.route), Text(_table_change(table), style="red" if table.refused else ""))
         if len(worst) > MAX_TABLES:
             grid.add_row(f"and {len(worst) - MAX_TABLES} more (all of them: --json)", "")
-        parts += [Text(""), grid]
-    parts += [Text(""), Text(f"a new route would get a table of: {_columns(found.new_table)}")]
-    return Group(*parts, *(Text(f"note: {shown(note, ERROR_CHARS)}", style="dim") for note in found.notes))
+        blocks += [Text(""), grid]
+    blocks += [Text(""), Text(f"a new route would get a table of: {_columns(foresight.new_table)}")]
+    return Group(*blocks, *(Text(f"note: {shown(note, ERROR_CHARS)}", style="dim") for note in foresight.notes))
 
 
 def _table_change(table: TableChange) -> str:

@@ -68,10 +68,14 @@ def spread(
     from distributary.state.divisions import claim
     from distributary.tables.store import Store
 
-    found = with_conf(config, settings(conf))
-    taken = taken_share(share, plan_file, cluster)
-    generation = claim(config, None if taken is None else taken[0], Store.of(config.tables))
-    return found if taken is None else found.for_share(taken[0].share(taken[1], generation))
+    with_settings = with_conf(config, settings(conf))
+    share_taken = taken_share(share, plan_file, cluster)
+    generation = claim(config, None if share_taken is None else share_taken[0], Store.of(config.tables))
+    return (
+        with_settings
+        if share_taken is None
+        else with_settings.for_share(share_taken[0].share(share_taken[1], generation))
+    )
 
 
 def taken_share(share: str | None, plan_file: Path | None, cluster: str | None) -> tuple[Division, str] | None:
@@ -84,8 +88,8 @@ def taken_share(share: str | None, plan_file: Path | None, cluster: str | None) 
         return division_in(plan_file), cluster
     if share is None:
         return None
-    taken = parse_share(share)
-    return Division.even(taken.count), taken.name
+    parsed = parse_share(share)
+    return Division.even(parsed.count), parsed.name
 
 
 def division_in(plan_file: Path) -> Division:
@@ -98,7 +102,7 @@ def division_in(plan_file: Path) -> Division:
     except (OSError, ValueError) as e:
         why = e.strerror if isinstance(e, OSError) else e
         raise BadInput(detail=f"--plan-file {plan_file} cannot be read: {why}") from e
-    return read_plan(text, what=str(plan_file))
+    return read_plan(text, origin=str(plan_file))
 
 
 def settings(conf: Sequence[str] | None) -> dict[str, str]:

@@ -46,8 +46,8 @@ class Shown:
             from distributary.engine.batch import BatchReport
             from distributary.running.progress import batch_line
 
-            known = {field.name for field in fields(BatchReport)}
-            say(f"{shown(stream)}: {batch_line(BatchReport(**{k: v for k, v in report.items() if k in known}))}")
+            names = {field.name for field in fields(BatchReport)}
+            say(f"{shown(stream)}: {batch_line(BatchReport(**{k: v for k, v in report.items() if k in names}))}")
 
 
 class LiveShown(Shown):

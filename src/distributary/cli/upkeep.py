@@ -30,15 +30,17 @@ def maintain(file: File, as_json: Json = False) -> Exit:
     from distributary.running.maintain import maintain as look_after
 
     skipped = False
-    for done in look_after(config):
-        skipped = skipped or done.skipped is not None
+    for upkeep in look_after(config):
+        skipped = skipped or upkeep.skipped is not None
         if as_json:
-            say_json(asdict(done))
+            say_json(asdict(upkeep))
             continue
-        state = done.skipped or ("busy, left for next time" if done.busy else "")
-        what = f"{done.files_before} files, now {done.files_after}; {done.purged} tombstones purged; "
-        held = f" (older ones stay: {done.held})" if done.held else ""
-        say(f"{shown(done.table, 1000)}: {shown(state or what + f'{done.vacuumed} old files removed{held}', 1000)}")
+        state = upkeep.skipped or ("busy, left for next time" if upkeep.busy else "")
+        text = f"{upkeep.files_before} files, now {upkeep.files_after}; {upkeep.purged} tombstones purged; "
+        older = f" (older ones stay: {upkeep.held})" if upkeep.held else ""
+        say(
+            f"{shown(upkeep.table, 1000)}: {shown(state or text + f'{upkeep.vacuumed} old files removed{older}', 1000)}"
+        )
     return Exit.ATTENTION if skipped else Exit.OK
 
 
@@ -50,11 +52,11 @@ def resync(file: File, route: Route, as_json: Json = False) -> None:
     its history, from the log, by the keys of the newest events or of the pipeline file. Everything may run meanwhile:
     the new rows take the old ones' place in one commit.
     """
-    done = kind_of(_load(file), file).resync(route)
+    rebuilt = kind_of(_load(file), file).resync(route)
     if as_json:
-        say_json(done.counts)
+        say_json(rebuilt.counts)
         return
-    for line in done.lines:
+    for line in rebuilt.lines:
         say(line)
 
 
@@ -65,16 +67,16 @@ def views(file: File, as_json: Json = False) -> None:
     one that they are to be in from now on. Readers go on meanwhile: each view changes in one step.
     """
     config = _load(file)
-    made = kind_of(config, file).refresh_views()
+    refreshed = kind_of(config, file).refresh_views()
     if as_json:
-        for view in made:
+        for view in refreshed:
             say_json({**asdict(view), "database": config.tables.database})
         return
-    for view in made:
+    for view in refreshed:
         say(f"{shown(view.route)}: view {config.tables.database or 'without a catalog'}.{view.name}")
     if config.tables.database is None:
         say(f"tables.database is not set: no catalog has them; their text is in {config.state_folder.views}")
-    elif not made:
+    elif not refreshed:
         say(f"pipeline {config.pipeline} has no routes yet")
 
 
@@ -93,7 +95,7 @@ def reconcile(
     have no later change become deleted. Run it only once the backfill has finished at the source.
     """
     config = _load(file)
-    known = kind_of(config, file).known(route)
+    about = kind_of(config, file).known(route)
     from distributary.config.quantities import milliseconds
     from distributary.repair.reconcile import Reconcile
     from distributary.repair.resync_changes import known_route, rebuild
@@ -102,20 +104,20 @@ def reconcile(
         start = None if since is None else milliseconds(since)
     except ValueError as error:
         raise BadInput(detail=f"--since {since!r}: allowed: a time like 2026-03-01T12:00:00Z") from error
-    one = Reconcile(config, route, known.source, known.keys, start)
-    found = one.plan()
-    if apply and found.vanished:
-        found = one.apply()
+    reconciliation = Reconcile(config, route, about.source, about.keys, start)
+    state = reconciliation.plan()
+    if apply and state.vanished:
+        state = reconciliation.apply()
         # Asked anew: a run may have brought new columns meanwhile.
         rebuild(config, route, known_route(config, route))
     if as_json:
-        say_json(asdict(found))
+        say_json(asdict(state))
         return
-    verb = "deleted" if found.done else "would be deleted"
-    say(f"{found.table}: the backfill since {found.since} showed {found.shown:,} keys; {found.vanished:,} rows {verb}")
-    for key in found.keys:
+    verb = "deleted" if state.done else "would be deleted"
+    say(f"{state.table}: the backfill since {state.since} showed {state.shown:,} keys; {state.vanished:,} rows {verb}")
+    for key in state.keys:
         say("  " + ", ".join(f"{shown(name)} {shown(value)}" for name, value in key.items()))
-    if found.vanished and not found.done:
+    if state.vanished and not state.done:
         say("to delete them: the same command with --apply")
 
 

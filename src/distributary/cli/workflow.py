@@ -99,14 +99,14 @@ def plan(
     from distributary.fleet.workflow.plan_text import plan_text
 
     is_one_stream(kind_of(config, file), True)
-    found, where = make(config, clusters, per_cluster, routes_from, routes, followed(config))
+    new_plan, origin = make(config, clusters, per_cluster, routes_from, routes, followed(config))
     if out is not None:
         import json
 
-        out.write_text(json.dumps(found.to_json(), indent=1, ensure_ascii=False), encoding="utf-8")
+        out.write_text(json.dumps(new_plan.to_json(), indent=1, ensure_ascii=False), encoding="utf-8")
     if apply:
-        hand_over(config, found.division, note)
-    say_json({"applied": apply, **found.to_json()}) if as_json else show(plan_text(found, where, applied=apply))
+        hand_over(config, new_plan.division, note)
+    say_json({"applied": apply, **new_plan.to_json()}) if as_json else show(plan_text(new_plan, origin, applied=apply))
 
 
 @workflow.command("local")
@@ -132,8 +132,8 @@ def local(
     config = load(file)
     from distributary.fleet.workflow.local import LocalRun, supervise
 
-    whole = is_one_stream(kind_of(config, file), (clusters or 1) > 1 or plan_file is not None)
-    division = None if whole else chosen(config, clusters, plan_file)
+    is_whole = is_one_stream(kind_of(config, file), (clusters or 1) > 1 or plan_file is not None)
+    division = None if is_whole else chosen(config, clusters, plan_file)
     folder = logs or Path("logs") / config.pipeline
     run = LocalRun(file, config, division, folder, once, via, cores, settings(conf))
     if not as_json:
@@ -188,17 +188,17 @@ def databricks(
     workspace = Workspace(connect(profile), config, note) if create or run or repair else None
     target = workspace if create and workspace is not None else out
     kind = kind_of(config, file)
-    whole = is_one_stream(kind, (clusters or 1) > 1 or per_cluster or per_route or plan_file)
+    is_whole = is_one_stream(kind, (clusters or 1) > 1 or per_cluster or per_route or plan_file)
     if isinstance(kind, Declarative) and is_written:
         deploy_declarative(config, file, wheel, target)
     elif is_written:
         now = followed(config)
-        found: WorkflowPlan | Division | None = None
-        if plan_file is None and not whole:
-            found = now if not (clusters or per_cluster or per_route) else None
-            wanted = clusters or (None if per_cluster else 1)
-            found = found or make(config, wanted, per_cluster, routes_from, routes, now)[0]
-        deploy(prepare(config, file, found, plan_file, per_route=per_route, wheel=wheel), file, target, now)
+        division: WorkflowPlan | Division | None = None
+        if plan_file is None and not is_whole:
+            division = now if not (clusters or per_cluster or per_route) else None
+            count = clusters or (None if per_cluster else 1)
+            division = division or make(config, count, per_cluster, routes_from, routes, now)[0]
+        deploy(prepare(config, file, division, plan_file, per_route=per_route, wheel=wheel), file, target, now)
     if workspace is not None and (run or repair):
         started = workspace.repair() if repair else workspace.run()
         say(f"run {started.run_id} of job {started.job_id}: {started.url}")
@@ -255,12 +255,12 @@ def deploy_declarative(config: Pipeline, file: Path, wheel: Path | None, target:
     """Create the Lakeflow pipeline and its job in a workspace, or write their bundle into a folder."""
     from distributary.fleet.workflow.pipeline_bundle import pipeline_bundle
 
-    found = pipeline_bundle(config, file, wheel)
+    bundle = pipeline_bundle(config, file, wheel)
     if isinstance(target, Path):
-        found.write(target)
-        say(f"wrote the bundle to {target}: a pipeline into {found.place} and its job; {_deploy_it(target)}")
+        bundle.write(target)
+        say(f"wrote the bundle to {target}: a pipeline into {bundle.place} and its job; {_deploy_it(target)}")
     else:
-        found.install(target)
+        bundle.install(target)
 
 
 def _deploy_it(folder: Path) -> str:
@@ -279,15 +279,15 @@ def make(
     from distributary.fleet.workflow.placement import make_plan
     from distributary.fleet.workflow.route_loads import discover
 
-    found = discover(config, routes_from, routes)
+    discovered = discover(config, routes_from, routes)
     plan = make_plan(
         config.pipeline,
-        found.loads,
+        discovered.loads,
         clusters=clusters,
         routes_per_cluster=per_cluster,
         before=before,
     )
-    return plan, found.where
+    return plan, discovered.where
 
 
 def chosen(config: Pipeline, clusters: int | None, plan_file: Path | None) -> Division:
@@ -312,8 +312,8 @@ def followed(config: Pipeline) -> Division | None:
     from distributary.tables.store import Store
 
     with reading(config.state_root):
-        found = current(config, Store.of(config.tables))
-    return None if found is None else found.division
+        followed_now = current(config, Store.of(config.tables))
+    return None if followed_now is None else followed_now.division
 
 
 def is_one_stream(kind: Kind, asked_to_spread: object) -> bool:

@@ -27,16 +27,16 @@ def _expanded_by_nobody(text: str) -> str:
     """Raises ValueError for what a shell would replace, and nobody here does."""
     if text.startswith("~"):
         raise ValueError("allowed: a path from the root, or from the working directory; ~ is not replaced")
-    if (found := _SHELL.search(text)) is not None and not REFERENCE.fullmatch(text):
-        raise ValueError(f"a shell's ${found[1]} is not replaced here; write ${{env:{found[1]}}} as the whole value")
+    if (match := _SHELL.search(text)) is not None and not REFERENCE.fullmatch(text):
+        raise ValueError(f"a shell's ${match[1]} is not replaced here; write ${{env:{match[1]}}} as the whole value")
     return text
 
 
 def _place(text: str) -> str:
     _expanded_by_nobody(text)
-    if (found := _ONE_SLASH.match(text)) is not None:
+    if (match := _ONE_SLASH.match(text)) is not None:
         raise ValueError(
-            f"allowed: {found[1]}://bucket/prefix, with two slashes; this would be a folder named {found[1]}:"
+            f"allowed: {match[1]}://bucket/prefix, with two slashes; this would be a folder named {match[1]}:"
         )
     scheme, separator, rest = text.partition("://")
     if separator and scheme in _OTHERS:
@@ -51,10 +51,14 @@ def _url(text: str) -> str:
     _expanded_by_nobody(text)
     if REFERENCE.fullmatch(text):
         return text
-    for one in text.split(","):
+    for url in text.split(","):
         try:
-            parts = urlsplit(one.strip())
-            good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+            split_url = urlsplit(url.strip())
+            good = (
+                split_url.scheme in ("http", "https")
+                and bool(split_url.hostname)
+                and (split_url.port is None or split_url.port > 0)
+            )
         except ValueError:
             good = False
         if not good:
@@ -66,9 +70,9 @@ def _brokers(text: str) -> str:
     _expanded_by_nobody(text)
     if REFERENCE.fullmatch(text):
         return text
-    for one in text.split(","):
-        found = _BROKER.fullmatch(one.strip())
-        if found is None or not 0 < int(found[1]) < 65536:
+    for broker in text.split(","):
+        match = _BROKER.fullmatch(broker.strip())
+        if match is None or not 0 < int(match[1]) < 65536:
             raise ValueError("allowed: host:port, several separated by commas, as in broker-1:9092,broker-2:9092")
     return text
 

@@ -22,8 +22,8 @@ def read_type(text: str, depth: int = 0) -> ColumnType:
     text = "".join(text.split()).lower()
     if text in SCALARS:
         return (text,)
-    if (found := _DECIMAL.fullmatch(text)) and 0 < (precision := int(found[1])) <= 38 and int(found[2]) <= precision:
-        return "decimal", precision, int(found[2])
+    if (match := _DECIMAL.fullmatch(text)) and 0 < (precision := int(match[1])) <= 38 and int(match[2]) <= precision:
+        return "decimal", precision, int(match[2])
     if (inside := _INSIDE.fullmatch(text)) and depth < _DEEPEST:
         return inside[1] or inside[2], read_type(inside[3], depth + 1)
     hint = f"; write {_WORDS[text]}" if text in _WORDS else ""

@@ -24,8 +24,8 @@ def check_debezium(config: Pipeline) -> None:
     if config.layout != "fanout":
         raise fault("layout", "changes of Debezium have one layout: leave it out")
     if payload.format == "protobuf":
-        given = "payload.format" if "format" in payload.model_fields_set else "payload.format, which is not given,"
-        raise NotYet(what=f"{given} protobuf with envelope debezium", available="json, avro")
+        key_name = "payload.format" if "format" in payload.model_fields_set else "payload.format, which is not given,"
+        raise NotYet(what=f"{key_name} protobuf with envelope debezium", available="json, avro")
     if payload.format not in ("json", "avro"):
         raise fault("payload.format", "changes of Debezium have fields: allowed are json and avro")
     if payload.columns:
@@ -49,8 +49,10 @@ def check_debezium(config: Pipeline) -> None:
     if is_given(tables, "name"):
         raise fault("tables.name", "a source table makes two tables: give tables.log and tables.merged")
     _refuse(tables, "tables", type(tables).CHANGE_KEYS, OF_TABLES)
-    for route, own in tables.routes.items():
-        _refuse(own, f"tables.routes.{route}", (*type(own).CHANGE_KEYS, "name", "newest_by"), OF_ROUTES)
+    for route, table_config in tables.routes.items():
+        _refuse(
+            table_config, f"tables.routes.{route}", (*type(table_config).CHANGE_KEYS, "name", "newest_by"), OF_ROUTES
+        )
 
 
 def decoded_format(config: Pipeline) -> str:
@@ -59,7 +61,7 @@ def decoded_format(config: Pipeline) -> str:
     return "bytes" if config.envelope.is_debezium and payload.format == "json" else payload.encoding
 
 
-def _refuse(given: Model, place: str, keys: tuple[str, ...], allowed: tuple[str, ...]) -> None:
+def _refuse(model: Model, place: str, keys: tuple[str, ...], allowed: tuple[str, ...]) -> None:
     for key in keys:
-        if key not in allowed and is_given(given, key):
+        if key not in allowed and is_given(model, key):
             raise fault(f"{place}.{key}", "not allowed with envelope debezium")

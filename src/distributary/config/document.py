@@ -120,14 +120,14 @@ def _key_lines(root: yaml.Node, file: str) -> dict[KeyPath, int]:
                 walk(item, (*path, index), above)
         if not isinstance(node, yaml.MappingNode):
             return
-        seen: dict[str, int] = {}
+        line_of: dict[str, int] = {}
         for key, item in node.value:
             place = (*path, _key(key, path, file))
             line = key.start_mark.line + 1
-            if key.value in seen:
-                detail = f"the key is given twice (line {seen[key.value]} and line {line}); keep one"
+            if key.value in line_of:
+                detail = f"the key is given twice (line {line_of[key.value]} and line {line}); keep one"
                 raise ConfigError(file=file, key=dotted(place), detail=detail)
-            seen[key.value] = lines[place] = line
+            line_of[key.value] = lines[place] = line
             walk(item, place, above)
 
     walk(root, (), ())

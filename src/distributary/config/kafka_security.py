@@ -92,10 +92,10 @@ class KafkaSecurity(Model):
                     raise fault(key, f"protocol {self.protocol} does not use it; allowed with SASL_PLAINTEXT, SASL_SSL")
             return
         needed = self.NEEDS.get(self.mechanism or "", named)
-        what = f"protocol {self.protocol}" if needed is named else f"mechanism {self.mechanism}"
+        setting = f"protocol {self.protocol}" if needed is named else f"mechanism {self.mechanism}"
         for key in ("mechanism", *needed):
             if getattr(self, key) is None:
-                raise fault(key, f"{what} needs {', '.join(('mechanism', *needed))}; {key} is missing")
+                raise fault(key, f"{setting} needs {', '.join(('mechanism', *needed))}; {key} is missing")
         for key in every[1:]:
             if key not in needed and getattr(self, key) is not None:
                 raise fault(key, f"mechanism {self.mechanism} does not use it; it needs {', '.join(needed)}")

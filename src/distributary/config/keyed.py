@@ -30,8 +30,8 @@ def check_keyed(config: Pipeline) -> None:
             if getattr(tables, key):
                 detail = "the events of change files name their keys and their order; keys can be given by route"
                 raise fault(f"tables.{key}", f"not allowed with change files: {detail}")
-        for route, own in tables.routes.items():
-            if own.newest_by is not None:
+        for route, table_config in tables.routes.items():
+            if table_config.newest_by is not None:
                 raise fault(f"tables.routes.{route}.newest_by", "not allowed with change files, which have an order")
         if tables.message_log is not None:
             raise fault("tables.log", "change files have tables by source table: allowed is {table}, not {route}")
@@ -42,8 +42,8 @@ def check_keyed(config: Pipeline) -> None:
     _check_log(config)
     _check_record_key(config)
     if not tables.has_keys:
-        for key, given in tables.each("newest_by").items():
-            if given is not None:
+        for key, value in tables.each("newest_by").items():
+            if value is not None:
                 raise fault(key, "it decides between messages of one key: give tables.keys too")
         return
     if config.payload.is_inferred:

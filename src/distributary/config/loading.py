@@ -73,7 +73,7 @@ def _with_parts(secret: str) -> Iterator[str]:
     """A secret, and of an address its path, which a library may show alone."""
     yield secret
     if secret.startswith(("https://", "http://")):
-        yield from (part for part in urlsplit(secret).path.split("/") if part)
+        yield from (step for step in urlsplit(secret).path.split("/") if step)
 
 
 def _is_relative(document: Mapping[str, Any], path: Sequence[str]) -> bool:

@@ -268,4 +268,4 @@ def _path(environ: Mapping[str, str]) -> str:
         raise ConfigError(file="the environment", key=needed, detail=f"is required with {kind}")
     if kind == "local-directory":
         return path.rstrip("/") or "/"
-    return "/".join(part for part in (f"gs://{bucket.strip('/')}", path.strip("/")) if part)
+    return "/".join(step for step in (f"gs://{bucket.strip('/')}", path.strip("/")) if step)

@@ -241,10 +241,10 @@ class Pipeline(Model):
         """This pipeline for one share: with a state (ledger, quarantine, checkpoint) of its own, below this one's."""
         folder = f"{StateFolder.shares.name}/{share.generation}/{share.name}"
         checkpoint = None if self.checkpoint is None else f"{self.checkpoint.rstrip('/')}/{folder}"
-        found = self.model_copy(update={"state": f"{self.state_root}/{folder}", "checkpoint": checkpoint})
-        found._whole = self.whole
-        found._share = share
-        return found
+        copy = self.model_copy(update={"state": f"{self.state_root}/{folder}", "checkpoint": checkpoint})
+        copy._whole = self.whole
+        copy._share = share
+        return copy
 
     @property
     def relative_folders(self) -> tuple[str, ...]:
@@ -253,9 +253,9 @@ class Pipeline(Model):
 
     def check_portable(self, file: str) -> None:
         """For a copy of the pipeline file that goes elsewhere. Raises ConfigError: it holds a secret itself."""
-        if found := literal_secrets(self.model_dump(), self._references):
+        if secrets := literal_secrets(self.model_dump(), self._references):
             detail = "the file goes along as it is, with the secret in it: write ${databricks:SCOPE/KEY} or ${env:NAME}"
-            raise ConfigError(file=file, key=", ".join(found), detail=detail)
+            raise ConfigError(file=file, key=", ".join(secrets), detail=detail)
 
     def as_dict_masked(self) -> dict[str, Any]:
         """All keys with their values, for printing: a value from a reference as the reference, a secret as stars."""

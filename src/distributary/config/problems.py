@@ -44,9 +44,9 @@ def problems_of(error: ValidationError, written: Any, lines: dict[KeyPath, int])
         written: the document before references were resolved, so that no resolved value can be shown.
         lines: line of each key path.
     """
-    found = [_problem(details, written, lines) for details in error.errors(include_url=False)]
-    found.sort(key=lambda item: item[0])
-    return [problem for _, problem in found]
+    placed = [_problem(details, written, lines) for details in error.errors(include_url=False)]
+    placed.sort(key=lambda item: item[0])
+    return [problem for _, problem in placed]
 
 
 def _problem(details: ErrorDetails, written: Any, lines: dict[KeyPath, int]) -> tuple[int, dict[str, str]]:
@@ -111,9 +111,9 @@ def _shown(value: Any) -> str:
 
 
 def _at(document: Any, path: KeyPath) -> Any:
-    for part in path:
+    for step in path:
         try:
-            document = document[part]
+            document = document[step]
         except (KeyError, IndexError, TypeError):
             return None
     return document
@@ -126,21 +126,21 @@ def _locate(location: tuple[str | int, ...]) -> tuple[KeyPath, Any]:
     """
     path: list[str | int] = []
     annotation: Any = Pipeline
-    for part in location:
+    for step in location:
         models = models_in(annotation)
-        tagged = [model for model in models if part in get_args(_annotation(model, "type"))]
+        tagged = [model for model in models if step in get_args(_annotation(model, "type"))]
         if tagged and len(models) > 1:
             annotation = tagged[0]
             continue
-        path.append(part)
-        below = [_annotation(model, str(part)) for model in models]
+        path.append(step)
+        below = [_annotation(model, str(step)) for model in models]
         annotation = next((b for b in below if b is not None), annotation if models else _items_of(annotation))
     return tuple(path), annotation
 
 
 def _annotation(model: type[Model], key: str) -> Any:
     fields = model.model_fields
-    field = fields.get(key) or next((one for one in fields.values() if one.alias == key), None)
+    field = fields.get(key) or next((info for info in fields.values() if info.alias == key), None)
     return None if field is None else field.annotation
 
 
@@ -150,7 +150,7 @@ def models_in(annotation: Any) -> list[type[Model]]:
         return [annotation] if issubclass(annotation, Model) else []
     if get_origin(annotation) in (dict, list):
         return []
-    return [model for part in get_args(annotation) for model in models_in(part)]
+    return [model for argument in get_args(annotation) for model in models_in(argument)]
 
 
 def _items_of(annotation: Any) -> Any:
@@ -164,7 +164,7 @@ def _keys_of(annotation: Any) -> list[str]:
 def _choices(annotation: Any) -> list[str]:
     if isinstance(annotation, str):
         return [annotation]
-    return [choice for part in get_args(annotation) for choice in _choices(part)]
+    return [choice for argument in get_args(annotation) for choice in _choices(argument)]
 
 
 def _tags() -> list[str]:
@@ -176,4 +176,4 @@ def _tags() -> list[str]:
 
 
 def _is_secret(annotation: Any) -> bool:
-    return annotation is SecretStr or any(_is_secret(part) for part in get_args(annotation))
+    return annotation is SecretStr or any(_is_secret(argument) for argument in get_args(annotation))

@@ -74,8 +74,8 @@ def moment(text: str) -> datetime:
     Raises:
         ValueError: not a time.
     """
-    found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    time = datetime.fromisoformat(text)
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 def milliseconds(text: str) -> int:
@@ -128,12 +128,12 @@ def _offsets(value: object) -> object:
     pairs = [pair for partitions in value.values() for pair in partitions.items()]
     if not all(str(p).isdecimal() and type(offset) is int and offset >= -2 for p, offset in pairs):
         raise ValueError(_OFFSETS)
-    return {str(topic): {int(p): offset for p, offset in parts.items()} for topic, parts in value.items()}
+    return {str(topic): {int(p): offset for p, offset in offsets.items()} for topic, offsets in value.items()}
 
 
 def _column_type(name: str) -> str:
-    found = _DECIMAL.fullmatch(name.strip())
-    if name.strip() in COLUMN_TYPES or (found and 0 < int(found[1]) <= 38 and int(found[2]) <= int(found[1])):
+    match = _DECIMAL.fullmatch(name.strip())
+    if name.strip() in COLUMN_TYPES or (match and 0 < int(match[1]) <= 38 and int(match[2]) <= int(match[1])):
         return name
     raise ValueError(f"allowed: {', '.join(COLUMN_TYPES)}, decimal(p,s)")
 

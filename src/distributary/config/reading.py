@@ -169,7 +169,7 @@ class Envelope(Model):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        found = self.route
+        route_from = self.route
         if self.is_debezium:
             for key in (*NO_ENVELOPE, "route"):
                 if getattr(self, key) != type(self).model_fields[key].get_default():
@@ -182,11 +182,11 @@ class Envelope(Model):
             if getattr(self, key) != type(self).model_fields[key].get_default():
                 raise fault(key, "allowed with format debezium only")
         if self.format != "none":
-            if found.of_message:
+            if route_from.of_message:
                 raise fault("route", "the message itself says this route: it needs format none, the message as payload")
-            if found.place == "key":
+            if route_from.place == "key":
                 raise fault("route", "allowed with format none: of an envelope that cannot be read, no key is kept")
-            if self.format == "columns" and found.field is None:
+            if self.format == "columns" and route_from.field is None:
                 raise fault("route", "with format columns the route is a column: give its name")
             if self.format == "json":
                 self._check_json()

@@ -42,9 +42,9 @@ class RouteFrom(Model):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        given = self.model_dump(exclude_none=True)
-        if len(given) != 1:
-            keys = ", ".join(given) or "none"
+        keys_given = self.model_dump(exclude_none=True)
+        if len(keys_given) != 1:
+            keys = ", ".join(keys_given) or "none"
             raise fault("from", f"give exactly one of from, header, constant, field, oneof, any; given: {keys}")
         for key in ("field", "oneof", "any"):
             path = getattr(self, key)

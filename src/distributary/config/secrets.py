@@ -31,8 +31,8 @@ _SECRET_KEY = re.compile(
 
 def dotted(path: KeyPath) -> str:
     """`source.topic` from ("source", "topic"). In brackets: list positions, and keys that do not print on one line."""
-    plain = (part if isinstance(part, str) and part.isprintable() else None for part in path)
-    shown = (f"[{part!r}]" if text is None else f".{text}" for part, text in zip(path, plain, strict=True))
+    plain = (step if isinstance(step, str) and step.isprintable() else None for step in path)
+    shown = (f"[{step!r}]" if text is None else f".{text}" for step, text in zip(path, plain, strict=True))
     return "".join(shown).removeprefix(".")
 
 
@@ -43,8 +43,8 @@ def looks_secret(path: KeyPath) -> bool:
 
 def literal_secrets(values: Mapping[str, Any], references: Collection[KeyPath]) -> list[str]:
     """Keys whose secret is in the file itself. `values`: a pipeline's; `references`: paths that were resolved."""
-    found = ((path, value) for path, value in leaves(values) if path not in references)
-    return [dotted(path) for path, value in found if _is_literal(path, value)]
+    written = ((path, value) for path, value in leaves(values) if path not in references)
+    return [dotted(path) for path, value in written if _is_literal(path, value)]
 
 
 def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
@@ -79,7 +79,7 @@ def resolve(document: Any, *, file: str, lines: Mapping[KeyPath, int] | None = N
         SecretMissing: a reference has no value.
         ConfigError: a reference of an unknown kind, one that is only a part of a value, or a variable of a shell.
     """
-    found: dict[KeyPath, str] = {}
+    references: dict[KeyPath, str] = {}
     lines = lines or {}
 
     def walk(value: Any, path: KeyPath) -> Any:
@@ -96,10 +96,10 @@ def resolve(document: Any, *, file: str, lines: Mapping[KeyPath, int] | None = N
             raise ConfigError(file=file, key=dotted(path), detail=detail)
         if not _BEGIN.search(value):
             return value
-        found[path] = value
+        references[path] = value
         return _value(value, file, dotted(path), line)
 
-    return walk(document, ()), found
+    return walk(document, ()), references
 
 
 def _value(reference: str, file: str, key: str, line: str) -> str:

@@ -197,12 +197,15 @@ class KafkaSource(SourceKeys):
 
     def _check_stores(self) -> None:
         """Files of certificates that one of the two clients could not read."""
-        given, security = self.options, self.security
+        options, security = self.options, self.security
         kinds = {"ssl.truststore": ("PEM",), "ssl.keystore": ("PEM", "PKCS12")}
-        own = {"ssl.truststore": security and security.ca_file, "ssl.keystore": security and security.cert_file}
+        section_files = {
+            "ssl.truststore": security and security.ca_file,
+            "ssl.keystore": security and security.cert_file,
+        }
         for store, allowed in kinds.items():
-            kind = given.get(f"{store}.type", "JKS")
-            if f"{store}.location" in given and kind not in allowed and not own[store]:
+            kind = options.get(f"{store}.type", "JKS")
+            if f"{store}.location" in options and kind not in allowed and not section_files[store]:
                 detail = f"{store}.location of type {kind} is Java's alone, and lag and verify read Kafka without Java"
                 raise fault("options", f"{detail}: give security.ca_file, cert_file and key_file (PEM)")
 

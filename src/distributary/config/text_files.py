@@ -40,10 +40,10 @@ def _all_of(number: int, limit: int) -> bytes:
     is_pipe = stat.S_ISFIFO(os.fstat(number).st_mode)
     body = bytearray()
     while len(body) <= limit:
-        part = _some_of(number)
-        if part:
-            body += part
-        elif part is not None and (body or not is_pipe):
+        piece = _some_of(number)
+        if piece:
+            body += piece
+        elif piece is not None and (body or not is_pipe):
             return bytes(body)
         elif time.monotonic() > end:
             raise TimeoutError(None, f"no end of it within {PIPE_WAIT_SEC:g} s")

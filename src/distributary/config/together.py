@@ -30,10 +30,10 @@ def check_together(config: Pipeline) -> None:
     if config.holds_changes or config.envelope.is_debezium:
         return
     if config.registry is None and (config.payload.has_schema or config.envelope.format in ("protobuf", "avro")):
-        what = (
+        needing = (
             f"{config.payload.format} payloads" if config.payload.has_schema else f"{config.envelope.format} envelopes"
         )
-        raise fault("registry", f"{what} need a registry: give url (a server) or path (embedded)")
+        raise fault("registry", f"{needing} need a registry: give url (a server) or path (embedded)")
     _check_route(config)
     bare = config.envelope.format == "protobuf" and config.envelope.framing == "none"
     if bare and config.envelope.proto is None and config.envelope_subject is None:
@@ -73,8 +73,8 @@ def _check_changes(config: Pipeline) -> None:
         for key in ("expectations", "select", "include", "exclude"):
             if is_given(config.tables, key):
                 raise fault(f"tables.{key}", "not allowed with change files")
-        for route, own in config.tables.routes.items():
-            if own.name is not None:
+        for route, table_config in config.tables.routes.items():
+            if table_config.name is not None:
                 raise fault(f"tables.routes.{route}.name", "change files make two tables each: give log and merged")
         for key in ("registry", "envelope", "payload"):
             if is_given(config, key):
@@ -88,9 +88,9 @@ def _check_changes(config: Pipeline) -> None:
     for key in Tables.CHANGE_KEYS:
         if is_given(config.tables, key) and key not in also:
             raise fault(f"tables.{key}", "allowed with source.type datastream only")
-    for route, own in config.tables.routes.items():
+    for route, table_config in config.tables.routes.items():
         for key in RouteOverride.CHANGE_KEYS:
-            if is_given(own, key):
+            if is_given(table_config, key):
                 raise fault(f"tables.routes.{route}.{key}", "allowed with source.type datastream only")
 
 
@@ -138,8 +138,8 @@ def _check_names(config: Pipeline) -> None:
         return
     if rules_of(config.tables.name):
         raise fault("tables.name", f"rules are not allowed with layout {config.layout}; give {{route}} without them")
-    for route, own in config.tables.routes.items():
-        if own.name is not None:
+    for route, table_config in config.tables.routes.items():
+        if table_config.name is not None:
             raise fault(f"tables.routes.{route}.name", f"not allowed with layout {config.layout}")
 
 

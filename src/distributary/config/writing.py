@@ -272,10 +272,10 @@ class Tables(Model):
 
     @field_validator("tombstone_retention")
     @classmethod
-    def _check_retention(cls, found: float) -> float:
-        if found < SHORTEST_RETENTION_SEC:
+    def _check_retention(cls, seconds: float) -> float:
+        if seconds < SHORTEST_RETENTION_SEC:
             raise ValueError("allowed: 3 days or more; late files can come for so long")
-        return found
+        return seconds
 
     @model_validator(mode="after")
     def _check_tables(self) -> Self:
@@ -286,7 +286,7 @@ class Tables(Model):
             raise fault(
                 "merge_every", "events wait in the log table for their merge: it needs tables.log; now it is null"
             )
-        named = [own.name for own in self.routes.values() if own.name is not None]
+        named = [table.name for table in self.routes.values() if table.name is not None]
         if len(set(named)) < len(named):
             raise fault("routes", f"two routes cannot have one table: {max(named, key=named.count)!r}")
         if len(set(patterns)) < len(patterns):
@@ -311,23 +311,23 @@ class Tables(Model):
 
     def table_name(self, route: str) -> str:
         """What the table of `route` is to be called. Raises ValueError: it is empty."""
-        own = self.routes.get(route)
-        return own.name if own is not None and own.name is not None else table_name(route, self.name)
+        table = self.routes.get(route)
+        return table.name if table is not None and table.name is not None else table_name(route, self.name)
 
     def keys_of(self, route: str) -> tuple[str, ...]:
         """The columns by which the messages of `route` are told apart; none where its table gets them all."""
-        own = self.routes.get(route)
-        return tuple(self.keys if own is None or own.keys is None else own.keys)
+        table = self.routes.get(route)
+        return tuple(self.keys if table is None or table.keys is None else table.keys)
 
     def newest_by_of(self, route: str) -> str | None:
         """The column that orders the messages of a key; None: their offset does."""
-        own = self.routes.get(route)
-        return self.newest_by if own is None or own.newest_by is None else own.newest_by
+        table = self.routes.get(route)
+        return self.newest_by if table is None or table.newest_by is None else table.newest_by
 
     @property
     def has_keys(self) -> bool:
         """Are the messages of any route told apart by keys?"""
-        return bool(self.keys or any(own.keys for own in self.routes.values()))
+        return bool(self.keys or any(table.keys for table in self.routes.values()))
 
     @property
     def message_log(self) -> str | None:
@@ -336,26 +336,26 @@ class Tables(Model):
 
     def for_route(self, route: str) -> tuple[Engine, Evolution]:
         """The engine and the evolution rules of `route` (as it is sent): its own, where given, over the common ones."""
-        own = self.routes.get(route)
-        if own is None:
+        table = self.routes.get(route)
+        if table is None:
             return self.engine, self.evolution
-        given = own.evolution.model_dump(exclude_none=True) if own.evolution else {}
-        return own.engine or self.engine, self.evolution.model_copy(update=given)
+        rules = table.evolution.model_dump(exclude_none=True) if table.evolution else {}
+        return table.engine or self.engine, self.evolution.model_copy(update=rules)
 
     def each(self, key: str) -> dict[str, Any]:
         """What a key says of all tables and what it says of a route, where it does; by the key's full name."""
-        own = {f"tables.routes.{route}.{key}": getattr(one, key) for route, one in self.routes.items()}
+        own = {f"tables.routes.{route}.{key}": getattr(table, key) for route, table in self.routes.items()}
         return {f"tables.{key}": getattr(self, key)} | {name: value for name, value in own.items() if value is not None}
 
     def shape_of(self, route: str) -> tuple[list[Expectation], list[str] | None, str | None]:
         """The expectations, the select list and the function of `route`: its own, where given, over the common ones."""
-        own = self.routes.get(route)
-        if own is None:
+        table = self.routes.get(route)
+        if table is None:
             return self.expectations, self.select, self.function
         return (
-            self.expectations if own.expectations is None else own.expectations,
-            self.select if own.select is None else own.select,
-            self.function if own.function is None else own.function,
+            self.expectations if table.expectations is None else table.expectations,
+            self.select if table.select is None else table.select,
+            self.function if table.function is None else table.function,
         )
 
 

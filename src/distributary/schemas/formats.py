@@ -36,10 +36,10 @@ def compile_payload(schema: Schema, registry: Registry, compiler: Compiler) -> C
         SchemaBroken: it does not compile, or no format here is of its kind.
         RegistryDown, RegistryDenied: from the registry, unchanged.
     """
-    for known in FORMATS.values():
-        if schema.kind == known.KIND:
-            return known.compile_payload(schema, registry, compiler)
-    kinds = ", ".join(sorted(known.KIND for known in FORMATS.values() if known.KIND))
+    for payload_format in FORMATS.values():
+        if schema.kind == payload_format.KIND:
+            return payload_format.compile_payload(schema, registry, compiler)
+    kinds = ", ".join(sorted(payload_format.KIND for payload_format in FORMATS.values() if payload_format.KIND))
     raise SchemaBroken(what=f"id {schema.id}", detail=f"it is of kind {schema.kind}; known are {kinds}")
 
 

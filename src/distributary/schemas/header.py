@@ -39,10 +39,10 @@ def frame_all(schema_id: int, index: str, bodies: pa.Array) -> pa.Array:
 def unchanged(values: Any, *, legacy_varints: bool = False) -> Frames:
     """As `split_frames`, of payloads that need no schema (`PayloadFormat.without_schema`): all body, schema id 0."""
     rows = len(values)
-    there = values.is_valid()
+    is_valid = values.is_valid()
     return Frames(
-        schema_id=pc.if_else(there, pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32())),
-        index=pc.if_else(there, WHOLE, pa.scalar(None, pa.string())),
+        schema_id=pc.if_else(is_valid, pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32())),
+        index=pc.if_else(is_valid, WHOLE, pa.scalar(None, pa.string())),
         body=values,
         reason=pa.nulls(rows, pa.string()),
     )

@@ -58,8 +58,8 @@ def _body(value: bytes) -> Looks:
     """What follows a header: of protobuf, the message's indexes first, which for the first message are one zero."""
     if not value:
         return Looks("nothing", "no bytes")
-    found = _protobuf(value[1:]) if value[0] == 0 else None
-    return found or _plain(value)
+    look = _protobuf(value[1:]) if value[0] == 0 else None
+    return look or _plain(value)
 
 
 def _plain(value: bytes) -> Looks:
@@ -75,11 +75,11 @@ def _json(value: bytes) -> Looks | None:
     if value.lstrip()[:1] not in (b"{", b"["):
         return None
     try:
-        found = json.loads(value)
+        document = json.loads(value)
     except (ValueError, RecursionError):
         return None
-    if isinstance(found, dict):
-        return Looks("json", f"a JSON object with the fields {_names(found)}")
+    if isinstance(document, dict):
+        return Looks("json", f"a JSON object with the fields {_names(document)}")
     return Looks("json", "a JSON array")
 
 
@@ -99,12 +99,12 @@ def _protobuf(value: bytes) -> Looks | None:
         fields = UnknownFieldSet(Empty.FromString(value))
     except DecodeError:
         return None
-    found = [(f.field_number, f.wire_type, f.data) for f in fields]  # type: ignore[attr-defined]
-    if not found or (_text(value) is not None and not any(kind == _LENGTH for _, kind, _ in found)):
+    parsed = [(f.field_number, f.wire_type, f.data) for f in fields]  # type: ignore[attr-defined]
+    if not parsed or (_text(value) is not None and not any(kind == _LENGTH for _, kind, _ in parsed)):
         return None
-    words = ", ".join(f"{number} ({_wire(kind, data)})" for number, kind, data in found[:SHOWN_FIELDS])
-    more = f" and {len(found) - SHOWN_FIELDS} more" if len(found) > SHOWN_FIELDS else ""
-    return Looks("protobuf", f"a protobuf message with the fields {words}{more}")
+    words = ", ".join(f"{number} ({_wire(kind, data)})" for number, kind, data in parsed[:SHOWN_FIELDS])
+    hidden = f" and {len(parsed) - SHOWN_FIELDS} more" if len(parsed) > SHOWN_FIELDS else ""
+    return Looks("protobuf", f"a protobuf message with the fields {words}{hidden}")
 
 
 def _wire(kind: int, data: Any) -> str:
@@ -113,6 +113,6 @@ def _wire(kind: int, data: Any) -> str:
     return "text" if data and _text(data) is not None else f"{len(data):,} bytes"
 
 
-def _names(found: dict[str, Any]) -> str:
-    names = ", ".join(shown(name) for name in list(found)[:SHOWN_FIELDS])
-    return names + (f" and {len(found) - SHOWN_FIELDS} more" if len(found) > SHOWN_FIELDS else "")
+def _names(document: dict[str, Any]) -> str:
+    names = ", ".join(shown(name) for name in list(document)[:SHOWN_FIELDS])
+    return names + (f" and {len(document) - SHOWN_FIELDS} more" if len(document) > SHOWN_FIELDS else "")

@@ -46,7 +46,7 @@ class Shaped:
 
     @property
     def warnings(self) -> Counter[str]:
-        return Counter(name for at, names in self.warned.items() if at not in self.dropped for name in names)
+        return Counter(name for row, names in self.warned.items() if row not in self.dropped for name in names)
 
 
 @dataclass(frozen=True)
@@ -79,17 +79,17 @@ class Shape:
         warned: dict[int, tuple[str, ...]] = {}
         failures: dict[str, int] = {}
         with _registered(rows) as engine:
-            found, written = _broken(plan, engine), _selected(plan, engine, rows)
-        for rule, broken in zip(plan.rules, found, strict=True):
+            broken_rows, written = _broken(plan, engine), _selected(plan, engine, rows)
+        for rule, broken in zip(plan.rules, broken_rows, strict=True):
             if not len(broken):
                 continue
             if rule.otherwise == "fail":
                 failures[rule.name] = len(broken)
-            for at in broken.tolist():
+            for row in broken.tolist():
                 if rule.otherwise == "drop":
-                    dropped.setdefault(at, rule.name)
+                    dropped.setdefault(row, rule.name)
                 elif rule.otherwise == "warn":
-                    warned[at] = (*warned.get(at, ()), rule.name)
+                    warned[row] = (*warned.get(row, ()), rule.name)
         return Shaped(written, dropped, warned, failures)
 
 
@@ -123,11 +123,11 @@ def _plan(shape: Shape, schema: pa.Schema) -> _Plan:
     items: list[str] = []
     columns: list[pa.Field] = []
     for item in shape.select:
-        found = _fields(schema, item, "tables.select")
-        if found is None:
+        selected = _fields(schema, item, "tables.select")
+        if selected is None:
             continue
         items.append(item)
-        columns += [pa.field(f.name, _stored(f.type)) for f in found]
+        columns += [pa.field(f.name, _stored(f.type)) for f in selected]
     names = Counter(c.name.lower() for c in columns)
     if twice := [name for name, count in names.items() if count > 1]:
         detail = f"column {twice[0]!r} comes twice; name one of them otherwise: <expression> AS <name>"
@@ -167,23 +167,23 @@ def _broken(plan: _Plan, engine: _Engine) -> list[np.ndarray]:
     if not plan.rules:
         return []
     conditions = ", ".join(f"CAST(({r.that}) AS BOOLEAN) AS c{n}" for n, r in enumerate(plan.rules))
-    found = engine.plan(f"SELECT {conditions} FROM {_TABLE}").to_arrow_table()
-    return [np.flatnonzero(np.asarray(pc.equal(column, False).fill_null(False))) for column in found.columns]
+    conditions_met = engine.plan(f"SELECT {conditions} FROM {_TABLE}").to_arrow_table()
+    return [np.flatnonzero(np.asarray(pc.equal(column, False).fill_null(False))) for column in conditions_met.columns]
 
 
 def _selected(plan: _Plan, engine: _Engine, rows: pa.RecordBatch) -> pa.RecordBatch:
     if plan.items is None:
         return rows
-    found = engine.plan(f"SELECT {', '.join(plan.items)} FROM {_TABLE}").to_arrow_table()
-    columns = [column.combine_chunks().cast(f.type) for column, f in zip(found.columns, plan.columns, strict=True)]
+    selected = engine.plan(f"SELECT {', '.join(plan.items)} FROM {_TABLE}").to_arrow_table()
+    columns = [column.combine_chunks().cast(f.type) for column, f in zip(selected.columns, plan.columns, strict=True)]
     arrays = [c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=plan.columns)
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:
     """The type as tables have it: DataFusion has words of its own for text, and unsigned numbers."""
-    for found, stored in _STORED:
-        if kind == found:
+    for engine_type, stored in _STORED:
+        if kind == engine_type:
             return stored
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", tz=kind.tz)
@@ -229,8 +229,8 @@ def _engine() -> _Engine:
 @contextmanager
 def _registered(rows: pa.RecordBatch) -> Iterator[_Engine]:
     engine = _engine()
-    whole = pa.RecordBatch.from_arrays([_masked(c) for c in rows.columns], schema=rows.schema)
-    engine.context.register_record_batches(_TABLE, [[whole]])
+    batch = pa.RecordBatch.from_arrays([_masked(c) for c in rows.columns], schema=rows.schema)
+    engine.context.register_record_batches(_TABLE, [[batch]])
     try:
         yield engine
     finally:

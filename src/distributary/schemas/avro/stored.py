@@ -24,11 +24,11 @@ class StoredDecoder(AvroDecoder):
         super().__init__(tree_of(texts, what))
         self.columns = pa.schema(list(stored_type(self._record)) if self._record.fields else [])
 
-    def _split(self, count: int, found: Any, rejected: dict[int, Rejected]) -> Split:
-        order = np.concatenate([np.zeros(0, np.int64), *found.at])
-        if found.stored:
-            whole = pa.concat_arrays(found.stored) if len(found.stored) > 1 else found.stored[0]
-            rows = pa.RecordBatch.from_arrays(whole.flatten(), schema=self.columns)
+    def _split(self, count: int, decoded: Any, rejected: dict[int, Rejected]) -> Split:
+        order = np.concatenate([np.zeros(0, np.int64), *decoded.at])
+        if decoded.stored:
+            records = pa.concat_arrays(decoded.stored) if len(decoded.stored) > 1 else decoded.stored[0]
+            rows = pa.RecordBatch.from_arrays(records.flatten(), schema=self.columns)
         else:
             rows = pa.RecordBatch.from_pylist([], self.columns)
         if len(order) > 1 and (np.diff(order) < 0).any():

@@ -66,9 +66,9 @@ def why(tree: Tree, body: bytes) -> str:
     if depth_of(body) > DEEPEST:
         return f"it is nested more than {DEEPEST} levels deep"
     for pointer, raw, node in _misfits(tree.record, cut_object(body, tree.is_whole), ""):
-        said = shown(bytes(raw).decode())
-        said = said if len(said) <= SHOWN else f"{said[:SHOWN]}..."
-        return f"{'' if tree.is_whole and pointer == '/value' else pointer + ': '}{said} is no {_kind(node)}"
+        value_text = shown(bytes(raw).decode())
+        value_text = value_text if len(value_text) <= SHOWN else f"{value_text[:SHOWN]}..."
+        return f"{'' if tree.is_whole and pointer == '/value' else pointer + ': '}{value_text} is no {_kind(node)}"
     return "a value does not fit its type"
 
 
@@ -80,10 +80,10 @@ def _kind(node: Node) -> str:
     return "list" if isinstance(node, Array) else "object"
 
 
-def _misfits(record: Record, one: Object, prefix: str) -> Iterator[tuple[str, msgspec.Raw, Node]]:
+def _misfits(record: Record, value: Object, prefix: str) -> Iterator[tuple[str, msgspec.Raw, Node]]:
     """(JSON pointer, token, what should be there) of all values that do not fit."""
     for field in record.fields:
-        if takes(field, raw := one.get(field.name, NULL)):
+        if takes(field, raw := value.get(field.name, NULL)):
             yield from _misfits_of(field.node, raw, f"{prefix}/{step(field.name)}")
 
 
@@ -126,20 +126,20 @@ def finder(node: Node) -> Finder | None:
     nested = [(field.name, find) for field in node.fields if (find := finder(field.node)) is not None]
 
     def find_in(raw: msgspec.Raw) -> bool:
-        one = PERHAPS.decode(raw)
-        if not one:
+        value = PERHAPS.decode(raw)
+        if not value:
             return False
-        return not names.issuperset(one) or any(name in one and find(one[name]) for name, find in nested)
+        return not names.issuperset(value) or any(name in value and find(value[name]) for name, find in nested)
 
     return find_in
 
 
-def _strangers(record: Record, one: Object, prefix: str) -> Iterator[tuple[str, msgspec.Raw]]:
+def _strangers(record: Record, value: Object, prefix: str) -> Iterator[tuple[str, msgspec.Raw]]:
     """(place, token) of all fields of a good record that are not declared."""
     fields: dict[str, list[Field]] = {}
     for field in record.fields:
         fields.setdefault(field.name, []).append(field)
-    for name, raw in one.items():
+    for name, raw in value.items():
         place = prefix + step(name)
         if name not in fields:
             yield place, raw

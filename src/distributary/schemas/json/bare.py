@@ -84,9 +84,9 @@ def _record(paths: list[tuple[list[str], ColumnType]]) -> Record:
     for (name, *rest), kind in paths:
         inner.setdefault(name, []).append((rest, kind))
     fields = []
-    for name, found in inner.items():
-        steps, kind = found[0]
-        fields.append(Field(name, _record(found) if steps else _node(kind)))
+    for name, below in inner.items():
+        steps, kind = below[0]
+        fields.append(Field(name, _record(below) if steps else _node(kind)))
     return Record(tuple(fields))
 
 

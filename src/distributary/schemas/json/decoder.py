@@ -91,23 +91,23 @@ class JsonDecoder:
     ) -> None:
         """Some records: by Arrow's reader those for which that one vouches, by their tokens the others."""
         bodies, bad = payloads.to_pylist(), no_text(payloads)
-        left = np.arange(len(bodies))
+        unread = np.arange(len(bodies))
         if self._whole is not None and not self._meets_more:
-            for arrays, at in self._whole.read(bodies, bad):
-                rest = [pa.nulls(len(at), pa.string())] if self._tree.has_undeclared else []
+            for arrays, vouched_places in self._whole.read(bodies, bad):
+                rest = [pa.nulls(len(vouched_places), pa.string())] if self._tree.has_undeclared else []
                 batches.append(pa.RecordBatch.from_arrays([*arrays, *rest], schema=self.columns))
-                places.append(begin + at)
-                left = np.setdiff1d(left, at, assume_unique=True)
-        more = 0
-        for first in range(0, len(left), CUT_AT_ONCE):
-            some = left[first : first + CUT_AT_ONCE]
-            part = _Part(self._tree, [bodies[place] for place in some], bad[some], self._part, self._plain)
-            batches.append(part.batch(self.columns))
-            places.append(begin + some[~part.bad])
-            more += part.more
-            for place in np.flatnonzero(part.bad).tolist():
-                rejected.append(Rejected(begin + int(some[place]), Reason.CORRUPT_PAYLOAD, part.why(place)))
-        self._meets_more = more > len(bodies) // 4
+                places.append(begin + vouched_places)
+                unread = np.setdiff1d(unread, vouched_places, assume_unique=True)
+        with_more = 0
+        for first in range(0, len(unread), CUT_AT_ONCE):
+            some = unread[first : first + CUT_AT_ONCE]
+            chunk = _Part(self._tree, [bodies[place] for place in some], bad[some], self._part, self._plain)
+            batches.append(chunk.batch(self.columns))
+            places.append(begin + some[~chunk.bad])
+            with_more += chunk.more
+            for place in np.flatnonzero(chunk.bad).tolist():
+                rejected.append(Rejected(begin + int(some[place]), Reason.CORRUPT_PAYLOAD, chunk.why(place)))
+        self._meets_more = with_more > len(bodies) // 4
 
 
 class _Part:
@@ -133,17 +133,17 @@ class _Part:
         """The good records as rows."""
         objects, rows = self._objects()
         fields = self._tree.record.fields
-        known = self._read(objects, rows) if self._reader is not None else {}
-        arrays = [known[f.name] if f.name in known else self._field(f, objects, rows) for f in fields]
+        read_columns = self._read(objects, rows) if self._reader is not None else {}
+        arrays = [read_columns[f.name] if f.name in read_columns else self._field(f, objects, rows) for f in fields]
         if self._tree.has_undeclared:
             names = frozenset(field.name for field in fields)
-            for row, one in zip(rows.tolist(), objects, strict=True):
-                if not names.issuperset(one):
-                    self._more[row] = {step(name): raw for name, raw in one.items() if name not in names}
+            for row, record in zip(rows.tolist(), objects, strict=True):
+                if not names.issuperset(record):
+                    self._more[row] = {step(name): raw for name, raw in record.items() if name not in names}
             arrays.append(self._undeclared(objects, rows))
         good = ~self.bad[rows]
-        found = pa.RecordBatch.from_arrays(arrays, schema=columns)
-        return found if good.all() else found.filter(pa.array(good))
+        rows_read = pa.RecordBatch.from_arrays(arrays, schema=columns)
+        return rows_read if good.all() else rows_read.filter(pa.array(good))
 
     def _field(self, field: Field, objects: Sequence[Object], rows: Any) -> Any:
         return self._column(field.node, _tokens(field, objects), rows)
@@ -152,22 +152,22 @@ class _Part:
         """The plain fields: by Arrow's reader, and of records for which it does not vouch by their tokens."""
         assert self._reader is not None
         vouched = self._reader.read_objects([self._bodies[row] for row in rows], np.arange(len(rows)))
-        places = [at for _, at in vouched]
+        places = [vouched_places for _, vouched_places in vouched]
         order = np.concatenate(places) if places else np.zeros(0, np.int64)
         nested = [(field.name, find) for field in self._plain if (find := finder(field.node)) is not None]
         for place in order.tolist() if nested else ():
-            one = objects[place]
-            if any(name in one and find(one[name]) for name, find in nested):
+            record = objects[place]
+            if any(name in record and find(record[name]) for name, find in nested):
                 self._walked.add(int(rows[place]))
         rest = np.setdiff1d(np.arange(len(rows)), order, assume_unique=True)
-        left = [objects[place] for place in rest]
+        unread = [objects[place] for place in rest]
         ranks = pa.array(np.argsort(np.concatenate([order, rest])))
-        found = {}
+        columns = {}
         for number, field in enumerate(self._plain):
-            parts = [arrays[number] for arrays, _ in vouched]
-            parts += [self._field(field, left, rows[rest])] if left or not parts else []
-            found[field.name] = parts[0] if len(parts) == 1 else pa.concat_arrays(parts).take(ranks)
-        return found
+            arrays_of = [arrays[number] for arrays, _ in vouched]
+            arrays_of += [self._field(field, unread, rows[rest])] if unread or not arrays_of else []
+            columns[field.name] = arrays_of[0] if len(arrays_of) == 1 else pa.concat_arrays(arrays_of).take(ranks)
+        return columns
 
     def why(self, place: int) -> str:
         """In words why a record is bad."""
@@ -178,31 +178,31 @@ class _Part:
 
     def _objects(self) -> tuple[list[Object], Any]:
         """The records that are objects, and which they are."""
-        found: list[Object] = []
+        objects: list[Object] = []
         rows: list[int] = []
-        whole = self._tree.is_whole
+        is_whole = self._tree.is_whole
         for place, body in enumerate(self._bodies):
             if self.bad[place]:
                 continue
             try:
-                found.append(cut_object(body, whole))
+                objects.append(cut_object(body, is_whole))
             except UNREADABLE as error:
                 self.bad[place] = True
                 self._words[place] = words(error)
             else:
                 rows.append(place)
-        return found, np.array(rows, np.int64)
+        return objects, np.array(rows, np.int64)
 
     def _fields(self, fields: Sequence[Field], objects: Sequence[Object], rows: Any) -> list[Any]:
         """The columns of objects inside of records. `rows`: the record of each."""
         arrays = []
-        known = np.zeros(len(objects), np.int64)
+        declared_count = np.zeros(len(objects), np.int64)
         for field in fields:
             raws = _tokens(field, objects)
-            known += np.fromiter(map(len, raws), np.int64, len(raws)) > 0
+            declared_count += np.fromiter(map(len, raws), np.int64, len(raws)) > 0
             arrays.append(self._column(field.node, raws, rows))
-        more = np.fromiter(map(len, objects), np.int64, len(objects)) > known
-        self._walked.update(rows[more].tolist())
+        has_more = np.fromiter(map(len, objects), np.int64, len(objects)) > declared_count
+        self._walked.update(rows[has_more].tolist())
         return arrays
 
     def _column(self, node: Node, raws: Sequence[msgspec.Raw], rows: Any) -> Any:
@@ -215,11 +215,11 @@ class _Part:
         if isinstance(node, Array):
             return self._list(node, raws, rows)
         objects = [self._cut(PERHAPS, raw, row) for raw, row in zip(raws, rows.tolist(), strict=True)]
-        there = np.fromiter((one is not None for one in objects), bool, len(objects))
+        is_present = np.fromiter((record is not None for record in objects), bool, len(objects))
         if isinstance(node, Map):
-            return self._map(node, objects, there, rows)
-        arrays = self._fields(node.fields, [one or {} for one in objects], rows)
-        mask = None if there.all() else pa.array(~there)
+            return self._map(node, objects, is_present, rows)
+        arrays = self._fields(node.fields, [record or {} for record in objects], rows)
+        mask = None if is_present.all() else pa.array(~is_present)
         return pa.StructArray.from_arrays(arrays, fields=list(column_type(node)), mask=mask)
 
     def _cut(self, decoder: Any, raw: msgspec.Raw, row: int) -> Any:
@@ -233,32 +233,34 @@ class _Part:
 
     def _list(self, node: Array, raws: Sequence[msgspec.Raw], rows: Any) -> Any:
         lists = [self._cut(LIST, raw, row) for raw, row in zip(raws, rows.tolist(), strict=True)]
-        sizes = np.fromiter((len(one) if one else 0 for one in lists), np.int64, len(lists))
-        items = self._column(node.items, list(chain.from_iterable(one or () for one in lists)), np.repeat(rows, sizes))
+        sizes = np.fromiter((len(items_of) if items_of else 0 for items_of in lists), np.int64, len(lists))
+        items = self._column(
+            node.items, list(chain.from_iterable(items_of or () for items_of in lists)), np.repeat(rows, sizes)
+        )
         mask = _nulls(lists)
         return pa.ListArray.from_arrays(_offsets(sizes), items, type=column_type(node), mask=mask)
 
-    def _map(self, node: Map, objects: Sequence[Object | None], there: Any, rows: Any) -> Any:
-        sizes = np.fromiter((len(one) if one else 0 for one in objects), np.int64, len(objects))
-        keys = pa.array(list(chain.from_iterable(one or () for one in objects)), pa.string())
-        raws = list(chain.from_iterable((one or {}).values() for one in objects))
+    def _map(self, node: Map, objects: Sequence[Object | None], is_present: Any, rows: Any) -> Any:
+        sizes = np.fromiter((len(record) if record else 0 for record in objects), np.int64, len(objects))
+        keys = pa.array(list(chain.from_iterable(record or () for record in objects)), pa.string())
+        raws = list(chain.from_iterable((record or {}).values() for record in objects))
         items = self._column(node.values, raws, np.repeat(rows, sizes))
-        mask = None if there.all() else pa.array(~there)
+        mask = None if is_present.all() else pa.array(~is_present)
         return pa.MapArray.from_arrays(_offsets(sizes), keys, items, type=column_type(node), mask=mask)
 
     def _undeclared(self, objects: Sequence[Object], rows: Any) -> Any:
         nested = [field for field in self._tree.record.fields if has_record(field.node)]
-        at = {int(row): place for place, row in enumerate(rows)} if self._walked else {}
+        place_of = {int(row): place for place, row in enumerate(rows)} if self._walked else {}
         for row in self._walked:
             if not self.bad[row]:
-                one, more = objects[at[row]], self._more.setdefault(row, {})
+                record, undeclared = objects[place_of[row]], self._more.setdefault(row, {})
                 for field in nested:
-                    if field.name in one and takes(field, one[field.name]):
-                        more |= strangers_of(field.node, one[field.name], step(field.name))
+                    if field.name in record and takes(field, record[field.name]):
+                        undeclared |= strangers_of(field.node, record[field.name], step(field.name))
         if not self._more:
             return pa.nulls(len(rows), pa.string())
         if self._tree.is_inferred:
-            self._more = {row: kept for row, more in self._more.items() if (kept := _without_nulls(more))}
+            self._more = {row: kept for row, undeclared in self._more.items() if (kept := _without_nulls(undeclared))}
         encode = msgspec.json.encode
         texts = [encode(self._more[row]) if row in self._more else None for row in rows.tolist()]
         return pa.array(texts, pa.binary()).cast(pa.string())
@@ -284,9 +286,9 @@ def _offsets(sizes: Any) -> Any:
     return pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), pa.int32())
 
 
-def _nulls(found: Sequence[Any]) -> Any:
-    gone = np.fromiter((one is None for one in found), bool, len(found))
-    return pa.array(gone) if gone.any() else None
+def _nulls(column_values: Sequence[Any]) -> Any:
+    is_null = np.fromiter((value is None for value in column_values), bool, len(column_values))
+    return pa.array(is_null) if is_null.any() else None
 
 
 def no_text(payloads: pa.BinaryArray) -> Any:

@@ -41,18 +41,18 @@ class Documents:
         if not isinstance(ref, str):
             raise ValueError("a $ref is no text")
         uri, fragment = urldefrag(urljoin(self._base(schema), ref))
-        found = self._by_uri.get(uri, self._by_uri.get(urldefrag(ref).url))
-        if found is None:
+        target = self._by_uri.get(uri, self._by_uri.get(urldefrag(ref).url))
+        if target is None:
             raise ValueError(f"its $ref {ref!r} leads to no schema")
         if not fragment:
-            return found
+            return target
         if not fragment.startswith("/"):
-            found = self._anchors.get((self._base(found, uri), fragment))
+            target = self._anchors.get((self._base(target, uri), fragment))
         else:
-            found = _at(found, fragment)
-        if found is None:
+            target = _at(target, fragment)
+        if target is None:
             raise ValueError(f"its $ref {ref!r} leads to nothing")
-        return found
+        return target
 
     def is_ref_alone(self, schema: Mapping[str, Any]) -> bool:
         """Does nothing beside its `$ref` count? Without `$schema` a registry takes draft 7."""
@@ -67,14 +67,14 @@ class Documents:
         if depth > DEEPEST:
             raise ValueError(f"its text is nested more than {DEEPEST} deep")
         if isinstance(schema, list):
-            for one in schema:
-                self._index(one, base, draft, depth + 1)
+            for item in schema:
+                self._index(item, base, draft, depth + 1)
         if not isinstance(schema, dict):
             return
         draft = _draft(schema) or draft
-        own = schema.get("id" if any(word in draft for word in _OLD) else "$id")
-        if isinstance(own, str):
-            uri, fragment = urldefrag(urljoin(base, own))
+        own_id = schema.get("id" if any(word in draft for word in _OLD) else "$id")
+        if isinstance(own_id, str):
+            uri, fragment = urldefrag(urljoin(base, own_id))
             if fragment:
                 self._anchors[base, fragment] = schema
             elif uri:
@@ -85,13 +85,13 @@ class Documents:
         for keyword in ("$anchor", "$dynamicAnchor"):
             if isinstance(anchor := schema.get(keyword), str):
                 self._anchors[base, anchor] = schema
-        for part in _parts(schema):
-            self._index(part, base, draft, depth + 1)
+        for child in _parts(schema):
+            self._index(child, base, draft, depth + 1)
 
 
 def _draft(schema: Any) -> str:
-    found = schema.get("$schema") if isinstance(schema, dict) else None
-    return found if isinstance(found, str) else ""
+    draft = schema.get("$schema") if isinstance(schema, dict) else None
+    return draft if isinstance(draft, str) else ""
 
 
 def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
@@ -102,14 +102,14 @@ def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
             yield value
 
 
-def _at(found: Any, pointer: str) -> Any:
+def _at(document: Any, pointer: str) -> Any:
     """What a JSON pointer (RFC 6901) leads to; None where to nothing."""
     for step in pointer.split("/")[1:]:
         step = unquote(step).replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict):
-            found = found.get(step)
-        elif isinstance(found, list) and step.isdecimal() and int(step) < len(found):
-            found = found[int(step)]
+        if isinstance(document, dict):
+            document = document.get(step)
+        elif isinstance(document, list) and step.isdecimal() and int(step) < len(document):
+            document = document[int(step)]
         else:
             return None
-    return found
+    return document

@@ -74,13 +74,13 @@ class FastReader:
         good = [place for place, body in enumerate(bodies) if not bad[place] and _is_object(body)]
         return self.read_objects([bodies[place] for place in good], np.array(good, np.int64))
 
-    def read_objects(self, bodies: Sequence[bytes], at: Any) -> Vouched:
-        """As `read`, of records that are one object each. `at`: their places."""
-        found: Vouched = []
-        self._read(bodies, at, found, [MOST_FAILURES])
-        return found
+    def read_objects(self, bodies: Sequence[bytes], places: Any) -> Vouched:
+        """As `read`, of records that are one object each. `places`: their places."""
+        vouched: Vouched = []
+        self._read(bodies, places, vouched, [MOST_FAILURES])
+        return vouched
 
-    def _read(self, bodies: Sequence[bytes], at: Any, found: Vouched, failures: list[int]) -> None:
+    def _read(self, bodies: Sequence[bytes], places: Any, vouched: Vouched, failures: list[int]) -> None:
         if not bodies or not failures[0]:
             return
         try:
@@ -91,8 +91,8 @@ class FastReader:
                 failures[0] -= 1
                 return
             middle = len(bodies) // 2
-            self._read(bodies[:middle], at[:middle], found, failures)
-            self._read(bodies[middle:], at[middle:], found, failures)
+            self._read(bodies[:middle], places[:middle], vouched, failures)
+            self._read(bodies[middle:], places[middle:], vouched, failures)
             return
         if len(table) != len(bodies):
             return
@@ -100,8 +100,8 @@ class FastReader:
         if self._has_doubles and len(doubtful := self._doubtful(text, rows)):
             keep = np.ones(len(rows), bool)
             keep[doubtful] = False
-            rows, at = rows.filter(pa.array(keep)), at[keep]
-        found.append((rows.columns, at))
+            rows, places = rows.filter(pa.array(keep)), places[keep]
+        vouched.append((rows.columns, places))
 
     def _table(self, text: bytes) -> pa.Table:
         return pyarrow.json.read_json(
@@ -160,8 +160,8 @@ def _tiny(text: bytes, codes: Any) -> Any:
     """Where an exponent is -100 or less."""
     if b"e-" not in text and b"E-" not in text:
         return np.zeros(0, np.int64)
-    at = np.flatnonzero(((codes[:-4] | 0x20) == ord("e")) & (codes[1:-3] == ord("-")))
-    return at[_DIGIT[codes[at + 2]] & _DIGIT[codes[at + 3]] & _DIGIT[codes[at + 4]]]
+    exponents = np.flatnonzero(((codes[:-4] | 0x20) == ord("e")) & (codes[1:-3] == ord("-")))
+    return exponents[_DIGIT[codes[exponents + 2]] & _DIGIT[codes[exponents + 3]] & _DIGIT[codes[exponents + 4]]]
 
 
 def _is_large(rows: pa.RecordBatch) -> bool:
@@ -193,11 +193,13 @@ def _inexact(text: bytes, codes: Any, begins: Any, ends: Any, has_large: bool) -
     )
     is_number = np.asarray(pc.match_substring_regex(tokens, _NUMBER))
     wrong = ~is_number
-    at = np.flatnonzero(is_number)
-    numbers = tokens.take(pa.array(at))
+    number_places = np.flatnonzero(is_number)
+    numbers = tokens.take(pa.array(number_places))
     same = pc.equal(numbers.cast(pa.float64()).cast(pa.string()), numbers)
     if not has_large:  # then whole numbers are those of a bigint, which holds them or refuses them
         same = pc.or_(same, pc.match_substring_regex(numbers, r"^-?[0-9]+$"))
-    left = np.flatnonzero(~np.asarray(same))
-    wrong[at[left]] = [as_double(token) is None for token in numbers.take(pa.array(left)).to_pylist()]
+    not_printed_so = np.flatnonzero(~np.asarray(same))
+    wrong[number_places[not_printed_so]] = [
+        as_double(token) is None for token in numbers.take(pa.array(not_printed_so)).to_pylist()
+    ]
     return begins[wrong]

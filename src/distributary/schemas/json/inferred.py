@@ -75,13 +75,13 @@ def shapes(route: pa.StringArray, bodies: pa.BinaryArray, declared: Record) -> p
 
     Records that differ in the spelling of a name only do not share one: evolution brings both into one column.
     """
-    known = _Declared(declared)
+    declared_shapes = _Declared(declared)
     by_route: dict[str, _Shapes] = {}
-    found = []
+    shape_places = []
     for name, body in zip(route.to_pylist(), bodies.to_pylist(), strict=True):
-        of_route = by_route.get(name) or by_route.setdefault(name, _Shapes(known))
-        found.append((of_route, of_route.place(body)))
-    return pa.array([of_route.text(place) for of_route, place in found], pa.string())
+        of_route = by_route.get(name) or by_route.setdefault(name, _Shapes(declared_shapes))
+        shape_places.append((of_route, of_route.place(body)))
+    return pa.array([of_route.text(place) for of_route, place in shape_places], pa.string())
 
 
 class _Declared:
@@ -112,25 +112,27 @@ class _Shapes:
     def place(self, body: bytes) -> int:
         """The number of a record's shape; -1 for none: it asks for nothing, for too much, or cannot be read."""
         try:
-            asked = _asked(_READ.decode(body.removeprefix(BOM)))
+            questions = _asked(_READ.decode(body.removeprefix(BOM)))
         except (*UNREADABLE, _Odd):
             return -1
-        if (place := self._known.get(asked)) is None:
-            place = self._known[asked] = self._of(asked)
+        if (place := self._known.get(questions)) is None:
+            place = self._known[questions] = self._of(questions)
         return place
 
-    def _of(self, asked: Asked) -> int:
+    def _of(self, questions: Asked) -> int:
         try:
-            leaves = tuple(_leaves(asked, (), self._declared))
+            leaves = tuple(_leaves(questions, (), self._declared))
         except _Odd:
             return -1
         return self._shared(leaves) if 0 < len(leaves) <= MOST else -1
 
     def _shared(self, leaves: tuple[Leaf, ...]) -> int:
         spelled = _spelled(leaves)
-        for place, (held, names) in enumerate(self._open):
-            if len(held.union(leaves)) <= MOST and all(names.get(key, path) == path for key, path in spelled.items()):
-                held.update(leaves)
+        for place, (shape_leaves, names) in enumerate(self._open):
+            if len(shape_leaves.union(leaves)) <= MOST and all(
+                names.get(key, path) == path for key, path in spelled.items()
+            ):
+                shape_leaves.update(leaves)
                 names.update(spelled)
                 return place
         self._open.append((set(leaves), spelled))
@@ -143,56 +145,56 @@ class _Shapes:
 
 
 def _spelled(leaves: Iterable[Leaf]) -> dict[Path, Path | None]:
-    found: dict[Path, Path | None] = {}
+    path_of: dict[Path, Path | None] = {}
     for path, kind in leaves:
         for n in range(1, len(path) + 1):
             is_struct = n < len(path) or kind == "empty"
             key = (*(name.lower() for name in path[:n]), *(["{"] if is_struct else []))
-            found[key] = None if n == len(path) and kind == "empty" else path[:n]
-    return found
+            path_of[key] = None if n == len(path) and kind == "empty" else path[:n]
+    return path_of
 
 
 Asked = tuple[tuple[str, Any], ...]
 """Of each field of an object its name and its kind; of an object what that one asks for."""
 
 
-def _asked(one: Mapping[str, Any], depth: int = 0) -> Asked:
+def _asked(document: Mapping[str, Any], depth: int = 0) -> Asked:
     """Raises _Odd: it is too deep."""
-    found: list[tuple[str, Any]] = []
-    for name, value in one.items():
+    questions: list[tuple[str, Any]] = []
+    for name, value in document.items():
         kind = type(value)
         if kind in _VALUES:
-            found.append((name, _VALUES[kind]))
+            questions.append((name, _VALUES[kind]))
         elif kind is int:
-            found.append((name, "bigint" if _FIRST <= value <= _LAST else "json"))
+            questions.append((name, "bigint" if _FIRST <= value <= _LAST else "json"))
         elif depth >= DEEPEST:
             raise _Odd
         else:
-            found.append((name, _asked(value, depth + 1)))
-    return tuple(found)
+            questions.append((name, _asked(value, depth + 1)))
+    return tuple(questions)
 
 
 class _Odd(ValueError):
     """All of a record is kept with what is not declared: it is too deep, or two of its names differ in case only."""
 
 
-def _leaves(asked: Asked, path: Path, declared: _Declared) -> Iterator[Leaf]:
+def _leaves(questions: Asked, path: Path, declared: _Declared) -> Iterator[Leaf]:
     """The columns that an object asks for. Raises _Odd."""
-    if len({name.lower() for name, _ in asked}) < len(asked):
+    if len({name.lower() for name, _ in questions}) < len(questions):
         raise _Odd
-    for name, kind in asked:
-        here = (*path, name)
+    for name, kind in questions:
+        leaf_path = (*path, name)
         if name in declared.inside:
             inside = declared.inside[name]
             if inside is not None and isinstance(kind, tuple):
-                yield from _leaves(kind, here, inside)
+                yield from _leaves(kind, leaf_path, inside)
         elif name.lower() in declared.folded or not _NAME.fullmatch(name):
             continue
         elif isinstance(kind, tuple):
-            below = list(_leaves(kind, here, _NOTHING))
-            yield from below or [(here, "empty")]
+            below = list(_leaves(kind, leaf_path, _NOTHING))
+            yield from below or [(leaf_path, "empty")]
         elif kind is not None:
-            yield here, kind
+            yield leaf_path, kind
 
 
 # -- a shape as a tree ------------------------------------------------------------------------------------------
@@ -216,18 +218,19 @@ def _grown(record: Record, leaves: Iterable[tuple[Sequence[str], Any]]) -> Recor
         Field(f.name, _grown(f.node, inside.pop(f.name))) if f.name in inside and isinstance(f.node, Record) else f
         for f in record.fields
     ]
-    own = [
+    inferred = [
         # All values of the records are of the only kind that they ask for.
         Field(
             name,
             Scalar("json" if kind == "empty" else kind),
-            kind if len(found) > 1 or name in inside else None,
+            kind if len(kinds_found) > 1 or name in inside else None,
             f"__{kind}",
         )
-        for name, found in kinds.items()
-        for kind in found
+        for name, kinds_found in kinds.items()
+        for kind in kinds_found
     ]
     structs = [
-        Field(name, _grown(Record(), found), "object" if name in kinds else None) for name, found in inside.items()
+        Field(name, _grown(Record(), kinds_found), "object" if name in kinds else None)
+        for name, kinds_found in inside.items()
     ]
-    return Record((*fields, *sorted([*own, *structs], key=lambda field: field.column)))
+    return Record((*fields, *sorted([*inferred, *structs], key=lambda field: field.column)))

@@ -20,8 +20,8 @@ def as_integer(token: str) -> int | None:
         return 0
     if not 0 <= number.adjusted() < 19:
         return None
-    whole = int(number)
-    return whole if whole == number and _FIRST <= whole <= _LAST else None
+    rounded = int(number)
+    return rounded if rounded == number and _FIRST <= rounded <= _LAST else None
 
 
 def as_double(token: str) -> float | None:
@@ -38,5 +38,5 @@ def as_double(token: str) -> float | None:
         return float(token)
     if digits > _LONGEST or abs(number.adjusted()) > _MOST_EXPONENT:
         return None
-    found = float(token)
-    return found if Decimal(f"{found:.{digits - 1}e}") == number else None
+    double = float(token)
+    return double if Decimal(f"{double:.{digits - 1}e}") == number else None

@@ -53,38 +53,42 @@ class JsonEnvelope:
 
     def open(self, bodies: pa.BinaryArray) -> Opened:
         """Open envelopes without header; there are no nulls. Raises nothing on account of one."""
-        deep, unreadable = too_deep(found := bodies.to_pylist()), no_text(bodies)
+        deep, unreadable = too_deep(values_read := bodies.to_pylist()), no_text(bodies)
         routes, ids, payloads = [], [], []
-        at: list[int] = []
+        positions: list[int] = []
         rejected: list[Rejected] = []
-        for position, body in enumerate(found):
+        for position, body in enumerate(values_read):
             try:
                 if unreadable[position]:
                     raise _Wrong("it is not UTF-8")
                 if deep[position]:
                     raise _Wrong("it is nested too deep")
-                one = cut_object(body, is_whole=False)
-                payload = self._payload(one)
+                envelope = cut_object(body, is_whole=False)
+                payload = self._payload(envelope)
             except UNREADABLE as error:
                 rejected.append(_bad(position, words(error)))
             except _Wrong as error:
                 rejected.append(_bad(position, str(error)))
             else:
                 payloads.append(payload)
-                routes.append(_at(one, self.route))
-                ids.append(_at(one, self.schema_id))
-                at.append(position)
+                routes.append(_at(envelope, self.route))
+                ids.append(_at(envelope, self.schema_id))
+                positions.append(position)
         numbers = _integers(ids)
         return Opened(
-            values(_WORD, routes)[0], numbers, pa.array(payloads, pa.binary()), pa.array(at, pa.int64()), rejected
+            values(_WORD, routes)[0],
+            numbers,
+            pa.array(payloads, pa.binary()),
+            pa.array(positions, pa.int64()),
+            rejected,
         )
 
-    def _payload(self, one: Object) -> bytes | None:
+    def _payload(self, envelope: Object) -> bytes | None:
         """Raises _Wrong: there is none."""
-        token = bytes(_at(one, self.payload)).strip()
+        token = bytes(_at(envelope, self.payload)).strip()
         name = ".".join(self.payload)
         if not token:
-            raise _Wrong(f"the envelope has no field {name!r}; it has: {shown(', '.join(one)[:200])}")
+            raise _Wrong(f"the envelope has no field {name!r}; it has: {shown(', '.join(envelope)[:200])}")
         if token == _NULL:
             return None
         text = msgspec.json.decode(token, type=str).encode() if token[:1] == _QUOTE else None
@@ -106,21 +110,21 @@ def _bad(position: int, why: str) -> Rejected:
     return Rejected(position, Reason.CORRUPT_ENVELOPE, why)
 
 
-def _at(one: Object, path: Path) -> msgspec.Raw:
+def _at(document: Object, path: Path) -> msgspec.Raw:
     """The token at a path; `ABSENT` where there is none."""
     *steps, leaf = path
     for name in steps:
         try:
-            one = PERHAPS.decode(one.get(name, b"null")) or {}
+            document = PERHAPS.decode(document.get(name, b"null")) or {}
         except UNREADABLE:  # no object
             return ABSENT
-    return one.get(leaf, ABSENT)
+    return document.get(leaf, ABSENT)
 
 
 def _integers(tokens: Sequence[msgspec.Raw]) -> pa.Array:
     """Whole numbers as schema ids; null for what could be none."""
-    found, misfits = values(BIGINT, tokens)
-    numbers = np.asarray(found.fill_null(-1))
+    integers, misfits = values(BIGINT, tokens)
+    numbers = np.asarray(integers.fill_null(-1))
     fits = (numbers >= 0) & (numbers < 2**31)
     if misfits is not None:
         fits &= ~misfits

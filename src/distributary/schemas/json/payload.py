@@ -36,17 +36,17 @@ def compile_payload(schema: Schema, registry: Registry, compiler: Compiler) -> J
         SchemaBroken: it is no JSON Schema, too large, or a reference leads nowhere.
         RegistryDown, RegistryDenied: from the registry, unchanged.
     """
-    what = f"id {schema.id}"
-    texts, lost = referenced(schema, registry, what)
-    found = JsonSchema(schema.id, (*texts.items(), ("", schema.text)))
-    if (size := sum(len(text) for _, text in found.texts)) > compiler.limits.size:
+    subject = f"id {schema.id}"
+    texts, lost = referenced(schema, registry, subject)
+    compiled = JsonSchema(schema.id, (*texts.items(), ("", schema.text)))
+    if (size := sum(len(text) for _, text in compiled.texts)) > compiler.limits.size:
         over = f"it has {size:,} bytes with its references; registry.max_schema_size allows {compiler.limits.size:,}"
-        raise SchemaBroken(what=what, detail=over)
+        raise SchemaBroken(what=subject, detail=over)
     try:
-        tree_of(dict(found.texts), what)
+        tree_of(dict(compiled.texts), subject)
     except SchemaBroken as error:
-        raise SchemaBroken(what=what, detail="; ".join([*lost, error.parameters["detail"]])) from None
-    return found
+        raise SchemaBroken(what=subject, detail="; ".join([*lost, error.parameters["detail"]])) from None
+    return compiled
 
 
 def without_schema(columns: Mapping[str, str]) -> None:
@@ -63,5 +63,5 @@ def decoder_for(
 
 
 @lru_cache(maxsize=1_024)
-def _decoder(texts: tuple[tuple[str, str], ...], what: str) -> JsonDecoder:
-    return JsonDecoder(tree_of(dict(texts), what))
+def _decoder(texts: tuple[tuple[str, str], ...], subject: str) -> JsonDecoder:
+    return JsonDecoder(tree_of(dict(texts), subject))

@@ -47,8 +47,8 @@ Known = Node | None
 """None: the schema says nothing of the type, or only that it may be null."""
 
 
-def tree_of(texts: Mapping[str, str], what: str) -> Tree:
-    """The last of `texts` (name -> text, itself without a name), which may refer to the others. `what`: in errors.
+def tree_of(texts: Mapping[str, str], subject: str) -> Tree:
+    """The last of `texts` (name -> text, itself without a name), which may refer to the others. `subject`: in errors.
 
     Raises:
         SchemaBroken: a text is no JSON Schema, or more than a table can hold.
@@ -60,7 +60,7 @@ def tree_of(texts: Mapping[str, str], what: str) -> Tree:
             raise ValueError("it is neither an object nor true or false")
         node = _Builder(documents).of(root, (), 0)
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise SchemaBroken(what=what, detail=f"it is no JSON Schema: {error}") from error
+        raise SchemaBroken(what=subject, detail=f"it is no JSON Schema: {error}") from error
     title = root.get("title") if isinstance(root, dict) else None
     name = title if isinstance(title, str) and title else VALUE
     if isinstance(node, Record):
@@ -84,17 +84,17 @@ class _Builder:
         if id(schema) in path or depth > DEEPEST:
             return JSON
         path = (*path, id(schema))
-        parts: list[Known] = []
+        types: list[Known] = []
         if any(isinstance(schema.get(word), str) for word in ("$ref", "$dynamicRef", "$recursiveRef")):
-            parts.append(self.of(self._documents.ref(schema), path, depth))
+            types.append(self.of(self._documents.ref(schema), path, depth))
             if self._documents.is_ref_alone(schema):
-                return parts[0]
-        parts.append(self._own(schema, path, depth))
-        parts += [self.of(one, path, depth) for one in _schemas(schema, "allOf")]
+                return types[0]
+        types.append(self._own(schema, path, depth))
+        types += [self.of(branch, path, depth) for branch in _schemas(schema, "allOf")]
         for word in ("anyOf", "oneOf"):
-            if branches := [one for one in _schemas(schema, word) if not _is_null(one)]:
-                parts.append(_any([self.of(one, path, depth) for one in branches]))
-        return reduce(_both, parts, None)
+            if branches := [branch for branch in _schemas(schema, word) if not _is_null(branch)]:
+                types.append(_any([self.of(branch, path, depth) for branch in branches]))
+        return reduce(_both, types, None)
 
     def _own(self, schema: Mapping[str, Any], path: tuple[int, ...], depth: int) -> Known:
         """What a schema's own keywords say."""
@@ -126,28 +126,28 @@ class _Builder:
             self._fields -= len(properties)
             if self._fields < 0:
                 raise ValueError(f"it has more than {MAX_FIELDS:,} fields with all nested ones")
-            fields = [Field(name, self.of(part, path, depth + 1) or JSON) for name, part in properties.items()]
+            fields = [Field(name, self.of(child, path, depth + 1) or JSON) for name, child in properties.items()]
             return Record(tuple(field for field in fields if field.name))
         patterns = list((schema.get("patternProperties") or {}).values())
-        more = schema.get("additionalProperties", True)
-        if not patterns and not isinstance(more, dict):
+        additional = schema.get("additionalProperties", True)
+        if not patterns and not isinstance(additional, dict):
             return Record()
-        parts = patterns if more is False else [*patterns, more]
-        return Map(_any([self.of(part, path, depth + 1) for part in parts]) or JSON)
+        value_schemas = patterns if additional is False else [*patterns, additional]
+        return Map(_any([self.of(child, path, depth + 1) for child in value_schemas]) or JSON)
 
     def _items(self, schema: Mapping[str, Any], path: tuple[int, ...], depth: int) -> Known:
         items = schema.get("items")
         places = schema.get("prefixItems", items if isinstance(items, list) else [])
         if not places:
             return self.of(items, path, depth + 1)
-        more = schema.get("additionalItems") if isinstance(items, list) else items
-        rest = [] if more is False else [more]
-        return _any([self.of(part, path, depth + 1) for part in [*places, *rest]])
+        additional = schema.get("additionalItems") if isinstance(items, list) else items
+        rest = [] if additional is False else [additional]
+        return _any([self.of(child, path, depth + 1) for child in [*places, *rest]])
 
 
 def _schemas(schema: Mapping[str, Any], word: str) -> list[Any]:
-    found = schema.get(word)
-    return found if isinstance(found, list) else []
+    listed = schema.get(word)
+    return listed if isinstance(listed, list) else []
 
 
 def _is_null(schema: Any) -> bool:
@@ -159,8 +159,8 @@ def _of_values(schema: Mapping[str, Any]) -> Known:
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list):
         return None
-    found = [_of_value(value) for value in values if value is not None]
-    return _any(found) if found else None
+    types = [_of_value(value) for value in values if value is not None]
+    return _any(types) if types else None
 
 
 def _of_value(value: Any) -> Node:
@@ -173,50 +173,50 @@ def _of_value(value: Any) -> Node:
     return STRING if isinstance(value, str) else JSON
 
 
-def _any(found: Iterable[Known]) -> Known:
+def _any(types: Iterable[Known]) -> Known:
     """The type of what is of any of these types."""
-    every = list(found)
-    return None if None in every else reduce(_either, [one for one in every if one is not None])
+    every = list(types)
+    return None if None in every else reduce(_either, [kind for kind in every if kind is not None])
 
 
-def _either(one: Node, other: Node) -> Node:
-    if one == other:
-        return one
-    if {one, other} == {BIGINT, DOUBLE}:
+def _either(left: Node, right: Node) -> Node:
+    if left == right:
+        return left
+    if {left, right} == {BIGINT, DOUBLE}:
         return DOUBLE
-    if isinstance(one, Record) and isinstance(other, Record):
-        return _merged(one, other, _either)
-    if isinstance(one, Array) and isinstance(other, Array):
-        return Array(_either(one.items, other.items))
-    return Map(_either(one.values, other.values)) if isinstance(one, Map) and isinstance(other, Map) else JSON
+    if isinstance(left, Record) and isinstance(right, Record):
+        return _merged(left, right, _either)
+    if isinstance(left, Array) and isinstance(right, Array):
+        return Array(_either(left.items, right.items))
+    return Map(_either(left.values, right.values)) if isinstance(left, Map) and isinstance(right, Map) else JSON
 
 
-def _both(one: Known, other: Known) -> Known:
+def _both(left: Known, right: Known) -> Known:
     """The type of what is of both types."""
-    if one is None or other is None:
-        return one or other
-    if one == other or other == JSON:
-        return one
-    if one == JSON:
-        return other
-    if {one, other} == {BIGINT, DOUBLE}:
+    if left is None or right is None:
+        return left or right
+    if left == right or right == JSON:
+        return left
+    if left == JSON:
+        return right
+    if {left, right} == {BIGINT, DOUBLE}:
         return BIGINT
-    if isinstance(one, Record) and isinstance(other, Record):
-        return _merged(one, other, _both)
-    if isinstance(one, Array) and isinstance(other, Array):
-        return Array(_both(one.items, other.items) or JSON)
-    for known, open_ in ((one, other), (other, one)):
-        if isinstance(known, Record) and isinstance(open_, Map):
-            return known if known.fields else open_
+    if isinstance(left, Record) and isinstance(right, Record):
+        return _merged(left, right, _both)
+    if isinstance(left, Array) and isinstance(right, Array):
+        return Array(_both(left.items, right.items) or JSON)
+    for declared, open_ in ((left, right), (right, left)):
+        if isinstance(declared, Record) and isinstance(open_, Map):
+            return declared if declared.fields else open_
     return JSON
 
 
-def _merged(one: Record, other: Record, join: Any) -> Record:
+def _merged(left: Record, right: Record, join: Any) -> Record:
     """The fields of both, in the order in which they are named."""
-    found = {field.name: field.node for field in one.fields}
-    for field in other.fields:
-        found[field.name] = join(found[field.name], field.node) if field.name in found else field.node
-    return Record(tuple(Field(name, node) for name, node in found.items()))
+    nodes = {field.name: field.node for field in left.fields}
+    for field in right.fields:
+        nodes[field.name] = join(nodes[field.name], field.node) if field.name in nodes else field.node
+    return Record(tuple(Field(name, node) for name, node in nodes.items()))
 
 
 def _settled(node: Known) -> Node:

@@ -87,8 +87,8 @@ def _only(texts: Any, first: Any, fit: Mask) -> Converted:
     return pc.if_else(pa.array(wrong), pa.scalar(None, pa.string()), texts), wrong
 
 
-def _either(one: Mask | None, other: Mask | None) -> Mask | None:
-    return other if one is None else one if other is None else one | other
+def _either(left: Mask | None, right: Mask | None) -> Mask | None:
+    return right if left is None else left if right is None else left | right
 
 
 def _unquoted(texts: Any, is_escaped: bool) -> Any:
@@ -97,18 +97,18 @@ def _unquoted(texts: Any, is_escaped: bool) -> Any:
     if not is_escaped:
         return inner
     escaped = pc.fill_null(pc.match_substring(texts, "\\"), False)
-    told = [msgspec.json.decode(text, type=str) for text in texts.filter(escaped).to_pylist()]
-    return pc.replace_with_mask(inner, escaped, pa.array(told, pa.string()))
+    unescaped = [msgspec.json.decode(text, type=str) for text in texts.filter(escaped).to_pylist()]
+    return pc.replace_with_mask(inner, escaped, pa.array(unescaped, pa.string()))
 
 
 def _words(tokens: Tokens) -> Any:
     """Texts, whole numbers and truth values as text; null for all else."""
     texts, _ = _only(tokens.texts, tokens.first, tokens.first == _QUOTE)
-    said = _unquoted(texts, tokens.is_escaped)
-    if said.null_count == tokens.texts.null_count:
-        return said
+    words = _unquoted(texts, tokens.is_escaped)
+    if words.null_count == tokens.texts.null_count:
+        return words
     plain = pc.match_substring_regex(tokens.texts, r"^(-?[0-9]+|true|false)$")
-    return pc.if_else(pc.fill_null(plain, False), tokens.texts, said)
+    return pc.if_else(pc.fill_null(plain, False), tokens.texts, words)
 
 
 def _numbers(node: Scalar, texts: Any) -> Converted:
@@ -124,21 +124,21 @@ def _numbers(node: Scalar, texts: Any) -> Converted:
 
 def _doubles(texts: Any) -> Converted:
     """A double is right that is spelled as the token is, or that has few digits. Others are looked at."""
-    found = texts.cast(pa.float64())
-    doubtful = pc.fill_null(pc.not_equal(found.cast(pa.string()), texts), False)
+    doubles = texts.cast(pa.float64())
+    doubtful = pc.fill_null(pc.not_equal(doubles.cast(pa.string()), texts), False)
     if not doubtful.true_count:
-        return found, None
-    at = np.flatnonzero(doubtful)
-    some = texts.take(pa.array(at))
+        return doubles, None
+    doubtful_places = np.flatnonzero(doubtful)
+    some = texts.take(pa.array(doubtful_places))
     digits = pc.binary_length(pc.replace_substring_regex(some, r"[eE].*|[-.]", ""))
     far = pc.match_substring_regex(some, r"[eE]-|[eE]\+?[0-9]{3}|^-?0\.0000")
     simple = pc.and_not(pc.less_equal(digits, _SHORT), far)
-    at = at[~np.asarray(simple)]
+    doubtful_places = doubtful_places[~np.asarray(simple)]
     misfits = np.zeros(len(texts), bool)
-    misfits[at] = [as_double(text) is None for text in texts.take(pa.array(at)).to_pylist()]
+    misfits[doubtful_places] = [as_double(text) is None for text in texts.take(pa.array(doubtful_places)).to_pylist()]
     if not misfits.any():
-        return found, None
-    return pc.if_else(pa.array(misfits), pa.scalar(None, pa.float64()), found), misfits
+        return doubles, None
+    return pc.if_else(pa.array(misfits), pa.scalar(None, pa.float64()), doubles), misfits
 
 
 def _decimal(node: Scalar, text: str) -> Decimal | None:
@@ -146,11 +146,11 @@ def _decimal(node: Scalar, text: str) -> Decimal | None:
     if not number:
         return Decimal(0)
     sign, digits, exponent = number.as_tuple()
-    kept = "".join(map(str, digits)).rstrip("0")
-    exponent = int(exponent) + len(digits) - len(kept)
-    if -exponent > node.scale or len(kept) + exponent > node.precision - node.scale:
+    significant = "".join(map(str, digits)).rstrip("0")
+    exponent = int(exponent) + len(digits) - len(significant)
+    if -exponent > node.scale or len(significant) + exponent > node.precision - node.scale:
         return None
-    return Decimal((sign, tuple(map(int, kept)), exponent))
+    return Decimal((sign, tuple(map(int, significant)), exponent))
 
 
 def _said(node: Scalar, texts: Any) -> Converted:
@@ -166,19 +166,19 @@ def _day(text: str) -> date | None:
 
 
 def _moment(text: str) -> datetime | None:
-    found = _clock(text)
-    return None if found is None or found.tzinfo is None else found.astimezone(UTC)
+    time = _clock(text)
+    return None if time is None or time.tzinfo is None else time.astimezone(UTC)
 
 
 def _local(text: str) -> datetime | None:
-    found = _clock(text)
-    return None if found is None or found.tzinfo is not None else found
+    time = _clock(text)
+    return None if time is None or time.tzinfo is not None else time
 
 
 def _clock(text: str) -> datetime | None:
     """A day and a time to microseconds; what is finer would be lost."""
-    found = _CLOCK.fullmatch(text)
-    if found is None or (found["part"] or "")[6:].strip("0"):
+    match = _CLOCK.fullmatch(text)
+    if match is None or (match["part"] or "")[6:].strip("0"):
         return None
     return datetime.fromisoformat(text.upper())
 
@@ -186,15 +186,15 @@ def _clock(text: str) -> datetime | None:
 _READ: Final[dict[str, Callable[[str], Any]]] = {"date": _day, "timestamp": _moment, "timestamp_ntz": _local}
 
 
-def _each(texts: Any, kind: Any, read: Callable[[str], Any]) -> Converted:
-    """Values one by one; `read` gives None, or raises, for a misfit."""
-    found: list[Any] = []
+def _each(texts: Any, kind: Any, parse: Callable[[str], Any]) -> Converted:
+    """Values one by one; `parse` gives None, or raises, for a misfit."""
+    parsed: list[Any] = []
     misfits = np.zeros(len(texts), bool)
     for place, text in enumerate(texts.to_pylist()):
         try:
-            value = None if text is None else read(text)
+            value = None if text is None else parse(text)
         except (ValueError, ArithmeticError):
             value = None
         misfits[place] = value is None and text is not None
-        found.append(value)
-    return pa.array(found, kind), misfits if misfits.any() else None
+        parsed.append(value)
+    return pa.array(parsed, kind), misfits if misfits.any() else None

@@ -39,5 +39,5 @@ class NoRegistry:
     def delete_subject(self, subject: str, *, permanent: bool = False) -> None:
         raise self._lacks(subject)
 
-    def _lacks(self, what: str) -> SchemaNotFound:
-        return SchemaNotFound(registry=self.name, what=what)
+    def _lacks(self, asked_for: str) -> SchemaNotFound:
+        return SchemaNotFound(registry=self.name, what=asked_for)

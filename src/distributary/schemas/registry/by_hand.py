@@ -54,8 +54,10 @@ class TextsByHand:
     def latest(self, subject: str) -> SchemaVersion:
         return self._by_hand(self._registry.latest(subject))
 
-    def _by_hand(self, found: SchemaVersion) -> SchemaVersion:
-        return SchemaVersion(found.subject, found.version, self._schemas.get(found.schema.id, found.schema))
+    def _by_hand(self, registered: SchemaVersion) -> SchemaVersion:
+        return SchemaVersion(
+            registered.subject, registered.version, self._schemas.get(registered.schema.id, registered.schema)
+        )
 
     def versions(self, subject: str) -> list[int]:
         return self._registry.versions(subject)

@@ -65,8 +65,8 @@ class CachedRegistry:
         stored = self._read(self._id_file(schema_id))
         if stored is not None and stored.id == schema_id:
             return stored
-        what = f"id {schema_id}"
-        schema = self._ask(what, lambda: self._registry.get(schema_id))
+        question = f"id {schema_id}"
+        schema = self._ask(question, lambda: self._registry.get(schema_id))
         self._write(self._id_file(schema_id), schema)
         return schema
 
@@ -74,8 +74,8 @@ class CachedRegistry:
         stored = self._read(self._version_file(subject, version))
         if stored is not None:
             return SchemaVersion(subject, version, stored)
-        found = self._ask(f"{subject} version {version}", lambda: self._registry.version(subject, version))
-        return self._remember(found)
+        answer = self._ask(f"{subject} version {version}", lambda: self._registry.version(subject, version))
+        return self._remember(answer)
 
     def latest(self, subject: str) -> SchemaVersion:
         return self._remember(self._registry.latest(subject))
@@ -104,34 +104,34 @@ class CachedRegistry:
 
     # -- the three kinds of answers ------------------------------------------------------------------------
 
-    def _ask(self, what: str, ask: Callable[[], T]) -> T:
+    def _ask(self, question: str, ask: Callable[[], T]) -> T:
         with self._lock:
-            if self._clock() < self._missing.get(what, float("-inf")):
-                raise SchemaNotFound(registry=self.name, what=what)
+            if self._clock() < self._missing.get(question, float("-inf")):
+                raise SchemaNotFound(registry=self.name, what=question)
         try:
             return ask()
         except SchemaNotFound:
             with self._lock:
-                self._note_missing(what)
+                self._note_missing(question)
             raise
 
-    def _note_missing(self, what: str) -> None:
+    def _note_missing(self, question: str) -> None:
         """All rest equally long, so those that end first stand first."""
         now = self._clock()
         while self._missing and self._missing[first := next(iter(self._missing))] <= now:
             del self._missing[first]
-        self._missing.pop(what, None)
-        self._missing[what] = now + self._missing_ttl_sec
+        self._missing.pop(question, None)
+        self._missing[question] = now + self._missing_ttl_sec
 
-    def _remember(self, found: SchemaVersion) -> SchemaVersion:
-        known = self._read(self._id_file(found.schema.id))
-        if known is not None and known != found.schema:
-            log.warning("%s: id %d has another text now; its cache is dropped", self.name, found.schema.id)
+    def _remember(self, answer: SchemaVersion) -> SchemaVersion:
+        cached = self._read(self._id_file(answer.schema.id))
+        if cached is not None and cached != answer.schema:
+            log.warning("%s: id %d has another text now; its cache is dropped", self.name, answer.schema.id)
             shutil.rmtree(self._folder, ignore_errors=True)
-        if known != found.schema:
-            self._write(self._id_file(found.schema.id), found.schema)
-        self._write(self._version_file(found.subject, found.version), found.schema)
-        return found
+        if cached != answer.schema:
+            self._write(self._id_file(answer.schema.id), answer.schema)
+        self._write(self._version_file(answer.subject, answer.version), answer.schema)
+        return answer
 
     # -- files ---------------------------------------------------------------------------------------------
 

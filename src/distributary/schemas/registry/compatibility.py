@@ -41,12 +41,12 @@ def problems(new: bytes, old: bytes, level: str) -> list[str]:
     one of `registry.LEVELS`; which old versions are looked at (the _TRANSITIVE ones) is the caller's part.
     """
     earlier, later = _Types(old), _Types(new)
-    found: list[str] = []
+    problems_found: list[str] = []
     if level.startswith(("BACKWARD", "FULL")):
-        found += _Comparison(earlier, later).removed_messages() + _Comparison(earlier, later).run()
+        problems_found += _Comparison(earlier, later).removed_messages() + _Comparison(earlier, later).run()
     if level.startswith(("FORWARD", "FULL")):
-        found += _Comparison(later, earlier).run()
-    return list(dict.fromkeys(found))
+        problems_found += _Comparison(later, earlier).run()
+    return list(dict.fromkeys(problems_found))
 
 
 class _Types:
@@ -59,18 +59,18 @@ class _Types:
         self.root: dict[str, DescriptorProto] = {}
         for file in files:
             for message in file.message_type:
-                for path, found in _walk(message):
-                    self.by_full_name[f".{file.package}.{path}" if file.package else f".{path}"] = found
-                    if file is files[-1] and not found.options.map_entry:
-                        self.root[path] = found
+                for path, nested in _walk(message):
+                    self.by_full_name[f".{file.package}.{path}" if file.package else f".{path}"] = nested
+                    if file is files[-1] and not nested.options.map_entry:
+                        self.root[path] = nested
 
     def local(self, type_name: str) -> str:
         """A type's name as it is compared: without the package of the schema, without the leading dot."""
         return type_name.removeprefix(f".{self.package}.").removeprefix(".")
 
     def map_entry(self, fld: _Field) -> DescriptorProto | None:
-        found = self.by_full_name.get(fld.type_name)
-        return found if found is not None and found.options.map_entry else None
+        target = self.by_full_name.get(fld.type_name)
+        return target if target is not None and target.options.map_entry else None
 
 
 def _walk(message: DescriptorProto, prefix: str = "") -> Iterator[tuple[str, DescriptorProto]]:
@@ -128,28 +128,28 @@ class _Comparison:
                 self.found.append(f"message {name}, field {fld.name}: its number differs ({low}, {high})")
 
     def _fields(self, message: str, old: _Field, new: _Field) -> None:
-        where = _where(message, new)
+        place = _where(message, new)
         before, after = self.writer.map_entry(old), self.reader.map_entry(new)
         if before is not None and after is not None:
             for old_part, new_part in zip(before.field, after.field, strict=True):
-                self._types(f"{where}, map {new_part.name}", old_part, new_part)
+                self._types(f"{place}, map {new_part.name}", old_part, new_part)
             return
         if before is not None or after is not None:
-            self.found.append(f"{where}: a map and {_kind(old if after is not None else new)} do not mix")
+            self.found.append(f"{place}: a map and {_kind(old if after is not None else new)} do not mix")
             return
-        self._types(where, old, new)
+        self._types(place, old, new)
         repeated = {old.label == _Field.LABEL_REPEATED, new.label == _Field.LABEL_REPEATED}
         if len(repeated) == 2 and _kind(old) not in _LENGTH_DELIMITED and _kind(old) != "group":
-            self.found.append(f"{where}: a number that is repeated and one that is not do not mix")
+            self.found.append(f"{place}: a number that is repeated and one that is not do not mix")
 
-    def _types(self, where: str, old: _Field, new: _Field) -> None:
+    def _types(self, place: str, old: _Field, new: _Field) -> None:
         before, after = _kind(old), _kind(new)
         if _GROUP_OF.get(before, before) != _GROUP_OF.get(after, after):
-            self.found.append(f"{where}: {_typed(old)} cannot be read as {_typed(new)}")
+            self.found.append(f"{place}: {_typed(old)} cannot be read as {_typed(new)}")
         elif before in ("message", "group"):
             local, other = self.writer.local(old.type_name), self.reader.local(new.type_name)
             if local != other:
-                self.found.append(f"{where}: message {local} cannot be read as {other}")
+                self.found.append(f"{place}: message {local} cannot be read as {other}")
                 return
             old_type = self.writer.by_full_name.get(old.type_name)
             new_type = self.reader.by_full_name.get(new.type_name)
@@ -180,12 +180,12 @@ def _oneof(message: DescriptorProto, fld: _Field) -> str | None:
 
 
 def _oneofs(message: DescriptorProto) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = {}
+    numbers_of: dict[str, set[int]] = {}
     for fld in message.field:
         name = _oneof(message, fld)
         if name is not None:
-            found.setdefault(name, set()).add(fld.number)
-    return found
+            numbers_of.setdefault(name, set()).add(fld.number)
+    return numbers_of
 
 
 def _where(message: str, fld: _Field) -> str:

@@ -46,10 +46,10 @@ def compile_schema(schema: Schema, registry: Registry, compiler: Compiler = _ALO
         RegistryDown, RegistryDenied: from the registry, unchanged.
         CompilerDown: the compiler cannot be run at all.
     """
-    what = f"id {schema.id}"
+    subject = f"id {schema.id}"
     if schema.kind != "PROTOBUF":
-        raise SchemaBroken(what=what, detail=f"it is of kind {schema.kind}, not PROTOBUF")
-    imports, lost = referenced(schema, registry, what)
+        raise SchemaBroken(what=subject, detail=f"it is of kind {schema.kind}, not PROTOBUF")
+    imports, lost = referenced(schema, registry, subject)
     file = f"schema_{schema.id}.proto"
     while file in imports:
         file = f"_{file}"
@@ -57,7 +57,7 @@ def compile_schema(schema: Schema, registry: Registry, compiler: Compiler = _ALO
         return compile_text(schema.text, imports, id=schema.id, file=file, compiler=compiler)
     except SchemaBroken as error:
         detail = "; ".join([*lost, error.parameters["detail"]])
-        raise SchemaBroken(what=what, detail=detail) from None
+        raise SchemaBroken(what=subject, detail=detail) from None
 
 
 def compile_text(
@@ -77,33 +77,33 @@ def compile_text(
         SchemaBroken: with protoc's messages, `file:line: message` each.
         CompilerDown: the compiler cannot be run at all.
     """
-    what = f"id {id}" if id else file
-    return ProtobufSchema(id, file, compiler.compile(file, {**(imports or {}), file: text}, what, strict=strict))
+    subject = f"id {id}" if id else file
+    return ProtobufSchema(id, file, compiler.compile(file, {**(imports or {}), file: text}, subject, strict=strict))
 
 
-def referenced(schema: Schema, registry: Registry, what: str) -> tuple[dict[str, str], list[str]]:
+def referenced(schema: Schema, registry: Registry, subject: str) -> tuple[dict[str, str], list[str]]:
     """Texts of all references by name, those that others need first; and what is said of those that lead nowhere."""
     texts: dict[str, str] = {}
-    return texts, _resolve(schema, registry, what, texts, set(), 0)
+    return texts, _resolve(schema, registry, subject, texts, set(), 0)
 
 
 def _resolve(
-    schema: Schema, registry: Registry, what: str, imports: dict[str, str], seen: set[str], level: int
+    schema: Schema, registry: Registry, subject: str, imports: dict[str, str], names_seen: set[str], level: int
 ) -> list[str]:
     """Fill `imports`; returns what is said of references that lead nowhere: only options may need them."""
     lost: list[str] = []
     for reference in schema.references:
-        if reference.name in seen:
+        if reference.name in names_seen:
             continue
-        seen.add(reference.name)
-        if len(seen) > MAX_IMPORTS or level == MAX_IMPORT_LEVELS:
+        names_seen.add(reference.name)
+        if len(names_seen) > MAX_IMPORTS or level == MAX_IMPORT_LEVELS:
             detail = f"it has more than {MAX_IMPORTS} references, or more than {MAX_IMPORT_LEVELS} levels of them"
-            raise SchemaBroken(what=what, detail=detail)
+            raise SchemaBroken(what=subject, detail=detail)
         try:
-            found = registry.version(reference.subject, reference.version).schema
+            referred = registry.version(reference.subject, reference.version).schema
         except SchemaNotFound as error:
             lost.append(f'import "{reference.name}": {error}')
             continue
-        lost += _resolve(found, registry, what, imports, seen, level + 1)
-        imports[reference.name] = found.text
+        lost += _resolve(referred, registry, subject, imports, names_seen, level + 1)
+        imports[reference.name] = referred.text
     return lost

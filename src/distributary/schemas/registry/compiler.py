@@ -82,7 +82,7 @@ class Compiler:
         self._cache = cache
         self._refused: dict[str, str] = {}
 
-    def compile(self, root: str, texts: Mapping[str, str], what: str, *, strict: bool = False) -> bytes:
+    def compile(self, root: str, texts: Mapping[str, str], subject: str, *, strict: bool = False) -> bytes:
         """A serialised `FileDescriptorSet`, dependencies first, `root` last. `texts`: by import path.
 
         `strict`: whatever is wrong counts, also what no payload needs.
@@ -94,30 +94,30 @@ class Compiler:
         size = sum(len(text) for text in texts.values())
         if size > self.limits.size:
             over = f"it has {size:,} bytes with its imports; registry.max_schema_size allows {self.limits.size:,}"
-            raise SchemaBroken(what=what, detail=over)
+            raise SchemaBroken(what=subject, detail=over)
         key = _digest(root, texts, strict)
         if (stored := self._stored(key)) is not None:
             return stored
         if (why := self._refused.get(key) or self._read(self._refusal(key), "refused")) is not None:
-            raise SchemaBroken(what=what, detail=why)
+            raise SchemaBroken(what=subject, detail=why)
         request = {"cpu_sec": self.limits.cpu_sec, "root": root, "files": dict(texts), "strict": strict}
         try:
             status, body = _process(self.limits).ask(json.dumps(request).encode())
         except _Refused as refused:
             self._refused[key] = str(refused)
             self._write(self._refusal(key), {"refused": str(refused)})
-            raise SchemaBroken(what=what, detail=str(refused)) from None
+            raise SchemaBroken(what=subject, detail=str(refused)) from None
         if status == BROKEN:
-            raise SchemaBroken(what=what, detail=body.decode())
+            raise SchemaBroken(what=subject, detail=body.decode())
         self._write(self._result(key), {"descriptors": base64.b64encode(body).decode(), "sha256": _sha256(body)})
         return body
 
     def _stored(self, key: str) -> bytes | None:
         text = self._read(self._result(key), "descriptors")
         with contextlib.suppress(ValueError):
-            found = base64.b64decode(text or "", validate=True)
-            if found and _sha256(found) == self._read(self._result(key), "sha256"):
-                return found
+            result = base64.b64decode(text or "", validate=True)
+            if result and _sha256(result) == self._read(self._result(key), "sha256"):
+                return result
         return None
 
     def _result(self, key: str) -> Path | None:
@@ -131,10 +131,10 @@ class Compiler:
         if path is None:
             return None
         try:
-            found = (read_json(path) or {}).get(key)
+            value = (read_json(path) or {}).get(key)
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, str) else None
+        return value if isinstance(value, str) else None
 
     def _write(self, path: Path | None, value: dict[str, str]) -> None:
         if path is None:
@@ -228,18 +228,18 @@ class _Process:
 
     def _read(self, child: subprocess.Popen[bytes], length: int, until: float) -> bytes:
         assert child.stdout is not None
-        found = bytearray()
-        while len(found) < length:
-            left = until - time.monotonic()
-            if left <= 0 or not select.select([child.stdout], [], [], left)[0]:
+        reply = bytearray()
+        while len(reply) < length:
+            seconds_left = until - time.monotonic()
+            if seconds_left <= 0 or not select.select([child.stdout], [], [], seconds_left)[0]:
                 child.kill()
                 self._end()
                 raise CompilerDown(detail="it did not answer in time")
-            part = os.read(child.stdout.fileno(), length - len(found))
-            if not part:
+            piece = os.read(child.stdout.fileno(), length - len(reply))
+            if not piece:
                 raise _Gone(self._end())
-            found += part
-        return bytes(found)
+            reply += piece
+        return bytes(reply)
 
     def _start(self) -> subprocess.Popen[bytes]:
         try:

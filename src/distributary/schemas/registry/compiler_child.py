@@ -87,16 +87,16 @@ def compile_files(root: str, texts: Mapping[str, str], strict: bool = False) -> 
     ready = {name: file for name, text in texts.items() if (file := _descriptor(name, text)) is not None}
     written = {name: text for name, text in texts.items() if name not in ready}
     files = _with_descriptors(root, written, ready) if ready else _from_texts(root, written, strict)
-    found = FileDescriptorSet(file=files)
+    descriptors = FileDescriptorSet(file=files)
     try:
-        _link(found)
+        _link(descriptors)
     except Broken:
         if strict:
             raise
         # protoc takes names that clash in JSON only from proto2 files, and this library does not.
-        found = FileDescriptorSet(file=[wire_file(file) for file in files])
-        _link(found)
-    return found.SerializeToString(deterministic=True)
+        descriptors = FileDescriptorSet(file=[wire_file(file) for file in files])
+        _link(descriptors)
+    return descriptors.SerializeToString(deterministic=True)
 
 
 def _from_texts(root: str, texts: dict[str, str], strict: bool) -> list[FileDescriptorProto]:
@@ -110,14 +110,14 @@ def _from_texts(root: str, texts: dict[str, str], strict: bool) -> list[FileDesc
                 return _compiled(root, folder)
             except protoc.ProtocErrors as error:
                 missing = [name for name in _missing(error) if name not in texts]
-                more = {name: found for name in missing if (found := built_in(name)) is not None}
-                if not more and strict:
+                built_ins = {name: source for name in missing if (source := built_in(name)) is not None}
+                if not built_ins and strict:
                     raise Broken(_detail(error)) from None
-                if not more:
+                if not built_ins:
                     return _leniently(root, texts, missing, folder, _detail(error))
-                for name, text in more.items():
+                for name, text in built_ins.items():
                     _write(Path(folder), name, text)
-                texts |= more
+                texts |= built_ins
 
 
 def _leniently(
@@ -132,10 +132,10 @@ def _leniently(
             files = _compiled(root, folder)
         except protoc.ProtocErrors as error:
             # Another file's imports may only be looked at now.
-            more = set(_missing(error)) - absent
-            if not more and rename:
+            newly_missing = set(_missing(error)) - absent
+            if not newly_missing and rename:
                 raise Broken(detail) from None
-            absent, rename = absent | more, not more
+            absent, rename = absent | newly_missing, not newly_missing
         else:
             for file in files:
                 if rename and file.name in texts:
@@ -188,12 +188,12 @@ def _with_descriptors(
 ) -> list[FileDescriptorProto]:
     """Texts and descriptors that import each other, in the order of their imports."""
     texts = dict(texts)
-    wanted = {root, *(name for file in ready.values() for name in file.dependency)}
-    texts |= {name: text for name in wanted if name not in texts and (text := built_in(name)) is not None}
-    known = {name for name in wanted if (Path(WELL_KNOWN) / name).is_file() and name not in ready}
-    absent = wanted - ready.keys() - texts.keys() - known
+    names = {root, *(name for file in ready.values() for name in file.dependency)}
+    texts |= {name: text for name in names if name not in texts and (text := built_in(name)) is not None}
+    well_known = {name for name in names if (Path(WELL_KNOWN) / name).is_file() and name not in ready}
+    absent = names - ready.keys() - texts.keys() - well_known
     files = {name: wire_file(file, absent) for name, file in ready.items()}
-    roots = sorted((wanted & texts.keys()) | known)
+    roots = sorted((names & texts.keys()) | well_known)
     if roots:
         compiled = _by_command_line(roots, texts, files)
         files = {file.name: file for file in compiled} | files
@@ -204,32 +204,32 @@ def _by_command_line(
     roots: list[str], texts: Mapping[str, str], ready: Mapping[str, FileDescriptorProto]
 ) -> list[FileDescriptorProto]:
     with tempfile.TemporaryDirectory(prefix="mixed-") as folder:
-        given, out, said = (Path(folder) / name for name in ("given", "out", "said"))
-        given.write_bytes(FileDescriptorSet(file=ready.values()).SerializeToString())
+        descriptors_file, out, messages_file = (Path(folder) / name for name in ("given", "out", "said"))
+        descriptors_file.write_bytes(FileDescriptorSet(file=ready.values()).SerializeToString())
         tree = Path(folder) / "texts"
         tree.mkdir()
-        arguments = ["protoc", f"-I{WELL_KNOWN}", f"-I{tree}", f"--descriptor_set_in={given}"]
+        arguments = ["protoc", f"-I{WELL_KNOWN}", f"-I{tree}", f"--descriptor_set_in={descriptors_file}"]
         arguments += [f"--descriptor_set_out={out}", "--include_imports", *roots]
         texts, absent, detail = dict(texts), set[str](), ""
         while True:
             for name, text in texts.items():
                 _write(tree, name, wire_text(text, absent) if detail else text)
-            if _run(arguments, said) == 0:
+            if _run(arguments, messages_file) == 0:
                 return list(FileDescriptorSet.FromString(out.read_bytes()).file)
-            words = said.read_text(errors="replace").replace(f"{tree}/", "")
+            words = messages_file.read_text(errors="replace").replace(f"{tree}/", "")
             missing = set(re.findall(r"^(.+?): File not found\.$", words, re.MULTILINE)) - texts.keys() - absent
-            more = {name: found for name in missing if (found := built_in(name)) is not None}
-            if not more and detail and not missing:
+            built_ins = {name: source for name in missing if (source := built_in(name)) is not None}
+            if not built_ins and detail and not missing:
                 raise Broken(detail)
-            if not more:
+            if not built_ins:
                 detail = detail or "; ".join(words.split("\n")).strip("; ")
                 absent |= missing
-            texts |= more
+            texts |= built_ins
 
 
-def _run(arguments: list[str], said: Path) -> int:
+def _run(arguments: list[str], messages_file: Path) -> int:
     """protoc's command line writes to file descriptor 2, which in this process is free."""
-    written = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    written = os.open(messages_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     before = os.dup(2)
     try:
         os.dup2(written, 2)

@@ -124,12 +124,12 @@ class ConfluentRegistry:
     ) -> SchemaVersion:
         schema = ClientSchema(text, kind, [SchemaReference(ref.name, ref.subject, ref.version) for ref in references])
         try:
-            done = self._call(subject, lambda: self._client.register_schema_full_response(subject, schema))
-            if done.version is None:  # older registries answer with the id alone
-                done = self._call(subject, lambda: self._client.lookup_schema(subject, schema))
+            answer = self._call(subject, lambda: self._client.register_schema_full_response(subject, schema))
+            if answer.version is None:  # older registries answer with the id alone
+                answer = self._call(subject, lambda: self._client.lookup_schema(subject, schema))
         except RegistryRefused as exc:
             raise self._refused_schema(subject, exc) from exc
-        return SchemaVersion(subject, int(done.version), Schema(int(done.schema_id), kind, text, tuple(references)))
+        return SchemaVersion(subject, int(answer.version), Schema(int(answer.schema_id), kind, text, tuple(references)))
 
     def set_compatibility(self, subject: str, level: str) -> None:
         check_level(self._name, level)
@@ -153,7 +153,7 @@ class ConfluentRegistry:
 
     # -- one request ---------------------------------------------------------------------------------------
 
-    def _call(self, what: str, request: Callable[[], T]) -> T:
+    def _call(self, asked_for: str, request: Callable[[], T]) -> T:
         detail = ""
         cause: Exception | None = None
         for failures in range(self._attempts):
@@ -163,7 +163,7 @@ class ConfluentRegistry:
             try:
                 return request()
             except SchemaRegistryError as exc:
-                if (error := self._permanent(exc, what)) is not None:
+                if (error := self._permanent(exc, asked_for)) is not None:
                     raise error from self._printable(exc)
                 detail = f"HTTP {exc.http_status_code} {self._said(exc)}".strip()
                 cause = self._printable(exc)
@@ -177,7 +177,7 @@ class ConfluentRegistry:
                 cause = self._printable(exc)
         raise RegistryDown(registry=self._name, attempts=self._attempts, detail=detail) from cause
 
-    def _permanent(self, exc: SchemaRegistryError, what: str) -> DistributaryError | None:
+    def _permanent(self, exc: SchemaRegistryError, asked_for: str) -> DistributaryError | None:
         """What an answer means for good; None where the next attempt may be answered otherwise."""
         status, code = exc.http_status_code, exc.error_code or 0
         if status in _PASSING or status >= 500:
@@ -185,12 +185,12 @@ class ConfluentRegistry:
         if status in (401, 403):  # without the body: it may repeat what was sent
             return RegistryDenied(registry=self._name, status=status, keys=self._auth_keys)
         if status == 404 and 40400 <= code <= 40499:
-            return SchemaNotFound(registry=self._name, what=what)
+            return SchemaNotFound(registry=self._name, what=asked_for)
         if code == _REFERENCE_EXISTS:
-            return SchemaInUse(registry=self._name, what=what, detail=self._said(exc))
+            return SchemaInUse(registry=self._name, what=asked_for, detail=self._said(exc))
         return RegistryRefused(
             registry=self._name,
-            what=what,
+            what=asked_for,
             status=status,
             code=code,
             detail=self._said(exc),
@@ -256,10 +256,10 @@ def _secrets(config: RegistryConfig) -> list[str]:
     values = [secret.get_secret_value() for secret in (config.password, config.token) if secret is not None]
     users = {config.username or ""}
     for url in (config.url or "").split(","):
-        parts = urlsplit(url.strip())
-        if parts.password:
-            values += [parts.password, unquote(parts.password)]
-            users |= {parts.username or "", unquote(parts.username or "")}
+        split_url = urlsplit(url.strip())
+        if split_url.password:
+            values += [split_url.password, unquote(split_url.password)]
+            users |= {split_url.username or "", unquote(split_url.username or "")}
     # As the header of a request says it, which a server may repeat.
     pairs = [f"{user}:{value}".encode() for user in users for value in values if value]
     values += [encoded(pair).decode() for pair in pairs for encoded in (b64encode, urlsafe_b64encode)]
@@ -269,8 +269,8 @@ def _secrets(config: RegistryConfig) -> list[str]:
 
 
 def _without_userinfo(url: str) -> str:
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+    split_url = urlsplit(url)
+    return urlunsplit((split_url.scheme, split_url.netloc.rpartition("@")[2], split_url.path.rstrip("/"), "", ""))
 
 
 def _tls_problem(exc: BaseException) -> str | None:

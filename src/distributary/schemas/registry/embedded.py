@@ -89,20 +89,20 @@ class EmbeddedRegistry:
     def version(self, subject: str, version: int) -> SchemaVersion:
         with self._faults():
             self._must_exist()
-            found = [v for v in self._subject(subject).versions if v.version == version]
-            if not found:
+            matching = [v for v in self._subject(subject).versions if v.version == version]
+            if not matching:
                 raise SchemaNotFound(registry=self.name, what=f"{subject} version {version}")
-        return SchemaVersion(subject, version, self.get(found[0].id))
+        return SchemaVersion(subject, version, self.get(matching[0].id))
 
     def latest(self, subject: str) -> SchemaVersion:
         return self.version(subject, self.versions(subject)[-1])
 
     def versions(self, subject: str) -> list[int]:
         with self._faults():
-            found = [v.version for v in self._subject(subject).live()]
-        if not found:
+            numbers = [v.version for v in self._subject(subject).live()]
+        if not numbers:
             raise SchemaNotFound(registry=self.name, what=subject)
-        return found
+        return numbers
 
     def subjects(self) -> list[str]:
         with self._faults():
@@ -117,15 +117,15 @@ class EmbeddedRegistry:
         refs = tuple(references)
         with self._locked():
             record = self._subject(subject)
-            known = self._id_of(kind, text, refs)
+            known_id = self._id_of(kind, text, refs)
             for v in record.live():
-                if v.id == known:
+                if v.id == known_id:
                     return SchemaVersion(subject, v.version, self.get(v.id))
             if kind == "PROTOBUF":
                 self._check_compatible(record, self._compile(subject, text, refs))
             else:
                 self._check_other(record, Schema(0, kind, text, refs))
-            schema_id = known if known is not None else self._new_id(kind, text, refs)
+            schema_id = known_id if known_id is not None else self._new_id(kind, text, refs)
             number = 1 + max((v.version for v in record.versions), default=0)
             self._link(schema_id, "used_by", subject, number)
             for ref in refs:
@@ -164,36 +164,36 @@ class EmbeddedRegistry:
     # -- rules ---------------------------------------------------------------------------------------------
 
     def _compile(self, subject: str, text: str, references: Sequence[Reference]) -> bytes:
-        what = f"{subject} (new version)"
+        place = f"{subject} (new version)"
         imports: dict[str, str] = {}
         for ref in references:
-            found = self._referred(what, ref)
-            self._collect(found, imports)
-            imports[ref.name] = found.text
+            referred = self._referred(place, ref)
+            self._collect(referred, imports)
+            imports[ref.name] = referred.text
         try:
             return compile_text(text, imports, strict=True).descriptor_set
         except SchemaBroken as exc:
-            raise SchemaBroken(what=what, detail=exc.parameters["detail"]) from exc
+            raise SchemaBroken(what=place, detail=exc.parameters["detail"]) from exc
 
-    def _referred(self, what: str, ref: Reference) -> Schema:
+    def _referred(self, place: str, ref: Reference) -> Schema:
         """Raises SchemaBroken: there is no such schema."""
         try:
             if self._is_deleted(ref):
                 raise SchemaNotFound(registry=self.name, what=f"{ref.subject} version {ref.version}")
             return self.version(ref.subject, ref.version).schema
         except SchemaNotFound as exc:
-            raise SchemaBroken(what=what, detail=f"reference {ref.name!r}: {exc}") from exc
+            raise SchemaBroken(what=place, detail=f"reference {ref.name!r}: {exc}") from exc
 
     def _check_other(self, record: _Subject, schema: Schema) -> None:
         """An Avro or JSON schema must be one, with all that it refers to, and a subject keeps its kind. Whether older
         records can be read by it is not looked at: nothing here does that."""
-        what = f"{record.name} (new version)"
+        place = f"{record.name} (new version)"
         for ref in schema.references:
-            self._referred(what, ref)
+            self._referred(place, ref)
         try:
             compile_payload(schema, self, Compiler())
         except SchemaBroken as exc:
-            raise SchemaBroken(what=what, detail=exc.parameters["detail"]) from exc
+            raise SchemaBroken(what=place, detail=exc.parameters["detail"]) from exc
         self._check_kind(record, schema.kind)
 
     def _check_kind(self, record: _Subject, kind: str) -> None:
@@ -208,9 +208,9 @@ class EmbeddedRegistry:
         """Add the texts that `schema` refers to, by import path; soft-deleted ones too."""
         for ref in schema.references:
             if ref.name not in imports:
-                found = self.version(ref.subject, ref.version).schema
-                imports[ref.name] = found.text
-                self._collect(found, imports)
+                referred = self.version(ref.subject, ref.version).schema
+                imports[ref.name] = referred.text
+                self._collect(referred, imports)
 
     def _check_compatible(self, record: _Subject, compiled: bytes) -> None:
         self._check_kind(record, "PROTOBUF")
@@ -223,9 +223,9 @@ class EmbeddedRegistry:
                 continue
             imports: dict[str, str] = {}
             self._collect(old, imports)
-            found = problems(compiled, compile_text(old.text, imports).descriptor_set, level)
-            if found:
-                raise SchemaIncompatible(subject=record.name, level=level, version=v.version, detail="; ".join(found))
+            faults = problems(compiled, compile_text(old.text, imports).descriptor_set, level)
+            if faults:
+                raise SchemaIncompatible(subject=record.name, level=level, version=v.version, detail="; ".join(faults))
 
     def _check_unused(self, record: _Subject) -> None:
         """Confluent's rule (error 42206): no version that is not deleted may refer to what is deleted."""

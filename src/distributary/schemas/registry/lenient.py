@@ -62,9 +62,9 @@ def wire_text(text: str, absent: Collection[str] = (), *, rename: bool = False) 
     """A .proto text without what the wire does not need. `absent`: import paths that cannot be had. `rename`: as the
     last resort, extensions go too, and enum values get names that protoc takes; `own_names` gives them back."""
     tokens = [
-        _Token(found[0], found.start(), found.end())
-        for found in _TOKEN.finditer(text)
-        if not found[0].isspace() and not found[0].startswith(("//", "/*"))
+        _Token(match[0], match.start(), match.end())
+        for match in _TOKEN.finditer(text)
+        if not match[0].isspace() and not match[0].startswith(("//", "/*"))
     ]
     changes = list(_changes(tokens, absent, rename))
     if rename:
@@ -73,50 +73,56 @@ def wire_text(text: str, absent: Collection[str] = (), *, rename: bool = False) 
 
 
 def _changes(tokens: list[_Token], absent: Collection[str], rename: bool) -> Iterator[_Change]:
-    at, begin = 0, 0
-    while at < len(tokens):
-        word, first = tokens[at].text, at == begin
-        end = at + 1
+    place, begin = 0, 0
+    while place < len(tokens):
+        word, first = tokens[place].text, place == begin
+        end = place + 1
         if first and word == "option":
-            end = _end_of_statement(tokens, at)
-            yield from _statement(tokens[at:end])
+            end = _end_of_statement(tokens, place)
+            yield from _statement(tokens[place:end])
         elif first and word == "import":
-            end = _end_of_statement(tokens, at)
-            if _imported(tokens[at:end]) in absent:
-                yield _cut(tokens[at:end])
-        elif first and (word == "service" or (word == "extend" and (rename or _is_of_options(tokens, at)))):
-            end = _end_of_block(tokens, at)
-            yield _cut(tokens[at:end])
-        elif first and word in ("message", "enum") and [t.text for t in tokens[at + 2 : at + 3]] == ["{"]:
-            end = at + 3
-            yield _Change(tokens[at + 2].end, tokens[at + 2].end, _NO_JSON)
+            end = _end_of_statement(tokens, place)
+            if _imported(tokens[place:end]) in absent:
+                yield _cut(tokens[place:end])
+        elif first and (word == "service" or (word == "extend" and (rename or _is_of_options(tokens, place)))):
+            end = _end_of_block(tokens, place)
+            yield _cut(tokens[place:end])
+        elif first and word in ("message", "enum") and [t.text for t in tokens[place + 2 : place + 3]] == ["{"]:
+            end = place + 3
+            yield _Change(tokens[place + 2].end, tokens[place + 2].end, _NO_JSON)
         elif word == "[":
-            end = _close(tokens, at)
-            yield _bracket(tokens[begin:at], tokens[at:end], rename)
+            end = _close(tokens, place)
+            yield _bracket(tokens[begin:place], tokens[place:end], rename)
         last = tokens[end - 1].text
-        if end > at + 1 or last in ("{", "}", ";"):
+        if end > place + 1 or last in ("{", "}", ";"):
             begin = end if last in ("{", "}", ";") else begin
-        at = end
+        place = end
 
 
 def _renamed(tokens: list[_Token]) -> Iterator[_Change]:
     """Other names for all enum values; those of one number are said to be meant so, and open enums begin with zero."""
     is_open = _has_open_enums([token.text for token in tokens])
-    for at, token in enumerate(tokens):
-        before = tokens[at - 1].text if at else ";"
-        if token.text != "enum" or before not in (";", "{", "}") or [t.text for t in tokens[at + 2 : at + 3]] != ["{"]:
+    for index, token in enumerate(tokens):
+        before = tokens[index - 1].text if index else ";"
+        if (
+            token.text != "enum"
+            or before not in (";", "{", "}")
+            or [t.text for t in tokens[index + 2 : index + 3]] != ["{"]
+        ):
             continue
-        begins = [place for place in range(at + 3, _close(tokens, at + 2) - 2) if tokens[place - 1].text in ("{", ";")]
+        begins = [
+            place for place in range(index + 3, _close(tokens, index + 2) - 2) if tokens[place - 1].text in ("{", ";")
+        ]
         values = [p for p in begins if tokens[p + 1].text == "=" and tokens[p].text != "option"]
         for place in values:
             yield _cut(tokens[place : place + 1], _stand_in(tokens[place].text))
         numbers = [tokens[p + 2].text + (tokens[p + 3].text if tokens[p + 2].text == "-" else "") for p in values]
-        has_option = any(t.text == "allow_alias" for t in tokens[at + 3 : _close(tokens, at + 2)])
+        has_option = any(t.text == "allow_alias" for t in tokens[index + 3 : _close(tokens, index + 2)])
         if is_open and numbers and _number(numbers[0]) != 0:
-            yield _Change(tokens[at + 2].end, tokens[at + 2].end, f" {_ZERO}{tokens[at + 1].text} = 0;")
+            yield _Change(tokens[index + 2].end, tokens[index + 2].end, f" {_ZERO}{tokens[index + 1].text} = 0;")
             numbers = ["0", *("0" if _number(number) == 0 else number for number in numbers)]
         if len(set(numbers)) < len(numbers) and not has_option:
-            yield _Change(tokens[at + 2].end, tokens[at + 2].end, " option allow_alias = true;")
+            yield _Change(tokens[index + 2].end, tokens[index + 2].end, " option allow_alias = true;")
 
 
 def _has_open_enums(words: list[str]) -> bool:
@@ -154,39 +160,39 @@ def own_names(file: File) -> None:
 
 
 def _apply(text: str, changes: Iterable[_Change]) -> str:
-    parts, at = [], 0
+    pieces, position = [], 0
     for change in changes:
         lines = "\n" * text.count("\n", change.start, change.end)
-        parts += [text[at : change.start], change.by, lines]
-        at = change.end
-    return "".join([*parts, text[at:]])
+        pieces += [text[position : change.start], change.by, lines]
+        position = change.end
+    return "".join([*pieces, text[position:]])
 
 
 def _cut(tokens: list[_Token], by: str = "") -> _Change:
     return _Change(tokens[0].start, tokens[-1].end, by)
 
 
-def _close(tokens: list[_Token], at: int) -> int:
-    """The place behind the bracket that closes the one at `at`; the end of the text where none does."""
+def _close(tokens: list[_Token], begin: int) -> int:
+    """The place behind the bracket that closes the one at `begin`; the end of the text where none does."""
     depth = 0
-    for place in range(at, len(tokens)):
+    for place in range(begin, len(tokens)):
         depth += (tokens[place].text in _OPENING) - (tokens[place].text in _CLOSING)
         if depth == 0:
             return place + 1
     return len(tokens)
 
 
-def _end_of_statement(tokens: list[_Token], at: int) -> int:
+def _end_of_statement(tokens: list[_Token], begin: int) -> int:
     depth = 0
-    for place in range(at, len(tokens)):
+    for place in range(begin, len(tokens)):
         depth += (tokens[place].text in _OPENING) - (tokens[place].text in _CLOSING)
         if depth == 0 and tokens[place].text == ";":
             return place + 1
     return len(tokens)
 
 
-def _end_of_block(tokens: list[_Token], at: int) -> int:
-    for place in range(at, len(tokens)):
+def _end_of_block(tokens: list[_Token], begin: int) -> int:
+    for place in range(begin, len(tokens)):
         if tokens[place].text == "{":
             return _close(tokens, place)
         if tokens[place].text == ";":
@@ -198,9 +204,9 @@ def _imported(statement: list[_Token]) -> str:
     return "".join(token.text[1:-1] for token in statement if token.text[0] in "\"'")
 
 
-def _is_of_options(tokens: list[_Token], at: int) -> bool:
+def _is_of_options(tokens: list[_Token], index: int) -> bool:
     return bool(
-        re.fullmatch(r"\.?(google\.protobuf\.)?\w+Options", tokens[at + 1].text if at + 1 < len(tokens) else "")
+        re.fullmatch(r"\.?(google\.protobuf\.)?\w+Options", tokens[index + 1].text if index + 1 < len(tokens) else "")
     )
 
 
@@ -216,33 +222,33 @@ def _bracket(statement: list[_Token], tokens: list[_Token], rename: bool) -> _Ch
     """The options of a field: those that stay, each with its value as protoc wants it."""
     words = [token.text for token in statement if token.text not in _LABELS]
     is_text = words[:1] in (["string"], ["bytes"])
-    kept = []
+    options = []
     for option in _split([token.text for token in tokens[1:-1]]):
         name, value = _named(option)
         if name in _IN_BRACKETS or _is_feature(name):
             value = value if name == "default" and is_text else _unquoted(value)
             is_enum = name == "default" and not set(words[:1]) & _SCALARS
-            kept.append(f"{name} = {_stand_in(value) if rename and is_enum else value}")
-    return _cut(tokens, f"[{', '.join(kept)}]" if kept else "")
+            options.append(f"{name} = {_stand_in(value) if rename and is_enum else value}")
+    return _cut(tokens, f"[{', '.join(options)}]" if options else "")
 
 
 def _split(words: list[str]) -> Iterator[list[str]]:
-    part: list[str] = []
+    option: list[str] = []
     depth = 0
     for word in words:
         depth += (word in _OPENING) - (word in _CLOSING)
         if word == "," and depth == 0:
-            yield part
-            part = []
+            yield option
+            option = []
         else:
-            part.append(word)
-    yield part
+            option.append(word)
+    yield option
 
 
 def _named(words: list[str]) -> tuple[str, str]:
     """Name and value of an option."""
-    at = words.index("=") if "=" in words else len(words)
-    return "".join(words[:at]), " ".join(words[at + 1 :]).replace("- ", "-")
+    equals = words.index("=") if "=" in words else len(words)
+    return "".join(words[:equals]), " ".join(words[equals + 1 :]).replace("- ", "-")
 
 
 def _is_feature(name: str) -> bool:
@@ -263,7 +269,7 @@ def wire_file(file: File, absent: Collection[str] = ()) -> File:
     out.CopyFrom(file)
     for name in ("service", "source_code_info", "dependency", "public_dependency", "weak_dependency"):
         out.ClearField(name)
-    public = {file.dependency[at] for at in file.public_dependency if at < len(file.dependency)}
+    public = {file.dependency[index] for index in file.public_dependency if index < len(file.dependency)}
     for name in file.dependency:
         if name not in absent:
             if name in public:
@@ -316,9 +322,9 @@ def _strip_field(field: FieldDescriptorProto) -> None:
 
 
 def _strip_extensions(scope: File | DescriptorProto) -> None:
-    kept = [e for e in scope.extension if not re.fullmatch(r"\.google\.protobuf\.\w+Options", e.extendee)]
+    extensions = [e for e in scope.extension if not re.fullmatch(r"\.google\.protobuf\.\w+Options", e.extendee)]
     del scope.extension[:]
-    scope.extension.extend(kept)
+    scope.extension.extend(extensions)
     for field in scope.extension:
         _strip_field(field)
 

@@ -63,9 +63,9 @@ class Bronze:
         """Records by route; in `files` (names as the table has them) only, where given."""
         rows = table.dataset()
         if files is not None:
-            wanted = {_name(file) for file in files}
-            parts = [f for f in rows.get_fragments() if _name(f.path) in wanted]
-            rows = ds.FileSystemDataset(parts, rows.schema, rows.format, rows.filesystem) if parts else None
+            names = {_name(file) for file in files}
+            fragments = [f for f in rows.get_fragments() if _name(f.path) in names]
+            rows = ds.FileSystemDataset(fragments, rows.schema, rows.format, rows.filesystem) if fragments else None
         counts: Counts = {}
         if rows is not None:
             columns = {n: ds.field(n) for n in COUNTED if n != "payload"}
@@ -92,14 +92,14 @@ class Bronze:
         if table is None:
             return pa.table({})
         rows = table.dataset()
-        wanted = ds.field("reason").is_valid()
+        condition = ds.field("reason").is_valid()
         if reasons is not None:
-            wanted = wanted & ds.field("reason").isin(list(reasons))
+            condition = condition & ds.field("reason").isin(list(reasons))
         if route is not None:
-            wanted = wanted & (ds.field("route") == route)
-        found = rows.to_table(filter=wanted)
-        done = rows.to_table(columns=["replay_of"], filter=ds.field("replay_of").is_valid()).column("replay_of")
-        return found.filter(pc.invert(pc.is_in(found.column("id"), value_set=done.combine_chunks())))
+            condition = condition & (ds.field("route") == route)
+        rejected = rows.to_table(filter=condition)
+        replayed = rows.to_table(columns=["replay_of"], filter=ds.field("replay_of").is_valid()).column("replay_of")
+        return rejected.filter(pc.invert(pc.is_in(rejected.column("id"), value_set=replayed.combine_chunks())))
 
     def replay(self, rows: pa.Table) -> None:
         """Append rows that are good now, in one commit: the originals are replayed from this moment.

@@ -26,12 +26,12 @@ class Datasets:
 
     @classmethod
     def of(cls, config: Pipeline) -> Datasets:
-        found = config.declarative
+        section = config.declarative
         name = config.tables.database or config.pipeline.replace("-", "_")
         catalog, _, database = name.rpartition(".")
         return cls(
-            catalog or CATALOG, database, config.tables.root, found.bronze, found.unified, found.quarantine,
-            found.silver, found.gold,
+            catalog or CATALOG, database, config.tables.root, section.bronze, section.unified, section.quarantine,
+            section.silver, section.gold,
         )  # fmt: skip
 
     def silver(self, route: str) -> str:

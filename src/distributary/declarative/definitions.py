@@ -103,8 +103,8 @@ class _Definitions:
         for route in self.known.routes.values():
             self._silver(route)
         self._gold()
-        there = set() if dry else apart(self._prepare)
-        return Defined(self.known, self.kinds, self.views, there, tuple(self.problems))
+        present = set() if dry else apart(self._prepare)
+        return Defined(self.known, self.kinds, self.views, present, tuple(self.problems))
 
     def _prepare(self) -> set[str]:
         """What Spark's pipelines do not do with tables and views that are there."""
@@ -113,9 +113,9 @@ class _Definitions:
                 self.spark.sql(change)
             except BaseException as e:  # its flow fails by it, and the others go on
                 self.problems.append(f"{change}: {contained(e)}")
-        there = make_way(self.spark, self.config, self.views, self.materialized)
-        self.problems += keep_current(self.spark, self.config, self.views, there)
-        return there
+        present = make_way(self.spark, self.config, self.views, self.materialized)
+        self.problems += keep_current(self.spark, self.config, self.views, present)
+        return present
 
     def _note(self, name: str, kind: str, route: str | None = None) -> str:
         if name in self.kinds:
@@ -133,8 +133,8 @@ class _Definitions:
         def bronze() -> DataFrame:
             return rows
 
-        found = View(quarantine_sql(self.datasets), (self.datasets.bronze,))
-        self._view(self._note(self.datasets.quarantine, "quarantine"), found)
+        view = View(quarantine_sql(self.datasets), (self.datasets.bronze,))
+        self._view(self._note(self.datasets.quarantine, "quarantine"), view)
 
     def _silver(self, route: Route) -> None:
         spark, source = self.spark, self.datasets.bronze
@@ -146,24 +146,24 @@ class _Definitions:
             WRITERS_PROPERTY: write_down(route.slots),
         }
         origin = self.config.tables.origin
-        own = load_function(self.config, route.route, self.base)
+        function = load_function(self.config, route.route, self.base)
         name = self._note(self.datasets.silver(route.route), "silver", route.route)
 
         @dp.table(name=name, table_properties=properties)
         def silver() -> DataFrame:
             rows = silver_rows(spark.readStream.table(source), route, decode, origin)
-            return rows if own is None else own(rows)
+            return rows if function is None else function(rows)
 
     def _gold(self) -> None:
         plan = plan_gold(self.config, self.known, self.datasets)
         self.problems += plan.problems
-        for one in plan.golds:
-            self._note(one.name, "gold", one.route)
+        for gold in plan.golds:
+            self._note(gold.name, "gold", gold.route)
         if plan.golds:
             self._note(self.datasets.unified, "unified gold")
         if self.config.declarative.gold_as == "view":
-            for one in plan.golds:
-                self._view(one.name, View(one.sql(), (one.silver,)))
+            for gold in plan.golds:
+                self._view(gold.name, View(gold.sql(), (gold.silver,)))
             if plan.golds:
                 self._view(self.datasets.unified, View(plan.unified_sql(), tuple(g.name for g in plan.golds)))
         else:
@@ -193,13 +193,13 @@ def growth(datasets: Datasets, known: Known) -> list[str]:
 
 def grown(before: Iterable[pa.Field] | None, after: Iterable[pa.Field], path: str = "") -> Iterator[tuple[str, Any]]:
     """(path as ALTER TABLE spells it, type) of the fields that are new inside columns that are there."""
-    known = {f.name: f.type for f in before or ()}
+    types_before = {f.name: f.type for f in before or ()}
     for new in after:
-        here = f"{path}{quoted(new.name)}"
-        if new.name in known:
-            yield from _grown(known[new.name], new.type, here)
+        column_path = f"{path}{quoted(new.name)}"
+        if new.name in types_before:
+            yield from _grown(types_before[new.name], new.type, column_path)
         elif path:
-            yield here, new.type
+            yield column_path, new.type
 
 
 def _grown(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -218,13 +218,18 @@ def bronze_rows(rows: DataFrame, config: Pipeline, known: Known, careful: bool =
     names = list(config.envelope.columns) if config.envelope.format == "columns" else ["value"]
     task = partial(judge_in_task, known=known, careful=careful)
     verdict = _arrow(task, VERDICT_DDL)(*(F.col(quoted(n)) for n in names)).alias("verdict")
-    found = rows.columns
-    origin = [(F.col(quoted(n)) if n in found else F.lit(None)).cast(kind).alias(n) for n, kind in ORIGIN_DDL.items()]
-    headers = [F.col("headers")] if "headers" in found else []
+    source_columns = rows.columns
+    origin = [
+        (F.col(quoted(n)) if n in source_columns else F.lit(None)).cast(kind).alias(n) for n, kind in ORIGIN_DDL.items()
+    ]
+    headers = [F.col("headers")] if "headers" in source_columns else []
     columns = [F.col(f"verdict.{f.name}").cast(ddl(f.type)).alias(f.name) for f in VERDICT_SCHEMA]
-    told = [*(F.col(n) for n in ORIGIN_DDL), *headers]
+    origin_columns = [*(F.col(n) for n in ORIGIN_DDL), *headers]
     return rows.select(verdict, *origin, *headers).select(
-        *columns, *told, F.lit(None).cast("string").alias("replay_of"), F.current_timestamp().alias("bronze_at")
+        *columns,
+        *origin_columns,
+        F.lit(None).cast("string").alias("replay_of"),
+        F.current_timestamp().alias("bronze_at"),
     )
 
 
@@ -232,9 +237,9 @@ def silver_rows(bronze: DataFrame, route: Route, task: Callable[..., pa.Array], 
     """Good bronze rows of one route -> its silver rows. `task`: (schema id, message, payload) -> columns of `route`."""
     decode = _arrow(task, from_arrow_schema(route.columns))
     fields = [F.col(f"row.{quoted(f.name)}").cast(ddl(f.type)).alias(f.name) for f in route.columns]
-    told = F.struct(*(F.col(n) for n in (*ORIGIN_DDL, "schema_id", "envelope_schema_id"))).alias(ORIGIN)
+    origin_struct = F.struct(*(F.col(n) for n in (*ORIGIN_DDL, "schema_id", "envelope_schema_id"))).alias(ORIGIN)
     good = bronze.where((F.col("route") == F.lit(route.route)) & F.col("reason").isNull())
-    rows = good.select(decode(F.col("schema_id"), F.col("message"), F.col("payload")).alias("row"), told)
+    rows = good.select(decode(F.col("schema_id"), F.col("message"), F.col("payload")).alias("row"), origin_struct)
     return rows.select(*fields, *([F.col(ORIGIN)] if origin else []))
 
 
@@ -244,5 +249,5 @@ def _arrow(task: Callable[..., pa.Array], kind: Any) -> Callable[..., Column]:
     def run(*columns: pa.Array) -> pa.Array:
         return task(*columns)
 
-    made: Callable[..., Column] = cast(Any, arrow_udf)(run, kind)
-    return made
+    function: Callable[..., Column] = cast(Any, arrow_udf)(run, kind)
+    return function

@@ -28,7 +28,9 @@ _STREAM = re.compile(rf"\bSTREAM\b\s*\(?\s*{_NAME}", re.IGNORECASE)
 
 def streams_in(message: Any) -> set[str]:
     """Names of tables that a Connect plan (a protobuf message) reads as a stream."""
-    return {dataset_of(read.named_table.unparsed_identifier) for read in _reads(message) if read.is_streaming}
+    return {
+        dataset_of(relation.named_table.unparsed_identifier) for relation in _reads(message) if relation.is_streaming
+    }
 
 
 def _reads(message: Any) -> Iterator[Any]:
@@ -40,11 +42,11 @@ def _reads(message: Any) -> Iterator[Any]:
                 yield value
         elif field.message_type.GetOptions().map_entry:
             if field.message_type.fields_by_name["value"].message_type is not None:
-                for part in value.values():
-                    yield from _reads(part)
+                for item in value.values():
+                    yield from _reads(item)
         else:
-            for part in [value] if hasattr(value, "ListFields") else value:
-                yield from _reads(part)
+            for item in [value] if hasattr(value, "ListFields") else value:
+                yield from _reads(item)
 
 
 def views_in_sql(text: str) -> set[str]:
@@ -54,20 +56,22 @@ def views_in_sql(text: str) -> set[str]:
 
 def made_in_sql(text: str) -> Reads:
     """Datasets that a SQL file makes or fills, and what each reads as a stream."""
-    found: Reads = {}
+    reads_of: Reads = {}
     for statement in _without_comments(text).split(";"):
-        if (made := _MADE.search(statement)) is not None:
-            names = {dataset_of(name) for name in _STREAM.findall(statement[made.end() :])}
-            found.setdefault(dataset_of(made[1]), set()).update(names)
-    return found
+        if (match := _MADE.search(statement)) is not None:
+            names = {dataset_of(name) for name in _STREAM.findall(statement[match.end() :])}
+            reads_of.setdefault(dataset_of(match[1]), set()).update(names)
+    return reads_of
 
 
 def with_readers(names: Iterable[str], reads: Mapping[str, Collection[str]]) -> list[str]:
     """`names`, and all that read them as a stream, also by way of one another."""
-    found = list(dict.fromkeys(names))
-    for name in found:  # grows meanwhile
-        found += sorted(reader for reader, read in reads.items() if name in read and reader not in found)
-    return found
+    readers = list(dict.fromkeys(names))
+    for name in readers:  # grows meanwhile
+        readers += sorted(
+            reader for reader, read_names in reads.items() if name in read_names and reader not in readers
+        )
+    return readers
 
 
 def _without_comments(text: str) -> str:

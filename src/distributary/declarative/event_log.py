@@ -25,18 +25,18 @@ class Event:
     state: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        at = self.at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return {"kind": "event", "at": at, "dataset": self.dataset, "state": self.state, "text": self.text}
+        time = self.at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return {"kind": "event", "at": time, "dataset": self.dataset, "state": self.state, "text": self.text}
 
 
-def read_event(text: str, at: datetime) -> Event:
+def read_event(text: str, moment: datetime) -> Event:
     """The event in Spark's sentence."""
-    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     if (flow := _FLOW.match(text)) is not None:
-        return Event(at, text, dataset_of(flow["flow"]), flow["state"])
+        return Event(moment, text, dataset_of(flow["flow"]), flow["state"])
     if (run := _RUN.match(text)) is not None:
-        return Event(at, text, None, run["state"])
-    return Event(at, text)
+        return Event(moment, text, None, run["state"])
+    return Event(moment, text)
 
 
 def dataset_of(name: str) -> str:

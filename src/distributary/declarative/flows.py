@@ -59,8 +59,8 @@ class Flows:
     def checkpoint(self, name: str) -> str | None:
         """The checkpoint that the flow into table `name` follows now; None for a flow that has never run."""
         folder = join(flow_checkpoints(self.storage, self.datasets, name), name)
-        found = filesystem(folder, self.store).get_file_info(pafs.FileSelector("", allow_not_found=True))
-        numbers = [int(f.base_name) for f in found if f.base_name.isdecimal()]
+        infos = filesystem(folder, self.store).get_file_info(pafs.FileSelector("", allow_not_found=True))
+        numbers = [int(f.base_name) for f in infos if f.base_name.isdecimal()]
         return join(folder, str(max(numbers))) if numbers else None
 
     def place(self, name: str) -> Place | None:
@@ -70,12 +70,12 @@ class Flows:
         if checkpoint is None or batch is None:
             return Place(0)
         offsets = read_offsets(checkpoint, self.store, batch) or [{}]
-        read = offsets[0]
-        if "reservoirVersion" not in read:
+        offset = offsets[0]
+        if "reservoirVersion" not in offset:
             return None
         # An index of -1 (-100 in the older form) stands before the version's first file.
-        inside = int(read.get("index", -1)) >= 0
-        return Place(int(read["reservoirVersion"]), inside, bool(read.get("isStartingVersion")))
+        inside = int(offset.get("index", -1)) >= 0
+        return Place(int(offset["reservoirVersion"]), inside, bool(offset.get("isStartingVersion")))
 
     def has_read(self, name: str) -> bool:
         """Has the flow into `name` finished a batch?"""
@@ -87,7 +87,7 @@ class Flows:
 
         Of a table that cannot be read nobody can say so. Raises StoreUnreadable where that is bronze, or all of them.
         """
-        found = []
+        torn_names = []
         for name in names:
             uri = self.datasets.uri(name)
             try:
@@ -95,9 +95,9 @@ class Flows:
                 # Spark makes a table before its flow begins: an empty one goes with any checkpoint.
                 filled = table is not None and bool(table.addresses())
                 if (table is None and self.has_read(name)) or (filled and self.checkpoint(name) is None):
-                    found.append(name)
+                    torn_names.append(name)
             except BaseException as e:
                 why = own_fault(e, uri, StoreUnreadable)
                 if name == self.datasets.bronze:
                     raise StoreUnreadable(path=uri, detail=why) from e
-        return found
+        return torn_names

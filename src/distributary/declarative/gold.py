@@ -56,14 +56,14 @@ class GoldPlan:
 
     def materialized(self) -> dict[str, dict[str, Any]]:
         """The columns and types of all gold datasets, where they are tables."""
-        found = {
+        columns_of = {
             g.name: {g.alias: g.kinds[0], COUNT: pa.int64(), FIRST: g.kinds[1], LAST: g.kinds[1]} for g in self.golds
         }
-        for one in self.golds[:1]:
-            player, time = (pa.string() if text else kind for text, kind in zip(self._texts(), one.kinds, strict=True))
-            route = {"route": pa.string(), one.alias: player}
-            found[self.unified] = {**route, COUNT: pa.int64(), FIRST: time, LAST: time}
-        return found
+        for gold in self.golds[:1]:
+            player, time = (pa.string() if text else kind for text, kind in zip(self._texts(), gold.kinds, strict=True))
+            route = {"route": pa.string(), gold.alias: player}
+            columns_of[self.unified] = {**route, COUNT: pa.int64(), FIRST: time, LAST: time}
+        return columns_of
 
     def _texts(self) -> list[bool]:
         """Do routes differ in the type of the player, or of the time?"""
@@ -89,16 +89,16 @@ class GoldPlan:
 
 def plan(config: Pipeline, known: Known, datasets: Datasets) -> GoldPlan:
     """Gold for every route that has the columns for it."""
-    wanted = config.declarative
+    section = config.declarative
     golds: list[Gold] = []
     problems: list[str] = []
-    for route in known.routes.values() if wanted.gold_as != "none" else ():
-        kinds = [_kind(route.columns, path.split(".")) for path in (wanted.player, wanted.time)]
-        missing = [p for p, kind in zip((wanted.player, wanted.time), kinds, strict=True) if kind is None]
+    for route in known.routes.values() if section.gold_as != "none" else ():
+        kinds = [_kind(route.columns, path.split(".")) for path in (section.player, section.time)]
+        missing = [p for p, kind in zip((section.player, section.time), kinds, strict=True) if kind is None]
         if missing:
             problems.append(f"{route.route}: no gold, for its schemas have no field {' and no field '.join(missing)}")
             continue
-        player, time = (".".join(map(quoted, path.split("."))) for path in (wanted.player, wanted.time))
+        player, time = (".".join(map(quoted, path.split("."))) for path in (section.player, section.time))
         golds.append(
             Gold(
                 datasets,
@@ -107,7 +107,7 @@ def plan(config: Pipeline, known: Known, datasets: Datasets) -> GoldPlan:
                 datasets.silver(route.route),
                 player,
                 time,
-                wanted.player.replace(".", "_"),
+                section.player.replace(".", "_"),
                 (kinds[0], kinds[1]),
             )
         )
@@ -116,26 +116,26 @@ def plan(config: Pipeline, known: Known, datasets: Datasets) -> GoldPlan:
 
 def materialized(spark: SparkSession, plan: GoldPlan) -> None:
     """Register gold as materialized views."""
-    for one in plan.golds:
-        _materialize(spark, plan.pipeline, one)
+    for gold in plan.golds:
+        _materialize(spark, plan.pipeline, gold)
     if not plan.golds:
         return
 
     def unified() -> DataFrame:
-        parts = [
+        frames = [
             spark.read.table(g.name).selectExpr(f"{literal(g.route)} AS route", *plan.columns()) for g in plan.golds
         ]
-        return reduce(lambda a, b: a.unionByName(b), parts)
+        return reduce(lambda a, b: a.unionByName(b), frames)
 
     dp.materialized_view(name=plan.unified, table_properties=Owner(plan.pipeline, "").properties())(unified)
 
 
-def _materialize(spark: SparkSession, pipeline: str, one: Gold) -> None:
+def _materialize(spark: SparkSession, pipeline: str, gold: Gold) -> None:
     def rows() -> DataFrame:
-        found = [F.count(F.lit(1)).alias(COUNT), F.min(one.time).alias(FIRST), F.max(one.time).alias(LAST)]
-        return spark.read.table(one.silver).groupBy(F.col(one.player).alias(one.alias)).agg(*found)
+        aggregates = [F.count(F.lit(1)).alias(COUNT), F.min(gold.time).alias(FIRST), F.max(gold.time).alias(LAST)]
+        return spark.read.table(gold.silver).groupBy(F.col(gold.player).alias(gold.alias)).agg(*aggregates)
 
-    dp.materialized_view(name=one.name, table_properties=Owner(pipeline, one.route).properties())(rows)
+    dp.materialized_view(name=gold.name, table_properties=Owner(pipeline, gold.route).properties())(rows)
 
 
 def quarantine_sql(datasets: Datasets) -> str:

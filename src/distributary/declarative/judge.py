@@ -91,8 +91,8 @@ class Verdicts(Cut):
 
     def take_columns(self, route: pa.Array, schema_id: pa.Array, payload: pa.Array) -> None:
         """The envelope's columns."""
-        given = (route.cast(pa.string()), schema_id.cast(pa.int32()), payload.cast(pa.binary()))
-        split_payloads(*given, _places(len(route)), self.known.reader, self)
+        columns = (route.cast(pa.string()), schema_id.cast(pa.int32()), payload.cast(pa.binary()))
+        split_payloads(*columns, _places(len(route)), self.known.reader, self)
 
     def tombstones(self, route: str | None, rows: int) -> None:
         """They have no place of their own: they are what is left over at the end."""
@@ -118,11 +118,11 @@ class Verdicts(Cut):
         keys = ["route", "schema_id", "message"]
         groups = records.select(keys).group_by(keys).aggregate([]).to_pylist()
         for group in groups:
-            part = records
+            of_group = records
             if len(groups) > 1:
                 same = [pc.equal(records.column(k), group[k]) for k in keys]
-                part = records.filter(pc.and_(pc.and_(same[0], same[1]), same[2]))
-            self.judge(group["route"], (group["schema_id"], group["message"]), part)
+                of_group = records.filter(pc.and_(pc.and_(same[0], same[1]), same[2]))
+            self.judge(group["route"], (group["schema_id"], group["message"]), of_group)
 
     def judge(self, name: str, writer: Writer, records: pa.Table) -> None:
         """The records of one writer of one route."""
@@ -134,12 +134,12 @@ class Verdicts(Cut):
         verdict = try_records(route, writer, one_array(records.column("payload")))
         faults = verdict.faults
         if verdict.warned:
-            told = [verdict.warned.get(n) for n in range(records.num_rows)]
-            records = records.append_column("warnings", pa.array(told, pa.list_(pa.string())))
+            warnings = [verdict.warned.get(n) for n in range(records.num_rows)]
+            records = records.append_column("warnings", pa.array(warnings, pa.list_(pa.string())))
         if faults:
-            at = pa.array(sorted(faults))
-            reasons, details = zip(*(faults[n] for n in at.to_pylist()), strict=True)
-            self._refuse(records.take(at), pa.array(map(str, reasons)), pa.array(details))
+            positions = pa.array(sorted(faults))
+            reasons, details = zip(*(faults[n] for n in positions.to_pylist()), strict=True)
+            self._refuse(records.take(positions), pa.array(map(str, reasons)), pa.array(details))
             keep = np.ones(records.num_rows, dtype=bool)
             keep[list(faults)] = False
             records = records.filter(pa.array(keep))
@@ -148,23 +148,25 @@ class Verdicts(Cut):
 
     def _without_killers(self, records: pa.Table) -> pa.Table:
         """The records but for those that are known to end their reader, which are set aside."""
-        found = killing(records.column("payload"), self.known.killed)
-        if not found:
+        killers = killing(records.column("payload"), self.known.killed)
+        if not killers:
             return records
-        at = pa.array(list(found))
-        self._refuse(records.take(at), pa.repeat(Reason.KILLED_READER.value, len(at)), pa.array(found.values()))
+        positions = pa.array(list(killers))
+        self._refuse(
+            records.take(positions), pa.repeat(Reason.KILLED_READER.value, len(positions)), pa.array(killers.values())
+        )
         keep = np.ones(records.num_rows, dtype=bool)
-        keep[list(found)] = False
+        keep[list(killers)] = False
         return records.filter(pa.array(keep))
 
     def _refuse(self, records: pa.Table, reason: Reason | pa.Array, detail: str | pa.Array) -> None:
         """Set records aside whose header has been read: it goes back in front of them."""
         rows = records.num_rows
-        given = {n: records.column(n) for n in ("route", "schema_id", "message", "envelope_schema_id")}
+        known_columns = {n: records.column(n) for n in ("route", "schema_id", "message", "envelope_schema_id")}
         self._keep(
             records.column("at"),
             {
-                **given,
+                **known_columns,
                 "payload": self._with_header(records),
                 "reason": pa.repeat(reason.value, rows) if isinstance(reason, Reason) else reason,
                 "detail": pa.repeat(detail, rows) if isinstance(detail, str) else detail,
@@ -179,23 +181,23 @@ class Verdicts(Cut):
         schema_id, message = (records.column(n)[0].as_py() for n in ("schema_id", "message"))
         return FORMATS[self.known.reader.payload_format].frame_all(schema_id, message, payload)
 
-    def _keep(self, at: pa.ChunkedArray, columns: dict[str, Any]) -> None:
-        rows = len(at)
+    def _keep(self, places: pa.ChunkedArray, columns: dict[str, Any]) -> None:
+        rows = len(places)
         if "reason" in columns:
             mark = uuid.uuid4().hex[:20]
             columns["id"] = pa.array([f"{mark}-{n}" for n in range(rows)], pa.string())
-        parts = [columns[f.name] if f.name in columns else pa.nulls(rows, f.type) for f in VERDICT_SCHEMA]
-        self._parts.append(pa.table(parts, schema=VERDICT_SCHEMA))
-        self._at.append(np.asarray(at))
+        arrays = [columns[f.name] if f.name in columns else pa.nulls(rows, f.type) for f in VERDICT_SCHEMA]
+        self._parts.append(pa.table(arrays, schema=VERDICT_SCHEMA))
+        self._at.append(np.asarray(places))
 
     def verdicts(self, count: int) -> pa.StructArray:
         """A verdict for each of `count` records, in their order."""
-        found = pa.concat_tables([*self._parts, VERDICT_SCHEMA.empty_table()]).combine_chunks()
+        table = pa.concat_tables([*self._parts, VERDICT_SCHEMA.empty_table()]).combine_chunks()
         order = np.full(count, -1, np.int64)
         if self._at:
             places = np.concatenate(self._at)
             order[places] = np.arange(len(places))
-        picked = found.take(pa.array(order, mask=order < 0))
+        picked = table.take(pa.array(order, mask=order < 0))
         return pa.StructArray.from_arrays([one_array(c) for c in picked.columns], fields=list(VERDICT_SCHEMA))
 
 
@@ -236,9 +238,9 @@ def try_records(route: Route, writer: Writer, payloads: pa.Array) -> Verdict:
 
     faults: dict[int, tuple[Reason, str]] = {}
     warned: dict[int, tuple[str, ...]] = {}
-    for found in by_halves(0, len(payloads), work, alone):
-        faults |= found.faults
-        warned |= found.warned
+    for verdict in by_halves(0, len(payloads), work, alone):
+        faults |= verdict.faults
+        warned |= verdict.warned
     if wrong:
         raise wrong[0]
     return Verdict(faults, warned)
@@ -256,7 +258,7 @@ def _tried(route: Route, writer: Writer, payloads: pa.Array, first: int) -> Verd
     for row, name in shaped.dropped.items():
         faults[int(places[row])] = Reason.EXPECTATION_FAILED, name
     warned = {int(places[row]): names for row, names in shaped.warned.items()}
-    return Verdict(faults, {at: names for at, names in warned.items() if at not in faults})
+    return Verdict(faults, {position: names for position, names in warned.items() if position not in faults})
 
 
 def decode_rows(schema_id: pa.Array, message: pa.Array, payload: pa.Array, route: Route) -> pa.StructArray:
@@ -267,10 +269,10 @@ def decode_rows(schema_id: pa.Array, message: pa.Array, payload: pa.Array, route
     """
     rows = len(payload)
     writers = pa.table({"id": schema_id, "message": message}).group_by(["id", "message"]).aggregate([]).to_pylist()
-    parts: list[pa.Table] = []
-    at: list[np.ndarray] = []
-    for found in writers:
-        writer = (found["id"], found["message"])
+    tables: list[pa.Table] = []
+    places_of: list[np.ndarray] = []
+    for pair in writers:
+        writer = (pair["id"], pair["message"])
         if writer not in route.slots:
             raise ValueError(f"{route.route}: {why_not(route, route.route, writer)[1]}; start the update again")
         mask = np.asarray(pc.and_(pc.equal(schema_id, writer[0]), pc.equal(message, writer[1])))
@@ -288,11 +290,11 @@ def decode_rows(schema_id: pa.Array, message: pa.Array, payload: pa.Array, route
                 f"{route.route}: a record of schema id {writer[0]} that bronze has called good does not fit its table "
                 f"({first}). If tables.evolution was changed, change it back, or refresh bronze in full"
             )
-        parts.append(pa.table(fitted.columns, schema=route.columns))
-        at.append(places)
-    table = pa.concat_tables([*parts, route.columns.empty_table()]).combine_chunks()
-    if len(parts) > 1:
+        tables.append(pa.table(fitted.columns, schema=route.columns))
+        places_of.append(places)
+    table = pa.concat_tables([*tables, route.columns.empty_table()]).combine_chunks()
+    if len(tables) > 1:
         order = np.empty(rows, np.int64)
-        order[np.concatenate(at)] = np.arange(rows)
+        order[np.concatenate(places_of)] = np.arange(rows)
         table = table.take(pa.array(order))
     return pa.StructArray.from_arrays([one_array(c) for c in table.columns], fields=list(route.columns))

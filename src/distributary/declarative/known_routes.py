@@ -102,12 +102,12 @@ Writers = Mapping[str, Iterable[Writer]]
 """Writers by route."""
 
 
-def discover(config: Pipeline, schemas: Schemas, more: Writers | None = None) -> Known:
-    """Ask the registry of `schemas` and the tables. `more`: writers that neither names.
+def discover(config: Pipeline, schemas: Schemas, more_writers: Writers | None = None) -> Known:
+    """Ask the registry of `schemas` and the tables. `more_writers`: writers that neither names.
 
     Raises RegistryDown, RegistryDenied, StoreUnreadable, TableCollision, ShapeInvalid.
     """
-    return _Discovery(config, schemas).known(more or {})
+    return _Discovery(config, schemas).known(more_writers or {})
 
 
 class _Discovery:
@@ -120,7 +120,7 @@ class _Discovery:
         self.message = config.payload.message or "0"
         self.most_tables = config.tables.max_new_tables
 
-    def known(self, more: Writers) -> Known:
+    def known(self, more_writers: Writers) -> Known:
         self._check_bronze()
         reader = Envelopes(self.config, self.schemas).begin()
         subjects = self.registry.subjects()
@@ -129,8 +129,8 @@ class _Discovery:
         if reader.opens and reader.framed:
             reader = replace(reader, schemas=self._all_versions(found_envelopes))
         writers = {r: set(ids) for r, ids in read_writers(self.config, self.store).items()}
-        for route, found in more.items():
-            writers.setdefault(route, set()).update(found)
+        for route, route_writers in more_writers.items():
+            writers.setdefault(route, set()).update(route_writers)
         for route, subject in named.items():
             if subject not in found_envelopes:
                 writers.setdefault(route, set())
@@ -171,8 +171,8 @@ class _Discovery:
             return {f"{topic}-value" for topic in source.topics} & set(subjects)
         with ThreadPoolExecutor(LOOKUPS) as pool:
             all_subjects = list(subjects)
-            found = pool.map(partial(self._is_envelope, reader=reader), all_subjects)
-            return {s for s, is_one in zip(all_subjects, found, strict=True) if is_one}
+            are_envelopes = pool.map(partial(self._is_envelope, reader=reader), all_subjects)
+            return {s for s, is_one in zip(all_subjects, are_envelopes, strict=True) if is_one}
 
     def _is_envelope(self, subject: str, reader: EnvelopeReader) -> bool:
         try:
@@ -212,19 +212,19 @@ class _Discovery:
         """None for a route without any schema that can be decoded."""
         owner = Owner(self.config.pipeline, route)
         table = Table(self.datasets.uri(self.datasets.silver(route)), self.store, owner).open()
-        known = set(writers)
+        all_writers = set(writers)
         before = None
         if table is not None:
-            known |= parse_writers(table.properties.get(WRITERS_PROPERTY, ""))
-            found = table.schema
-            before = pa.schema([f for f in found if f.name != ORIGIN]) if found.names else None
-        known |= {(i, self.message) for i in (self._ids(subject) if subject is not None else ())}
-        compiled, refused = self.schemas.resolve({i for i, _ in known}, every=True)
+            all_writers |= parse_writers(table.properties.get(WRITERS_PROPERTY, ""))
+            schema = table.schema
+            before = pa.schema([f for f in schema if f.name != ORIGIN]) if schema.names else None
+        all_writers |= {(i, self.message) for i in (self._ids(subject) if subject is not None else ())}
+        compiled, refused = self.schemas.resolve({i for i, _ in all_writers}, every=True)
         broken = {i: detail for i, (_, detail) in refused.items()}
         incoming: dict[Writer, pa.Schema] = {}
         shape = Shape.of(self.config.tables, route)
         form, raw = self.config.payload.encoding, self.config.payload.raw_nested_indexes
-        for schema_id, message in sorted(known - {(i, m) for i, m in known if i in broken}):
+        for schema_id, message in sorted(all_writers - {(i, m) for i, m in all_writers if i in broken}):
             try:
                 decoder = decoder_for(compiled[schema_id], message, format=form, raw_nested_indexes=raw)
             except BaseException as e:
@@ -241,8 +241,8 @@ class _Discovery:
         columns = evolution.schema
         if self.config.tables.shape_of(route)[2] is not None:
             # The user's function makes columns of its own: those it must not find there already.
-            made = {slot.target for ways in slots.values() for slot in ways}
-            columns = pa.schema([f for f in columns if f.name in made])
+            filled = {slot.target for ways in slots.values() for slot in ways}
+            columns = pa.schema([f for f in columns if f.name in filled])
         null = self.config.payload.out_of_range == "null"
         return Route(route, columns, slots, compiled, broken, before, form, raw, null, shape)
 
@@ -266,21 +266,21 @@ def write_down(writers: Iterable[Writer]) -> str:
 
 
 def parse_writers(text: str) -> set[Writer]:
-    parts = (word.partition(":") for word in text.split())
-    return {(int(schema_id), message or "0") for schema_id, _, message in parts}
+    pairs = (word.partition(":") for word in text.split())
+    return {(int(schema_id), message or "0") for schema_id, _, message in pairs}
 
 
 def read_writers(config: Pipeline, store: Store) -> dict[str, set[Writer]]:
     """Writers by route that replays have found. Raises OSError."""
     body = store.get(state_folder(config), DeclarativeFolder.writers.name)
-    found = json.loads(body or b"{}")
-    return {route: {(int(i), str(m)) for i, m in pairs} for route, pairs in found.items()}
+    content = json.loads(body or b"{}")
+    return {route: {(int(i), str(m)) for i, m in pairs} for route, pairs in content.items()}
 
 
-def add_writers(config: Pipeline, store: Store, more: Writers) -> None:
+def add_writers(config: Pipeline, store: Store, more_writers: Writers) -> None:
     """Remember writers for good. Only under the pipeline's lock. Raises OSError."""
-    found = read_writers(config, store)
-    for route, writers in more.items():
-        found.setdefault(route, set()).update(writers)
-    body = json.dumps({route: sorted(pairs) for route, pairs in sorted(found.items())}, ensure_ascii=False)
+    all_writers = read_writers(config, store)
+    for route, writers in more_writers.items():
+        all_writers.setdefault(route, set()).update(writers)
+    body = json.dumps({route: sorted(pairs) for route, pairs in sorted(all_writers.items())}, ensure_ascii=False)
     store.put_whole(state_folder(config), DeclarativeFolder.writers.name, body.encode())

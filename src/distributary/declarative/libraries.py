@@ -34,7 +34,7 @@ def find_libraries(config: Pipeline, base: Path) -> list[Library]:
 
     Raises ConfigError: an entry names nothing, or a file that is neither Python nor SQL.
     """
-    found: dict[Path, Library] = {}
+    libraries: dict[Path, Library] = {}
     for number, pattern in enumerate(config.declarative.libraries):
         root = base if not Path(pattern).is_absolute() else Path(Path(pattern).anchor)
         relative = str(Path(pattern).relative_to(root)) if Path(pattern).is_absolute() else pattern
@@ -48,8 +48,8 @@ def find_libraries(config: Pipeline, base: Path) -> list[Library]:
             if path.suffix not in SUFFIXES:
                 detail = f"{path} is neither Python (.py) nor SQL (.sql)"
                 raise ConfigError(file="the pipeline", key=key, detail=detail)
-            found[path.resolve()] = Library(path.resolve(), base.resolve())
-    return list(found.values())
+            libraries[path.resolve()] = Library(path.resolve(), base.resolve())
+    return list(libraries.values())
 
 
 def load_library(library: Library, spark: SparkSession, registry: GraphElementRegistry) -> None:
@@ -85,7 +85,7 @@ def _run(path: Path, **names: Any) -> ModuleType:
 
 def find_functions(config: Pipeline, base: Path) -> list[Library]:
     """The files of `tables.function`. Raises ConfigError: there is none of that name."""
-    found: dict[Path, Library] = {}
+    libraries: dict[Path, Library] = {}
     for key, text in config.tables.each("function").items():
         if text is None:
             continue
@@ -94,9 +94,9 @@ def find_functions(config: Pipeline, base: Path) -> list[Library]:
         if not colon or not name.isidentifier() or path.suffix != ".py" or not path.is_file():
             detail = f"{text!r} is not a Python file and a function, as own.py:name, with the file below {base}"
             raise ConfigError(file="the pipeline", key=key, detail=detail)
-        others = found[path].functions if path in found else ()
-        found[path] = Library(path, base.resolve(), tuple(dict.fromkeys((*others, name))))
-    return list(found.values())
+        others = libraries[path].functions if path in libraries else ()
+        libraries[path] = Library(path, base.resolve(), tuple(dict.fromkeys((*others, name))))
+    return list(libraries.values())
 
 
 def load_function(config: Pipeline, route: str, base: Path) -> Callable[[DataFrame], DataFrame] | None:
@@ -106,10 +106,10 @@ def load_function(config: Pipeline, route: str, base: Path) -> Callable[[DataFra
         return None
     file, _, name = text.rpartition(":")
     path = (base / file).resolve()
-    found: Callable[[DataFrame], DataFrame] | None = getattr(_run(path), name, None)
-    if not callable(found):
+    function: Callable[[DataFrame], DataFrame] | None = getattr(_run(path), name, None)
+    if not callable(function):
         raise ConfigError(file=str(path), key="tables.function", detail=f"has no function {name!r}")
-    return found
+    return function
 
 
 def forget_modules(libraries: list[Library]) -> None:

@@ -93,18 +93,18 @@ def own_files(config: Pipeline, base: Path) -> list[Library]:
 
 def check_libraries(libraries: Sequence[Library]) -> None:
     """Raises LintFailed with all that is found in the user's files."""
-    found = [finding for library in libraries for finding in lint(library.path, library.functions)]
-    if found:
-        raise LintFailed(detail="\n".join(map(str, found)), findings=[asdict(f) for f in found])
+    findings = [finding for library in libraries for finding in lint(library.path, library.functions)]
+    if findings:
+        raise LintFailed(detail="\n".join(map(str, findings)), findings=[asdict(f) for f in findings])
 
 
 def lint(path: Path, functions: Collection[str] = ()) -> list[Finding]:
     """What must not be in a file of Python or SQL, by line. `functions`: those that are given a DataFrame."""
     text = path.read_text(encoding="utf-8")
-    found = list(_in_sql(str(path), text)) if path.suffix == ".sql" else _in_python(str(path), text, functions)
+    findings = list(_in_sql(str(path), text)) if path.suffix == ".sql" else _in_python(str(path), text, functions)
     lines = text.splitlines()
-    allowed = [f for f in found if 0 < f.line <= len(lines) and ALLOW in lines[f.line - 1]]
-    return sorted((f for f in found if f not in allowed), key=lambda f: (f.line, f.rule))
+    allowed = [f for f in findings if 0 < f.line <= len(lines) and ALLOW in lines[f.line - 1]]
+    return sorted((f for f in findings if f not in allowed), key=lambda f: (f.line, f.rule))
 
 
 # -- Python ------------------------------------------------------------------------------------------------
@@ -240,18 +240,18 @@ def _query_functions(tree: ast.Module, functions: Collection[str]) -> Iterator[t
             continue
         if node.name in functions:
             yield node, ""
-        for found in node.decorator_list:
-            made = found.func if isinstance(found, ast.Call) else found
-            kind = made.attr if isinstance(made, ast.Attribute) else getattr(made, "id", "")
+        for decorator in node.decorator_list:
+            called = decorator.func if isinstance(decorator, ast.Call) else decorator
+            kind = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
             if kind in kinds:
                 yield node, kind
 
 
 def _is_grouped(node: ast.Attribute) -> bool:
     """Is this `count` that of a group, which is an aggregation like others?"""
-    made = node.value.func if isinstance(node.value, ast.Call) else node.value
+    called = node.value.func if isinstance(node.value, ast.Call) else node.value
     grouped = ("groupBy", "groupby", "rollup", "cube", "groupingSets", "pivot")
-    return node.attr == "count" and isinstance(made, ast.Attribute) and made.attr in grouped
+    return node.attr == "count" and isinstance(called, ast.Attribute) and called.attr in grouped
 
 
 def _ends(node: ast.expr, name: str) -> bool:

@@ -43,32 +43,34 @@ def keep_current(
     spark: SparkSession,
     config: Pipeline,
     views: Mapping[str, View],
-    there: Collection[str] | None = None,
+    present: Collection[str] | None = None,
     new: Collection[str] = (),
 ) -> list[str]:
     """Change the views that are there and say something else.
 
-    A view that reads what is not there yet keeps saying what it said; the next call changes it. `there`: the names of
+    A view that reads what is not there yet keeps saying what it said; the next call changes it. `present`: the names of
     all tables and views, where they are known. `new`: views that were made just now, as they are to be. Returns in
     words which could not be changed: they are tried again. Raises OSError.
     """
     datasets, store, folder = Datasets.of(config), Store.of(config.tables), state_folder(config)
-    said: dict[str, str] = json.loads(store.get(folder, DeclarativeFolder.views.name) or b"{}")
-    changed = {name: view for name, view in views.items() if said.get(name) != view.query}
-    if changed and there is None:
-        there = _tables(spark, datasets)
-    done, problems = {}, []
+    queries: dict[str, str] = json.loads(store.get(folder, DeclarativeFolder.views.name) or b"{}")
+    changed = {name: view for name, view in views.items() if queries.get(name) != view.query}
+    if changed and present is None:
+        present = _tables(spark, datasets)
+    replaced, problems = {}, []
     for name, view in changed.items():
-        if not {name, *view.needs} <= set(there or ()):
+        if not {name, *view.needs} <= set(present or ()):
             continue
         try:
             if name not in new:
                 spark.sql(f"ALTER VIEW {datasets.sql(name)} AS {view.query}")
-            done[name] = view.query
+            replaced[name] = view.query
         except BaseException as e:
             problems.append(f"view {name} still says what it said, for it cannot be changed: {_line(e)}")
-    if done:
-        store.put_whole(folder, DeclarativeFolder.views.name, json.dumps({**said, **done}, ensure_ascii=False).encode())
+    if replaced:
+        store.put_whole(
+            folder, DeclarativeFolder.views.name, json.dumps({**queries, **replaced}, ensure_ascii=False).encode()
+        )
     return problems
 
 
@@ -87,12 +89,12 @@ def make_way(
     All of it is computed from other tables, and by the update that follows. Raises TableCollision, TableFault, OSError.
     """
     datasets, store = Datasets.of(config), Store.of(config.tables)
-    there = _tables(spark, datasets)
+    present = _tables(spark, datasets)
     as_views = {str(row["viewName"]) for row in spark.sql(f"SHOW VIEWS IN {datasets.place}").collect()}
     dropped = as_views & materialized.keys()
     for name in sorted(dropped):
         spark.sql(f"DROP VIEW {datasets.sql(name)}")
-    for name in sorted((there - as_views) & {*views, *materialized}):
+    for name in sorted((present - as_views) & {*views, *materialized}):
         try:
             table = Table(datasets.uri(name), store).open()
         except BaseException as e:
@@ -105,7 +107,7 @@ def make_way(
         if name in views or _columns(table) != dict(materialized[name]):
             spark.sql(f"DROP TABLE {datasets.sql(name)}")
             dropped.add(name)
-    return there - dropped
+    return present - dropped
 
 
 def _tables(spark: SparkSession, datasets: Datasets) -> set[str]:

@@ -64,19 +64,19 @@ def sources(file: Path, config: Pipeline) -> dict[str, bytes]:
         raise BadInput(
             detail=f"{file}: {', '.join(relative)}: a relative path means another place in a project; make it absolute"
         )
-    found = {FILE: file.read_bytes(), DEFINITIONS: _DEFINITIONS.encode()}
+    files = {FILE: file.read_bytes(), DEFINITIONS: _DEFINITIONS.encode()}
     for library in own_files(config, file.resolve().parent):
         name = _inside(library).as_posix()
         if name in (FILE, DEFINITIONS):
             raise BadInput(detail=f"{library.path}: a file of this name is in the project already; rename yours")
-        found[name] = library.path.read_bytes()
-    return found
+        files[name] = library.path.read_bytes()
+    return files
 
 
 def includes(file: Path, config: Pipeline) -> list[str]:
     """Which of `sources` define datasets, as the globs that a pipeline names them by. Raises BadInput, ConfigError."""
-    own = [_inside(library) for library in find_libraries(config, file.resolve().parent)]
-    return [f"{CODE}/**", *(path.as_posix() for path in own if path.parts[0] != CODE)]
+    library_files = [_inside(library) for library in find_libraries(config, file.resolve().parent)]
+    return [f"{CODE}/**", *(path.as_posix() for path in library_files if path.parts[0] != CODE)]
 
 
 def write_project(file: Path, config: Pipeline, out: Path) -> list[Path]:
@@ -87,12 +87,12 @@ def write_project(file: Path, config: Pipeline, out: Path) -> list[Path]:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(detail=f"{out} is not an empty folder; name a new one with --out")
     config.check_portable(str(file))
-    found = sources(file, config)
+    contents = sources(file, config)
     metastore = local_path(config.state_root)
     readme = _README.format(name=config.pipeline, metastore=metastore or "your metastore")
     files = {
         SPEC: _spec(config, includes(file, config)).encode(),
-        **found,
+        **contents,
         f"{CONF}/spark-defaults.conf": _conf(config).encode(),
         "README.md": readme.encode(),
     }
@@ -111,11 +111,11 @@ def _inside(library: Library) -> Path:
 
 def _spec(config: Pipeline, names: Sequence[str]) -> str:
     datasets = Datasets.of(config)
-    where = storage(config)
-    folder = local_path(where)
+    storage_uri = storage(config)
+    folder = local_path(storage_uri)
     spec = {
         "name": config.pipeline,
-        "storage": where if folder is None else folder.as_uri(),
+        "storage": storage_uri if folder is None else folder.as_uri(),
         "catalog": datasets.catalog,
         "database": datasets.database,
         "libraries": [{"glob": {"include": name}} for name in names],

@@ -53,15 +53,15 @@ def replay(
         rows = bronze.set_aside([r.value for r in reasons])
         if not rows.num_rows:
             return ReplayReport()
-        verdicts, more = _judge_again(config, registry, rows, most_ids)
+        verdicts, more_writers = _judge_again(config, registry, rows, most_ids)
         good = pc.and_(pc.is_null(verdicts.column("reason")), pc.is_valid(verdicts.column("route")))
         if route is not None:
             good = pc.and_(good, pc.equal(verdicts.column("route"), route))
         report = _report(rows, verdicts, good, route)
         if pc.any(good).as_py():
-            taken = verdicts.filter(good)
-            add_writers(config, store, _used(taken, more))
-            bronze.replay(_copies(rows.filter(good), taken))
+            taken_back = verdicts.filter(good)
+            add_writers(config, store, _used(taken_back, more_writers))
+            bronze.replay(_copies(rows.filter(good), taken_back))
         return report
 
 
@@ -69,43 +69,43 @@ def _judge_again(
     config: Pipeline, registry: Registry, rows: pa.Table, most_ids: int | None
 ) -> tuple[pa.Table, Writers]:
     """A verdict for each row, with all the writers that the registry knows by now, and those that no subject names."""
-    more: dict[str, set[Writer]] = {}
-    asked: set[tuple[str, Writer]] = set()
+    more_writers: dict[str, set[Writer]] = {}
+    asked_pairs: set[tuple[str, Writer]] = set()
     plain = FORMATS[config.payload.encoding].without_schema(config.payload.columns)
     schemas = Schemas(registry, schemas_of(config).compiler, plain=plain)
     with Apart(config.quarantine.read_sec) as apart:
         for _ in range(PASSES):
-            verdicts = _judge(rows, discover(config, schemas, more), apart)
-            missing = _missing(verdicts) - asked
-            asked |= missing
-            there = ids_there(registry, {writer[0] for _, writer in missing}, most_ids)
-            found = [(name, writer) for name, writer in missing if writer[0] in there]
-            if not found:
+            verdicts = _judge(rows, discover(config, schemas, more_writers), apart)
+            missing = _missing(verdicts) - asked_pairs
+            asked_pairs |= missing
+            registered_ids = ids_there(registry, {writer[0] for _, writer in missing}, most_ids)
+            registered = [(name, writer) for name, writer in missing if writer[0] in registered_ids]
+            if not registered:
                 break
-            for name, writer in found:
-                more.setdefault(name, set()).add(writer)
-    return verdicts, more
+            for name, writer in registered:
+                more_writers.setdefault(name, set()).add(writer)
+    return verdicts, more_writers
 
 
 def _judge(rows: pa.Table, known: Known, apart: Apart) -> pa.Table:
     """Verdicts in the order of `rows`; what would end this process is tried apart."""
     is_payload = np.asarray(pc.equal(rows.column("level"), "payload"))
-    parts, places = [], []
-    for at in (np.flatnonzero(is_payload), np.flatnonzero(~is_payload)):
-        if not len(at):
+    tables, places = [], []
+    for row_places in (np.flatnonzero(is_payload), np.flatnonzero(~is_payload)):
+        if not len(row_places):
             continue
-        part = rows.take(pa.array(at))
-        values = one_array(part.column("payload"))
-        if is_payload[at[0]]:
-            names, ids = one_array(part.column("route")), one_array(part.column("envelope_schema_id"))
-            found = judge_columns(names, ids, values, without_killers(names, ids, values, known=known, apart=apart))
+        rows_of_kind = rows.take(pa.array(row_places))
+        values = one_array(rows_of_kind.column("payload"))
+        if is_payload[row_places[0]]:
+            names, ids = one_array(rows_of_kind.column("route")), one_array(rows_of_kind.column("envelope_schema_id"))
+            judged = judge_columns(names, ids, values, without_killers(names, ids, values, known=known, apart=apart))
         else:
-            found = judge_values(values, without_killers(values, known=known, apart=apart))
-        parts.append(pa.Table.from_struct_array(found))
-        places.append(at)
+            judged = judge_values(values, without_killers(values, known=known, apart=apart))
+        tables.append(pa.Table.from_struct_array(judged))
+        places.append(row_places)
     order = np.empty(rows.num_rows, np.int64)
     order[np.concatenate(places)] = np.arange(rows.num_rows)
-    return pa.concat_tables(parts).take(pa.array(order))
+    return pa.concat_tables(tables).take(pa.array(order))
 
 
 def _missing(verdicts: pa.Table) -> set[tuple[str, Writer]]:
@@ -130,21 +130,21 @@ def _is_there(registry: Registry, schema_id: int) -> bool:
     return True
 
 
-def _used(taken: pa.Table, more: Writers) -> Writers:
+def _used(taken_back: pa.Table, more_writers: Writers) -> Writers:
     keys = ["route", "schema_id", "message"]
-    found: dict[str, set[Writer]] = {}
-    for group in taken.select(keys).group_by(keys).aggregate([]).to_pylist():
+    used: dict[str, set[Writer]] = {}
+    for group in taken_back.select(keys).group_by(keys).aggregate([]).to_pylist():
         writer = (group["schema_id"], group["message"])
-        if writer in more.get(group["route"], ()):
-            found.setdefault(group["route"], set()).add(writer)
-    return found
+        if writer in more_writers.get(group["route"], ()):
+            used.setdefault(group["route"], set()).add(writer)
+    return used
 
 
 def _copies(rows: pa.Table, verdicts: pa.Table) -> pa.Table:
     """Bronze rows for verdicts that are good now; where they came from is as it was."""
     count = rows.num_rows
     origins = zip(rows.column("route").to_pylist(), rows.column("reason").to_pylist(), strict=True)
-    given = {
+    changed = {
         **{
             n: verdicts.column(n)
             for n in ("route", "schema_id", "message", "payload", "envelope_schema_id", "warnings")
@@ -154,17 +154,17 @@ def _copies(rows: pa.Table, verdicts: pa.Table) -> pa.Table:
         "bronze_at": pa.repeat(pa.scalar(datetime.now(UTC), pa.timestamp("us", tz="UTC")), count),
         **{n: pa.nulls(count, pa.string()) for n in ("reason", "level", "id")},
     }
-    columns = [given.get(f.name, rows.column(f.name)).cast(f.type) for f in rows.schema]
+    columns = [changed.get(f.name, rows.column(f.name)).cast(f.type) for f in rows.schema]
     return pa.table(columns, schema=rows.schema)
 
 
 def _report(rows: pa.Table, verdicts: pa.Table, good: pa.Array, only: str | None) -> ReplayReport:
     report = ReplayReport()
     names: Iterable[str | None] = verdicts.column("route").to_pylist()
-    told = zip(
+    pairs = zip(
         names, rows.column("route").to_pylist(), verdicts.column("reason").to_pylist(), good.to_pylist(), strict=True
     )
-    for name, before, reason, ok in told:
+    for name, before, reason, ok in pairs:
         route = str(name or before or "")
         if only is not None and route != only:
             continue

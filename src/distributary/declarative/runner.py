@@ -272,10 +272,10 @@ class Runner:
 
     def _note_envelopes(self, update: Update) -> None:
         """Rows whose envelope could not be read do not say which schema they wait for: try all when one is new."""
-        known = update.defined.known.reader.schemas if update.defined is not None else {}
+        schemas = update.defined.known.reader.schemas if update.defined is not None else {}
         self._waited -= update.defined.known.failed.keys() if update.defined is not None else set()
-        if self._envelopes != (found := frozenset(known)):
-            self._envelopes = found
+        if self._envelopes != (envelope_ids := frozenset(schemas)):
+            self._envelopes = envelope_ids
             self._tried = {pair for pair in self._tried if pair[1] != ENVELOPE}
 
     def _heal(self) -> int:
@@ -283,10 +283,13 @@ class Runner:
         unknown = {(route, i) for route, ids in self.books.unknown().items() for i in ids} - self._tried
         registry = self.config.registry
         most = 1 if registry is None else registry.max_unknown_ids
-        known = {ENVELOPE, *ids_there(self.registry, {schema_id for _, schema_id in unknown} - {ENVELOPE}, most)}
-        there = {pair for pair in unknown if pair[1] in known}
+        registered_ids = {
+            ENVELOPE,
+            *ids_there(self.registry, {schema_id for _, schema_id in unknown} - {ENVELOPE}, most),
+        }
+        registered = {pair for pair in unknown if pair[1] in registered_ids}
         waiting = self.books.waiting() - self._waited
-        if not there and not waiting:
+        if not registered and not waiting:
             return 0
         try:
             with only_run(self.config.state_root, self.config.pipeline, "replay"):
@@ -296,7 +299,7 @@ class Runner:
             return 0
         rows = sum(report.rows.values())
         # What does not come back now has another fault: it is not read again by every update.
-        self._tried |= {pair for pair in there if pair[0] not in report.rows}
+        self._tried |= {pair for pair in registered if pair[0] not in report.rows}
         self._waited |= waiting - report.rows.keys()
         if rows:
             self.report.replayed += rows
@@ -308,15 +311,15 @@ class Runner:
     def _told(self, number: int, event: Event) -> None:
         self._tell({"update": number, **event.to_json()})
 
-    def _tell(self, said: Mapping[str, Any]) -> None:
+    def _tell(self, report: Mapping[str, Any]) -> None:
         """To the user, and to the events file of the pipeline."""
-        self._tell_user(dict(said))
+        self._tell_user(dict(report))
         if self._events is None:
             return
         self._events.mkdir(parents=True, exist_ok=True)
         path = self._events / DeclarativeFolder.events.name
         with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(said, ensure_ascii=False, default=str) + "\n")
+            file.write(json.dumps(report, ensure_ascii=False, default=str) + "\n")
             size = file.tell()
         if size > EVENTS_BYTES:
             newest = path.read_bytes()[-EVENTS_BYTES // 2 :].partition(b"\n")[2]

@@ -61,15 +61,15 @@ def server_conf(config: Pipeline) -> dict[str, str]:
     Raises ConfigError where the state is not on this machine and no metastore is named.
     """
     folder = local_path(state_folder(config))
-    own = config.spark.conf
-    if folder is None and not any(key in own for key in METASTORES):
+    configured = config.spark.conf
+    if folder is None and not any(key in configured for key in METASTORES):
         detail = f"state is in an object store, where no metastore can be: set {METASTORES[1]} or {METASTORE_URL}"
         raise ConfigError(file="the pipeline", key="spark.conf", detail=detail)
     common = {
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.pipelines.maxFlowRetryAttempts": "0",
     }
-    return {**common, **(catalog_conf(folder.resolve()) if folder is not None else {}), **own}
+    return {**common, **(catalog_conf(folder.resolve()) if folder is not None else {}), **configured}
 
 
 @dataclass

@@ -29,21 +29,21 @@ SAMPLE = 20
 """Payloads of each (route, schema id), where not all records are compared."""
 
 
-def judge_silver(config: Pipeline, found: Verification, *, deep: bool) -> Verification:
-    """`found` with what a comparison of silver with bronze tells. `deep`: of all records.
+def judge_silver(config: Pipeline, counted: Verification, *, deep: bool) -> Verification:
+    """`counted` with what a comparison of silver with bronze tells. `deep`: of all records.
 
     What cannot be compared is said in `notes`, and is no problem.
     """
     if not config.tables.origin:
         text = "nothing ties rows of silver to a schema (tables.origin: false): values were not compared"
-        return replace(found, notes=(*found.notes, text))
+        return replace(counted, notes=(*counted.notes, text))
     judge = _Silver(config, deep)
-    tables = [judge.table(table) for table in found.tables]
-    pairs = zip(tables, found.tables, strict=True)
+    tables = [judge.table(table) for table in counted.tables]
+    pairs = zip(tables, counted.tables, strict=True)
     problems = tuple(f"{t.table}: {text}" for t, old in pairs for text in t.problems[len(old.problems) :])
     return replace(
-        found, ok=found.ok and not problems, tables=tuple(tables), problems=(*found.problems, *problems),
-        notes=(*found.notes, *judge.notes),
+        counted, ok=counted.ok and not problems, tables=tuple(tables), problems=(*counted.problems, *problems),
+        notes=(*counted.notes, *judge.notes),
     )  # fmt: skip
 
 
@@ -64,15 +64,15 @@ class _Silver:
                 f"{shown(table.route)}: its columns are made by settings of its own; they were not compared"
             )
             return table
-        compared = gone = 0
+        compared = absent = 0
         try:
             for payloads in self._payloads(table.route):
                 rows, lost = missing(self.opener, payloads, self._pieces(str(table.table)))
-                compared, gone = compared + rows, gone + lost
+                compared, absent = compared + rows, absent + lost
         except BaseException as e:
             self.notes.append(f"{shown(table.route)}: its values were not compared: {contained(e)}")
             return table
-        wrong = (f"{gone} of {compared + gone} records have no row with their values",) if gone else ()
+        wrong = (f"{absent} of {compared + absent} records have no row with their values",) if absent else ()
         return replace(table, rows_compared=compared, problems=(*table.problems, *wrong))
 
     def _pieces(self, uri: str) -> Iterator[pa.Table]:
@@ -88,19 +88,19 @@ class _Silver:
             return
         if not self.deep:
             sample = Sample(SAMPLE)
-            for seen, (writer, body) in enumerate(self._records(rows, route)):
-                if seen == READ_ROWS:
+            for count, (writer, body) in enumerate(self._records(rows, route)):
+                if count == READ_ROWS:
                     break
                 sample.add(writer, body)
             yield sample.payloads()
             return
         shares = 1 + rows.count_rows(filter=_good(route)) // HELD
         for share in range(shares):
-            found: Payloads = Counter()
+            payloads: Payloads = Counter()
             for writer, body in self._records(rows, route):
                 if shares == 1 or number_of(body) % shares == share:
-                    found[writer, body] += 1
-            yield found
+                    payloads[writer, body] += 1
+            yield payloads
 
     def _rows(self, route: str) -> ds.Dataset | None:
         place = self.flows.place(self.datasets.silver(route))

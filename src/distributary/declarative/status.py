@@ -30,12 +30,12 @@ def _books(config: Pipeline, store: Store) -> tuple[list[Entry], Kept]:
     are set aside: they count in bronze."""
     books = Books(config)
     entries = [*books.ledger.entries(), *books.unsettled()]
-    kept = Kept()
+    set_aside_rows = Kept()
     for route, entry in totals(entries).items():
-        kept.rows[route] = entry.rows_quarantined
-        kept.states["open"] += entry.rows_quarantined
-        kept.reasons.update({(route, reason): rows for reason, rows in entry.reasons.items() if rows > 0})
-    return entries, kept
+        set_aside_rows.rows[route] = entry.rows_quarantined
+        set_aside_rows.states["open"] += entry.rows_quarantined
+        set_aside_rows.reasons.update({(route, reason): rows for reason, rows in entry.reasons.items() if rows > 0})
+    return entries, set_aside_rows
 
 
 def _lag(config: Pipeline, store: Store) -> SourceLag:
@@ -54,10 +54,10 @@ def set_aside(config: Pipeline) -> pa.Table:
     bronze = Bronze.of(Datasets.of(config), store)
     with reading(bronze.uri):
         rows = bronze.set_aside()
-    given = {"value": "payload", "quarantined_at": "bronze_at"}
+    renamed = {"value": "payload", "quarantined_at": "bronze_at"}
     columns = []
     for kind in QUARANTINE_SCHEMA:
-        name = given.get(kind.name, kind.name)
-        there = name in rows.column_names
-        columns.append(rows.column(name).cast(kind.type) if there else pa.nulls(rows.num_rows, kind.type))
+        name = renamed.get(kind.name, kind.name)
+        has_column = name in rows.column_names
+        columns.append(rows.column(name).cast(kind.type) if has_column else pa.nulls(rows.num_rows, kind.type))
     return pa.table(columns, schema=QUARANTINE_SCHEMA)

@@ -66,14 +66,14 @@ class _Trials(Verdicts):
         route = self.known.routes.get(name)
         if route is not None and writer in route.slots:
             payloads = one_array(records.column("payload"))
-            for at, how in _killers(route, writer, payloads, self.apart).items():
-                self.killed[fingerprint(payloads[at].as_py())] = how
+            for position, how in _killers(route, writer, payloads, self.apart).items():
+                self.killed[fingerprint(payloads[position].as_py())] = how
 
 
 def _refuse_killers(schema_id: pa.Array, message: pa.Array, payload: pa.Array, route: Route, apart: Apart) -> None:
     rows = pa.table({"id": schema_id, "message": message, "payload": payload.cast(pa.binary())})
-    for found in rows.select(["id", "message"]).group_by(["id", "message"]).aggregate([]).to_pylist():
-        writer = (found["id"], found["message"])
+    for pair in rows.select(["id", "message"]).group_by(["id", "message"]).aggregate([]).to_pylist():
+        writer = (pair["id"], pair["message"])
         mine = rows.filter((pc.field("id") == writer[0]) & (pc.field("message") == writer[1]))
         if writer in route.slots and (dead := _killers(route, writer, one_array(mine.column("payload")), apart)):
             ways = ", ".join(sorted(Counter(dead.values())))

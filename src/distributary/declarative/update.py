@@ -89,8 +89,8 @@ class Update:
 
     def kinds(self) -> dict[str, str]:
         """What each dataset is: bronze, silver and so on, or the user's own."""
-        known = self.defined.kinds if self.defined is not None else {}
-        return {name: known.get(name, "own") for name in [*known, *self.states]}
+        defined_kinds = self.defined.kinds if self.defined is not None else {}
+        return {name: defined_kinds.get(name, "own") for name in [*defined_kinds, *self.states]}
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -161,7 +161,11 @@ def run_update(
     chosen = _chosen(selection, tables, without, full)
     before = {name: version_of(datasets.uri(name), store) for name in tables}
     if not selection.dry_run:
-        _adopt(spark, config, [n for n, at in before.items() if at >= 0 and n.lower() not in update.defined.there])
+        _adopt(
+            spark,
+            config,
+            [n for n, version in before.items() if version >= 0 and n.lower() not in update.defined.there],
+        )
     update.completed = chosen is None
     if chosen is not None:
         _listen(_started(spark, graph, config, selection, full, chosen), update, listen)
@@ -243,18 +247,18 @@ class _Registry(SparkConnectGraphElementRegistry):
     def register_flow(self, flow: Flow) -> None:
         def remembered() -> DataFrame:
             rows: Any = flow.func()
-            read = streams_in(rows._plan.plan(self._client))
-            self.reads.setdefault(dataset_of(flow.target), set()).update(read)
+            streams = streams_in(rows._plan.plan(self._client))
+            self.reads.setdefault(dataset_of(flow.target), set()).update(streams)
             return rows  # type: ignore[no-any-return]
 
         super().register_flow(replace(flow, func=remembered))
 
     def register_sql(self, sql_text: str, file_path: Path) -> None:
         super().register_sql(sql_text, file_path)
-        made = made_in_sql(sql_text)
-        self._in_sql |= made.keys() - views_in_sql(sql_text)
-        for name, read in made.items():
-            self.reads.setdefault(name, set()).update(read)
+        datasets = made_in_sql(sql_text)
+        self._in_sql |= datasets.keys() - views_in_sql(sql_text)
+        for name, streams in datasets.items():
+            self.reads.setdefault(name, set()).update(streams)
 
 
 def _check_names(selection: Selection, tables: Collection[str], views: Collection[str]) -> None:
@@ -291,8 +295,8 @@ def _chosen(
     everything = not (selection.refresh or selection.full_refresh)
     if selection.full_refresh_all or (everything and not without and not full):
         return []
-    wanted = set(tables) if everything else set(selection.refresh)
-    chosen = sorted(wanted - set(without) - set(full))
+    asked_names = set(tables) if everything else set(selection.refresh)
+    chosen = sorted(asked_names - set(without) - set(full))
     return chosen if chosen or full else None
 
 
@@ -308,35 +312,35 @@ def _adopt(spark: SparkSession, config: Pipeline, unknown: Collection[str]) -> N
             table = Snapshot.open(datasets.uri(name), store)
             owner = None if table is None else table.owner
             ours = owner is not None and owner.pipeline == config.pipeline
-            known = table is not None and (ours or not table.addresses())
+            is_ours = table is not None and (ours or not table.addresses())
         except BaseException as e:
             contained(e)  # its flow says so
             continue
-        if known:
+        if is_ours:
             spark.sql(f"CREATE TABLE {datasets.sql(name)} USING DELTA LOCATION {literal(_url(datasets.uri(name)))}")
 
 
 def _blame(update: Update, names: Collection[str]) -> None:
     """A table that cannot be prepared ends the whole run: find it in what Spark says, so that the others can go on."""
-    said = set(re.findall(r"\w+", update.error or ""))
-    for name in sorted(said & set(names)):
+    words = set(re.findall(r"\w+", update.error or ""))
+    for name in sorted(words & set(names)):
         update.states[name] = "FAILED"
         update.reasons[name] = str(update.error)[:_REASON_CHARS]
 
 
-def _url(where: str) -> str:
+def _url(address: str) -> str:
     """An address as Spark's server is told it."""
-    folder = local_path(where)
-    return where if folder is None else folder.resolve().as_uri()
+    folder = local_path(address)
+    return address if folder is None else folder.resolve().as_uri()
 
 
 def _listen(events: Iterator[Mapping[str, Any]], update: Update, listen: Listener) -> None:
     try:
-        for said in events:
-            if "pipeline_event_result" not in said:
+        for message in events:
+            if "pipeline_event_result" not in message:
                 continue
-            told = said["pipeline_event_result"].event
-            event = read_event(told.message, told.timestamp.ToDatetime())
+            log_event = message["pipeline_event_result"].event
+            event = read_event(log_event.message, log_event.timestamp.ToDatetime())
             # A stream that fails is said to have completed right before.
             if event.dataset is not None and event.state is not None:
                 update.states[event.dataset] = event.state

@@ -67,8 +67,8 @@ class Books:
         if news is None or not news.any:
             return []
         table = self.bronze.open(news.version)
-        at = 0 if table is None else int(table.history(limit=1)[0]["timestamp"]) * 1000
-        return [replace(entry, finished_at=at) for entry in news.entries]
+        finished_at = 0 if table is None else int(table.history(limit=1)[0]["timestamp"]) * 1000
+        return [replace(entry, finished_at=finished_at) for entry in news.entries]
 
     def _news(self, states: Mapping[str, str], reasons: Mapping[str, str]) -> _News | None:
         table = self.bronze.open()
@@ -77,8 +77,8 @@ class Books:
         stream = table.id
         version = table.version
         last = self._last(stream)
-        known = int(last.get("bronze_version", -1))
-        files = self.bronze.added(table, known) if known >= 0 else None
+        known_version = int(last.get("bronze_version", -1))
+        files = self.bronze.added(table, known_version) if known_version >= 0 else None
         counts = self.bronze.count(table, files) if files != [] else {}
         if files is None and (entries := self.ledger.entries()):
             # Refreshed in full, or made anew: the sums are to say what is there now.
@@ -121,16 +121,16 @@ class Books:
     ) -> list[Entry]:
         """Of each route that something came for, or whose table has failed, or works again."""
         routes = {*counts, *self.ledger.newest} - {None}
-        found = []
+        entries = []
         for route in sorted(r for r in routes if r is not None):
             count, state = counts.get(route), states.get(self.datasets.silver(route))
             before = self.ledger.newest.get(route)
             parked = before is not None and before.state == "parked"
             if count is not None or state == "FAILED" or (parked and state == "COMPLETED"):
-                found.append(self._entry(stream, route, count or RouteCount(), state, reasons))
-        return found
+                entries.append(self._entry(stream, route, count or RouteCount(), state, reasons))
+        return entries
 
-    def _own_entry(self, stream: str, own: RouteCount) -> Entry:
+    def _own_entry(self, stream: str, nameless: RouteCount) -> Entry:
         """The update's own entry: of what has no route."""
         number = self._number(stream)
         return Entry(
@@ -139,10 +139,10 @@ class Books:
             None,
             table=self.bronze.uri,
             created=number == 0,
-            rows_in=own.aside,
-            rows_quarantined=own.aside,
-            tombstones=own.tombstones,
-            reasons=dict(own.reasons),
+            rows_in=nameless.aside,
+            rows_quarantined=nameless.aside,
+            tombstones=nameless.tombstones,
+            reasons=dict(nameless.reasons),
         )
 
     def _number(self, stream: str) -> int:
@@ -186,29 +186,29 @@ def _is_empty(count: RouteCount) -> bool:
 
 def _difference(now: Counts, before: Mapping[str | None, Entry]) -> Counts:
     """What must be added to the ledger's sums for them to say what is in bronze now."""
-    found: Counts = {}
+    missing_counts: Counts = {}
     for route in now.keys() | before.keys():
-        count, said = now.get(route, RouteCount()), before.get(route, Entry("", 0, route))
+        count, entry = now.get(route, RouteCount()), before.get(route, Entry("", 0, route))
         ids, reasons = Counter(count.schema_ids), Counter(count.reasons)
         warnings = Counter(count.warnings)
-        warnings.subtract(said.warnings)
-        ids.subtract(said.schema_ids)
-        reasons.subtract(said.reasons)
-        found[route] = RouteCount(
-            good=count.good + count.replayed - said.rows_written,
-            aside=count.aside - said.rows_quarantined,
-            tombstones=count.tombstones - said.tombstones,
+        warnings.subtract(entry.warnings)
+        ids.subtract(entry.schema_ids)
+        reasons.subtract(entry.reasons)
+        missing_counts[route] = RouteCount(
+            good=count.good + count.replayed - entry.rows_written,
+            aside=count.aside - entry.rows_quarantined,
+            tombstones=count.tombstones - entry.tombstones,
             schema_ids=ids,
             reasons=reasons,
             unknown=count.unknown,
             warnings=warnings,
             newest=count.newest,
         )
-    return found
+    return missing_counts
 
 
 def _add_unknown(before: Mapping[str, Mapping[str, int]], counts: Counts) -> dict[str, dict[str, int]]:
-    found = {route: Counter({int(i): n for i, n in ids.items()}) for route, ids in before.items()}
+    unknown_ids = {route: Counter({int(i): n for i, n in ids.items()}) for route, ids in before.items()}
     for route, count in counts.items():
-        found.setdefault(route or "", Counter()).update(count.unknown)
-    return {r: {str(i): n for i, n in ids.items() if n > 0} for r, ids in found.items() if any(ids.values())}
+        unknown_ids.setdefault(route or "", Counter()).update(count.unknown)
+    return {r: {str(i): n for i, n in ids.items() if n > 0} for r, ids in unknown_ids.items() if any(ids.values())}

@@ -75,14 +75,14 @@ class _Recount:
         if not isinstance(source, DeltaSource) or not source.path:
             doubled = self._repeated(bronze)
             return 0, doubled, [f"{doubled} records are in bronze more than once"] if doubled else []
-        whole = source.starting_version is None and source.starting_timestamp is None
+        reads_all = source.starting_version is None and source.starting_timestamp is None
         place = self.flows.place(self.datasets.bronze)
-        if not whole or source.skip_change_commits or place is None:
+        if not reads_all or source.skip_change_commits or place is None:
             return 0, 0, []
         least = self._rows_before(source.path, place.certain)
         most = self._rows_before(source.path, place.possible)
-        found = sum(c.good + c.aside + c.replayed + c.tombstones for c in counts.values())
-        lost, doubled = max(0, least - found), max(0, found - most)
+        counted = sum(c.good + c.aside + c.replayed + c.tombstones for c in counts.values())
+        lost, doubled = max(0, least - counted), max(0, counted - most)
         problems = [f"bronze: {lost} rows of the source are missing"] if lost else []
         return lost, doubled, problems + ([f"bronze: {doubled} rows are there twice"] if doubled else [])
 
@@ -106,17 +106,17 @@ class _Recount:
         good = count.good + count.replayed
         problems: list[str] = []
         pending = lost = doubled = 0
-        found: Counter[int] | None = Counter()
+        ids_in_silver: Counter[int] | None = Counter()
         rows = 0
         try:
             table = Table(uri, self.store).open()
             if table is not None:
-                rows, found = self._silver(table)
+                rows, ids_in_silver = self._silver(table)
             least, most = self._read_by(name, route)
             pending = good - most.total()
             lost, doubled = max(0, least.total() - rows), max(0, rows - most.total())
-            if found is not None:
-                lost, doubled = max(lost, (least - found).total()), max(doubled, (found - most).total())
+            if ids_in_silver is not None:
+                lost, doubled = max(lost, (least - ids_in_silver).total()), max(doubled, (ids_in_silver - most).total())
         except BaseException as e:
             problems.append(f"the table cannot be read: {contained(e)}")
             lost = good
@@ -133,7 +133,7 @@ class _Recount:
             rows_quarantined=count.aside,
             rows_lost=lost,
             rows_duplicated=doubled,
-            schema_ids=dict(sorted((found if found is not None else count.schema_ids).items())),
+            schema_ids=dict(sorted((ids_in_silver if ids_in_silver is not None else count.schema_ids).items())),
             tombstones=count.tombstones,
             rows_pending=pending,
             problems=tuple(problems),
@@ -144,9 +144,9 @@ class _Recount:
         rows = table.dataset()
         if ORIGIN not in rows.schema.names:
             return int(rows.count_rows()), None
-        found = rows.to_table(columns={"schema_id": ds.field(ORIGIN, "schema_id")}).column("schema_id")
-        counts = {c["values"]: c["counts"] for c in pc.value_counts(found).to_pylist()}
-        return len(found), Counter(counts)
+        schema_ids = rows.to_table(columns={"schema_id": ds.field(ORIGIN, "schema_id")}).column("schema_id")
+        counts = {c["values"]: c["counts"] for c in pc.value_counts(schema_ids).to_pylist()}
+        return len(schema_ids), Counter(counts)
 
     def _read_by(self, name: str, route: str) -> tuple[Counter[int], Counter[int]]:
         """The least and the most good rows of a route, by schema id, in the part of bronze that its silver has read."""
@@ -161,8 +161,8 @@ class _Recount:
         rows = None if version is not None and version < 0 else self.bronze_rows(version)
         if rows is None:
             return Counter()
-        wanted = (ds.field("route") == route) & ds.field("reason").is_null() & ds.field("payload").is_valid()
-        ids = rows.to_table(columns=["schema_id"], filter=wanted).column("schema_id")
+        condition = (ds.field("route") == route) & ds.field("reason").is_null() & ds.field("payload").is_valid()
+        ids = rows.to_table(columns=["schema_id"], filter=condition).column("schema_id")
         return Counter({c["values"]: c["counts"] for c in pc.value_counts(ids).to_pylist()})
 
     # -- all of them ---------------------------------------------------------------------------------------
@@ -170,26 +170,26 @@ class _Recount:
     def _sum_up(
         self, counts: Counts, tables: list[TableCheck], lost: int, doubled: int, problems: list[str]
     ) -> Verification:
-        own = counts.get(None, RouteCount())
+        nameless = counts.get(None, RouteCount())
         problems = problems + [f"{t.table}: {text}" for t in tables for text in t.problems]
         pending = sum(t.rows_pending for t in tables)
         if pending:
             problems.append(f"{pending} rows of bronze are not in silver yet: distributary pipeline run FILE --once")
-        kept: Mapping[str, int] = {
-            "open": own.aside + sum(t.rows_quarantined for t in tables),
+        set_aside_states: Mapping[str, int] = {
+            "open": nameless.aside + sum(t.rows_quarantined for t in tables),
             "replayed": sum(c.replayed for c in counts.values()),
         }
         return Verification(
             pipeline=self.config.pipeline,
             ok=not problems,
-            rows_in=own.aside + sum(t.rows_in for t in tables),
+            rows_in=nameless.aside + sum(t.rows_in for t in tables),
             rows_written=sum(t.rows_written for t in tables),
-            rows_quarantined=kept["open"],
+            rows_quarantined=set_aside_states["open"],
             rows_lost=lost + sum(t.rows_lost for t in tables),
             rows_duplicated=doubled + sum(t.rows_duplicated for t in tables),
             tombstones=sum(c.tombstones for c in counts.values()),
             tables=tuple(tables),
-            quarantine={state: n for state, n in kept.items() if n},
+            quarantine={state: n for state, n in set_aside_states.items() if n},
             source_losses=(),
             problems=tuple(problems),
             notes=(GOLD,) if tables else (),

@@ -63,8 +63,8 @@ class _Rebuilding(Attempt):
             self._decide(route, Decision("files", schema=self.evolution.schema))
         return set()
 
-    def _commit_shared(self, done: Delivered) -> None:
-        for outcome in done.outcomes.values():
+    def _commit_shared(self, delivered: Delivered) -> None:
+        for outcome in delivered.outcomes.values():
             self._none_failed(outcome)
 
 
@@ -80,30 +80,30 @@ def build(fanout: Fanout, rows: DataFrame | None, route: str, table: Snapshot | 
             orders = replace(orders, refused={**orders.refused, **refused})
             while True:
                 orders = replace(orders, killed=dict(fanout.killed))
-                known = (fanout.spark, fanout.store, fanout.by_spark, set[str](), fanout.merging)
-                attempt = _Rebuilding(*known, chunks, writers, orders, compiled)
+                shared_arguments = (fanout.spark, fanout.store, fanout.by_spark, set[str](), fanout.merging)
+                attempt = _Rebuilding(*shared_arguments, chunks, writers, orders, compiled)
                 attempt.table = table
                 try:
-                    done = attempt.run()
+                    delivered = attempt.run()
                     break
                 except SPARK_ERRORS as e:  # nothing is committed yet
                     fanout.find_killers(chunks, orders, compiled, e)
     except RouteFault as e:
         raise BadInput(detail=f"{route} cannot be rebuilt: {e.why}") from e
-    return _built(route, done, attempt.evolution)
+    return _built(route, delivered, attempt.evolution)
 
 
-def _built(route: str, done: Delivered, evolution: Evolution | None) -> Built:
-    early = Counter(done.bad.get(route, {}))
-    found = Built(tombstones=done.tombstones.get(route, 0), bad=done.quarantine, evolution=evolution)
-    found.reasons = early
-    if (outcome := done.outcomes.get(route)) is not None:
-        found.reasons = early + Counter(outcome.reasons)
-        found.rows, found.files, found.decoders = outcome.rows_written, [*outcome.append.files], outcome.decoders
-        found.schema_ids = Counter(outcome.schema_ids)
-    found.kept = found.reasons.total()
-    found.rows_in = found.rows + found.kept
-    return found
+def _built(route: str, delivered: Delivered, evolution: Evolution | None) -> Built:
+    early = Counter(delivered.bad.get(route, {}))
+    built = Built(tombstones=delivered.tombstones.get(route, 0), bad=delivered.quarantine, evolution=evolution)
+    built.reasons = early
+    if (outcome := delivered.outcomes.get(route)) is not None:
+        built.reasons = early + Counter(outcome.reasons)
+        built.rows, built.files, built.decoders = outcome.rows_written, [*outcome.append.files], outcome.decoders
+        built.schema_ids = Counter(outcome.schema_ids)
+    built.kept = built.reasons.total()
+    built.rows_in = built.rows + built.kept
+    return built
 
 
 def add_returned(built: Built, replay: Replay, route: str, table: Snapshot | None, orders: Orders) -> None:

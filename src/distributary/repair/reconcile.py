@@ -100,15 +100,15 @@ class Reconcile:
 
     def apply(self) -> Reconciled:
         """Write the deletes of `plan` to the log; the caller merges them. Raises CleanUnfinished too."""
-        gone = self._gone
-        if gone is None or not gone.num_rows:
+        vanished = self._gone
+        if vanished is None or not vanished.num_rows:
             return self.report
         with writing(self.log_uri):
             check_not_begun(self.config, self.store)
             log = Table(self.log_uri, self.store, self.owner).open()
             assert log is not None
             schema = log.schema
-            rows = _deletes(gone, self.keys, with_origin(schema), self.report.since)
+            rows = _deletes(vanished, self.keys, with_origin(schema), self.report.since)
             evolution = evolve(schema, [rows.schema], Policy())
             files = [write_data_file(self.log_uri, rows, self.store)]
             mark = Mark(f"reconcile-{uuid.uuid4()}", 0)
@@ -139,28 +139,30 @@ class Reconcile:
         shares = shares_of(bytes_of(log) + bytes_of(merged))
         shown = by_share(self._shown(log, since), self.keys, shares)
         before = by_share(self._before(merged, since), self.keys, shares)
-        found: list[pa.Table] = []
+        vanished: list[pa.Table] = []
         for keys, rows in zip(shown, before, strict=True):
-            known = {key for piece in keys for key in _tuples(piece, self.keys)}
-            self.report.shown += len(known)
+            shown_keys = {key for piece in keys for key in _tuples(piece, self.keys)}
+            self.report.shown += len(shown_keys)
             for piece in rows:
-                mask = [key not in known for key in _tuples(piece, self.keys)]
-                found.append(piece.filter(pa.array(mask, pa.bool_())))
-        return pa.concat_tables(found, promote_options="permissive")
+                mask = [key not in shown_keys for key in _tuples(piece, self.keys)]
+                vanished.append(piece.filter(pa.array(mask, pa.bool_())))
+        return pa.concat_tables(vanished, promote_options="permissive")
 
     def _shown(self, log: Snapshot, since: int) -> Iterator[pa.Table]:
         paths = paths_of(log.schema.names, self.keys)
         for piece in TableFiles(log).read_all([*paths, _TIME, _BACKFILL]):
-            wanted = pc.and_(pc.fill_null(piece.column(_BACKFILL), False), pc.greater_equal(piece.column(_TIME), since))
-            yield _spelled(piece.filter(pc.fill_null(wanted, False)), self.keys).select(list(self.keys))
+            of_backfill = pc.and_(
+                pc.fill_null(piece.column(_BACKFILL), False), pc.greater_equal(piece.column(_TIME), since)
+            )
+            yield _spelled(piece.filter(pc.fill_null(of_backfill, False)), self.keys).select(list(self.keys))
 
     def _before(self, merged: Snapshot, since: int) -> Iterator[pa.Table]:
         """Living rows whose last event came before the backfill."""
         paths = [*self.keys, _TIME, _BACKFILL, _NUMBER, DELETED]
         for piece in TableFiles(merged).read_all(paths):
             old = pc.less(piece.column(_TIME), since - MARGIN_MS)
-            wanted = pc.and_(old, pc.invert(pc.fill_null(piece.column(DELETED), False)))
-            yield piece.filter(pc.fill_null(wanted, False))
+            living = pc.and_(old, pc.invert(pc.fill_null(piece.column(DELETED), False)))
+            yield piece.filter(pc.fill_null(living, False))
 
 
 def _spelled(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
@@ -173,16 +175,16 @@ def _tuples(rows: pa.Table, keys: Sequence[str]) -> list[tuple[Any, ...]]:
     return list(zip(*(texts.column(key).to_pylist() for key in keys), strict=True))
 
 
-def _deletes(gone: pa.Table, keys: Sequence[str], schema: pa.Schema, since: str) -> pa.Table:
+def _deletes(vanished: pa.Table, keys: Sequence[str], schema: pa.Schema, since: str) -> pa.Table:
     """A delete per row, in the log's columns: the same key, the place right behind the row's own."""
-    count = gone.num_rows
-    numbers = pa.array([_next(number) for number in gone.column(_NUMBER).to_pylist()], pa.string())
-    at = int(datetime.fromisoformat(since).timestamp() * 1000)
+    count = vanished.num_rows
+    numbers = pa.array([_next(number) for number in vanished.column(_NUMBER).to_pylist()], pa.string())
+    since_ms = int(datetime.fromisoformat(since).timestamp() * 1000)
     kind = schema.field(METADATA).type
-    given: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "uuid": pa.array([uuid.uuid4().hex for _ in range(count)]),
-        "source_timestamp": pa.repeat(pa.scalar(at, pa.int64()), count),
-        "read_timestamp": pa.repeat(pa.scalar(at, pa.int64()), count),
+        "source_timestamp": pa.repeat(pa.scalar(since_ms, pa.int64()), count),
+        "read_timestamp": pa.repeat(pa.scalar(since_ms, pa.int64()), count),
         "change_sequence_number": numbers,
         "change_type": pa.repeat("DELETE", count),
         "is_deleted": pa.repeat(True, count),
@@ -192,13 +194,17 @@ def _deletes(gone: pa.Table, keys: Sequence[str], schema: pa.Schema, since: str)
     origin: dict[str, Any] = {
         "file": pa.repeat(f"{RECONCILED}{since}", count),
         "row": pa.array(range(count), pa.int64()),
-        "key": key_texts([gone.column(key) for key in keys]),
+        "key": key_texts([vanished.column(key) for key in keys]),
         "key_columns": pa.repeat(key_names(keys), count),
     }
     columns: dict[str, Any] = {
-        METADATA: _struct(given, kind, count),
+        METADATA: _struct(metadata, kind, count),
         ORIGIN: _struct(origin, schema.field(ORIGIN).type, count),
-        **{key: _as_in_log(spelled(gone.column(key)), schema.field(key).type) for key in keys if key in schema.names},
+        **{
+            key: _as_in_log(spelled(vanished.column(key)), schema.field(key).type)
+            for key in keys
+            if key in schema.names
+        },
     }
     return pa.table(
         [(columns[f.name] if f.name in columns else pa.nulls(count, f.type)) for f in schema],
@@ -208,15 +214,15 @@ def _deletes(gone: pa.Table, keys: Sequence[str], schema: pa.Schema, since: str)
 
 def _as_in_log(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """The keys that the log's column can hold; `_origin` has them all."""
-    found = as_type(texts, kind)
-    if found is not None:
-        return found
+    typed = as_type(texts, kind)
+    if typed is not None:
+        return typed
     each = [as_type(texts.slice(n, 1), kind) for n in range(len(texts))]
-    return pa.concat_arrays([pa.nulls(1, kind) if one is None else one for one in each])
+    return pa.concat_arrays([pa.nulls(1, kind) if array is None else array for array in each])
 
 
-def _struct(given: Mapping[str, pa.Array], kind: pa.StructType, count: int) -> pa.StructArray:
-    fields = [given[f.name].cast(f.type) if f.name in given else pa.nulls(count, f.type) for f in kind]
+def _struct(columns: Mapping[str, pa.Array], kind: pa.StructType, count: int) -> pa.StructArray:
+    fields = [columns[f.name].cast(f.type) if f.name in columns else pa.nulls(count, f.type) for f in kind]
     return pa.StructArray.from_arrays(fields, fields=list(kind))
 
 

@@ -21,17 +21,17 @@ def replay(config: Pipeline, route: str | None = None, reasons: Collection[Reaso
     Raises AlreadyRunning, CleanUnfinished, StoreDown, RegistryDown.
     """
     store, total = Store.of(config.tables), ReplayReport()
-    for part in parts(config, store):
-        kept = Table(quarantine_uri(part.state_root), store).open() is not None
-        if not kept and not config.holds_changes:
+    for stream in parts(config, store):
+        has_quarantine = Table(quarantine_uri(stream.state_root), store).open() is not None
+        if not has_quarantine and not config.holds_changes:
             continue
-        with at_work(part, store, "replay"):
-            found = Run(part, session_of(part), lambda _: None).replay.run(route, reasons)
-        for name, rows in found.rows.items():
+        with at_work(stream, store, "replay"):
+            report = Run(stream, session_of(stream), lambda _: None).replay.run(route, reasons)
+        for name, rows in report.rows.items():
             total.rows[name] = total.rows.get(name, 0) + rows
-        for name, rows in found.left.items():
+        for name, rows in report.left.items():
             total.left[name] = total.left.get(name, 0) + rows
-        for name, rows in found.killed.items():
+        for name, rows in report.killed.items():
             total.killed[name] = total.killed.get(name, 0) + rows
-        total.failed.update(found.failed)
+        total.failed.update(report.failed)
     return total

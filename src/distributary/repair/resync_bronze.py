@@ -98,17 +98,17 @@ def rebuild(config: Pipeline, route: str) -> Rebuilt:
         if bronze is None or table_name(route) not in route_keys(bronze):
             raise BadInput(detail=f"bronze at {config.bronze_path} has no rows of route {route!r}")
         mine, others = _parts(config, route, store)
-        with ExitStack() as held:
-            for part in (mine, *others):
-                held.enter_context(at_work(part, store, "replay"))
+        with ExitStack() as locks:
+            for stream in (mine, *others):
+                locks.enter_context(at_work(stream, store, "replay"))
             return _Resync(config, mine, others, route, store).run()
 
 
 def _parts(config: Pipeline, route: str, store: Store) -> tuple[Pipeline, list[Pipeline]]:
     """The stream that writes the route now, and those that have ever kept rows aside."""
     mine = next(p for p in current_parts(config, store) if p.share is None or p.share.owns(route))
-    kept = (p for p in parts(config, store) if Table(quarantine_uri(p.state_root), store).open() is not None)
-    return mine, [part for part in kept if part.state_root != mine.state_root]
+    with_quarantine = (p for p in parts(config, store) if Table(quarantine_uri(p.state_root), store).open() is not None)
+    return mine, [stream for stream in with_quarantine if stream.state_root != mine.state_root]
 
 
 class _Resync:
@@ -116,14 +116,14 @@ class _Resync:
         self.config, self.mine, self.route, self.store = config, mine, route, store
         self.key = table_name(route)
         self.spark = session_of(config)
-        self.replay, *self.former = [self._replay(part) for part in (mine, *others)]
+        self.replay, *self.former = [self._replay(stream) for stream in (mine, *others)]
         self.fanout = self.replay.fanout
         self.uri = self.fanout.orders("", 0, {}, {}, [route]).table(route)
         self.table = Table(self.uri, store, Owner(config.pipeline, route), config.tables.properties)
 
-    def _replay(self, part: Pipeline) -> Replay:
-        fanout = Fanout(self.spark, part, schemas_of(part), self.store)
-        return Replay(part, Ledger(part.state_root, part.pipeline, self.store), fanout)
+    def _replay(self, stream: Pipeline) -> Replay:
+        fanout = Fanout(self.spark, stream, schemas_of(stream), self.store)
+        return Replay(stream, Ledger(stream.state_root, stream.pipeline, self.store), fanout)
 
     def run(self) -> Rebuilt:
         for _ in range(ATTEMPTS):
@@ -157,7 +157,7 @@ class _Resync:
         self._check(now, built, table)
         good, bad = self._compare(now, built)
         mark, count = (orders.mark, built.rows) if good is None else self.replay.claim(self.route, good)
-        returned, newly_bad = (0 if found is None else found.num_rows for found in (good, bad))
+        returned, newly_bad = (0 if changed is None else changed.num_rows for changed in (good, bad))
         aside = [] if bad is None else [self._write_aside(bad, orders.stream)]
         entries = self._entries(now.before, built, returned, orders.stream, table is None)
         self._intend(mark, orders.stream, entries, aside)
@@ -171,21 +171,21 @@ class _Resync:
         """Raises BadInput when the route's stream has not finished a batch."""
         entries = all_entries(self.config, self.store)
         finished: dict[str, int] = {}
-        own = stream_id(self.mine.checkpoint_path, self.store) or ""
+        stream = stream_id(self.mine.checkpoint_path, self.store) or ""
         details: dict[str, Any] = {}
         for entry in entries:
             if entry.route is None and is_batch(entry.stream):
                 finished[entry.stream] = max(entry.batch, finished.get(entry.stream, -1))
-                if entry.stream == own and entry.batch == finished[own]:
+                if entry.stream == stream and entry.batch == finished[stream]:
                     details = json.loads(entry.details or "{}")
-        if own not in finished:
+        if stream not in finished:
             # After a hand-over its checkpoint says where the streams before it ended.
             begun = last_committed(self.mine.checkpoint_path, self.store)
             if begun is None:
                 raise BadInput(detail=f"{self.route}: hop 2 has finished no batch of it yet; nothing is to be rebuilt")
-            finished[own] = begun
+            finished[stream] = begun
         before = totals(entries).get(self.route, Entry("", 0, self.route))
-        return _Moment(before, finished, own, finished[own], details)
+        return _Moment(before, finished, stream, finished[stream], details)
 
     def _read(self, now: _Moment) -> AlreadyRead:
         """Which rows of bronze came before. Raises BadInput where that cannot be told."""
@@ -203,8 +203,8 @@ class _Resync:
         Spark can change."""
         if table is not None and built.evolution is not None and (why := built.evolution.widening) is not None:
             raise BadInput(detail=f"only Spark may write {self.uri} ({why}); {_ANEW}")
-        if (more := built.rows_in - now.before.rows_in) > 0:
-            detail = f"bronze has {more:,} rows of it that hop 2 has never taken"
+        if (never_taken := built.rows_in - now.before.rows_in) > 0:
+            detail = f"bronze has {never_taken:,} rows of it that hop 2 has never taken"
             raise BadInput(detail=f"{self.route}: {detail}; give bronze.starting_version as it was at its first run")
 
     def _settled(self, now: _Moment) -> Snapshot | None:
@@ -214,7 +214,7 @@ class _Resync:
         if table is None:
             return None
         self._check_writable(table)
-        while any(table.newest(stream) > done for stream, done in now.finished.items()):
+        while any(table.newest(stream) > batch for stream, batch in now.finished.items()):
             table = table.at(table.version - 1)
         return table
 
@@ -242,14 +242,16 @@ class _Resync:
         bad = pa.concat_tables(pieces, promote_options="permissive") if pieces else None
         for file in built.bad:
             self.store.delete(quarantine, file.path)  # what is new of it is written apart
-        kept = self.replay.kept(self.route)
-        if kept is not None:
-            later = pc.and_(pc.equal(kept.column("stream"), now.stream), pc.greater(kept.column("batch"), now.batch))
-            kept = kept.filter(pc.invert(later))
+        quarantined = self.replay.kept(self.route)
+        if quarantined is not None:
+            later = pc.and_(
+                pc.equal(quarantined.column("stream"), now.stream), pc.greater(quarantined.column("batch"), now.batch)
+            )
+            quarantined = quarantined.filter(pc.invert(later))
         former = [replay.kept(self.route) for replay in self.former]
-        held, found = _counted(kept), _counted(bad)
+        kept_counts, bad_counts = _counted(quarantined), _counted(bad)
         elsewhere = sum((_counted(rows) for rows in former), Counter())
-        return _some(kept, held - found), _some(bad, found - held - elsewhere)
+        return _some(quarantined, kept_counts - bad_counts), _some(bad, bad_counts - kept_counts - elsewhere)
 
     def _write_aside(self, bad: pa.Table, stream: str) -> DataFile:
         return write_rejected(self.fanout.quarantine, [bad], stream, 0, self.key[:40], self.store)
@@ -280,9 +282,9 @@ class _Resync:
         return [entry, Entry(stream, 0, None, batches=0)]
 
     def _intend(self, mark: Mark, stream: str, entries: Sequence[Entry], aside: Sequence[DataFile]) -> None:
-        said = {"app": mark.app, "batch": mark.batch, "stream": stream}
-        said |= {"entries": [asdict(e) for e in entries], "aside": [f.to_json() for f in aside]}
-        self.store.put_whole(self.mine.state_folder.resync, f"{self.key}.json", json.dumps(said).encode())
+        intent = {"app": mark.app, "batch": mark.batch, "stream": stream}
+        intent |= {"entries": [asdict(e) for e in entries], "aside": [f.to_json() for f in aside]}
+        self.store.put_whole(self.mine.state_folder.resync, f"{self.key}.json", json.dumps(intent).encode())
 
     def _commit(self, table: Snapshot | None, built: Built, mark: Mark, rows: int) -> None:
         """Raises CommitConflict."""
@@ -303,22 +305,22 @@ class _Resync:
         body = self.store.get(folder, name)
         if body is None:
             return
-        said = json.loads(body)
+        intent = json.loads(body)
         table = self.table.open()
-        if table is not None and table.has(Mark(said["app"], said["batch"])):
+        if table is not None and table.has(Mark(intent["app"], intent["batch"])):
             by_id = ("schema_ids", "decoders")
-            entries = [Entry(**e | {name: _by_id(e[name]) for name in by_id}) for e in said["entries"]]
+            entries = [Entry(**e | {name: _by_id(e[name]) for name in by_id}) for e in intent["entries"]]
             ledger = Ledger(self.mine.state_root, self.mine.pipeline, self.store)
-            ledger.record(said["stream"], 0, entries, {"rebuilt": self.route})
-            if files := [DataFile(**f) for f in said["aside"]]:
-                uri, stream = self.fanout.quarantine, said["stream"]
+            ledger.record(intent["stream"], 0, entries, {"rebuilt": self.route})
+            if files := [DataFile(**f) for f in intent["aside"]]:
+                uri, stream = self.fanout.quarantine, intent["stream"]
                 commit_quarantine(uri, self.mine.pipeline, files, stream, 0, self.store)
         self.store.delete(folder, name)
 
 
-def _by_id(given: Mapping[str, Any]) -> dict[int, Any]:
+def _by_id(by_text: Mapping[str, Any]) -> dict[int, Any]:
     """JSON's keys are text."""
-    return {int(schema_id): value for schema_id, value in given.items()}
+    return {int(schema_id): value for schema_id, value in by_text.items()}
 
 
 def _keys(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
@@ -329,13 +331,13 @@ def _counted(rows: pa.Table | None) -> Counter[tuple[Any, ...]]:
     return Counter() if rows is None else Counter(_keys(rows))
 
 
-def _some(rows: pa.Table | None, wanted: Counter[tuple[Any, ...]]) -> pa.Table | None:
-    """So many of the rows with each key as `wanted` says; None for none."""
-    if rows is None or not wanted:
+def _some(rows: pa.Table | None, counts: Counter[tuple[Any, ...]]) -> pa.Table | None:
+    """So many of the rows with each key as `counts` says; None for none."""
+    if rows is None or not counts:
         return None
-    left, taken = Counter(wanted), []
-    for at, key in enumerate(_keys(rows)):
-        if left[key] > 0:
-            left[key] -= 1
-            taken.append(at)
-    return rows.take(pa.array(taken, pa.int64()))
+    still_wanted, rows_taken = Counter(counts), []
+    for row, key in enumerate(_keys(rows)):
+        if still_wanted[key] > 0:
+            still_wanted[key] -= 1
+            rows_taken.append(row)
+    return rows.take(pa.array(rows_taken, pa.int64()))

@@ -78,30 +78,30 @@ def known_route(config: Pipeline, route: str) -> Behind:
     store = Store.of(config.tables)
     with reading(config.state_root):
         sums = totals(read_entries(config.state_root, store))
-    found = about(sums[route]) if route in sums else None
-    if found is None:
-        known = ", ".join(sorted(r for r in sums if r)) or "none yet"
-        raise BadInput(detail=f"no events of {route!r} have come; known source tables: {known}")
+    ledger_fields_found = about(sums[route]) if route in sums else None
+    if ledger_fields_found is None:
+        known_names = ", ".join(sorted(r for r in sums if r)) or "none yet"
+        raise BadInput(detail=f"no events of {route!r} have come; known source tables: {known_names}")
     named = _named(config, {})
     if not named.takes(route):
         raise BadInput(detail=f"{route} has no keys (tables.keys): its table has every message, and is not made anew")
-    keys = named.keys(found.source, found.keys)
+    keys = named.keys(ledger_fields_found.source, ledger_fields_found.keys)
     if not keys:
         raise BadInput(detail=f"{route} has no key, so it has no merged table; give tables.routes.{route}.keys")
-    return Behind(found.source, keys, found.brought)
+    return Behind(ledger_fields_found.source, keys, ledger_fields_found.brought)
 
 
 def _named(config: Pipeline, newest: Mapping[str | None, Entry]) -> Named:
     """The pipeline's tables, each called what it was called when it was made."""
     names = {route: e.merged.rpartition("/")[2] for route, e in newest.items() if route is not None and e.merged}
-    found = named_of(config, names)
-    if found is None:
+    named_tables = named_of(config, names)
+    if named_tables is None:
         raise BadInput(detail="its tables have every message: nothing is merged there, and nothing made anew")
-    return found
+    return named_tables
 
 
-def rebuild(config: Pipeline, route: str, known: Behind) -> Rebuilt:
-    """Rebuild the merged table of `route`, and its history, from the log, by the keys of `known`; enters it into the
+def rebuild(config: Pipeline, route: str, behind: Behind) -> Rebuilt:
+    """Rebuild the merged table of `route`, and its history, from the log, by the keys of `behind`; enters it into the
     ledger.
 
     Raises BadInput (no log, or a table that Spark must write), LogBegunAnew, CleanUnfinished, StoreDown.
@@ -111,33 +111,33 @@ def rebuild(config: Pipeline, route: str, known: Behind) -> Rebuilt:
         check_not_begun(config, store)
         ledger = Ledger(config.state_root, config.pipeline, store)
         named = _named(config, ledger.newest)
-        with of_one_log(route, str(named.merged(known.source))):
-            build = _Rebuild(config, named, ledger, route, known)
-            done = build.run()
+        with of_one_log(route, str(named.merged(behind.source))):
+            build = _Rebuild(config, named, ledger, route, behind)
+            built = build.run()
         # In the ledger it is one entry of its own: a table that was parked, for its keys, is not any more.
         stream = f"{RESYNC}{uuid.uuid4()}"
-        log = named.log(known.source)
-        events = SourceEvents(known.source, build.keys, brought=dict(known.brought), keeps=bool(known.brought))
-        more = ledger_fields(Outcome(route, log or "", merge=Merge(done.table, "merged"), events=events))
+        log = named.log(behind.source)
+        events = SourceEvents(behind.source, build.keys, brought=dict(behind.brought), keeps=bool(behind.brought))
+        table_fields = ledger_fields(Outcome(route, log or "", merge=Merge(built.table, "merged"), events=events))
         entries = [
-            Entry(stream, 0, route, table=log, state="merged", batches=0, **more),
+            Entry(stream, 0, route, table=log, state="merged", batches=0, **table_fields),
             Entry(stream, 0, None, batches=0),
         ]
-        ledger.record(stream, 0, entries, {"rebuilt": done.rows})
-        return done
+        ledger.record(stream, 0, entries, {"rebuilt": built.rows})
+        return built
 
 
 class _Rebuild:
-    def __init__(self, config: Pipeline, named: Named, ledger: Ledger, route: str, known: Behind) -> None:
-        self.named, self.source = named, known.source
+    def __init__(self, config: Pipeline, named: Named, ledger: Ledger, route: str, behind: Behind) -> None:
+        self.named, self.source = named, behind.source
         self.config, self.ledger, self.store, self.route = config, ledger, ledger.store, route
-        self.keys, self.brought = known.keys, known.brought
-        log, merged = named.log(known.source), named.merged(known.source)
+        self.keys, self.brought = behind.keys, behind.brought
+        log, merged = named.log(behind.source), named.merged(behind.source)
         if log is None or merged is None:
             raise BadInput(detail=f"{route}: a rebuild needs both tables; set tables.log and tables.merged")
-        self.log_uri, self.uri, self.history_uri = log, merged, named.history(known.source)
-        self.rules = named.rules(known.source, None)
-        self.owner = Owner(config.pipeline, route, known.keys)
+        self.log_uri, self.uri, self.history_uri = log, merged, named.history(behind.source)
+        self.rules = named.rules(behind.source, None)
+        self.owner = Owner(config.pipeline, route, behind.keys)
         self.report = Rebuilt(route, merged)
 
     def run(self) -> Rebuilt:
@@ -147,8 +147,8 @@ class _Rebuild:
             log, table = Table(self.log_uri, self.store, self.owner).open(), tables[self.uri]
             if log is None:
                 raise BadInput(detail=f"{self.route}: there is no log table at {self.log_uri}")
-            for uri, found in tables.items():
-                if found is not None and (why := spark_needed(found)):
+            for uri, snapshot in tables.items():
+                if snapshot is not None and (why := spark_needed(snapshot)):
                     raise BadInput(detail=f"{uri}: it needs Spark's own writer ({why}), which a rebuild does not use")
             schema = log.schema
             self.keys = key_columns(schema.names, self._keys_now(log))
@@ -195,8 +195,8 @@ class _Rebuild:
     def _mark(self, log: Snapshot, table: Snapshot | None) -> Mark:
         """The newest batch of the log that the rebuilt rows hold: a run goes on merging after it."""
         stream = self.ledger.stream or "resync"
-        held = -1 if table is None else table.newest(stream)
-        return Mark(stream, max(log.newest(stream), held, 0))
+        newest_merged = -1 if table is None else table.newest(stream)
+        return Mark(stream, max(log.newest(stream), newest_merged, 0))
 
     # -- building ------------------------------------------------------------------------------------------
 
@@ -207,24 +207,24 @@ class _Rebuild:
         self._columns = schema
         report = replace(self.report, rows=0, events=0, passes=shares, files=[], versions=0, history=[])
         orphans: list[pa.Table] = []
-        found: pa.Table | None = None
+        resolved: pa.Table | None = None
         for number, pieces in enumerate(by_share(self._keyed(names, schema, orphans, report), self.keys, shares)):
             every = self.rules.is_partial or self.history_uri is not None
             gathered = Gathered(self.keys, self.rules.order, whole=every)
             for piece in pieces:
                 gathered.add(piece)
-            held = gathered.rows()
-            if held is None:
+            newest_rows = gathered.rows()
+            if newest_rows is None:
                 continue
-            if orphans and found is None:
+            if orphans and resolved is None:
                 # For all shares: who has the row may be in another one, or have been beaten. The log has it.
-                found, unknown = resolve(pa.concat_tables(orphans), held, self.keys, [log])
+                resolved, unknown = resolve(pa.concat_tables(orphans), newest_rows, self.keys, [log])
                 report.unknown = unknown.num_rows
-            if found is not None:
-                held = pa.concat_tables([held, in_share(found, self.keys, number, shares)])
+            if resolved is not None:
+                newest_rows = pa.concat_tables([newest_rows, in_share(resolved, self.keys, number, shares)])
             if self.history_uri is not None:
-                self._add_history(self.history_uri, held.drop_columns([ORIGIN]), report)
-            rows = self._reduced(held).drop_columns([ORIGIN])
+                self._add_history(self.history_uri, newest_rows.drop_columns([ORIGIN]), report)
+            rows = self._reduced(newest_rows).drop_columns([ORIGIN])
             if rows.num_rows:
                 rows = as_merged(rows, self.keys, self.rules)
                 report.rows += rows.num_rows
@@ -257,8 +257,8 @@ class _Rebuild:
         return pa.schema([f for f in columns if f.name != ORIGIN])
 
 
-def in_words(done: Rebuilt, keys: Sequence[str]) -> list[str]:
+def in_words(rebuilt: Rebuilt, keys: Sequence[str]) -> list[str]:
     """What was made anew, in lines."""
     by = ", ".join(map(shown, keys))
-    lines = [f"{done.table}: {done.rows:,} rows from {done.events:,} events of its log, by {by}"]
-    return [*lines, *([f"its history: {done.versions:,} versions"] if done.history else [])]
+    lines = [f"{rebuilt.table}: {rebuilt.rows:,} rows from {rebuilt.events:,} events of its log, by {by}"]
+    return [*lines, *([f"its history: {rebuilt.versions:,} versions"] if rebuilt.history else [])]

@@ -77,28 +77,28 @@ def begin(document: Mapping[str, Any]) -> Beginning:
     while waiting:
         lines = waiting.pop(0)
         try:
-            done = _try(document, lines)
+            trial = _try(document, lines)
         except BadInput as e:
             # These lines do not go with the rest of the file, or want a column that is not there.
             wrong = wrong or e
             continue
-        tried.append(done)
-        known = [one.lines for one in tried] + waiting
-        waiting += [more for more in _proposed(done.found) if more not in known]
+        tried.append(trial)
+        tried_lines = [candidate.lines for candidate in tried] + waiting
+        waiting += [proposal for proposal in _proposed(trial.found) if proposal not in tried_lines]
     if not tried:
         # What was given is wrong already.
         assert wrong is not None
         raise wrong
     if "registry" not in document:
-        more = []
+        trials = []
         for lines in _as_json(tried):
             with suppress(BadInput):  # a field may have a name that no file can say
-                more.append(_try(document, lines))
-        tried = more + tried
-    best = max(tried, key=lambda one: one.read)
-    seen = len(best.found.records)
-    others = tuple(one.lines for one in tried if one is not best and one.read)
-    return Beginning(document, best.lines, others, tuple(_said(best, seen)))
+                trials.append(_try(document, lines))
+        tried = trials + tried
+    best = max(tried, key=lambda candidate: candidate.read)
+    record_count = len(best.found.records)
+    others = tuple(candidate.lines for candidate in tried if candidate is not best and candidate.read)
+    return Beginning(document, best.lines, others, tuple(_said(best, record_count)))
 
 
 def without_looking(document: Mapping[str, Any]) -> Beginning:
@@ -117,9 +117,9 @@ def _change_files(document: Mapping[str, Any]) -> Beginning:
     files = look(config, ledger, full=False).files
     folders = sorted({ref.path.removeprefix(config.change_files.path).lstrip("/").split("/")[0] for ref in files})
     named = ", ".join(shown(name) for name in folders[:NAMED_ROUTES])
-    more = f" and {len(folders) - NAMED_ROUTES} more" if len(folders) > NAMED_ROUTES else ""
-    found = f"{len(files):,} files were found, below: {named}{more}" if files else "no file was found yet"
-    return Beginning(document, notes=(found,))
+    hidden = f" and {len(folders) - NAMED_ROUTES} more" if len(folders) > NAMED_ROUTES else ""
+    note = f"{len(files):,} files were found, below: {named}{hidden}" if files else "no file was found yet"
+    return Beginning(document, notes=(note,))
 
 
 # -- what might fit ----------------------------------------------------------------------------------------
@@ -155,83 +155,87 @@ def _by_columns(columns: pa.Schema, has_registry: bool) -> list[Lines]:
         "schema_id": [f.name for f in columns if pa.types.is_integer(f.type) and "id" in f.name.lower()],
     }
     if not named["payload"] or not named["route"]:
-        what = "a binary column of payloads and a text column that says the route"
-        raise BadInput(detail=f"the Delta table has no column `value`, and not both {what}: {', '.join(columns.names)}")
-    found = {key: names[0] for key, names in named.items() if names}
+        needed = "a binary column of payloads and a text column that says the route"
+        raise BadInput(
+            detail=f"the Delta table has no column `value`, and not both {needed}: {', '.join(columns.names)}"
+        )
+    columns_found = {key: names[0] for key, names in named.items() if names}
     payload = {} if has_registry else {"payload": {"format": "bytes"}}
     return [
-        {"envelope": {"format": "columns", **found, "route": route}, **payload}
+        {"envelope": {"format": "columns", **columns_found, "route": route}, **payload}
         for route in named["route"][:NAMED_ROUTES]
     ]
 
 
 def _as_json(tried: Sequence[_Tried]) -> list[Lines]:
     """Lines for records that can be read as texts, and say more as JSON: all in one table first."""
-    for one in tried:
-        if found := list(_together(json_lines(one.found.records))):
-            return [{**found[0], "envelope": one.lines["envelope"]}, *found[1:]]
+    for trial in tried:
+        if ways := list(_together(json_lines(trial.found.records))):
+            return [{**ways[0], "envelope": trial.lines["envelope"]}, *ways[1:]]
     return []
 
 
-def _proposed(found: Inspection) -> Iterator[Lines]:
+def _proposed(inspection: Inspection) -> Iterator[Lines]:
     """The lines that `inspect` proposes."""
-    return _together(found.proposal)
+    return _together(inspection.proposal)
 
 
 def _together(lines: Sequence[str]) -> Iterator[Lines]:
     """Of one key, each line is another way; of two keys, they go together."""
     parsed: list[dict[str, Any]] = [yaml.safe_load(line) for line in lines]
-    envelopes = [one for one in parsed if "envelope" in one]
-    rest = {key: value for one in parsed if "envelope" not in one for key, value in one.items()}
-    yield from ({**rest, **one} for one in envelopes)
+    envelopes = [parsed_line for parsed_line in parsed if "envelope" in parsed_line]
+    rest = {key: value for parsed_line in parsed if "envelope" not in parsed_line for key, value in parsed_line.items()}
+    yield from ({**rest, **parsed_line} for parsed_line in envelopes)
 
 
 def _try(document: Mapping[str, Any], lines: Lines) -> _Tried:
     """Raises BadInput where the lines do not go with the rest, and as `begin`."""
     config: Pipeline = load_document({**document, **lines})
-    found = inspect(config, LOOKED_AT)
-    routes = Counter(one.route for one in found.records if one.route is not None and one.reason is None)
+    inspection = inspect(config, LOOKED_AT)
+    routes = Counter(
+        record.route for record in inspection.records if record.route is not None and record.reason is None
+    )
     # A route alone is not enough: its payload must be one that can be read.
-    broken = sum(one.payload is not None and one.payload.problem is not None for one in found.records)
-    return _Tried(lines, max(0, routes.total() - broken), routes, found)
+    broken = sum(record.payload is not None and record.payload.problem is not None for record in inspection.records)
+    return _Tried(lines, max(0, routes.total() - broken), routes, inspection)
 
 
-def _said(best: _Tried, seen: int) -> Iterator[str]:
-    if not seen:
+def _said(best: _Tried, record_count: int) -> Iterator[str]:
+    if not record_count:
         yield "the source holds no record yet: look again once it does (distributary inspect FILE)"
         return
-    yield f"{best.read} of the {seen} newest records are read by these lines"
+    yield f"{best.read} of the {record_count} newest records are read by these lines"
     if best.routes:
         named = ", ".join(shown(route) for route, _ in best.routes.most_common(NAMED_ROUTES))
-        more = f" and {len(best.routes) - NAMED_ROUTES} more" if len(best.routes) > NAMED_ROUTES else ""
-        yield f"their routes: {named}{more}"
-    if best.read < seen:
+        hidden = f" and {len(best.routes) - NAMED_ROUTES} more" if len(best.routes) > NAMED_ROUTES else ""
+        yield f"their routes: {named}{hidden}"
+    if best.read < record_count:
         yield "why the others are not: distributary inspect FILE"
 
 
 # -- the file ----------------------------------------------------------------------------------------------
 
 
-def _text(found: Beginning) -> str:
-    document = found.document
-    parts = [
+def _text(beginning: Beginning) -> str:
+    document = beginning.document
+    blocks = [
         "# Made by `distributary init`. Every key, with what is allowed: docs/configuration.md",
         f"pipeline: {_flow(document['pipeline'])}",
         _block("source", document["source"], _SOURCE_NOTES[document["source"]["type"]]),
     ]
     if "registry" in document:
-        parts.append(_block("registry", document["registry"], ()))
-    parts += ["", *(f"# {note}" for note in found.notes)]
-    parts += [f"{key}: {_flow(value)}" for key, value in found.lines.items()]
-    for lines in found.others:
-        parts.append("# or: " + ", ".join(f"{key}: {_flow(value)}" for key, value in lines.items()))
-    parts += ["", _block("tables", document["tables"], _TABLE_NOTES[document["source"]["type"] == "datastream"])]
-    given = {key: value for key, value in document.items() if key not in _OWN}
-    given.setdefault("trigger", {"every": "10 seconds"})
-    parts += [f"{key}: {_flow(value)}" for key, value in given.items()]
-    if "metrics" not in given:
-        parts.append("# metrics: {port: 9464}   # /metrics, /healthz, /readyz: docs/monitoring.md")
-    return "\n".join(parts) + "\n"
+        blocks.append(_block("registry", document["registry"], ()))
+    blocks += ["", *(f"# {note}" for note in beginning.notes)]
+    blocks += [f"{key}: {_flow(value)}" for key, value in beginning.lines.items()]
+    for lines in beginning.others:
+        blocks.append("# or: " + ", ".join(f"{key}: {_flow(value)}" for key, value in lines.items()))
+    blocks += ["", _block("tables", document["tables"], _TABLE_NOTES[document["source"]["type"] == "datastream"])]
+    other_keys = {key: value for key, value in document.items() if key not in _OWN}
+    other_keys.setdefault("trigger", {"every": "10 seconds"})
+    blocks += [f"{key}: {_flow(value)}" for key, value in other_keys.items()]
+    if "metrics" not in other_keys:
+        blocks.append("# metrics: {port: 9464}   # /metrics, /healthz, /readyz: docs/monitoring.md")
+    return "\n".join(blocks) + "\n"
 
 
 _OWN = ("pipeline", "source", "registry", "tables", "envelope", "payload")

@@ -103,11 +103,11 @@ class DryRun:
             self._note_killers()
 
     def _note_killers(self) -> None:
-        found = self.fanout.killed
-        if found:
-            ways = ", ".join(f"{count:,} {how}" for how, count in sorted(Counter(found.values()).items()))
+        killers = self.fanout.killed
+        if killers:
+            ways = ", ".join(f"{count:,} {how}" for how, count in sorted(Counter(killers.values()).items()))
             self.plan.notes.append(
-                f"{len(found):,} different records end the process that reads them ({ways}): a run sets them aside "
+                f"{len(killers):,} different records end the process that reads them ({ways}): a run sets them aside "
                 "(KILLED_READER), with where they come from, and goes on"
             )
 
@@ -150,19 +150,22 @@ class DryRun:
             compiled, refused = self.fanout.schemas.resolve(chunks.schema_ids(), earlier)
             orders = self.fanout.admit(chunks, self.fanout.orders(stream, batch, refused, {}, writers))
             self._fits = {}
-            decisions = {route: self._decision(route, found, compiled, orders) for route, found in writers.items()}
-            taken, bad = self._count(chunks, replace(orders, decisions=decisions), compiled)
-        self._check_first(taken)
+            decisions = {
+                route: self._decision(route, route_writers, compiled, orders)
+                for route, route_writers in writers.items()
+            }
+            rows_in, bad = self._count(chunks, replace(orders, decisions=decisions), compiled)
+        self._check_first(rows_in)
         self._bad_batches = self._bad_batches + 1 if bad else 0
-        self.plan.stops = self.config.quarantine.passed(taken, bad, self._bad_batches)
+        self.plan.stops = self.config.quarantine.passed(rows_in, bad, self._bad_batches)
         if self.plan.stops is not None:
             raise _Stopped
 
-    def _check_first(self, taken: int) -> None:
+    def _check_first(self, rows_in: int) -> None:
         """Raises FirstBatchUnreadable where a run would."""
         first = self.plan.batches == 1 and is_first(self.config, self.ledger.finished)
-        if first and self._example is not None and is_unreadable(taken, self.plan.reasons):
-            raise unreadable(self.config, taken, self._example)
+        if first and self._example is not None and is_unreadable(rows_in, self.plan.reasons):
+            raise unreadable(self.config, rows_in, self._example)
 
     # -- one table -----------------------------------------------------------------------------------------
 
@@ -171,37 +174,37 @@ class DryRun:
     ) -> Decision:
         """The columns that a run would give the table of `route`, or why it would not be written."""
         uri = orders.table(route)
-        found = self._tables.setdefault(route, TablePlan(route, uri, new=False))
+        table_plan = self._tables.setdefault(route, TablePlan(route, uri, new=False))
         if route in orders.decisions:
             return orders.decisions[route]
-        found.parked = self.ledger.resting(time.time()).get(route)
+        table_plan.parked = self.ledger.resting(time.time()).get(route)
         try:
-            if found.parked is None:
+            if table_plan.parked is None:
                 incoming = incoming_schemas(route, writers, compiled, orders)
                 if orders.has_events(route):
                     incoming = [as_merged(columns, orders) for columns in incoming]
-                return self._fit(found, incoming, orders)
+                return self._fit(table_plan, incoming, orders)
         except BaseException as e:
-            found.parked = contained(e)
-        return Decision("parked", why=found.parked)
+            table_plan.parked = contained(e)
+        return Decision("parked", why=table_plan.parked)
 
-    def _fit(self, found: TablePlan, incoming: Sequence[pa.Schema], orders: Orders) -> Decision:
-        table = open_own(found.route, orders)
-        before = orders.columns(found.route, table)
-        evolution = orders.evolve(found.route, table, self._columns.get(found.route, before), incoming)
+    def _fit(self, table_plan: TablePlan, incoming: Sequence[pa.Schema], orders: Orders) -> Decision:
+        table = open_own(table_plan.route, orders)
+        before = orders.columns(table_plan.route, table)
+        evolution = orders.evolve(table_plan.route, table, self._columns.get(table_plan.route, before), incoming)
         # What earlier batches of this dry run would have made is no table yet: its columns grow without Spark.
         grown = evolution if table is not None else replace(evolution, widened=())
-        why = why_spark(table, orders.tables, found.route, grown) if orders.wide is None else None
-        self._fits[found.route] = _Fit(before, evolution.schema, why)
+        why = why_spark(table, orders.tables, table_plan.route, grown) if orders.wide is None else None
+        self._fits[table_plan.route] = _Fit(before, evolution.schema, why)
         return Decision("counted", schema=evolution.schema)
 
-    def _change(self, found: TablePlan, fit: _Fit) -> None:
+    def _change(self, table_plan: TablePlan, fit: _Fit) -> None:
         """What a batch that writes rows to a table does to it."""
-        self._columns[found.route] = fit.after
-        found.new = fit.before is None
-        found.why_spark = found.why_spark or fit.why_spark
-        found.engine = "spark" if found.why_spark else "task"
-        found.add_changes(fit.before, fit.after)
+        self._columns[table_plan.route] = fit.after
+        table_plan.new = fit.before is None
+        table_plan.why_spark = table_plan.why_spark or fit.why_spark
+        table_plan.engine = "spark" if table_plan.why_spark else "task"
+        table_plan.add_changes(fit.before, fit.after)
 
     # -- counts --------------------------------------------------------------------------------------------
 
@@ -213,16 +216,16 @@ class DryRun:
         self.plan.excluded += chunks.excluded()
         # An id that the registry does not have is told by the text of its refusal, the same for both levels.
         ids = {detail: schema_id for schema_id, (_, detail) in {**chunks.refused, **orders.refused}.items()}
-        for found in self._counted(chunks, orders, compiled):
-            if found.outcome is None:
-                rows, bad = rows + sum(found.nameless.values()), bad + sum(found.nameless.values())
-                self._add_nameless(found.nameless)
-                self._example = self._example or found.example
+        for counted in self._counted(chunks, orders, compiled):
+            if counted.outcome is None:
+                rows, bad = rows + sum(counted.nameless.values()), bad + sum(counted.nameless.values())
+                self._add_nameless(counted.nameless)
+                self._example = self._example or counted.example
             else:
-                rows += found.outcome.rows_in
-                bad += 0 if found.outcome.state == "failed" else sum(found.outcome.reasons.values())
-                self._add(found.outcome)
-            add_counts(self.plan.unknown_schema_ids, {ids[d]: n for d, n in found.unknown.items()})
+                rows += counted.outcome.rows_in
+                bad += 0 if counted.outcome.state == "failed" else sum(counted.outcome.reasons.values())
+                self._add(counted.outcome)
+            add_counts(self.plan.unknown_schema_ids, {ids[d]: n for d, n in counted.unknown.items()})
         return rows, bad
 
     def _counted(
@@ -245,15 +248,15 @@ class DryRun:
         add_counts(self.plan.reasons, reasons)
 
     def _add(self, outcome: Outcome) -> None:
-        found = self._tables[outcome.route]
+        table_plan = self._tables[outcome.route]
         fit = self._fits.pop(outcome.route, None) if outcome.rows_written else None
         if fit is not None:
-            self._change(found, fit)
-        found.rows_in += outcome.rows_in
-        found.rows_written += outcome.rows_written
-        found.rows_quarantined += sum(outcome.reasons.values())
-        add_counts(found.reasons, outcome.reasons)
-        add_counts(found.schema_ids, outcome.schema_ids)
+            self._change(table_plan, fit)
+        table_plan.rows_in += outcome.rows_in
+        table_plan.rows_written += outcome.rows_written
+        table_plan.rows_quarantined += sum(outcome.reasons.values())
+        add_counts(table_plan.reasons, outcome.reasons)
+        add_counts(table_plan.schema_ids, outcome.schema_ids)
 
 
 @contextmanager
@@ -283,10 +286,12 @@ def _copy_folder(source: Path, target: Path) -> None:
 def _copy_by_hadoop(source: str, target: Path, spark: SparkSession) -> None:
     hadoop = spark.sparkContext._jvm.org.apache.hadoop  # type: ignore[union-attr]
     conf = spark.sparkContext._jsc.hadoopConfiguration()
-    found = hadoop.fs.Path(source)
-    if found.getFileSystem(conf).exists(found):
-        there = hadoop.fs.Path(target.as_uri())
-        hadoop.fs.FileUtil.copy(found.getFileSystem(conf), found, there.getFileSystem(conf), there, False, conf)
+    source_path = hadoop.fs.Path(source)
+    if source_path.getFileSystem(conf).exists(source_path):
+        target_path = hadoop.fs.Path(target.as_uri())
+        hadoop.fs.FileUtil.copy(
+            source_path.getFileSystem(conf), source_path, target_path.getFileSystem(conf), target_path, False, conf
+        )
 
 
 # -- what runs in Spark tasks ------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def _decoder(config: Pipeline, compiled: CompiledSchema, message: str | None) ->
 
 def _routes(config: Pipeline, store: Store) -> dict[str, Entry]:
     """What the ledgers of the pipeline's streams know of each route. Raises OSError, TableFault."""
-    entries = [entry for part in current_parts(config, store) for entry in read_entries(part.state_root, store)]
+    entries = [entry for stream in current_parts(config, store) for entry in read_entries(stream.state_root, store)]
     return {route: entry for route, entry in totals(entries).items() if route is not None}
 
 
@@ -190,15 +190,15 @@ def _change(route: str, incoming: pa.Schema, orders: Orders) -> TableChange:
     table = orders.target(route).open()
     before = orders.columns(route, table)
     evolution = orders.evolve(route, table, before, [incoming])
-    said = TablePlan(route, orders.table(route), before is None)
-    said.add_changes(before, evolution.schema)
+    table_plan = TablePlan(route, orders.table(route), before is None)
+    table_plan.add_changes(before, evolution.schema)
     slots = evolution.slots[0]
     filled = {slot.target for slot in slots}
     return TableChange(
         route,
-        said.table,
-        {path: kind for path, kind in said.new_columns.items() if path.split(".")[0] not in OURS},
-        said.type_changes,
+        table_plan.table,
+        {path: kind for path, kind in table_plan.new_columns.items() if path.split(".")[0] not in OURS},
+        table_plan.type_changes,
         dict(_refused(slots, "")),
         tuple(_risky(slots, "")),
         tuple(f.name for f in before or () if f.name not in {*filled, *OURS} and "__" not in f.name),

@@ -90,22 +90,24 @@ def history(config: Pipeline, route: str) -> History:
     """All that is known of a route. Raises BadInput: nobody has seen it; StoreUnreadable."""
     store = Store.of(config.tables)
     with reading(config.state_root):
-        ledgers = [read_entries(part.state_root, store) for part in parts(config, store)]
+        ledgers = [read_entries(stream.state_root, store) for stream in parts(config, store)]
     # Each ledger has its own order, whatever the clock said; which of two shares was first, only the clock says.
     entries = list(merge(*ledgers, key=lambda entry: entry.finished_at))
-    own = [entry for entry in entries if entry.route == route]
-    if not own:
-        known = sorted({entry.route for entry in entries if entry.route is not None})
+    of_route = [entry for entry in entries if entry.route == route]
+    if not of_route:
+        known_routes = sorted({entry.route for entry in entries if entry.route is not None})
         some = (
-            f"; known are {', '.join(map(shown, known[:10]))}{' and more' if len(known) > 10 else ''}" if known else ""
+            f"; known are {', '.join(map(shown, known_routes[:10]))}{' and more' if len(known_routes) > 10 else ''}"
+            if known_routes
+            else ""
         )
         raise BadInput(detail=f"no batch has had a record of the route {route!r}{some}")
-    uri = next((entry.table for entry in reversed(own) if entry.table), None)
+    uri = next((entry.table for entry in reversed(of_route) if entry.table), None)
     notes: list[str] = []
     with reading(uri or config.tables.root):
         table = None if uri is None else Table(uri, store).open()
         grown = _Grown(table, route if config.shared_table is not None else None, notes)
-        steps = _steps(own, grown)
+        steps = _steps(of_route, grown)
         offsets = _offsets(table, route if config.shared_table is not None else None, notes)
     columns = TablePlan(route, "", new=True)
     columns.add_changes(None, grown.now())
@@ -114,8 +116,8 @@ def history(config: Pipeline, route: str) -> History:
         route,
         uri,
         columns.new_columns,
-        sum(entry.rows_written for entry in own),
-        tuple(_schemas(own, offsets)),
+        sum(entry.rows_written for entry in of_route),
+        tuple(_schemas(of_route, offsets)),
         tuple(steps),
         tuple(notes),
     )
@@ -143,11 +145,11 @@ class _Grown:
 
     def by(self, entry: Entry) -> TablePlan:
         """What the entry's commit changed. Called for the entries that changed something, oldest first."""
-        said = TablePlan(entry.route or "", entry.table or "", entry.created)
+        table_plan = TablePlan(entry.route or "", entry.table or "", entry.created)
         version = self.version(entry)
         if self._table is None or version is None:
             self._is_known = False
-            return said
+            return table_plan
         try:
             after = self._plain(self._table.at(version).schema)
             if self._last is None and not entry.created:
@@ -155,26 +157,26 @@ class _Grown:
         except (TableFault, OSError) as e:
             self._notes.append(f"what batch {entry.batch} added is not in the table's log any more: {e}")
             self._last = None
-            return said
-        said.add_changes(None if entry.created else self._last, after)
+            return table_plan
+        table_plan.add_changes(None if entry.created else self._last, after)
         self._last = after
-        return said
+        return table_plan
 
     def _plain(self, schema: pa.Schema) -> pa.Schema:
-        seen = schema if self._wide_route is None else seen_by(self._wide_route, schema, ORIGIN)
-        return pa.schema([f for f in seen or () if f.name != ORIGIN])
+        columns = schema if self._wide_route is None else seen_by(self._wide_route, schema, ORIGIN)
+        return pa.schema([f for f in columns or () if f.name != ORIGIN])
 
 
 # -- the ledger --------------------------------------------------------------------------------------------
 
 
-def _steps(own: Sequence[Entry], grown: _Grown) -> list[Step]:
-    steps, seen = [], set[int]()
-    for entry in own:
+def _steps(of_route: Sequence[Entry], grown: _Grown) -> list[Step]:
+    steps, ids_seen = [], set[int]()
+    for entry in of_route:
         changes = grown.by(entry) if entry.created or entry.evolved or entry.widened else None
         kinds = dict(changes.type_changes) if changes is not None else {}
         if not kinds:
-            kinds = {path: said.split(" -> ") for path, said in entry.widened.items()}
+            kinds = {path: change.split(" -> ") for path, change in entry.widened.items()}
         steps.append(
             Step(
                 kind="batch" if is_batch(entry.stream) else "merge" if entry.stream == MERGE else entry.stream,
@@ -185,7 +187,7 @@ def _steps(own: Sequence[Entry], grown: _Grown) -> list[Step]:
                 quarantined=entry.rows_quarantined,
                 reasons={reason: rows for reason, rows in entry.reasons.items() if rows},
                 version=grown.version(entry),
-                new_schemas=tuple(sorted(entry.schema_ids.keys() - seen)),
+                new_schemas=tuple(sorted(entry.schema_ids.keys() - ids_seen)),
                 created=entry.created,
                 new_columns={} if changes is None else dict(changes.new_columns),
                 type_changes=kinds,
@@ -193,15 +195,15 @@ def _steps(own: Sequence[Entry], grown: _Grown) -> list[Step]:
                 summed=entry.batches,
             )
         )
-        seen |= entry.schema_ids.keys()
+        ids_seen |= entry.schema_ids.keys()
     return steps
 
 
-def _schemas(own: Sequence[Entry], offsets: Mapping[int, Mapping[str, int]]) -> Iterable[SchemaSeen]:
+def _schemas(of_route: Sequence[Entry], offsets: Mapping[int, Mapping[str, int]]) -> Iterable[SchemaSeen]:
     rows: dict[int, int] = {}
     first: dict[int, Entry] = {}
     decoders: dict[int, str] = {}
-    for entry in own:
+    for entry in of_route:
         decoders |= entry.decoders
         for schema_id, number in entry.schema_ids.items():
             rows[schema_id] = rows.get(schema_id, 0) + number
@@ -224,19 +226,19 @@ def _offsets(table: Snapshot | None, wide_route: str | None, notes: list[str]) -
     if table is None or ORIGIN not in table.schema.names:
         return {}
     # The key is a table's name: letters, digits and `_`.
-    where = "" if wide_route is None else f" WHERE {KEY} = '{partition(wide_route)[KEY]}'"
+    condition = "" if wide_route is None else f" WHERE {KEY} = '{partition(wide_route)[KEY]}'"
     schema_id, number, offset = (f"{ORIGIN}['{name}']" for name in ("schema_id", "partition", "offset"))
-    asked = f"SELECT {schema_id} AS i, {number} AS p, min({offset}) AS o FROM t{where} GROUP BY 1, 2 ORDER BY 1, 2"
+    query = f"SELECT {schema_id} AS i, {number} AS p, min({offset}) AS o FROM t{condition} GROUP BY 1, 2 ORDER BY 1, 2"
     try:
-        rows = table.query(asked)
+        rows = table.query(query)
     except (TableFault, OSError, ValueError) as e:
         notes.append(f"the rows were not asked for their offsets: {e}")
         return {}
-    found: dict[int, dict[str, int]] = {}
+    offsets_of: dict[int, dict[str, int]] = {}
     for row in rows.to_pylist():
         if row["i"] is not None and row["o"] is not None:
-            found.setdefault(int(row["i"]), {})[str(row["p"])] = int(row["o"])
-    return found
+            offsets_of.setdefault(int(row["i"]), {})[str(row["p"])] = int(row["o"])
+    return offsets_of
 
 
 def _iso(micros: int) -> str | None:

@@ -90,15 +90,15 @@ def inspect(config: Pipeline, count: int) -> Inspection:
         name = "value" if "value" in rows.column_names else config.envelope.payload
         values = [_bytes(value) for value in rows.column(name).to_pylist()]
         records = [_message(value, schemas, apart) for value in values]
-        found = []
+        inspected = []
         for n, (verdict, record) in enumerate(zip(verdicts, records, strict=True)):
             inner = record.fields.get(config.envelope.payload)
             nested = (
                 inner is not None and isinstance(inner[1], bytes) and config.envelope.format in ("protobuf", "avro")
             )
             payload = _message(inner[1], schemas, apart) if inner is not None and nested else None
-            found.append(Inspected(_origin(rows, n), record, payload, **verdict))
-    return Inspection(config.pipeline, config.source.type, tuple(found), tuple(propose(config, found)))
+            inspected.append(Inspected(_origin(rows, n), record, payload, **verdict))
+    return Inspection(config.pipeline, config.source.type, tuple(inspected), tuple(propose(config, inspected)))
 
 
 def _without_bytes(value: Any) -> Any:
@@ -124,26 +124,26 @@ def _origin(rows: pa.Table, n: int) -> dict[str, Any]:
 def _message(value: bytes | None, schemas: Schemas, apart: Apart) -> Message:
     if value is None:
         return Message("a tombstone: no value")
-    found = looks(value)
-    if found.schema_id is None:
-        return Message(found.words, fields=json_fields(value) if found.kind == "json" else {})
+    look = looks(value)
+    if look.schema_id is None:
+        return Message(look.words, fields=json_fields(value) if look.kind == "json" else {})
     try:
-        schema = schemas.registry.get(found.schema_id)
+        schema = schemas.registry.get(look.schema_id)
     except SchemaNotFound as e:
-        return Message(found.words, found.schema_id, problem=str(e))
-    if schema.kind not in (known.KIND for known in FORMATS.values()):
-        return Message(found.words, found.schema_id, schema.kind)
-    compiled, refused = schemas.resolve([found.schema_id])
-    if found.schema_id in refused:
-        return Message(found.words, found.schema_id, schema.kind, problem=refused[found.schema_id][1])
-    (done,) = apart.each(_decoded, [(value, compiled[found.schema_id])])
-    known = Message(found.words, found.schema_id, schema.kind)
-    if isinstance(done, Died):
-        return replace(known, problem=done.detail)
-    if done.result is None:
-        return replace(known, problem=str(done.error))
-    message, fields, problem = done.result
-    return replace(known, message=message, fields=fields, problem=problem)
+        return Message(look.words, look.schema_id, problem=str(e))
+    if schema.kind not in (message_known.KIND for message_known in FORMATS.values()):
+        return Message(look.words, look.schema_id, schema.kind)
+    compiled, refused = schemas.resolve([look.schema_id])
+    if look.schema_id in refused:
+        return Message(look.words, look.schema_id, schema.kind, problem=refused[look.schema_id][1])
+    (answer,) = apart.each(_decoded, [(value, compiled[look.schema_id])])
+    message_known = Message(look.words, look.schema_id, schema.kind)
+    if isinstance(answer, Died):
+        return replace(message_known, problem=answer.detail)
+    if answer.result is None:
+        return replace(message_known, problem=str(answer.error))
+    message, fields, problem = answer.result
+    return replace(message_known, message=message, fields=fields, problem=problem)
 
 
 def _decoded(item: tuple[bytes, CompiledSchema]) -> tuple[str | None, dict[str, tuple[str, Any]], str | None]:
@@ -172,38 +172,38 @@ def _verdicts(rows: pa.Table, config: Pipeline, schemas: Schemas, apart: Apart) 
     batches = [rows.slice(n, 1) for n in range(rows.num_rows)]
     reader = envelopes.begin()
     while True:
-        found = apart.each(_cut, [(batch, reader) for batch in batches])
-        unknown = {n for one in found if not isinstance(one, Died) and one.result for n in one.result[1]}
+        answers = apart.each(_cut, [(batch, reader) for batch in batches])
+        unknown = {n for answer in answers if not isinstance(answer, Died) and answer.result for n in answer.result[1]}
         if not unknown - reader.schemas.keys() - reader.refused.keys():
             break
         newly = envelopes.learn(unknown, {})
         reader = replace(reader, schemas=envelopes.known(), refused={**reader.refused, **newly})
-    return [_verdict(one) for one in found]
+    return [_verdict(answer) for answer in answers]
 
 
 def _cut(item: tuple[pa.Table, EnvelopeReader]) -> tuple[dict[str, str | None], list[int]]:
     row, reader = item
-    said: dict[str, str | None] = {"route": None, "reason": None, "detail": "a tombstone, which is counted only"}
+    verdict: dict[str, str | None] = {"route": None, "reason": None, "detail": "a tombstone, which is counted only"}
     unknown = []
     for batch in demux(row.to_batches(), reader, 0):
         for chunk in batch.to_pylist():
             if chunk["kind"] == "rows":
-                said = {"route": chunk["route"], "reason": None, "detail": None}
+                verdict = {"route": chunk["route"], "reason": None, "detail": None}
             elif chunk["kind"] == "unknown":
                 unknown.append(int(chunk["groups"]))
             elif chunk["kind"] == "bad":
                 bad = read_rejected(chunk["blob"]).to_pylist()[0]
-                said = {"route": bad["route"], "reason": bad["reason"], "detail": bad["detail"]}
-    return said, unknown
+                verdict = {"route": bad["route"], "reason": bad["reason"], "detail": bad["detail"]}
+    return verdict, unknown
 
 
-def _verdict(one: Any) -> dict[str, str | None]:
-    if isinstance(one, Died):
-        return {"route": None, "reason": "KILLED_READER", "detail": one.detail}
-    if one.result is None:
-        return {"route": None, "reason": "DECODER_FAILED", "detail": str(one.error)}
-    said: dict[str, str | None] = one.result[0]
-    return said
+def _verdict(answer: Any) -> dict[str, str | None]:
+    if isinstance(answer, Died):
+        return {"route": None, "reason": "KILLED_READER", "detail": answer.detail}
+    if answer.result is None:
+        return {"route": None, "reason": "DECODER_FAILED", "detail": str(answer.error)}
+    verdict: dict[str, str | None] = answer.result[0]
+    return verdict
 
 
 # -- what would fit ---------------------------------------------------------------------------------------------
@@ -211,9 +211,9 @@ def _verdict(one: Any) -> dict[str, str | None]:
 
 def propose(config: Pipeline, records: Sequence[Inspected]) -> list[str]:
     """Lines that fit the records; none where the file's own do."""
-    if not records or any(one.route is not None and one.reason is None for one in records):
+    if not records or any(inspected.route is not None and inspected.reason is None for inspected in records):
         return []
-    first = next((one.record for one in records if one.record.fields), records[-1].record)
+    first = next((inspected.record for inspected in records if inspected.record.fields), records[-1].record)
     if first.fields:
         return _for_json(records) if first.schema_id is None else _for_message(first)
     if first.schema_id is None and "protobuf message" in first.looks:
@@ -225,20 +225,24 @@ def propose(config: Pipeline, records: Sequence[Inspected]) -> list[str]:
 
 def json_lines(records: Sequence[Inspected]) -> list[str]:
     """Lines that read the records as JSON without a schema, where each of them is such an object (or a tombstone)."""
-    there = [one.record for one in records if not one.record.looks.startswith("a tombstone")]
-    if not there or not all(one.fields and one.schema_id is None for one in there):
+    messages = [inspected.record for inspected in records if not inspected.record.looks.startswith("a tombstone")]
+    if not messages or not all(message.fields and message.schema_id is None for message in messages):
         return []
     return _for_json(records)
 
 
 def _for_json(records: Sequence[Inspected]) -> list[str]:
     """Of JSON that names no schema: its fields as columns."""
-    paths = {path for one in records for path in one.record.fields}
+    paths = {path for inspected in records for path in inspected.record.fields}
     if paths >= DEBEZIUM or {f"payload.{path}" for path in DEBEZIUM} <= paths:
         return ["envelope: debezium  # a log and a merged table for each source table", "payload: {format: json}"]
     if paths >= MAXWELL and any(path.startswith("data.") for path in paths):
         return ["envelope: maxwell  # a log and a merged table for each source table", "payload: {format: json}"]
-    fields = [one.record.fields for one in records if one.record.fields and one.record.schema_id is None]
+    fields = [
+        inspected.record.fields
+        for inspected in records
+        if inspected.record.fields and inspected.record.schema_id is None
+    ]
     columns = proposed_columns(fields)
     lines = ["envelope: none  # a table for each topic"]
     texts = [path for path, kind in columns.items() if kind == "string"]
@@ -249,7 +253,7 @@ def _for_json(records: Sequence[Inspected]) -> list[str]:
     inner = payload_field(fields)
     if inner is not None and (outside := [path for path in texts if path.split(".")[0] != inner]):
         envelope = f"{{format: json, route: {in_yaml(_likely(outside))}, payload: {inner}}}"
-        payload = _json_payload(proposed_columns(fields_inside(one, inner) for one in fields))
+        payload = _json_payload(proposed_columns(fields_inside(inspected, inner) for inspected in fields))
         lines.append(f"envelope: {envelope}  # the row is what {inner} holds; with this:\n{payload}")
     return [*lines, _json_payload(columns)]
 
@@ -289,4 +293,4 @@ def in_yaml(value: Any) -> str:
     word = value.replace("_", "").replace("-", "") if isinstance(value, str) else ""
     if word.isascii() and word.isalnum() and value[0].isalpha() and yaml.safe_load(value) == value:
         return str(value)
-    return _NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+    return _NOT_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))

@@ -21,12 +21,12 @@ _PAYLOADS: Final = ("payload", "data", "body", "event", "message", "detail", "de
 def json_fields(value: bytes) -> dict[str, tuple[str, Any]]:
     """Path of each field of an object -> (type of `payload.columns`, value); empty for what is none."""
     try:
-        found = json.loads(value.decode("utf-8-sig"))
+        document = json.loads(value.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return {}
     fields: dict[str, tuple[str, Any]] = {}
-    if isinstance(found, dict):
-        _add(fields, found, "")
+    if isinstance(document, dict):
+        _add(fields, document, "")
     return fields
 
 
@@ -37,9 +37,13 @@ def payload_field(records: Sequence[Mapping[str, tuple[str, Any]]]) -> str | Non
 
 def fields_inside(fields: Mapping[str, tuple[str, Any]], name: str) -> dict[str, tuple[str, Any]]:
     """The fields of the object that a field is, or that it holds as a text."""
-    found = {path.removeprefix(f"{name}."): one for path, one in fields.items() if path.startswith(f"{name}.")}
+    inside = {
+        path.removeprefix(f"{name}."): typed_value
+        for path, typed_value in fields.items()
+        if path.startswith(f"{name}.")
+    }
     _, text = fields.get(name, ("", None))
-    return found or (json_fields(text.encode("utf-8", "replace")) if isinstance(text, str) else {})
+    return inside or (json_fields(text.encode("utf-8", "replace")) if isinstance(text, str) else {})
 
 
 def _holds(fields: Mapping[str, tuple[str, Any]], name: str) -> bool:
@@ -47,11 +51,11 @@ def _holds(fields: Mapping[str, tuple[str, Any]], name: str) -> bool:
 
 
 def _add(fields: dict[str, tuple[str, Any]], value: Mapping[str, Any], prefix: str) -> None:
-    for name, one in value.items():
-        if isinstance(one, dict) and one and prefix.count(".") < 3:
-            _add(fields, one, f"{prefix}{name}.")
+    for name, inner in value.items():
+        if isinstance(inner, dict) and inner and prefix.count(".") < 3:
+            _add(fields, inner, f"{prefix}{name}.")
         else:
-            fields[prefix + name] = (_type(one), one)
+            fields[prefix + name] = (_type(inner), inner)
 
 
 def _type(value: Any) -> str:
@@ -87,5 +91,7 @@ def proposed_columns(records: Iterable[Mapping[str, tuple[str, Any]]]) -> dict[s
         for path, (kind, _) in fields.items():
             kinds.setdefault(path, set()).add(kind)
     inside = {path.rpartition(".")[0] for path in kinds}
-    found = {path: _common(seen) for path, seen in kinds.items() if path not in inside and all(path.split("."))}
-    return dict([(path, kind) for path, kind in found.items() if kind is not None][:MOST])
+    common = {
+        path: _common(kinds_seen) for path, kinds_seen in kinds.items() if path not in inside and all(path.split("."))
+    }
+    return dict([(path, kind) for path, kind in common.items() if kind is not None][:MOST])

@@ -32,18 +32,18 @@ def plan(config: Pipeline) -> Plan:
     """
     origin_of(config).look()
     spark = session_of(config)
-    found = Plan(config.pipeline, build(config).source)
+    planned = Plan(config.pipeline, build(config).source)
     tables: dict[str, TablePlan] = {}
     columns: dict[str, pa.Schema | None] = {}
     for leg, bronze in _legs(config):
-        dry = DryRun(leg, spark, found, tables, columns, bronze)
+        dry = DryRun(leg, spark, planned, tables, columns, bronze)
         if bronze is None:
             check_checkpoint(leg, dry.ledger)
         dry.go()
-        if found.stops is not None:
+        if planned.stops is not None:
             break
-    _sum_up(found, tables)
-    return found
+    _sum_up(planned, tables)
+    return planned
 
 
 def _legs(config: Pipeline) -> list[tuple[Pipeline, str | None]]:
@@ -62,31 +62,35 @@ def _legs(config: Pipeline) -> list[tuple[Pipeline, str | None]]:
 
 def plan_changes(config: Pipeline) -> Plan:
     """The plan of a pipeline of change files. Raises SourceDown, SourceMissing, StoreUnreadable."""
-    found = plan_files(config)
-    made = Plan(
-        config.pipeline, build(config).source, batches=found.batches, reasons=dict(found.reasons),
-        files=found.files, files_again=found.again, stops=found.stops,
+    files_plan = plan_files(config)
+    planned = Plan(
+        config.pipeline, build(config).source, batches=files_plan.batches, reasons=dict(files_plan.reasons),
+        files=files_plan.files, files_again=files_plan.again, stops=files_plan.stops,
     )  # fmt: skip
-    made.rows_quarantined = made.rows_in = sum(found.reasons.values())
-    if found.strays:
-        made.notes.append(strays_left(found.strays, config.change_files.path))
-    made.notes += [
+    planned.rows_quarantined = planned.rows_in = sum(files_plan.reasons.values())
+    if files_plan.strays:
+        planned.notes.append(strays_left(files_plan.strays, config.change_files.path))
+    planned.notes += [
         f"{shown(path, 200)} ended the process that read it ({how}): a run sets it aside (KILLED_READER) and goes on"
-        for path, how in found.killers.items()
+        for path, how in files_plan.killers.items()
     ]
     tables: dict[str, TablePlan] = {}
-    for route, one in found.routes.items():
-        reasons = {Reason.TABLE_PARKED.value: one.events} if one.parked is not None else dict(one.reasons)
-        kept = sum(reasons.values())
+    for route, route_plan in files_plan.routes.items():
+        reasons = (
+            {Reason.TABLE_PARKED.value: route_plan.events}
+            if route_plan.parked is not None
+            else dict(route_plan.reasons)
+        )
+        quarantined = sum(reasons.values())
         table = TablePlan(
-            route, one.log or one.merged or "", one.before is None, "spark" if one.why_spark else "task", one.why_spark,
-            one.events, one.events - kept, kept, reasons=reasons, parked=one.parked,
+            route, route_plan.log or route_plan.merged or "", route_plan.before is None, "spark" if route_plan.why_spark else "task", route_plan.why_spark,
+            route_plan.events, route_plan.events - quarantined, quarantined, reasons=reasons, parked=route_plan.parked,
         )  # fmt: skip
-        if one.parked is None:
-            table.add_changes(one.before, one.after)
+        if route_plan.parked is None:
+            table.add_changes(route_plan.before, route_plan.after)
         tables[route] = table
-    _sum_up(made, tables)
-    return made
+    _sum_up(planned, tables)
+    return planned
 
 
 def _sum_up(plan: Plan, tables: Mapping[str, TablePlan]) -> None:

@@ -82,10 +82,10 @@ def add_counts(into: dict[Any, int], counts: Mapping[Any, int]) -> None:
 
 def _changes(before: Sequence[pa.Field], after: Sequence[pa.Field], path: str) -> Iterator[tuple[str, str | None, str]]:
     """(column path, type before or None, type after) of what differs."""
-    known = {f.name.lower(): f.type for f in before}
+    types_before = {f.name.lower(): f.type for f in before}
     for new in after:
         name = f"{path}{new.name}"
-        old = known.get(new.name.lower())
+        old = types_before.get(new.name.lower())
         if old is None:
             yield name, None, _type(new.type)
         elif pa.types.is_struct(old) and pa.types.is_struct(new.type):

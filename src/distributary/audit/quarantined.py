@@ -73,9 +73,9 @@ class Group:
         times = pc.min_max(rows.column("quarantined_at")).as_py()
         self.first = min(filter(None, (self.first, times["min"])), default=None)
         self.last = max(filter(None, (self.last, times["max"])), default=None)
-        for one in pc.value_counts(rows.column("detail").combine_chunks()).to_pylist():
-            known = one["values"] in self.details or len(self.details) < MOST_DETAILS
-            self.details[(one["values"] or "") if known else "(other details)"] += one["counts"]
+        for detail_count in pc.value_counts(rows.column("detail").combine_chunks()).to_pylist():
+            has_room = detail_count["values"] in self.details or len(self.details) < MOST_DETAILS
+            self.details[(detail_count["values"] or "") if has_room else "(other details)"] += detail_count["counts"]
         newest = rows.take(pc.select_k_unstable(rows, samples, [("quarantined_at", "descending")]))
         self.samples = sorted(
             [*self.samples, *map(_sample, newest.to_pylist())], key=lambda s: s.quarantined_at, reverse=True
@@ -135,10 +135,10 @@ def set_aside(config: Pipeline) -> Iterator[pa.Table]:
     schema = EVENT_QUARANTINE_SCHEMA if config.holds_changes else QUARANTINE_SCHEMA
     store = Store.of(config.tables)
     with reading(config.state_root):
-        for part in parts(config, store):
-            entries = read_entries(part.state_root, store)
-            ledger = Ledger(part.state_root, part.pipeline, store, entries)
-            uri = quarantine_uri(part.state_root)
+        for stream in parts(config, store):
+            entries = read_entries(stream.state_root, store)
+            ledger = Ledger(stream.state_root, stream.pipeline, store, entries)
+            uri = quarantine_uri(stream.state_root)
             table = Table(uri, store).open()
             yield from rows_set_aside(table, uri, store, entries, _finished(ledger), schema)
 
@@ -163,8 +163,8 @@ def summarize(pipeline: str, pieces: Iterable[pa.Table], samples: int = SAMPLES)
     groups: dict[tuple[str | None, str], Group] = {}
     keys = ["route", "reason"]
     for piece in pieces:
-        for found in piece.group_by(keys).aggregate([]).to_pylist():
-            route, reason = found["route"], found["reason"]
+        for pair in piece.group_by(keys).aggregate([]).to_pylist():
+            route, reason = pair["route"], pair["reason"]
             named = pc.is_null(piece.column("route")) if route is None else pc.equal(piece.column("route"), route)
             rows = piece.filter(pc.and_(pc.fill_null(named, False), pc.equal(piece.column("reason"), reason)))
             groups.setdefault((route, reason), Group(route, reason)).add(rows, samples)

@@ -48,8 +48,8 @@ def count_rows(newest: TableFiles, settled: TableFiles | None, *, plain_is_ours:
     """
     count = Count()
     if settled is not newest:
-        done = set() if settled is None else set(settled.names)
-        count.pending = sum(newest.rows(name) for name in newest.names if name not in done)
+        settled_names = set() if settled is None else set(settled.names)
+        count.pending = sum(newest.rows(name) for name in newest.names if name not in settled_names)
     if settled is None:
         return count
     sizes = _sizes(settled, count)
@@ -89,8 +89,8 @@ def _count_origins(files: TableFiles, sizes: Mapping[str, int], count: Count, pl
             ours = piece.filter(pc.is_valid(batch))
             count.rows += ours.num_rows
             count.foreign += rows - ours.num_rows
-            for found in pc.value_counts(ours.column(_SCHEMA_ID).combine_chunks()).to_pylist():
-                count.by_schema[found["values"]] += found["counts"]
+            for id_count in pc.value_counts(ours.column(_SCHEMA_ID).combine_chunks()).to_pylist():
+                count.by_schema[id_count["values"]] += id_count["counts"]
     count.rows += count.plain
 
 
@@ -102,12 +102,12 @@ def _repeated(files: TableFiles, sizes: Mapping[str, int], number: int, passes: 
             offset = piece.column("_origin.offset")
             if pa.types.is_null(offset.type):
                 continue
-            wanted = pc.and_(pc.is_valid(piece.column(_BATCH)), pc.is_valid(offset))
+            of_pass = pc.and_(pc.is_valid(piece.column(_BATCH)), pc.is_valid(offset))
             if passes > 1:
                 block = pc.divide(offset, _OFFSET_BLOCK)
                 share = pc.subtract(block, pc.multiply(pc.divide(block, passes), passes))
-                wanted = pc.and_(wanted, pc.equal(share, number))
-            pieces.append(piece.select(_KEY).filter(wanted))
+                of_pass = pc.and_(of_pass, pc.equal(share, number))
+            pieces.append(piece.select(_KEY).filter(of_pass))
     if not pieces:
         return 0
     keys = pa.concat_tables(pieces, promote_options="permissive")
@@ -150,16 +150,16 @@ def count_quarantine(
 
     Raises TableFault, OSError.
     """
-    kept = Kept()
+    count = Kept()
     for piece in _kept_pieces(uri, store, table, entries, _KEPT_COLUMNS):
         groups = piece.group_by(_KEPT_COLUMNS).aggregate([([], "count_all")]).to_pylist()
         for group in groups:
-            _keep(kept, group["count_all"], is_finished, *(group[name] for name in _KEPT_COLUMNS))
-    return kept
+            _keep(count, group["count_all"], is_finished, *(group[name] for name in _KEPT_COLUMNS))
+    return count
 
 
 def _keep(
-    kept: Kept,
+    count: Kept,
     rows: int,
     is_finished: Callable[[str, int], bool],
     route: str | None,
@@ -172,19 +172,19 @@ def _keep(
     if not is_finished(stream, batch):
         return
     state = _state(is_finished, state, replay)
-    kept.states[state] += rows
+    count.states[state] += rows
     if state == "replayed":
         return
-    kept.rows[route] += rows
-    kept.reasons[route, reason] += rows
+    count.rows[route] += rows
+    count.reasons[route, reason] += rows
     if reason == Reason.TABLE_PARKED and state == "open":
-        kept.parked[route, stream, batch] += rows
+        count.parked[route, stream, batch] += rows
 
 
 def _state(is_finished: Callable[[str, int], bool], state: str, replay: int | None) -> str:
     """A replay that is in the ledger is done; only its last step, letting the rows go, may be missing."""
-    done = state == "claimed" and replay is not None and is_finished(replay_stream(replay), replay)
-    return "replayed" if done else state
+    is_replayed = state == "claimed" and replay is not None and is_finished(replay_stream(replay), replay)
+    return "replayed" if is_replayed else state
 
 
 _STATE_COLUMNS = ["state", "stream", "batch", "replay"]
@@ -207,19 +207,19 @@ def rows_set_aside(
         # A join does not find null.
         replay = pc.fill_null(piece.column("replay").cast(pa.int64()), -1)
         states = piece.select(_STATE_COLUMNS[:3]).append_column("replay", replay)
-        kept = [
+        still_aside = [
             group
             for group in states.group_by(_STATE_COLUMNS).aggregate([]).to_pylist()
             if is_finished(group["stream"], group["batch"])
             and _state(is_finished, group["state"], None if group["replay"] < 0 else group["replay"]) != "replayed"
         ]
-        if kept:
+        if still_aside:
             numbered = states.append_column("n", pa.array(range(piece.num_rows), pa.int64()))
-            wanted = pa.Table.from_pylist(kept, schema=states.schema)
-            found = numbered.join(wanted, _STATE_COLUMNS, join_type="left semi").column("n")
+            aside_states = pa.Table.from_pylist(still_aside, schema=states.schema)
+            numbers = numbered.join(aside_states, _STATE_COLUMNS, join_type="left semi").column("n")
             # Files of other writers hold views of texts, which cannot be filtered.
             rows = piece.select(schema.names).cast(schema)
-            yield rows.filter(pc.is_in(numbered.column("n"), value_set=found.combine_chunks()))
+            yield rows.filter(pc.is_in(numbered.column("n"), value_set=numbers.combine_chunks()))
 
 
 def _kept_pieces(

@@ -96,16 +96,16 @@ def verify(config: Pipeline) -> Verification:
     """
     store = Store.of(config.tables)
     with reading(config.state_root):
-        done, kept = _read(config, store)
-    sums = totals(done.entries)
-    routes = sorted({route for route in [*sums, *kept.rows] if route is not None})
-    said = [sums.get(route, Entry("", 0, route)) for route in routes]
-    opened: _Open = partial(_open, store, done)
+        books, quarantine = _read(config, store)
+    sums = totals(books.entries)
+    routes = sorted({route for route in [*sums, *quarantine.rows] if route is not None})
+    entries = [sums.get(route, Entry("", 0, route)) for route in routes]
+    opened: _Open = partial(_open, store, books)
     if config.shared_table is not None:
         opened = cache(opened)  # all routes are in one
     with ThreadPoolExecutor(TABLES_AT_A_TIME) as pool:
-        tables = list(pool.map(partial(_check, config, store, opened, kept), said))
-    return _sum_up(config, done, kept, sums, tables)
+        tables = list(pool.map(partial(_check, config, store, opened, quarantine), entries))
+    return _sum_up(config, books, quarantine, sums, tables)
 
 
 # -- what is finished --------------------------------------------------------------------------------------
@@ -113,13 +113,13 @@ def verify(config: Pipeline) -> Verification:
 
 def _read(config: Pipeline, store: Store) -> tuple[_Books, Kept]:
     """The ledgers and quarantines of all the streams of a pipeline. Raises TableFault, OSError."""
-    found, kept = [], Kept()
-    for part in parts(config, store):
-        done = _Finished.read(part, store)
-        uri = quarantine_uri(part.state_root)
-        kept.add(count_quarantine(done.quarantine, uri, store, done.entries, done.is_finished))
-        found.append(done)
-    return _Books([e for done in found for e in done.entries], found), kept
+    all_finished, quarantine = [], Kept()
+    for stream in parts(config, store):
+        finished = _Finished.read(stream, store)
+        uri = quarantine_uri(stream.state_root)
+        quarantine.add(count_quarantine(finished.quarantine, uri, store, finished.entries, finished.is_finished))
+        all_finished.append(finished)
+    return _Books([e for finished in all_finished for e in finished.entries], all_finished), quarantine
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class _Books:
 
     def settled(self, table: Snapshot) -> Snapshot | None:
         """The table before whatever is not finished; None when that is all it holds."""
-        while not all(done.is_settled(table) for done in self.each):
+        while not all(finished.is_settled(table) for finished in self.each):
             if table.version == 0:
                 return None
             table = table.at(table.version - 1)
@@ -156,9 +156,11 @@ class _Finished:
         marks = Table(config.state_folder.ledger, store).open()
         entries = read_entries(config.state_root, store)
         newest = Ledger(config.state_root, config.pipeline, store, entries).finished
-        found = {e.stream for e in entries if is_batch(e.stream)} | {readable_stream_id(config.checkpoint_path, store)}
+        streams = {e.stream for e in entries if is_batch(e.stream)} | {
+            readable_stream_id(config.checkpoint_path, store)
+        }
         quarantine = Table(quarantine_uri(config.state_root), store).open()
-        apps = sorted(s for s in found if s)
+        apps = sorted(s for s in streams if s)
         return cls(config.state_root, entries, marks, newest, apps, quarantine, is_handed_over(config, store))
 
     def is_finished(self, stream: str, batch: int) -> bool:
@@ -204,64 +206,64 @@ class _Opened:
 _Open: TypeAlias = Callable[[str], _Opened | None]
 
 
-def _open(store: Store, done: _Books, uri: str) -> _Opened | None:
+def _open(store: Store, books: _Books, uri: str) -> _Opened | None:
     """None where there is no table. Raises TableFault, OSError."""
     table = Table(uri, store).open()
     if table is None:
         return None
-    before, newest = done.settled(table), TableFiles(table)
+    before, newest = books.settled(table), TableFiles(table)
     settled = newest if before is table else None if before is None else TableFiles(before)
     return _Opened(table.owner, newest, settled)
 
 
-def _check(config: Pipeline, store: Store, opened: _Open, kept: Kept, said: Entry) -> TableCheck:
+def _check(config: Pipeline, store: Store, opened: _Open, quarantine: Kept, entry: Entry) -> TableCheck:
     """Compare a route's entries, added up, with its table and its rows in the quarantine."""
-    count, problems = _count(config, opened, said)
-    aside = kept.rows[said.route]
-    if count.rows > said.rows_written and (both := _in_both(store, kept, said)):
+    count, problems = _count(config, opened, entry)
+    aside = quarantine.rows[entry.route]
+    if count.rows > entry.rows_written and (both := _in_both(store, quarantine, entry)):
         # The ledger has them as kept aside, and by writer schema nobody has counted them.
         count.rows -= both
         count.by_schema.clear()
-    lost, doubled = _differences(said, count)
+    lost, doubled = _differences(entry, count)
     # Bad rows that had no owner yet when they were set aside are in the ledger's entry without a route.
-    early = max(0, aside - said.rows_quarantined)
-    aside_lost = max(0, said.rows_quarantined - aside)
+    early = max(0, aside - entry.rows_quarantined)
+    aside_lost = max(0, entry.rows_quarantined - aside)
     if lost:
         problems.append(f"{lost} rows are missing from the table")
     if doubled:
         problems.append(f"{doubled} rows are in the table more often than they came in")
     if aside_lost:
         problems.append(f"{aside_lost} rows are missing from the quarantine")
-    if said.rows_in != said.rows_written + said.rows_quarantined:
-        problems.append(f"the ledger says {said.rows_in} rows in, {said.rows_written} written, the rest kept aside")
+    if entry.rows_in != entry.rows_written + entry.rows_quarantined:
+        problems.append(f"the ledger says {entry.rows_in} rows in, {entry.rows_written} written, the rest kept aside")
     return TableCheck(
-        route=str(said.route),
-        table=said.table,
-        engine=said.engine,
-        rows_in=said.rows_in + early,
+        route=str(entry.route),
+        table=entry.table,
+        engine=entry.engine,
+        rows_in=entry.rows_in + early,
         rows_written=count.rows,
         rows_quarantined=aside,
         rows_lost=lost + aside_lost,
         rows_duplicated=doubled,
-        schema_ids=dict(sorted((count.by_schema or said.schema_ids).items())),
-        tombstones=said.tombstones,
+        schema_ids=dict(sorted((count.by_schema or entry.schema_ids).items())),
+        tombstones=entry.tombstones,
         rows_pending=count.pending,
         rows_foreign=count.foreign,
         problems=tuple(problems),
     )
 
 
-def _count(config: Pipeline, opened: _Open, said: Entry) -> tuple[Count, list[str]]:
-    if said.table is None:
+def _count(config: Pipeline, opened: _Open, entry: Entry) -> tuple[Count, list[str]]:
+    if entry.table is None:
         return Count(), []
     try:
-        table = opened(said.table)
+        table = opened(entry.table)
         if table is None:
-            return Count(), ["the table is not there"] if said.rows_written else []
-        shared, route = config.shared_table is not None, str(said.route)
-        if said.merged == said.table:
+            return Count(), ["the table is not there"] if entry.rows_written else []
+        shared, route = config.shared_table is not None, str(entry.route)
+        if entry.merged == entry.table:
             # It holds the newest rows of each key: `judge.upserts` says whether they are right.
-            return Count(said.rows_written), []
+            return Count(entry.rows_written), []
         if shared:
             table = table.within(KEY, table_name(route))
         count = count_rows(
@@ -270,29 +272,29 @@ def _count(config: Pipeline, opened: _Open, said: Entry) -> tuple[Count, list[st
             plain_is_ours=table.owner == Owner(config.pipeline, "" if shared else route),
             by_offset=config.source.has_offsets,
         )
-        if said.merged is not None:
+        if entry.merged is not None:
             count.by_schema.clear()  # the log of a table with keys
         return count, list(count.problems)
     except BaseException as e:
         return Count(), [f"the table cannot be read: {contained(e)}"]
 
 
-def _in_both(store: Store, kept: Kept, said: Entry) -> int:
+def _in_both(store: Store, quarantine: Kept, entry: Entry) -> int:
     """Rows kept aside because their commit seemed to fail, though it had come through; a replay lets them go."""
-    parked = {key: rows for key, rows in kept.parked.items() if key[0] == said.route}
-    table = Table(str(said.table), store).open() if parked else None
+    parked = {key: rows for key, rows in quarantine.parked.items() if key[0] == entry.route}
+    table = Table(str(entry.table), store).open() if parked else None
     if table is None:
         return 0
-    marks = table.marks(said.route)
+    marks = table.marks(entry.route)
     return sum(rows for (_, stream, batch), rows in parked.items() if (stream, batch) in marks)
 
 
-def _differences(said: Entry, count: Count) -> tuple[int, int]:
+def _differences(entry: Entry, count: Count) -> tuple[int, int]:
     """Rows lost and rows doubled: by number, by offset and by writer schema; the largest of what these tell."""
-    lost = max(0, said.rows_written - (count.rows - count.repeated))
-    doubled = max(0, count.repeated, count.rows - said.rows_written)
-    ids = Counter(said.schema_ids)
-    if count.by_schema and not count.plain and ids.total() == said.rows_written:
+    lost = max(0, entry.rows_written - (count.rows - count.repeated))
+    doubled = max(0, count.repeated, count.rows - entry.rows_written)
+    ids = Counter(entry.schema_ids)
+    if count.by_schema and not count.plain and ids.total() == entry.rows_written:
         lost = max(lost, (ids - count.by_schema).total())
         doubled = max(doubled, (count.by_schema - ids).total())
     return lost, doubled
@@ -302,32 +304,36 @@ def _differences(said: Entry, count: Count) -> tuple[int, int]:
 
 
 def _sum_up(
-    config: Pipeline, done: _Books, kept: Kept, sums: Mapping[str | None, Entry], tables: Sequence[TableCheck]
+    config: Pipeline, books: _Books, quarantine: Kept, sums: Mapping[str | None, Entry], tables: Sequence[TableCheck]
 ) -> Verification:
-    own = sums.get(None, Entry("", 0, None))
+    own_entry = sums.get(None, Entry("", 0, None))
     rows_in = sum(entry.rows_in for entry in sums.values())
     # What is left of the entry without a route, once bad rows with a known route are counted there.
-    nameless = own.rows_quarantined - (sum(t.rows_in for t in tables) + own.rows_in - rows_in)
-    lost, doubled = max(0, nameless - kept.rows[None]), max(0, kept.rows[None] - nameless)
+    nameless = own_entry.rows_quarantined - (sum(t.rows_in for t in tables) + own_entry.rows_in - rows_in)
+    lost, doubled = max(0, nameless - quarantine.rows[None]), max(0, quarantine.rows[None] - nameless)
     problems = [f"{shown(t.table or t.route)}: {text}" for t in tables for text in t.problems]
     if lost:
         problems.append(f"{lost} rows without a route are missing from the quarantine")
     if doubled:
         problems.append(f"{doubled} rows are in the quarantine without an entry in the ledger")
-    unkept = (one.root for one in done.each if one.marks is None and one.apps and not one.handed_over)
+    unkept = (
+        finished.root
+        for finished in books.each
+        if finished.marks is None and finished.apps and not finished.handed_over
+    )
     problems += [f"{root}: there is a checkpoint, but no ledger" for root in unkept]
     return Verification(
         pipeline=config.pipeline,
         ok=not problems,
         rows_in=rows_in,
         rows_written=sum(t.rows_written for t in tables),
-        rows_quarantined=sum(t.rows_quarantined for t in tables) + kept.rows[None],
+        rows_quarantined=sum(t.rows_quarantined for t in tables) + quarantine.rows[None],
         rows_lost=sum(t.rows_lost for t in tables) + lost,
         rows_duplicated=sum(t.rows_duplicated for t in tables) + doubled,
-        tombstones=own.tombstones + sum(t.tombstones for t in tables),
+        tombstones=own_entry.tombstones + sum(t.tombstones for t in tables),
         tables=tuple(tables),
-        quarantine=dict(kept.states),
-        source_losses=tuple(e.error for e in done.entries if e.stream == LOSS and e.error),
+        quarantine=dict(quarantine.states),
+        source_losses=tuple(e.error for e in books.entries if e.stream == LOSS and e.error),
         problems=tuple(problems),
-        excluded=own.excluded,
+        excluded=own_entry.excluded,
     )

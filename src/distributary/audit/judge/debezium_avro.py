@@ -42,14 +42,14 @@ class AvroMessages:
 
     def _schema(self, number: int) -> tuple[dict[str, Any], Any]:
         if number not in self._known:
-            given = json.loads(self._registry.get(number).text)
-            self._known[number] = _connect(given, {}, ""), fastavro.parse_schema(_stored(given))
+            schema = json.loads(self._registry.get(number).text)
+            self._known[number] = _connect(schema, {}, ""), fastavro.parse_schema(_stored(schema))
         return self._known[number]
 
 
 def _connect(schema: Any, named: dict[str, Any], space: str) -> dict[str, Any]:
     if isinstance(schema, list):
-        return _connect(next(one for one in schema if one != "null"), named, space)
+        return _connect(next(item for item in schema if item != "null"), named, space)
     if isinstance(schema, str):
         return dict(named.get(schema) or named.get(f"{space}.{schema}") or {"type": _KINDS.get(schema, schema)})
     kind = schema["type"]
@@ -58,10 +58,10 @@ def _connect(schema: Any, named: dict[str, Any], space: str) -> dict[str, Any]:
     about = {"name": schema.get("connect.name"), "parameters": dict(schema.get("connect.parameters") or {})}
     if kind == "record":
         space = schema["name"].rpartition(".")[0] or schema.get("namespace") or space
-        fields = [{**_connect(one["type"], named, space), "field": one["name"]} for one in schema["fields"]]
-        found = {**about, "type": "struct", "fields": fields}
-        named[f"{space}.{schema['name'].rpartition('.')[2]}".lstrip(".")] = found
-        return found
+        fields = [{**_connect(item["type"], named, space), "field": item["name"]} for item in schema["fields"]]
+        struct = {**about, "type": "struct", "fields": fields}
+        named[f"{space}.{schema['name'].rpartition('.')[2]}".lstrip(".")] = struct
+        return struct
     if kind == "array":
         return {**about, "type": "array", "items": _connect(schema["items"], named, space)}
     if (logical := _LOGICAL.get(schema.get("logicalType", ""))) is not None:
@@ -72,7 +72,7 @@ def _connect(schema: Any, named: dict[str, Any], space: str) -> dict[str, Any]:
 
 def _stored(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_stored(one) for one in schema]
+        return [_stored(branch) for branch in schema]
     if isinstance(schema, Mapping):
         return {key: _stored(value) for key, value in schema.items() if key != "logicalType"}
     return schema
@@ -82,5 +82,5 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, Mapping):
-        return {key: _as_json(one) for key, one in value.items()}
-    return [_as_json(one) for one in value] if isinstance(value, list) else value
+        return {key: _as_json(item) for key, item in value.items()}
+    return [_as_json(item) for item in value] if isinstance(value, list) else value

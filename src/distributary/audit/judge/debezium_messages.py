@@ -37,10 +37,10 @@ class Change(NamedTuple):
 
 
 def opened_json(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    found = json.loads(body, parse_float=Decimal)
-    if found.keys() == {"schema", "payload"}:
-        return found["schema"] or {}, found["payload"] or {}
-    return {}, found
+    document = json.loads(body, parse_float=Decimal)
+    if document.keys() == {"schema", "payload"}:
+        return document["schema"] or {}, document["payload"] or {}
+    return {}, document
 
 
 @dataclass(frozen=True)

@@ -65,27 +65,31 @@ class Version(NamedTuple):
 
 def versions(events: Iterable[Said]) -> list[Version]:
     """What the events of one key, in any order, were from when to when."""
-    found: list[Version] = []
+    spans: list[Version] = []
     ordered = _in_order({event.place: event for event in events}.values())
     begin: int | None = None
     for number, event in enumerate(reversed(ordered)):
-        end, known = begin, [time for time in (event.time, begin) if time is not None]
-        begin = min(known, default=None)
+        end, times = begin, [time for time in (event.time, begin) if time is not None]
+        begin = min(times, default=None)
         newest = number == 0
         if not event.deleted and (newest or begin != end):
-            found.append(Version(begin, None if newest else end, newest, event.values))
-    return found[::-1]
+            spans.append(Version(begin, None if newest else end, newest, event.values))
+    return spans[::-1]
 
 
 def _in_order(events: Iterable[Said]) -> list[Said]:
     """Oracle checks keys at the end of a statement: a row that leaves a key stands before another that took it."""
     ordered = sorted(events, key=lambda event: event.place)
-    for event in [one for one in ordered if one.change == "UPDATE-DELETE" and one.transaction and one.row]:
-        at = ordered.index(event)
-        for number, other in enumerate(ordered[:at]):
-            taken = other.change == "UPDATE-INSERT" and other.transaction == event.transaction
-            if taken and other.row and other.row != event.row:
-                ordered.insert(number, ordered.pop(at))
+    for event in [
+        candidate
+        for candidate in ordered
+        if candidate.change == "UPDATE-DELETE" and candidate.transaction and candidate.row
+    ]:
+        index = ordered.index(event)
+        for number, other in enumerate(ordered[:index]):
+            took_key = other.change == "UPDATE-INSERT" and other.transaction == event.transaction
+            if took_key and other.row and other.row != event.row:
+                ordered.insert(number, ordered.pop(index))
                 break
     return ordered
 
@@ -103,11 +107,11 @@ class Rules:
         """A row of the log, or the event of a row of the history."""
         about = next(row[name] for name in ABOUT if row.get(name) is not None)
         time, number, source = about["source_timestamp"], about["change_sequence_number"], about.get("source") or {}
-        at = time or 0
-        generation = bisect_right(self.repairs, at if about["is_backfill"] else at + HOUR_MS)
+        time_us = time or 0
+        generation = bisect_right(self.repairs, time_us if about["is_backfill"] else time_us + HOUR_MS)
         silent = self.silent or SILENT in (about["schema_key"] or "")
         return Said(
-            (generation, bisect_right(self.epochs, at), number[6:]),
+            (generation, bisect_right(self.epochs, time_us), number[6:]),
             time,
             bool(about["is_deleted"]),
             None if silent else alike(self._values(row)),
@@ -141,43 +145,46 @@ class _Sorted:
         self._db.execute("CREATE TABLE found (key TEXT, is_event INTEGER, body BLOB)")
         self._db.execute("BEGIN")
 
-    def add(self, found: Iterable[tuple[str, Said | Version]]) -> None:
-        rows = ((key, isinstance(one, Said), pickle.dumps(one)) for key, one in found)
+    def add(self, entries: Iterable[tuple[str, Said | Version]]) -> None:
+        rows = ((key, isinstance(entry, Said), pickle.dumps(entry)) for key, entry in entries)
         self._db.executemany("INSERT INTO found VALUES (?, ?, ?)", rows)
 
     def by_key(self) -> Iterator[tuple[list[Said], list[Version]]]:
         every = self._db.execute("SELECT * FROM found ORDER BY key")
         for _, group in groupby(every, key=lambda row: row[0]):
-            here = [(bool(is_event), pickle.loads(body)) for _, is_event, body in group]
-            yield [one for is_event, one in here if is_event], [one for is_event, one in here if not is_event]
+            of_key = [(bool(is_event), pickle.loads(body)) for _, is_event, body in group]
+            yield (
+                [entry for is_event, entry in of_key if is_event],
+                [entry for is_event, entry in of_key if not is_event],
+            )
 
     def close(self) -> None:
         self._db.close()
 
 
-def compare(log: Iterable[list[dict[str, Any]]], kept: Iterable[list[dict[str, Any]]], rules: Rules) -> Counter[str]:
-    """What is wrong with the rows `kept` of a history, by those of its log: in words, and how often."""
+def compare(log: Iterable[list[dict[str, Any]]], history: Iterable[list[dict[str, Any]]], rules: Rules) -> Counter[str]:
+    """What is wrong with the rows `history` of a history, by those of its log: in words, and how often."""
     wrong: Counter[str] = Counter()
     with Scratch("history") as folder:
-        found = _Sorted(folder)
+        sorted_rows = _Sorted(folder)
         orphans = []
         by_row: dict[tuple[Any, Any], str] = {}
         for rows in log:
             for row in rows:
-                key, said = rules.key(row), rules.said(row)
-                if said.deleted and said.row and all(part is None for part in json.loads(key)):
-                    orphans.append(said)
+                key, event = rules.key(row), rules.said(row)
+                if event.deleted and event.row and all(key_value is None for key_value in json.loads(key)):
+                    orphans.append(event)
                     continue
-                if said.row:
-                    by_row[said.row, said.transaction] = key
-                found.add([(key, said)])
-        ids = ((by_row.get((said.row, said.transaction)), said) for said in orphans)
-        found.add((key, said) for key, said in ids if key is not None)
-        for rows in kept:
-            found.add((rules.key(row), _version(row, rules)) for row in rows if not row["_deleted"])
-        for events, there in found.by_key():
-            wrong.update(_differences(versions(events), sorted(there, key=_when)))
-        found.close()
+                if event.row:
+                    by_row[event.row, event.transaction] = key
+                sorted_rows.add([(key, event)])
+        ids = ((by_row.get((event.row, event.transaction)), event) for event in orphans)
+        sorted_rows.add((key, event) for key, event in ids if key is not None)
+        for rows in history:
+            sorted_rows.add((rules.key(row), _version(row, rules)) for row in rows if not row["_deleted"])
+        for events, in_table in sorted_rows.by_key():
+            wrong.update(_differences(versions(events), sorted(in_table, key=_when)))
+        sorted_rows.close()
     return wrong
 
 
@@ -190,17 +197,17 @@ def _when(version: Version) -> tuple[bool, int]:
     return version.begin is None, version.begin or 0
 
 
-def _differences(wanted: Sequence[Version], there: Sequence[Version]) -> Iterator[str]:
-    if len(there) > len(wanted):
+def _differences(expected: Sequence[Version], in_table: Sequence[Version]) -> Iterator[str]:
+    if len(in_table) > len(expected):
         yield "keys have versions in the history that their events do not tell of"
-    if len(there) < len(wanted):
+    if len(in_table) < len(expected):
         yield "keys lack versions in the history that their events tell of"
-    if len(there) != len(wanted):
+    if len(in_table) != len(expected):
         return
-    for one, other in zip(wanted, there, strict=True):
-        if one[:3] != other[:3]:
+    for left, right in zip(expected, in_table, strict=True):
+        if left[:3] != right[:3]:
             yield "versions of the history did not hold from when to when it says"
-        elif one.values is not None and other.values is not None and one.values != other.values:
+        elif left.values is not None and right.values is not None and left.values != right.values:
             yield "versions of the history do not have the values of their event"
 
 
@@ -217,30 +224,30 @@ class _Route:
     note: str | None = None
 
 
-def judge_histories(config: Pipeline, found: Verification) -> Verification:
-    """`found` with what the logs tell of the histories beside them."""
+def judge_histories(config: Pipeline, counted: Verification) -> Verification:
+    """`counted` with what the logs tell of the histories beside them."""
     named, store = named_of(config), Store.of(config.tables)
     if config.tables.history is None or named is None:
-        return found
+        return counted
     routes: dict[str, _Route] = {}
-    for part in current_parts(config, store):
-        entries = read_entries(part.state_root, store)
-        finished = Ledger(part.state_root, part.pipeline, store, entries).finished
+    for stream in current_parts(config, store):
+        entries = read_entries(stream.state_root, store)
+        finished = Ledger(stream.state_root, stream.pipeline, store, entries).finished
         for route, entry in totals(entries).items():
             if route is not None and entry.merged is not None:
                 routes[route] = _Route(entry, {s: n for s, n in finished.items() if is_batch(s)})
-    tables, notes = [], list(found.notes)
-    for table in found.tables:
+    tables, notes = [], list(counted.notes)
+    for table in counted.tables:
         if (found_of := routes.get(table.route)) is not None:
             _judge(config, named, found_of, store)
             notes += [] if found_of.note is None else [f"{shown(table.route)}: {found_of.note}"]
         tables.append(table if found_of is None else _with(table, found_of.problems))
     problems = [f"{shown(t.route)}: {text}" for t in tables if t.route in routes for text in routes[t.route].problems]
     return replace(
-        found,
-        ok=found.ok and not problems,
+        counted,
+        ok=counted.ok and not problems,
         tables=tuple(tables),
-        problems=(*found.problems, *problems),
+        problems=(*counted.problems, *problems),
         notes=tuple(notes),
     )
 
@@ -262,20 +269,20 @@ def _look(config: Pipeline, named: Named, route: _Route, store: Store) -> None:
         route.note = "its history waits for the merge; it was not judged"
         return
     source = source_of(entry.about)
-    history, log = (Table(one, store).open() for one in (str(named.history(source)), entry.table))
+    history, log = (Table(uri, store).open() for uri in (str(named.history(source)), entry.table))
     if history is None or log is None:
         route.problems.append("the history table is not there")
         return
     if any(_newest(table, s) > batch for table in (history, log) for s, batch in route.finished.items()):
         route.note = "a batch is being written; its history was not judged"
         return
-    own, about = config.tables.routes.get(name), json.loads(entry.about)
+    table_config, about = config.tables.routes.get(name), json.loads(entry.about)
     owner = history.owner
-    silent = config.tables.dropped_columns == "keep" or bool(own and own.toast_columns)
+    silent = config.tables.dropped_columns == "keep" or bool(table_config and table_config.toast_columns)
     order = named.order(source)
     rules = Rules(
         tuple(owner.keys if owner is not None and owner.keys else about["keys"]),
-        sorted(at for at, _ in order.epochs),
+        sorted(epoch for epoch, _ in order.epochs),
         sorted(order.repair_backfills),
         silent,
     )
@@ -283,4 +290,4 @@ def _look(config: Pipeline, named: Named, route: _Route, store: Store) -> None:
 
 
 def _newest(table: Snapshot, stream: str) -> int:
-    return max(table.newest(f"{stream}{part}") for part in ("", "+2"))
+    return max(table.newest(f"{stream}{suffix}") for suffix in ("", "+2"))

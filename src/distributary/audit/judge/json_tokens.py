@@ -25,28 +25,28 @@ def unheaded(value: bytes) -> bytes:
 
 def token_at(text: str, path: str) -> str | None:
     """The value at a path of fields, as it is written; None where there is none. Raises ValueError, IndexError."""
-    found: str | None = text
+    token: str | None = text
     for name in path.split("."):
-        found = None if found is None or not found.lstrip().startswith("{") else _field(found, name)
-    return found
+        token = None if token is None or not token.lstrip().startswith("{") else _field(token, name)
+    return token
 
 
-def _field(text: str, wanted: str) -> str | None:
+def _field(text: str, field_name: str) -> str | None:
     """Of a field that is written twice, the last value."""
-    found, at = None, text.index("{") + 1
-    while text[at := _past(text, at)] != "}":
-        name, at = _READER.raw_decode(text, at)
-        begin = _past(text, text.index(":", at) + 1)
-        _, at = _READER.raw_decode(text, begin)
-        if name == wanted:
-            found = text[begin:at]
-        at = _past(text, at)
-        at += text[at] == ","
-    return found
+    value_text, place = None, text.index("{") + 1
+    while text[place := _past(text, place)] != "}":
+        name, place = _READER.raw_decode(text, place)
+        begin = _past(text, text.index(":", place) + 1)
+        _, place = _READER.raw_decode(text, begin)
+        if name == field_name:
+            value_text = text[begin:place]
+        place = _past(text, place)
+        place += text[place] == ","
+    return value_text
 
 
-def _past(text: str, at: int) -> int:
-    return _SPACE.match(text, at).end()  # type: ignore[union-attr]
+def _past(text: str, place: int) -> int:
+    return _SPACE.match(text, place).end()  # type: ignore[union-attr]
 
 
 def word(token: str | None) -> str | None:

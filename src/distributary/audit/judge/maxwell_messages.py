@@ -15,14 +15,14 @@ _TYPES = {"insert": "INSERT", "update": "UPDATE", "delete": "DELETE", "bootstrap
 class MaxwellRules(Rules):
     def change(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes) -> Change:
         """Raises ValueError, TypeError, KeyError, AttributeError for what is no change."""
-        said = json.loads(value, parse_float=Decimal)
+        message = json.loads(value, parse_float=Decimal)
         named = {} if key is None else json.loads(key)
-        keys = said.get("primary_key_columns") or [n[3:] for n in named if n.startswith("pk.")]
-        kind = _TYPES[said["type"]]
-        source = {"connector": "mysql", "ts_ms": int(said["ts"] * 1000), "gtid": said.get("gtid")}
-        if said.get("position"):
-            file, _, pos = said["position"].rpartition(":")
-            source |= {"file": file, "pos": int(pos), "row": said.get("xoffset")}
+        keys = message.get("primary_key_columns") or [n[3:] for n in named if n.startswith("pk.")]
+        kind = _TYPES[message["type"]]
+        source = {"connector": "mysql", "ts_ms": int(message["ts"] * 1000), "gtid": message.get("gtid")}
+        if message.get("position"):
+            file, _, pos = message["position"].rpartition(":")
+            source |= {"file": file, "pos": int(pos), "row": message.get("xoffset")}
         place = self._place(source, "r" if kind == "READ" else "c", offset)
         identity = f"{topic}-{partition}-{offset}"
-        return Change(tuple(keys), said["data"], place, identity, kind == "DELETE", False, kind)
+        return Change(tuple(keys), message["data"], place, identity, kind == "DELETE", False, kind)

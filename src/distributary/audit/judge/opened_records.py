@@ -138,18 +138,18 @@ class Opener:
 
     def key(self, record: Record) -> dict[str, Any]:
         """What the record's key says of the columns that it is, by name; None for all where it has none."""
-        own = self._config.source.record_key
-        if own is None or record.key is None:
-            return dict.fromkeys(own.names if own is not None else ())
-        if own.column is not None:
-            return {own.column: record.key.decode()}
-        if own.format == "json":
+        record_key = self._config.source.record_key
+        if record_key is None or record.key is None:
+            return dict.fromkeys(record_key.names if record_key is not None else ())
+        if record_key.column is not None:
+            return {record_key.column: record.key.decode()}
+        if record_key.format == "json":
             body = record.key if record.key[:1] != b"\0" else json.unheaded(record.key)
-            found = json.value_of(json.text_of(body))
-            return {name: found.get(name) for name in own.names}
-        schema_id, path, body = JUDGES[own.format].unframed(record.key)
-        said = JUDGES[own.format].reader(self._compiled(schema_id), tuple(path))(body)
-        return {name: said.value_of(name) for name in own.names}
+            document = json.value_of(json.text_of(body))
+            return {name: document.get(name) for name in record_key.names}
+        schema_id, path, body = JUDGES[record_key.format].unframed(record.key)
+        payload = JUDGES[record_key.format].reader(self._compiled(schema_id), tuple(path))(body)
+        return {name: payload.value_of(name) for name in record_key.names}
 
     def read(self, writer: Writer, body: bytes) -> ReadPayload:
         """What a payload says."""

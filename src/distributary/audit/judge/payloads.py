@@ -148,10 +148,10 @@ class _Judge:
             if row.pop(ROUTE, None) != route or any(not nothing(v) for c, v in row.items() if c != struct_column):
                 return "have a route or values of another route"
             row = row.get(struct_column) or {}
-        for name, said in of_key.items():
-            if not message.has(name) and spelled(row.get(name)) != spelled(said):
+        for name, key_value in of_key.items():
+            if not message.has(name) and spelled(row.get(name)) != spelled(key_value):
                 return f"have another {shown(name)} than their record's key"
-        column = message.differs({name: kept for name, kept in row.items() if name not in of_key})
+        column = message.differs({name: cell for name, cell in row.items() if name not in of_key})
         if column is not None and any(map(message.has, of_key)):
             column = message.differs(row)
         return None if column is None else f"have another {shown(column)} than their record"
@@ -173,9 +173,9 @@ class _Judge:
             files = files.within(KEY, table_name(table.route))
         ours = {"_origin"} if shared is None else {"_origin", KEY}
         for name in files.names:
-            taken = Counter[int]()
+            sampled = Counter[int]()
             for piece in files.read_whole(name):
-                piece = _ours(piece, taken, self.deep)
+                piece = _ours(piece, sampled, self.deep)
                 for begin in range(0, piece.num_rows, AT_ONCE):
                     some = piece.slice(begin, AT_ONCE)
                     columns = [c for c in some.column_names if c not in ours]

@@ -79,7 +79,9 @@ class Facts:
     def to_json(self) -> dict[str, Any]:
         """What the page's script reads."""
         status = self.status
-        tables = [{**asdict(one), "shown": state_of(one), "well": one.is_well} for one in worst_first(status.tables)]
+        tables = [
+            {**asdict(item), "shown": state_of(item), "well": item.is_well} for item in worst_first(status.tables)
+        ]
         return {
             "pipeline": status.pipeline,
             "at": status.at,
@@ -96,22 +98,22 @@ class Facts:
             "quarantined": status.quarantined,
             "reasons": dict(status.reasons),
             "tables": tables,
-            "batches": [asdict(one) for one in self.batches],
-            "changes": [asdict(one) for one in self.changes],
+            "batches": [asdict(item) for item in self.batches],
+            "changes": [asdict(item) for item in self.changes],
             "groups": None if self.rejections is None else self.rejections.to_json()["groups"],
-            "clusters": [asdict(one) for one in self.placement],
-            "histories": {route: told.to_json() for route, told in self.histories.items()},
+            "clusters": [asdict(item) for item in self.placement],
+            "histories": {route: history.to_json() for route, history in self.histories.items()},
         }
 
 
 def points(entries: Iterable[Entry]) -> list[Point]:
     """The batches that the ledger still has one by one, oldest first."""
-    found: dict[tuple[str, int], list[Entry]] = {}
+    entries_of: dict[tuple[str, int], list[Entry]] = {}
     for entry in entries:
         if is_batch(entry.stream) and entry.batches == 1:
-            found.setdefault((entry.stream, entry.batch), []).append(entry)
-    made = [_point(stream, batch, every) for (stream, batch), every in found.items()]
-    return sorted(made, key=lambda point: point.at)
+            entries_of.setdefault((entry.stream, entry.batch), []).append(entry)
+    points_made = [_point(stream, batch, every) for (stream, batch), every in entries_of.items()]
+    return sorted(points_made, key=lambda point: point.at)
 
 
 def _point(stream: str, batch: int, entries: Sequence[Entry]) -> Point:
@@ -130,18 +132,20 @@ def _point(stream: str, batch: int, entries: Sequence[Entry]) -> Point:
 def changes(entries: Iterable[Entry]) -> list[Change]:
     """What came new to which route, newest first."""
     seen: dict[str, set[int]] = {}
-    found = []
-    for entry in sorted(entries, key=lambda one: one.finished_at):
+    changes_found = []
+    for entry in sorted(entries, key=lambda entry_of_route: entry_of_route.finished_at):
         if entry.route is None:
             continue
-        known = seen.setdefault(entry.route, set())
-        new = tuple(sorted(entry.schema_ids.keys() - known))
-        known.update(entry.schema_ids)
+        known_ids = seen.setdefault(entry.route, set())
+        new = tuple(sorted(entry.schema_ids.keys() - known_ids))
+        known_ids.update(entry.schema_ids)
         # Of batches that were added up, nobody can say which of them it was.
         if entry.batches == 1 and (new or entry.created or entry.evolved or entry.widened):
             at = _iso(entry.finished_at)
-            found.append(Change(at, entry.route, entry.batch, new, entry.created, entry.evolved, dict(entry.widened)))
-    return found[::-1]
+            changes_found.append(
+                Change(at, entry.route, entry.batch, new, entry.created, entry.evolved, dict(entry.widened))
+            )
+    return changes_found[::-1]
 
 
 class Gatherer:
@@ -168,13 +172,15 @@ class Gatherer:
         store = Store.of(self.config.tables)
         entries = self.entries(notes)
         self._points.update({(point.stream, point.batch): point for point in points(entries)})
-        kept = sorted(self._points.values(), key=lambda point: point.at)[-MOST_BATCHES:]
-        self._points = {(point.stream, point.batch): point for point in kept}
+        newest_points = sorted(self._points.values(), key=lambda point: point.at)[-MOST_BATCHES:]
+        self._points = {(point.stream, point.batch): point for point in newest_points}
         came = changes(entries)
-        routes = list(dict.fromkeys([*(one.route for one in came), *(t.route for t in worst_first(status.tables))]))
+        routes = list(
+            dict.fromkeys([*(change.route for change in came), *(t.route for t in worst_first(status.tables))])
+        )
         return Facts(
             status,
-            tuple(kept),
+            tuple(newest_points),
             tuple(came[:MOST_CHANGES]),
             self._kept_aside(status, notes),
             tuple(self._placement(status, store, notes)),
@@ -188,32 +194,32 @@ class Gatherer:
         try:
             if self.config.is_declarative:
                 return []
-            return [entry for part in parts(self.config, store) for entry in read_entries(part.state_root, store)]
+            return [entry for stream in parts(self.config, store) for entry in read_entries(stream.state_root, store)]
         except (OSError, DistributaryError) as e:
             notes.append(f"the ledger could not be read: {in_words(e)}")
             return []
 
     def _kept_aside(self, status: Status, notes: list[str]) -> Rejections | None:
         if self._rejections is not None:
-            at, rows, known = self._rejections
+            at, rows, known_rejections = self._rejections
             if rows == status.quarantined or self._clock() - at < QUARANTINE_SEC:
-                return known
+                return known_rejections
         try:
-            found = summarize(self.config.pipeline, self._set_aside())
+            rejections = summarize(self.config.pipeline, self._set_aside())
         except (OSError, DistributaryError) as e:
             notes.append(f"the quarantine could not be read: {in_words(e)}")
             return None
-        self._rejections = (self._clock(), status.quarantined, found)
-        return found
+        self._rejections = (self._clock(), status.quarantined, rejections)
+        return rejections
 
     def _placement(self, status: Status, store: Store, notes: list[str]) -> Iterator[Placed]:
         try:
-            found = current(self.config, store)
+            followed = current(self.config, store)
         except (OSError, DistributaryError) as e:
             notes.append(f"the division of the routes could not be read: {in_words(e)}")
             return
         states = {record.name: record.state.value for record in status.streams}
-        for share in () if found is None else found.division.shares(found.generation):
+        for share in () if followed is None else followed.division.shares(followed.generation):
             own = [table for table in status.tables if share.owns(table.route)]
             yield Placed(share.name, tuple(t.route for t in own), sum(t.rows for t in own), states.get(share.name))
 

@@ -68,12 +68,12 @@ class Site:
 
     def answer(self, target: str) -> Answer:
         """What a request for `target` gets. Never raises."""
-        asked = urlsplit(target)
-        path = self.paths.get(asked.path)
+        url = urlsplit(target)
+        path = self.paths.get(url.path)
         if path is None:
             return 404, TEXT, f"paths: {' '.join(self.paths)}\n".encode()
         try:
-            return path({name: values[0] for name, values in parse_qs(asked.query).items()})
+            return path({name: values[0] for name, values in parse_qs(url.query).items()})
         except (BadInput, ExtraMissing) as e:
             return 404, TEXT, _line(str(e))
         except DistributaryError as e:
@@ -81,9 +81,9 @@ class Site:
         except BaseException as e:
             return 500, TEXT, _line(contained(e))
 
-    def _history(self, asked: Asked) -> Answer:
-        told = self._gatherer.history(asked.get("route", ""))
-        return 200, JSON, as_json(told.to_json()).encode(errors="replace")
+    def _history(self, query: Asked) -> Answer:
+        history = self._gatherer.history(query.get("route", ""))
+        return 200, JSON, as_json(history.to_json()).encode(errors="replace")
 
     def _ready(self, _: Asked) -> Answer:
         unwell = self.facts().status.unwell

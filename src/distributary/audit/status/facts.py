@@ -126,12 +126,12 @@ class Status:
         fallen = sum(s.state in (StreamState.PARKED, StreamState.RESTING) for s in self.streams)
         refused = sum(t.state == QUARANTINED for t in self.tables)
         counts = ((len(self.parked), "parked"), (refused, "refused"))
-        found = [f"{number:,} table{'' if number == 1 else 's'} {what}" for number, what in counts if number]
+        reasons_found = [f"{number:,} table{'' if number == 1 else 's'} {words}" for number, words in counts if number]
         if fallen:
-            found.append(f"{fallen:,} stream{'' if fallen == 1 else 's'} fallen")
+            reasons_found.append(f"{fallen:,} stream{'' if fallen == 1 else 's'} fallen")
         if self.all_quarantined:
-            found.append("the last batch was refused")
-        return tuple(found)
+            reasons_found.append("the last batch was refused")
+        return tuple(reasons_found)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -151,50 +151,50 @@ def status(
     """
     store = Store.of(config.tables)
     with reading(config.state_root):
-        entries, kept = (books or _books)(config, store)
+        entries, quarantine = (books or _books)(config, store)
         running_parts = current_parts(config, store)
         lag = lag_of(config, store)
         streams = _streams(config, store)
-    at = now()
-    tables = _tables(config, entries, kept, at)
+    now_sec = now()
+    tables = _tables(config, entries, quarantine, now_sec)
     last = max(_last_of_streams(entries), key=lambda e: e.finished_at, default=None)
     running = _any_runs(running_parts)
     batch = _newest_batch(entries)
     return Status(
         pipeline=config.pipeline,
-        at=_iso(int(at * 1e6)) or "",
+        at=_iso(int(now_sec * 1e6)) or "",
         running=running,
         last_batch=last.batch if last else None,
         finished_at=_iso(last.finished_at) if last else None,
         lag_rows=lag.rows,
         rows=sum(t.rows for t in tables),
-        quarantined=kept.rows.total(),
+        quarantined=quarantine.rows.total(),
         tables=tuple(tables),
-        attention=(*_attention(tables, batch, kept, running, lag), *filter(None, map(attention_line, streams))),
+        attention=(*_attention(tables, batch, quarantine, running, lag), *filter(None, map(attention_line, streams))),
         notes=(*((lag.note,) if lag.note else ()), *_append_only(tables)),
         streams=streams,
         files_waiting=lag.files,
         bytes_waiting=lag.bytes,
-        all_quarantined=is_refused(batch) and kept.rows.total() > 0,
-        reasons=_reasons(kept),
+        all_quarantined=is_refused(batch) and quarantine.rows.total() > 0,
+        reasons=_reasons(quarantine),
     )
 
 
 def _books(config: Pipeline, store: Store) -> tuple[list[Entry], Kept]:
     """The ledgers and the quarantines of all streams that the pipeline has had, added up."""
-    found: list[Entry] = []
-    kept = Kept()
-    for part in parts(config, store):
-        entries = read_entries(part.state_root, store)
-        ledger = Ledger(part.state_root, part.pipeline, store, entries)
+    entries_of_all: list[Entry] = []
+    quarantine_count = Kept()
+    for stream_config in parts(config, store):
+        entries = read_entries(stream_config.state_root, store)
+        ledger = Ledger(stream_config.state_root, stream_config.pipeline, store, entries)
 
-        def done(stream: str, batch: int, ledger: Ledger = ledger) -> bool:
+        def is_finished(stream: str, batch: int, ledger: Ledger = ledger) -> bool:
             return is_batch(stream) or ledger.is_finished(stream, batch)
 
-        quarantine = quarantine_uri(part.state_root)
-        kept.add(count_quarantine(Table(quarantine, store).open(), quarantine, store, entries, done))
-        found += entries
-    return found, kept
+        quarantine = quarantine_uri(stream_config.state_root)
+        quarantine_count.add(count_quarantine(Table(quarantine, store).open(), quarantine, store, entries, is_finished))
+        entries_of_all += entries
+    return entries_of_all, quarantine_count
 
 
 def _streams(config: Pipeline, store: Store) -> tuple[StreamRecord, ...]:
@@ -203,16 +203,16 @@ def _streams(config: Pipeline, store: Store) -> tuple[StreamRecord, ...]:
     if is_running(config.state_root, "supervisor") is not False:
         return tuple(records)
     alive = (StreamState.RUNNING, StreamState.RESTING, StreamState.WAITING)
-    gone = "the supervisor ended without stopping it"
+    why = "the supervisor ended without stopping it"
     return tuple(
-        replace(r, state=StreamState.STOPPED, pid=None, next_try=None, error=r.error or gone) if r.state in alive else r
+        replace(r, state=StreamState.STOPPED, pid=None, next_try=None, error=r.error or why) if r.state in alive else r
         for r in records
     )
 
 
 def _any_runs(running: Sequence[Pipeline]) -> bool | None:
-    found = [is_running(part.state_root) for part in running]
-    return None if None in found else any(found)
+    answers = [is_running(stream.state_root) for stream in running]
+    return None if None in answers else any(answers)
 
 
 def is_running(state_root: str, name: str = "run") -> bool | None:
@@ -230,62 +230,62 @@ def is_running(state_root: str, name: str = "run") -> bool | None:
     return False
 
 
-def _tables(config: Pipeline, entries: Sequence[Entry], kept: Kept, now: float) -> list[TableStatus]:
+def _tables(config: Pipeline, entries: Sequence[Entry], quarantine: Kept, now: float) -> list[TableStatus]:
     written: dict[str | None, Entry] = {e.route: e for e in entries if e.rows_written > 0}
     newest = last_with_rows(entries)
     sums = totals(entries)
     routes = sorted(route for route in sums if route is not None)
-    found = []
+    tables = []
     for route in routes:
         # The last batch or replay that had rows of this route.
         last = [newest[route]] if route in newest else []
-        said = _judged(sums[route], last)
-        table = _table(route, said, written.get(route), kept, now)
-        history = None if said.merged is None else history_of(config, said.about)
-        found.append(replace(table, refused=max(0, refused_rows(last)), history=history))
-    return found
+        entry = _judged(sums[route], last)
+        table = _table(route, entry, written.get(route), quarantine, now)
+        history = None if entry.merged is None else history_of(config, entry.about)
+        tables.append(replace(table, refused=max(0, refused_rows(last)), history=history))
+    return tables
 
 
-def _judged(said: Entry, last: Sequence[Entry]) -> Entry:
-    return replace(said, state=QUARANTINED) if said.state != "parked" and is_refused(last) else said
+def _judged(entry: Entry, last: Sequence[Entry]) -> Entry:
+    return replace(entry, state=QUARANTINED) if entry.state != "parked" and is_refused(last) else entry
 
 
-def _table(route: str, said: Entry, last: Entry | None, kept: Kept, now: float) -> TableStatus:
-    parked = said.state == "parked"
+def _table(route: str, entry: Entry, last: Entry | None, quarantine: Kept, now: float) -> TableStatus:
+    parked = entry.state == "parked"
     return TableStatus(
         route=route,
-        table=said.table,
-        engine=said.engine,
-        state=said.state,
-        rows=said.rows_written,
+        table=entry.table,
+        engine=entry.engine,
+        state=entry.state,
+        rows=entry.rows_written,
         last_batch=last.batch if last else None,
         last_write=_iso(last.finished_at) if last else None,
         age_sec=None if last is None else round(max(0.0, now - last.finished_at / 1e6), 3),
-        lag_sec=None if said.newest is None else round(max(0.0, now - said.newest / 1e6), 3),
-        lag_rows=kept.reasons[route, Reason.TABLE_PARKED.value],
-        quarantined=kept.rows[route],
-        failures=said.failures if parked else 0,
-        retry_at=_iso(said.retry_at) if parked else None,
-        error=said.error if parked else None,
-        merged=said.merged,
-        merge_state=said.merge_state,
-        upserts=said.upserts,
-        deletes=said.deletes,
-        stale=said.stale,
-        warnings=dict(said.warnings),
-        decoders=dict(said.decoders),
-        widened=dict(said.widened),
-        reasons=_reasons(kept, route),
+        lag_sec=None if entry.newest is None else round(max(0.0, now - entry.newest / 1e6), 3),
+        lag_rows=quarantine.reasons[route, Reason.TABLE_PARKED.value],
+        quarantined=quarantine.rows[route],
+        failures=entry.failures if parked else 0,
+        retry_at=_iso(entry.retry_at) if parked else None,
+        error=entry.error if parked else None,
+        merged=entry.merged,
+        merge_state=entry.merge_state,
+        upserts=entry.upserts,
+        deletes=entry.deletes,
+        stale=entry.stale,
+        warnings=dict(entry.warnings),
+        decoders=dict(entry.decoders),
+        widened=dict(entry.widened),
+        reasons=_reasons(quarantine, route),
     )
 
 
-def _reasons(kept: Kept, *routes: str) -> dict[str, int]:
+def _reasons(quarantine: Kept, *routes: str) -> dict[str, int]:
     """Reason -> rows that are set aside, the most first: of some routes, or of all rows."""
-    found: Counter[str] = Counter()
-    for (route, reason), rows in kept.reasons.items():
+    counts: Counter[str] = Counter()
+    for (route, reason), rows in quarantine.reasons.items():
         if not routes or route in routes:
-            found[reason] += rows
-    return dict(found.most_common())
+            counts[reason] += rows
+    return dict(counts.most_common())
 
 
 def _append_only(tables: Sequence[TableStatus]) -> list[str]:
@@ -297,49 +297,49 @@ def _append_only(tables: Sequence[TableStatus]) -> list[str]:
 
 
 def _attention(
-    tables: Sequence[TableStatus], newest: Sequence[Entry], kept: Kept, running: bool | None, lag: SourceLag
+    tables: Sequence[TableStatus], newest: Sequence[Entry], quarantine: Kept, running: bool | None, lag: SourceLag
 ) -> list[str]:
-    found = [
+    sentences = [
         f"the table of {shown(t.route)} is parked after {t.failures} failed attempt{'' if t.failures == 1 else 's'}, "
         f"{t.lag_rows} rows wait for it, tried again after the first batch from {t.retry_at} on: {shown(t.error, 1000)}"
         for t in tables
         if t.state == "parked"
     ]
-    more = refused_rows(newest)
-    refused = is_refused(newest) and kept.rows.total() > 0
+    refused_count = refused_rows(newest)
+    refused = is_refused(newest) and quarantine.rows.total() > 0
     if refused:
         rows = sum(e.rows_in for e in newest)
-        none = ", and none in a table" if more == rows else ""
-        which = f"all {rows}" if more == rows else f"{more} of {rows}"
-        found.append(f"{which} rows of the last batch are in the quarantine{none}")
-    found += [
+        none = ", and none in a table" if refused_count == rows else ""
+        which = f"all {rows}" if refused_count == rows else f"{refused_count} of {rows}"
+        sentences.append(f"{which} rows of the last batch are in the quarantine{none}")
+    sentences += [
         f"most or all rows of {shown(t.route)} in its last batch ({t.refused}) are in the quarantine"
         for t in tables
         if t.state == QUARANTINED and not refused
     ]
-    bad = {reason: rows for reason, rows in _reasons(kept).items() if reason != Reason.TABLE_PARKED}
+    bad = {reason: rows for reason, rows in _reasons(quarantine).items() if reason != Reason.TABLE_PARKED}
     if bad:
-        growing = f", {more} of them from the last batch" if more > 0 else ""
+        growing = f", {refused_count} of them from the last batch" if refused_count > 0 else ""
         why = ", ".join(f"{reason} {rows}" for reason, rows in bad.items())
-        found.append(
+        sentences.append(
             f"{sum(bad.values())} rows are in the quarantine{growing} ({why}). What to do: distributary quarantine "
             "FILE; then: distributary replay FILE"
         )
     if running is False and lag.rows:
-        found.append(f"the pipeline is not running, and {lag.rows} rows wait at the source")
+        sentences.append(f"the pipeline is not running, and {lag.rows} rows wait at the source")
     if running is False and lag.files:
-        found.append(f"the pipeline is not running, and {lag.files} files wait at the source")
-    return found
+        sentences.append(f"the pipeline is not running, and {lag.files} files wait at the source")
+    return sentences
 
 
 def _newest_batch(entries: Sequence[Entry]) -> list[Entry]:
     """Of all streams, the entries of the last batch that had rows, or of the last one where none has had any."""
-    own = [e for e in entries if e.route is None and is_batch(e.stream)]
-    by_batch: dict[tuple[str, int], list[Entry]] = {(e.stream, e.batch): [] for e in own}
+    own_entries = [e for e in entries if e.route is None and is_batch(e.stream)]
+    by_batch: dict[tuple[str, int], list[Entry]] = {(e.stream, e.batch): [] for e in own_entries}
     for entry in entries:
         by_batch.get((entry.stream, entry.batch), []).append(entry)
-    filled = [e for e in own if sum(one.rows_in for one in by_batch[e.stream, e.batch])]
-    last = max(_last_of_streams(filled or own), key=lambda e: e.finished_at, default=None)
+    filled = [e for e in own_entries if sum(route_entry.rows_in for route_entry in by_batch[e.stream, e.batch])]
+    last = max(_last_of_streams(filled or own_entries), key=lambda e: e.finished_at, default=None)
     return [] if last is None else by_batch[last.stream, last.batch]
 
 

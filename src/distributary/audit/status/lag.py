@@ -24,13 +24,13 @@ from distributary.tables.table import Table
 
 def pipeline_lag(config: Pipeline, store: Store) -> SourceLag:
     """Rows that are in no table yet: of two hops, those that wait for either. Raises OSError."""
-    streams, asked = current_parts(config, store), AnswerCache()
+    streams, answers = current_parts(config, store), AnswerCache()
     if config.bronze_table is None:
-        return slowest(source_lag(stream, store, asked) for stream in streams)
-    first = source_lag(first_hop(config), store, asked)
+        return slowest(source_lag(stream, store, answers) for stream in streams)
+    first = source_lag(first_hop(config), store, answers)
     if Table(config.bronze_table, store).open() is None:
         return first
-    second = slowest(source_lag(stream, store, asked) for stream in streams)
+    second = slowest(source_lag(stream, store, answers) for stream in streams)
     return _together([first, second], sum)
 
 

@@ -84,9 +84,9 @@ class _Screen:
         yield _table(tables[:room], options.max_width)
         if len(tables) > room:
             others = tables[room:]
-            bad = sum(not one.is_well for one in others)
-            said = f"{bad:,} of them not well" if bad else "all of them well"
-            yield _one_line(f"and {len(others):,} more, {said}", "dim")
+            bad = sum(not table.is_well for table in others)
+            words = f"{bad:,} of them not well" if bad else "all of them well"
+            yield _one_line(f"and {len(others):,} more, {words}", "dim")
         yield from foot
 
 
@@ -115,9 +115,9 @@ def _table(tables: Sequence[TableStatus], width: int) -> Table:
         table.add_column(
             name, justify="right" if number else "left", no_wrap=fixed, overflow="ellipsis" if fixed else "fold"
         )
-    for one in tables:
-        style = "" if one.is_well and not one.refused else "yellow" if one.is_well else "red"
-        cells = dict(zip(_COLUMNS, _cells(one), strict=True))
+    for status in tables:
+        style = "" if status.is_well and not status.refused else "yellow" if status.is_well else "red"
+        cells = dict(zip(_COLUMNS, _cells(status), strict=True))
         table.add_row(*(Text(cells[name]) for name in columns), style=style)
     return table
 
@@ -140,30 +140,30 @@ def headline(status: Status) -> str:
     )
 
 
-def _cells(one: TableStatus) -> list[str]:
+def _cells(table: TableStatus) -> list[str]:
     return [
-        shown(one.route),
-        state_of(one),
-        f"{one.rows:,}",
-        "-" if one.last_batch is None else str(one.last_batch),
-        one.last_write or "-",
-        "-" if one.age_sec is None else _age(one.age_sec),
-        "-" if one.lag_sec is None else _age(one.lag_sec),
-        f"{one.lag_rows:,}",
-        f"{one.quarantined:,}",
-        one.engine,
+        shown(table.route),
+        state_of(table),
+        f"{table.rows:,}",
+        "-" if table.last_batch is None else str(table.last_batch),
+        table.last_write or "-",
+        "-" if table.age_sec is None else _age(table.age_sec),
+        "-" if table.lag_sec is None else _age(table.lag_sec),
+        f"{table.lag_rows:,}",
+        f"{table.quarantined:,}",
+        table.engine,
     ]
 
 
-def state_of(one: TableStatus) -> str:
+def state_of(table: TableStatus) -> str:
     """A table's state in a word or two."""
-    if one.state == QUARANTINED:
+    if table.state == QUARANTINED:
         return "refused"
-    if one.failures:
-        return f"{one.state} ({one.failures} failed)"
-    if one.merge_state in ("waiting", "append_only"):
-        return f"{one.state}, {one.merge_state.replace('_', ' ')}"
-    return one.state
+    if table.failures:
+        return f"{table.state} ({table.failures} failed)"
+    if table.merge_state in ("waiting", "append_only"):
+        return f"{table.state}, {table.merge_state.replace('_', ' ')}"
+    return table.state
 
 
 def _age(sec: float) -> str:

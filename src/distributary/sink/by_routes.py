@@ -41,8 +41,8 @@ class RouteRows:
 
     options: SinkOptions
 
-    def take(self, batches: Iterable[pa.RecordBatch], stream: str, batch: int, part: str) -> Taken:
-        """Write them. `part` names the task within the batch. What it wrote goes again when it fails.
+    def take(self, batches: Iterable[pa.RecordBatch], stream: str, batch: int, task: str) -> Taken:
+        """Write them. `task` names the task within the batch. What it wrote goes again when it fails.
 
         Raises StoreDown: the whole store cannot be written.
         """
@@ -50,22 +50,22 @@ class RouteRows:
         with removed_on_failure(work.taken, self.options):
             for rows in held(batches):
                 work.write(rows)
-            work.set_aside(stream, batch, part)
+            work.set_aside(stream, batch, task)
         return work.taken
 
 
 def held(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Rows, as many at a time as are held."""
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        held.append(batch)
+        pending.append(batch)
         size += batch.nbytes
         if size >= HELD_BYTES:
-            yield pa.Table.from_batches(held)
-            held, size = [], 0
-    if any(batch.num_rows for batch in held):
-        yield pa.Table.from_batches(held)
+            yield pa.Table.from_batches(pending)
+            pending, size = [], 0
+    if any(batch.num_rows for batch in pending):
+        yield pa.Table.from_batches(pending)
 
 
 class _Task:
@@ -77,16 +77,18 @@ class _Task:
 
     def write(self, rows: pa.Table) -> None:
         rows = rows.cast(plain_schema(rows.schema))
-        for route, part in split(rows, self.options.route):
+        for route, route_rows in split(rows, self.options.route):
             if route is None:
-                self.rejected.append(rejected(None, part, Reason.NO_ROUTE, f"column {self.options.route!r} is empty"))
+                self.rejected.append(
+                    rejected(None, route_rows, Reason.NO_ROUTE, f"column {self.options.route!r} is empty")
+                )
             else:
-                self._route(route, part)
+                self._route(route, route_rows)
 
-    def set_aside(self, stream: str, batch: int, part: str) -> None:
+    def set_aside(self, stream: str, batch: int, task: str) -> None:
         if self.rejected:
             options = self.options
-            file = write_rejected(options.quarantine, self.rejected, stream, batch, part, options.store)
+            file = write_rejected(options.quarantine, self.rejected, stream, batch, task, options.store)
             self.taken.quarantine.append(file)
 
     def _route(self, route: str, rows: pa.Table) -> None:
@@ -110,8 +112,8 @@ class _Task:
             self.rejected.append(rejected(route, rows.take(pa.array(at)), reason, f"column {column!r}"))
 
     def _evolution(self, route: str, incoming: pa.Schema) -> Evolution:
-        if (known := self._evolved.get(route)) is not None:
-            return known
+        if (evolved := self._evolved.get(route)) is not None:
+            return evolved
         tables = self.options.tables
         table = self.options.target(route).open()
         evolution = evolve_table(table, columns_of(table), [incoming], policy_of(tables, route))
@@ -128,23 +130,23 @@ def split(rows: pa.Table, column: str) -> Iterator[tuple[str | None, pa.Table]]:
     codes = np.asarray(values.indices)
     order = np.argsort(codes, kind="stable")
     cuts = np.flatnonzero(np.diff(codes[order])) + 1
-    taken = rows if len(cuts) == 0 else rows.take(pa.array(order))
+    sorted_rows = rows if len(cuts) == 0 else rows.take(pa.array(order))
     for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(codes)], strict=True):
         route = values.dictionary[int(codes[order[begin]])].as_py()
-        yield route or None, taken.slice(begin, end - begin)
+        yield route or None, sorted_rows.slice(begin, end - begin)
 
 
 def rejected(route: str | None, rows: pa.Table, reason: Reason, detail: str) -> pa.Table:
     """Quarantine rows. `value` is the row as JSON: a DataFrame's rows have no bytes of their own."""
     count = rows.num_rows
-    given: dict[str, Any] = {
+    filled: dict[str, Any] = {
         "route": pa.array([route] * count, pa.string()),
         "reason": pa.array([reason.value] * count),
         "detail": pa.array([detail] * count),
         "level": pa.array(["row"] * count),
         "value": pa.array([_json(row) for row in rows.to_pylist()], pa.binary()),
     }
-    columns = [given[f.name] if f.name in given else pa.nulls(count, f.type) for f in REJECTED_SCHEMA]
+    columns = [filled[f.name] if f.name in filled else pa.nulls(count, f.type) for f in REJECTED_SCHEMA]
     return pa.table(columns, schema=REJECTED_SCHEMA)
 
 

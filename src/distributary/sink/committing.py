@@ -55,17 +55,17 @@ class Ending:
 
         Raises StoreDown; the batch can be done again.
         """
-        taken = joined(tasks)
+        written = joined(tasks)
         with writing(self.options.state):
             plan = self._planned()
             if plan is None:
-                taken = self._admitted(taken)
-                if not taken.names():
+                written = self._admitted(written)
+                if not written.names():
                     return
-                plan = None if self._write_down(taken) else self._planned()
-            if plan is not None and plan.names() != taken.names():
-                discard(taken, self.options)
-            self._apply(plan or taken, again=plan is not None)
+                plan = None if self._write_down(written) else self._planned()
+            if plan is not None and plan.names() != written.names():
+                discard(written, self.options)
+            self._apply(plan or written, again=plan is not None)
             self.options.store.delete(join(self.options.intents, self._folder), f"{self.mark.batch - KEPT}.json")
 
     def abort(self, tasks: Iterable[Taken]) -> None:
@@ -84,37 +84,40 @@ class Ending:
         body = read(self.options.intents, self.options.store, self._folder, f"{self.mark.batch}.json")
         return None if body is None else Taken.from_json(json.loads(body))
 
-    def _write_down(self, taken: Taken) -> bool:
+    def _write_down(self, written: Taken) -> bool:
         """False where an earlier attempt has come before."""
-        body = json.dumps(taken.to_json(), ensure_ascii=False).encode()
+        body = json.dumps(written.to_json(), ensure_ascii=False).encode()
         return put_once(self.options.intents, self.options.store, self._folder, f"{self.mark.batch}.json", body)
 
-    def _admitted(self, taken: Taken) -> Taken:
+    def _admitted(self, written: Taken) -> Taken:
         """Without the rows of new tables that are too many for one batch, which are set aside."""
-        most, routes = self.options.tables.max_new_tables, taken.by_route()
+        most, routes = self.options.tables.max_new_tables, written.by_route()
         if len(routes) <= most:
-            return taken
+            return written
         new = [route for route in routes if self.options.target(route).open() is None]
-        new.sort(key=lambda route: -sum(part.rows for part in routes[route]))
+        new.sort(key=lambda route: -sum(route_files.rows for route_files in routes[route]))
         beyond = too_many(new, most, "routes without a table")
-        gone = Taken([part for route in beyond for part in routes[route]])
-        if not gone.parts:
-            return taken
-        rows = [rejected(p.route, self._read(p), Reason.TOO_MANY_ROUTES, beyond[p.route]) for p in gone.parts]
+        refused = Taken([route_files for route in beyond for route_files in routes[route]])
+        if not refused.parts:
+            return written
+        rows = [rejected(p.route, self._read(p), Reason.TOO_MANY_ROUTES, beyond[p.route]) for p in refused.parts]
         file = self._aside(rows, self.mark, "end")
-        discard(gone, self.options)
-        return Taken([part for part in taken.parts if part.route not in beyond], [*taken.quarantine, file])
+        discard(refused, self.options)
+        return Taken(
+            [route_files for route_files in written.parts if route_files.route not in beyond],
+            [*written.quarantine, file],
+        )
 
-    def _aside(self, rows: list[pa.Table], mark: Mark, part: str) -> DataFile:
-        return write_rejected(self.options.quarantine, rows, mark.app, mark.batch, part, self.options.store)
+    def _aside(self, rows: list[pa.Table], mark: Mark, task: str) -> DataFile:
+        return write_rejected(self.options.quarantine, rows, mark.app, mark.batch, task, self.options.store)
 
-    def _read(self, part: Part) -> pa.Table:
+    def _read(self, route_files: Part) -> pa.Table:
         """The rows of its files."""
-        columns, found = part.columns(), []
-        for file in part.files:
-            with self.options.store.open(part.uri, file.path) as source:
-                found.append(pq.read_table(source))
-        return pa.concat_tables(found, promote_options="default").select(columns.names).cast(columns)
+        columns, tables = route_files.columns(), []
+        for file in route_files.files:
+            with self.options.store.open(route_files.uri, file.path) as source:
+                tables.append(pq.read_table(source))
+        return pa.concat_tables(tables, promote_options="default").select(columns.names).cast(columns)
 
     # -- the commits ---------------------------------------------------------------------------------------
 
@@ -149,15 +152,19 @@ class Ending:
             if not self.options.parks:
                 raise
             why, mark = Fault.of(e).own(parts[0].uri), self._parking(route)
-            rows = [rejected(route, self._read(part), Reason.TABLE_PARKED, why) for part in parts]
+            rows = [rejected(route, self._read(route_files), Reason.TABLE_PARKED, why) for route_files in parts]
             self._commit_quarantine([self._aside(rows, mark, "parked")], mark)
 
     def _commit(self, route: str, parts: list[Part]) -> None:
         target, replay = self.options.target(route), Replay(self.mark.batch)
         try:
             if len(parts) == 1:
-                (part,) = parts
-                retried(lambda: commit_files(target, part.files, part.rows, part.columns(), self.mark, replay))
+                (route_files,) = parts
+                retried(
+                    lambda: commit_files(
+                        target, route_files.files, route_files.rows, route_files.columns(), self.mark, replay
+                    )
+                )
                 return
         except CommitConflict:
             pass  # somebody has given the table other columns since
@@ -170,15 +177,15 @@ class Ending:
         second column.
         """
         target, mark = self.options.target(route), self.mark
-        table, rows = target.open(), [self._read(part) for part in parts]
+        table, rows = target.open(), [self._read(file_rows) for file_rows in parts]
         policy = Policy(type_change="new_column")
-        evolution = evolve_table(table, columns_of(table), [part.schema for part in rows], policy)
+        evolution = evolve_table(table, columns_of(table), [file_rows.schema for file_rows in rows], policy)
         fitted = [
             pa.table(conform(batch, slots, evolution.schema).columns, schema=evolution.schema)
-            for part, slots in zip(rows, evolution.slots, strict=True)
-            for batch in part.to_batches()
+            for file_rows, slots in zip(rows, evolution.slots, strict=True)
+            for batch in file_rows.to_batches()
         ]
-        count = sum(part.rows for part in parts)
+        count = sum(file_rows.rows for file_rows in parts)
         if table is not None and table.has(mark):
             commit_files(target, [], count, evolution.schema, mark, Replay(mark.batch))
             return

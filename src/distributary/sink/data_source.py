@@ -50,7 +50,7 @@ class Intake(Protocol):
     @property
     def options(self) -> SinkOptions: ...
 
-    def take(self, batches: Iterator[pa.RecordBatch], stream: str, batch: int, part: str) -> Taken:
+    def take(self, batches: Iterator[pa.RecordBatch], stream: str, batch: int, task: str) -> Taken:
         """Rows -> files that no table has yet."""
         ...
 
@@ -147,8 +147,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def _taken(rows: Iterator[pa.RecordBatch], intake: Intake, stream: str, batch: int) -> Message:
     context = TaskContext.get()
-    part = "0" if context is None else f"{context.partitionId()}.{context.attemptNumber()}"
-    return Message(stream, intake.take(rows, stream, batch, part))
+    task = "0" if context is None else f"{context.partitionId()}.{context.attemptNumber()}"
+    return Message(stream, intake.take(rows, stream, batch, task))
 
 
 def packed(intake: Intake) -> str:

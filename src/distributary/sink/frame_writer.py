@@ -53,24 +53,28 @@ def writer(
         intake = MessageRows(config)
     if repartition:
         rows = rows.repartition(F.col(quoted(route)))
-    made = rows.writeStream if rows.isStreaming else rows.write.mode("append")
-    return made.format(FORMAT).option(ROWS_OPTION, packed(intake))
+    frame_writer = rows.writeStream if rows.isStreaming else rows.write.mode("append")
+    return frame_writer.format(FORMAT).option(ROWS_OPTION, packed(intake))
 
 
 def _messages(schema_id: str | None, format: str, registry: str | Mapping[str, Any] | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"envelope": {"format": "columns"}, "payload": {"format": format}}
+    settings: dict[str, Any] = {"envelope": {"format": "columns"}, "payload": {"format": format}}
     if schema_id is not None:
-        found["payload"]["framing"] = "none"
+        settings["payload"]["framing"] = "none"
     if registry is not None:
-        given = {"url" if "://" in registry else "path": registry} if isinstance(registry, str) else dict(registry)
-        found["registry"] = given
-    return found
+        registry_settings = (
+            {"url" if "://" in registry else "path": registry} if isinstance(registry, str) else dict(registry)
+        )
+        settings["registry"] = registry_settings
+    return settings
 
 
 def _as_read(rows: DataFrame, config: Pipeline, route: str, payload: str, schema_id: str | None) -> DataFrame:
     """The columns that a pipeline over columns reads."""
     names = config.envelope.columns
     ids = F.lit(None) if schema_id is None else F.col(quoted(schema_id))
-    given = (F.col(quoted(route)).cast("string"), ids.cast("int"), F.col(quoted(payload)))
-    told = [F.col(name) for name in TOLD if name in rows.columns and name not in names]
-    return rows.select(*(column.alias(name) for column, name in zip(given, names, strict=True)), *told)
+    columns_given = (F.col(quoted(route)).cast("string"), ids.cast("int"), F.col(quoted(payload)))
+    origin_columns = [F.col(name) for name in TOLD if name in rows.columns and name not in names]
+    return rows.select(
+        *(column.alias(name) for column, name in zip(columns_given, names, strict=True)), *origin_columns
+    )

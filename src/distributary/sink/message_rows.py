@@ -66,9 +66,9 @@ class MessageRows:
                 detail=f"the rows have no column {missing[0]!r}, which pipeline {self.config.pipeline} reads"
             )
 
-    def take(self, batches: Iterable[pa.RecordBatch], stream: str, batch: int, part: str) -> Taken:
+    def take(self, batches: Iterable[pa.RecordBatch], stream: str, batch: int, task: str) -> Taken:
         """Read, decode and write them. Raises RegistryDown, RegistryDenied, StoreDown."""
-        work = _Task(self, stream, batch, part)
+        work = _Task(self, stream, batch, task)
         with removed_on_failure(work.taken, self.options):
             for window in held(batches):
                 work.write(window)
@@ -77,9 +77,9 @@ class MessageRows:
 
 
 class _Task:
-    def __init__(self, rows: MessageRows, stream: str, batch: int, part: str) -> None:
+    def __init__(self, rows: MessageRows, stream: str, batch: int, task: str) -> None:
         self.options = rows.options
-        self.part = part
+        self.part = task
         self.taken = Taken()
         self.rejected: list[pa.Table] = []
         self.schemas, self.envelopes = _opened(pickle.dumps(rows.config))
@@ -105,10 +105,10 @@ class _Task:
     def set_aside(self) -> None:
         if self.rejected:
             options, orders = self.options, self.orders
-            found = write_rejected(
+            file = write_rejected(
                 options.quarantine, self.rejected, orders.stream, orders.batch, self.part, options.store
             )
-            self.taken.quarantine.append(found)
+            self.taken.quarantine.append(file)
 
     def _cut(self, window: pa.Table) -> list[dict[str, Any]]:
         """Chunks of the rows, once the envelopes' schemas are known."""

@@ -64,43 +64,43 @@ class SinkOptions:
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SinkOptions:
         """Raises BadInput: an option is missing, not known, or not allowed."""
-        given = {name.lower(): value for name, value in options.items()}
-        known = {name.lower() for name in SHOWN if not name.endswith("*")} | OF_SPARK
-        unknown = sorted(n for n in given if n not in known and not n.startswith((STORAGE, PROPERTY)))
+        by_name = {name.lower(): value for name, value in options.items()}
+        allowed = {name.lower() for name in SHOWN if not name.endswith("*")} | OF_SPARK
+        unknown = sorted(n for n in by_name if n not in allowed and not n.startswith((STORAGE, PROPERTY)))
         if unknown:
             raise BadInput(detail=f"format distributary has no option {unknown[0]!r}. It has: {', '.join(SHOWN)}")
         for needed, example in (("path", '.start("/data/lake")'), ("route", '.option("route", "game")')):
-            if not given.get(needed):
+            if not by_name.get(needed):
                 raise BadInput(detail=f"format distributary needs the option {needed!r}, as in {example}")
-        tables = _tables(given)
-        name = given.get("name", "sink")
-        state = given.get("state") or f"{tables.root}/_distributary/{name}"
-        return cls(given["route"], name, tables, state.rstrip("/"))
+        tables = _tables(by_name)
+        name = by_name.get("name", "sink")
+        state = by_name.get("state") or f"{tables.root}/_distributary/{name}"
+        return cls(by_name["route"], name, tables, state.rstrip("/"))
 
 
-def _tables(given: Mapping[str, str]) -> Tables:
-    keys: dict[str, Any] = {key: given[name] for name, key in TABLES.items() if name in given}
-    keys["evolution"] = {key: given[name] for name, key in EVOLUTION.items() if name in given}
-    keys["storage_options"] = _after(given, STORAGE)
-    keys["properties"] = {_property(name): value for name, value in given.items() if name.startswith(PROPERTY)}
+def _tables(options: Mapping[str, str]) -> Tables:
+    keys: dict[str, Any] = {key: options[name] for name, key in TABLES.items() if name in options}
+    keys["evolution"] = {key: options[name] for name, key in EVOLUTION.items() if name in options}
+    keys["storage_options"] = _after(options, STORAGE)
+    keys["properties"] = {_property(name): value for name, value in options.items() if name.startswith(PROPERTY)}
     try:
         return Tables(**keys)
     except ValidationError as e:
-        found = e.errors()[0]
-        key = str(found["loc"][-1]) if found["loc"] else ""
+        error = e.errors()[0]
+        key = str(error["loc"][-1]) if error["loc"] else ""
         names = {key: name for name, key in {**TABLES, **EVOLUTION}.items()}
-        raise BadInput(detail=f"option {names.get(key, key)!r} of format distributary: {found['msg']}") from e
+        raise BadInput(detail=f"option {names.get(key, key)!r} of format distributary: {error['msg']}") from e
 
 
-def _after(given: Mapping[str, str], prefix: str) -> dict[str, str]:
-    return {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
+def _after(options: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)}
 
 
 def _property(name: str) -> str:
     """A table property by its name in lower case. Raises BadInput for one that only Spark can give to a table."""
-    for known in sorted(TASK_PROPERTIES):
-        if known.lower() == name:
-            return known
+    for allowed in sorted(TASK_PROPERTIES):
+        if allowed.lower() == name:
+            return allowed
     raise BadInput(
         detail=f"format distributary makes no table with {name!r}, only with {', '.join(sorted(TASK_PROPERTIES))}"
     )

@@ -47,9 +47,9 @@ class Part:
         return {"route": self.route, "uri": self.uri, "rows": self.rows, "files": files, "schema": schema}
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Part:
-        files = tuple(DataFile(**file) for file in said["files"])
-        return cls(said["route"], said["uri"], said["rows"], files, base64.b64decode(said["schema"]))
+    def from_json(cls, content: Mapping[str, Any]) -> Part:
+        files = tuple(DataFile(**file) for file in content["files"])
+        return cls(content["route"], content["uri"], content["rows"], files, base64.b64decode(content["schema"]))
 
 
 @dataclass
@@ -61,42 +61,45 @@ class Taken:
 
     def by_route(self) -> dict[str, list[Part]]:
         """The parts of each route, joined as far as they go together."""
-        found: dict[str, list[Part]] = defaultdict(list)
-        for part in self.parts:
-            mine = found[part.route]
+        files_of: dict[str, list[Part]] = defaultdict(list)
+        for route_files in self.parts:
+            mine = files_of[route_files.route]
             for at, other in enumerate(mine):
-                if (whole := other.joined(part)) is not None:
-                    mine[at] = whole
+                if (combined := other.joined(route_files)) is not None:
+                    mine[at] = combined
                     break
             else:
-                mine.append(part)
-        return dict(found)
+                mine.append(route_files)
+        return dict(files_of)
 
     def names(self) -> set[str]:
         """The names of all files."""
-        return {file.path for file in [*self.quarantine, *(f for part in self.parts for f in part.files)]}
+        return {file.path for file in [*self.quarantine, *(f for route_files in self.parts for f in route_files.files)]}
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "parts": [part.to_json() for parts in self.by_route().values() for part in parts],
+            "parts": [route_files.to_json() for parts in self.by_route().values() for route_files in parts],
             "quarantine": [file.to_json() for file in self.quarantine],
         }
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Taken:
-        return cls([Part.from_json(p) for p in said["parts"]], [DataFile(**file) for file in said["quarantine"]])
+    def from_json(cls, content: Mapping[str, Any]) -> Taken:
+        return cls([Part.from_json(p) for p in content["parts"]], [DataFile(**file) for file in content["quarantine"]])
 
 
 def joined(tasks: Iterable[Taken]) -> Taken:
     """What all tasks have written."""
     every = list(tasks)
-    return Taken([part for task in every for part in task.parts], [file for task in every for file in task.quarantine])
+    return Taken(
+        [route_files for task in every for route_files in task.parts],
+        [file for task in every for file in task.quarantine],
+    )
 
 
-def discard(taken: Taken, options: SinkOptions) -> None:
+def discard(written: Taken, options: SinkOptions) -> None:
     """Remove files that no commit will take in; what cannot be removed is an orphan, which vacuum takes."""
-    places = [(part.uri, file) for part in taken.parts for file in part.files]
-    for folder, file in [*places, *((options.quarantine, file) for file in taken.quarantine)]:
+    places = [(route_files.uri, file) for route_files in written.parts for file in route_files.files]
+    for folder, file in [*places, *((options.quarantine, file) for file in written.quarantine)]:
         try:
             options.store.delete(folder, file.path)
         except OSError:
@@ -104,10 +107,10 @@ def discard(taken: Taken, options: SinkOptions) -> None:
 
 
 @contextmanager
-def removed_on_failure(taken: Taken, options: SinkOptions) -> Iterator[None]:
+def removed_on_failure(written: Taken, options: SinkOptions) -> Iterator[None]:
     """What a task has written goes again where the task fails."""
     try:
         yield
     except BaseException:
-        discard(taken, options)
+        discard(written, options)
         raise

@@ -110,4 +110,4 @@ def _kept(config: Pipeline, generation: int, store: Store) -> Current | None:
     body = store.get(join(config.state_folder.shares, str(generation)), SharesFolder.division_file)
     if body is None:
         return None
-    return Current(Division.from_json(json.loads(body), what=f"division {generation}"), generation)
+    return Current(Division.from_json(json.loads(body), origin=f"division {generation}"), generation)

@@ -201,10 +201,10 @@ def _entry(row: Mapping[str, Any]) -> Entry:
 
 def totals(entries: Iterable[Entry]) -> dict[str | None, Entry]:
     """All rows of each route added up, with the state of its newest entry."""
-    found: dict[str | None, Entry] = {}
+    totals_of: dict[str | None, Entry] = {}
     for entry in entries:
-        found[entry.route] = add(found.get(entry.route), entry)
-    return found
+        totals_of[entry.route] = add(totals_of.get(entry.route), entry)
+    return totals_of
 
 
 class Ledger:
@@ -235,8 +235,8 @@ class Ledger:
         before = self.newest.get(entry.route)
         if before is not None and entry.merge_state is None:
             # What is not said of a merge stays as it was.
-            kept = {name: getattr(entry, name) or getattr(before, name) for name in ("merged", "merge_state", "about")}
-            entry = replace(entry, **kept)
+            merge = {name: getattr(entry, name) or getattr(before, name) for name in ("merged", "merge_state", "about")}
+            entry = replace(entry, **merge)
         self.newest[entry.route] = entry
         if entry.route is None:
             if entry.batch >= self.finished.get(entry.stream, -1):
@@ -250,8 +250,8 @@ class Ledger:
     @property
     def stream(self) -> str | None:
         """The streaming query whose batches have come here; None before the first is finished."""
-        known = {stream: batch for stream, batch in self.finished.items() if is_batch(stream)}
-        return max(known, key=lambda s: known[s], default=None)
+        batch_of = {stream: batch for stream, batch in self.finished.items() if is_batch(stream)}
+        return max(batch_of, key=lambda s: batch_of[s], default=None)
 
     def is_finished(self, stream: str, batch: int) -> bool:
         return batch <= self.finished.get(stream, -1)
@@ -313,8 +313,8 @@ class Ledger:
 
     def details(self, stream: str, batch: int) -> dict[str, Any]:
         """What `record` was given as details of the newest batch; empty when it was another batch."""
-        own = self.own.get(stream)
-        return {} if own is None or own.batch != batch else dict(json.loads(own.details or "{}"))
+        own_entry = self.own.get(stream)
+        return {} if own_entry is None or own_entry.batch != batch else dict(json.loads(own_entry.details or "{}"))
 
     def compact(self) -> None:
         """Rewrite the ledger as one file, with old entries added up per route. Another fold's commit wins.
@@ -330,12 +330,12 @@ class Ledger:
         batches = [e for e in entries if is_batch(e.stream) or e.stream == MERGE]
         many = max(0, len(batches) - KEPT_ROWS)
         old, recent = batches[:many], batches[many:]
-        kept = sorted([*few, *totals(old).values(), *recent], key=_order)
+        folded = sorted([*few, *totals(old).values(), *recent], key=_order)
         try:
-            table.overwrite(_table(kept))
+            table.overwrite(_table(folded))
         except CommitConflict:
             return
-        self._rows = len(kept)
+        self._rows = len(folded)
         self._tidy()
 
     def _tidy(self) -> None:
@@ -379,11 +379,11 @@ def quarantine_files(details: Mapping[str, Any]) -> list[DataFile]:
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    for at, name in enumerate(table.column_names):
+    for index, name in enumerate(table.column_names):
         if pa.types.is_timestamp(table.schema.field(name).type):
-            table = table.set_column(at, name, pc.cast(table.column(name), pa.int64()))
-    known = [f.name for f in fields(Entry)]
-    rows: list[dict[str, Any]] = table.select([n for n in table.column_names if n in known]).to_pylist()
+            table = table.set_column(index, name, pc.cast(table.column(name), pa.int64()))
+    names = [f.name for f in fields(Entry)]
+    rows: list[dict[str, Any]] = table.select([n for n in table.column_names if n in names]).to_pylist()
     for row in rows:
         # A ledger that an earlier version began has no such columns in its old files.
         row.update({name: dict(row.get(name) or ()) for name in _MAPS})

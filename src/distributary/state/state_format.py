@@ -28,15 +28,15 @@ def check_format(config: Pipeline, store: Store) -> int:
     if body is None:
         return BEFORE
     try:
-        said = json.loads(body)
-        found, release = int(said["format"]), str(said["release"])
+        content = json.loads(body)
+        number, release = int(content["format"]), str(content["release"])
     except (ValueError, KeyError, TypeError) as e:
         detail = f"{name} does not say which format the state has. Remove that one file: the next run writes it anew"
         raise StoreUnreadable(path=state, detail=detail) from e
-    if found > FORMAT:
-        about = {"pipeline": config.pipeline, "state": state, "found": found, "release": release}
+    if number > FORMAT:
+        about = {"pipeline": config.pipeline, "state": state, "found": number, "release": release}
         raise StateNewer(**about, known=FORMAT, own=__version__)
-    return found
+    return number
 
 
 def claim_format(config: Pipeline, store: Store) -> None:
@@ -46,6 +46,6 @@ def claim_format(config: Pipeline, store: Store) -> None:
     """
     if check_format(config, store) == FORMAT:
         return
-    said = json.dumps({"format": FORMAT, "release": __version__}).encode()
+    content = json.dumps({"format": FORMAT, "release": __version__}).encode()
     with writing(config.whole_state):
-        store.put_whole(config.whole_state, StateFolder.format.name, said)
+        store.put_whole(config.whole_state, StateFolder.format.name, content)

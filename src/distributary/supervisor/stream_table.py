@@ -47,7 +47,7 @@ def _cut(text: str, most: int) -> str:
 def worst_streams(records: Sequence[StreamRecord]) -> list[StreamRecord]:
     """Those that have fallen first, then those with parked tables; else as they come."""
     fallen = (StreamState.PARKED, StreamState.RESTING)
-    return sorted(records, key=lambda one: (one.state not in fallen, not one.parked_tables))
+    return sorted(records, key=lambda record: (record.state not in fallen, not record.parked_tables))
 
 
 def change_line(before: StreamRecord, after: StreamRecord) -> str:

@@ -45,11 +45,11 @@ def own_name(column: str) -> str:
 def as_history(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Events with the columns of a history table, those of its own without values. A delete has its key only."""
     metadata = metadata_in(rows.column_names)
-    gone = pc.fill_null(pc.struct_field(rows.column(metadata).combine_chunks(), "is_deleted"), False)
-    living = np.asarray(pc.invert(gone).to_numpy(zero_copy_only=False), bool)
+    is_delete = pc.fill_null(pc.struct_field(rows.column(metadata).combine_chunks(), "is_deleted"), False)
+    living = np.asarray(pc.invert(is_delete).to_numpy(zero_copy_only=False), bool)
     every = np.arange(rows.num_rows)
     columns: dict[str, pa.Array | pa.ChunkedArray] = {own_name(key): rows.column(key) for key in keys}
-    columns |= {one.name: pa.nulls(rows.num_rows, one.type) for one in OWN} | {DELETED: gone}
+    columns |= {field.name: pa.nulls(rows.num_rows, field.type) for field in OWN} | {DELETED: is_delete}
     for name in rows.column_names:
         column = rows.column(name)
         if name not in keys and name != metadata and not living.all():
@@ -79,15 +79,15 @@ class Met:
         return cls(no, no, no, [], no, nothing, no, no, pa.array([], pa.string()))
 
     @classmethod
-    def joined(cls, found: Sequence[Met], incoming: Incoming) -> Met:
-        parts = [part for part in found if len(part.codes)]
-        if not parts:
+    def joined(cls, met_of_files: Sequence[Met], incoming: Incoming) -> Met:
+        not_empty = [met for met in met_of_files if len(met.codes)]
+        if not not_empty:
             return cls.none(incoming)
         names = ("file", "row", "codes", "times", "deleted", "begin", "end")
-        arrays = [np.concatenate([getattr(part, name) for part in parts]) for name in names]
+        arrays = [np.concatenate([getattr(met, name) for met in not_empty]) for name in names]
         file, row, codes, times, deleted, begin, end = arrays
-        until = pa.concat_arrays([part.until for part in parts])
-        ranked = [one for part in parts for one in part.ranked]
+        until = pa.concat_arrays([met.until for met in not_empty])
+        ranked = [ranked_rows for met in not_empty for ranked_rows in met.ranked]
         return cls(file, row, codes, ranked, times, deleted, begin, end, until)
 
 
@@ -133,30 +133,40 @@ class Incoming:
         place, time = self._oldest
         return str(bound[1]).encode() >= place or last_end > time
 
-    def meet(self, number: int, part: pa.Table) -> Met:
+    def meet(self, number: int, file_rows: pa.Table) -> Met:
         """Those of the rows of file `number` that an event may change."""
-        codes = self.index.find(part)
-        until = part.column(UNTIL).combine_chunks()
-        begin, end = (_longs(part.column(name)) for name in (VALID_FROM, VALID_TO))
+        codes = self.index.find(file_rows)
+        until = file_rows.column(UNTIL).combine_chunks()
+        begin, end = (_longs(file_rows.column(name)) for name in (VALID_FROM, VALID_TO))
         mine = codes >= 0
         if not self.whole and mine.any():
             ends = np.array(until.fill_null(OPEN).to_numpy(zero_copy_only=False), np.bytes_)
             of_key = np.where(mine, codes, 0)
             mine &= (ends >= self._first[of_key]) | (end > self._earliest[of_key])
-        at = np.flatnonzero(mine)
-        metadata = part.column(self.metadata).combine_chunks().take(pa.array(at))
+        places = np.flatnonzero(mine)
+        metadata = file_rows.column(self.metadata).combine_chunks().take(pa.array(places))
         ranked = Ranked.of(metadata, self.order, oracle=self.oracle)
-        gone = _bools(part.column(DELETED))[at]
-        file = np.full(len(at), number)
-        return Met(file, at, codes[at], [ranked], _micros(metadata), gone, begin[at], end[at], until.take(pa.array(at)))
+        is_deleted = _bools(file_rows.column(DELETED))[places]
+        file = np.full(len(places), number)
+        return Met(
+            file,
+            places,
+            codes[places],
+            [ranked],
+            _micros(metadata),
+            is_deleted,
+            begin[places],
+            end[places],
+            until.take(pa.array(places)),
+        )
 
     def with_versions(self, met: Met) -> Versions:
         """What becomes of the versions that were met, and of the events."""
         codes = np.concatenate([met.codes, self.index.codes])
         ranked = _together([*met.ranked, self.ranked])
         times, deleted = np.concatenate([met.times, self.times]), np.concatenate([met.deleted, self.deleted])
-        found = spans(codes, in_true_order(codes, ranked), times, deleted)
-        return Versions(self, met, found, codes[found.order], _heads(ranked.numbers, self.order))
+        key_spans = spans(codes, in_true_order(codes, ranked), times, deleted)
+        return Versions(self, met, key_spans, codes[key_spans.order], _heads(ranked.numbers, self.order))
 
 
 @dataclass(frozen=True)
@@ -182,9 +192,11 @@ class Versions:
         olds = len(met.codes)
         same = np.zeros(olds, bool)
         mine = np.flatnonzero((order < olds) & self.spans.held)
-        at = order[mine]
-        until = _bools(pc.equal(self.until().take(pa.array(mine)), met.until.take(pa.array(at))))
-        same[at] = (self.spans.begin[mine] == met.begin[at]) & (self.spans.end[mine] == met.end[at]) & until
+        met_rows = order[mine]
+        until = _bools(pc.equal(self.until().take(pa.array(mine)), met.until.take(pa.array(met_rows))))
+        same[met_rows] = (
+            (self.spans.begin[mine] == met.begin[met_rows]) & (self.spans.end[mine] == met.end[met_rows]) & until
+        )
         same[[row for sources in self._sources().values() for row in sources[sources < olds].tolist()]] = False
         return np.flatnonzero(~same)
 
@@ -193,18 +205,19 @@ class Versions:
 
     def _sources(self) -> dict[str, Places]:
         """Column of which some events do not speak -> by row in order, the row whose value it has."""
-        found, order, olds = {}, self.spans.order, len(self.met.codes)
+        rows_of, order, olds = {}, self.spans.order, len(self.met.codes)
         first = np.r_[True, self.codes[1:] != self.codes[:-1]] if len(order) else np.zeros(0, bool)
         for column, mask in self.incoming.unsaid.items():
             silent = np.concatenate([np.zeros(olds, bool), _bools(mask)])[order]
             if silent.any():
-                said = np.maximum.accumulate(np.where(~silent | first, np.arange(len(order)), 0))
-                found[column] = np.where(silent, order[said], np.iinfo(np.int64).max)
-        return found
+                last_said = np.maximum.accumulate(np.where(~silent | first, np.arange(len(order)), 0))
+                rows_of[column] = np.where(silent, order[last_said], np.iinfo(np.int64).max)
+        return rows_of
 
-    def written(self, gone: tuple[Places, pa.Table] | None) -> pa.Table:
-        """The versions to write, whole. `gone`: numbers of rows that were met and are to be written anew, and they."""
-        numbers, old = gone or (np.zeros(0, np.int64), self.incoming.rows.slice(0, 0))
+    def written(self, taken_out: tuple[Places, pa.Table] | None) -> pa.Table:
+        """The versions to write, whole. `taken_out`: numbers of rows that were met and are to be written anew, and
+        they."""
+        numbers, old = taken_out or (np.zeros(0, np.int64), self.incoming.rows.slice(0, 0))
         olds = len(self.met.codes)
         row_of = np.full(olds + self.incoming.rows.num_rows, -1, np.int64)
         row_of[numbers] = np.arange(len(numbers))
@@ -215,8 +228,8 @@ class Versions:
         for column, sources in self._sources().items():
             silent = sources[mine] < len(row_of)
             picked = row_of[np.where(silent, sources[mine], self.spans.order[mine])]
-            at = rows.schema.get_field_index(column)
-            rows = rows.set_column(at, rows.schema.field(at), both.column(column).take(pa.array(picked)))
+            index = rows.schema.get_field_index(column)
+            rows = rows.set_column(index, rows.schema.field(index), both.column(column).take(pa.array(picked)))
         return self._timed(rows, mine).sort_by([(key, "ascending") for key in self.incoming.keys])
 
     def _timed(self, rows: pa.Table, mine: Places) -> pa.Table:
@@ -229,8 +242,8 @@ class Versions:
             UNTIL: self.until().take(pa.array(mine)),
         }
         for name, column in values.items():
-            at = rows.schema.get_field_index(name)
-            rows = rows.set_column(at, rows.schema.field(at), column)
+            index = rows.schema.get_field_index(name)
+            rows = rows.set_column(index, rows.schema.field(index), column)
         return rows
 
 
@@ -243,12 +256,12 @@ def _heads(numbers: Numbers, order: OrderSettings) -> Numbers:
     return np.ascontiguousarray(digits[:, begin : begin + LONGEST_TEXT]).reshape(-1).view(f"S{LONGEST_TEXT}")
 
 
-def _together(parts: Sequence[Ranked]) -> Ranked:
-    numbers = np.concatenate([part.numbers for part in parts])
-    leaves = [part.leaves for part in parts if part.leaves is not None]
-    takes = [part.takes for part in parts if part.takes is not None]
-    transactions = [part.transactions for part in parts if part.transactions is not None]
-    rows = [part.rows for part in parts if part.rows is not None]
+def _together(all_ranked: Sequence[Ranked]) -> Ranked:
+    numbers = np.concatenate([ranked.numbers for ranked in all_ranked])
+    leaves = [ranked.leaves for ranked in all_ranked if ranked.leaves is not None]
+    takes = [ranked.takes for ranked in all_ranked if ranked.takes is not None]
+    transactions = [ranked.transactions for ranked in all_ranked if ranked.transactions is not None]
+    rows = [ranked.rows for ranked in all_ranked if ranked.rows is not None]
     if not leaves:
         return Ranked(numbers)
     of_row = pa.concat_arrays(transactions), pa.concat_arrays(rows)
@@ -258,8 +271,8 @@ def _together(parts: Sequence[Ranked]) -> Ranked:
 def _micros(metadata: pa.Array) -> Longs:
     """Source times; `NEVER` where there is none."""
     time = pc.struct_field(metadata, "source_timestamp")
-    known = np.asarray(pc.fill_null(time, 0).to_numpy(zero_copy_only=False)).astype(np.int64)
-    return np.where(_bools(pc.is_valid(time)), known * 1000, NEVER)
+    millis = np.asarray(pc.fill_null(time, 0).to_numpy(zero_copy_only=False)).astype(np.int64)
+    return np.where(_bools(pc.is_valid(time)), millis * 1000, NEVER)
 
 
 def _longs(column: pa.ChunkedArray) -> Longs:

@@ -58,9 +58,9 @@ def merge_history(
     rows, unsaid = fitted_rows(rows, silent, evolution, keys)
     incoming = Incoming(rows, tuple(keys), order, unsaid)
     if table is None:
-        found = incoming.with_versions(Met.none(incoming))
+        versions = incoming.with_versions(Met.none(incoming))
         files = _Files(Writer(target.table.uri, target.table.store, (*keys, UNTIL)), keys)
-        files.take(found.written(None))
+        files.take(versions.written(None))
         target.table.commit(None, evolution, files.done(), mark)
         return files.rows
     if evolution.changed:
@@ -96,7 +96,7 @@ class _Files:
         for which, mask in ((True, is_open), (False, pc.invert(is_open))):
             if (some := rows.filter(mask)).num_rows:
                 self._held[which].append(some)
-                if sum(one.nbytes for one in self._held[which]) > FILE_BYTES:
+                if sum(piece.nbytes for piece in self._held[which]) > FILE_BYTES:
                     self._write(which)
 
     def done(self) -> list[DataFile]:
@@ -105,8 +105,8 @@ class _Files:
         return self.added
 
     def _write(self, which: bool) -> None:
-        held, self._held[which] = self._held[which], []
-        self.added += self.writer.write(iter(held), sum(one.num_rows for one in held))[0]
+        pieces, self._held[which] = self._held[which], []
+        self.added += self.writer.write(iter(pieces), sum(piece.num_rows for piece in pieces))[0]
 
 
 class _Into:
@@ -124,62 +124,64 @@ class _Into:
         keyed = [LiveFile(f.path, f.size, f.rows, f.bounds[:-1]) for f in files]
         near = may_hold(keyed, self.incoming.rows, self.incoming.keys)
         near = [n for n in near if self.incoming.touches(files[n], last_ends.get(files[n].path))]
-        wanted = self.incoming.needs(self.reader.schema)
-        met = Met.joined([self.incoming.meet(n, self.reader.part(files[n], wanted)) for n in near], self.incoming)
-        found = self.incoming.with_versions(met)
-        if not found.is_new():
+        needed = self.incoming.needs(self.reader.schema)
+        met = Met.joined([self.incoming.meet(n, self.reader.part(files[n], needed)) for n in near], self.incoming)
+        versions = self.incoming.with_versions(met)
+        if not versions.is_new():
             if not self.table.has(mark):
                 self._commit([], [], 0, mark)
             return 0
-        changed = found.changed()
+        changed = versions.changed()
         rewritten = sorted({*met.file[changed].tolist()} | _small(files))
         self.reader.forget(file for n, file in enumerate(files) if n not in rewritten)
         out = _Files(Writer(self.uri, self.store, (*self.incoming.keys, UNTIL)), self.incoming.keys)
-        gone = self._without(files, rewritten, met, changed, out)
-        kept = out.rows
-        out.take(found.written(gone))
-        self._commit([files[n] for n in rewritten], out.done(), out.rows - kept, mark)
-        return out.rows - kept
+        taken_out = self._without(files, rewritten, met, changed, out)
+        rows_kept = out.rows
+        out.take(versions.written(taken_out))
+        self._commit([files[n] for n in rewritten], out.done(), out.rows - rows_kept, mark)
+        return out.rows - rows_kept
 
     def _without(
         self, files: Sequence[LiveFile], rewritten: Sequence[int], met: Met, changed: Places, out: _Files
     ) -> tuple[Places, pa.Table] | None:
         """The rows of the files go to `out`, but those that change: they are returned, and their numbers."""
         numbers: list[Places] = []
-        gone: list[pa.Table] = []
+        taken_out: list[pa.Table] = []
         for number in rewritten:
             mine = changed[met.file[changed] == number]
             mine = mine[np.argsort(met.row[mine])]
             begin = 0
             for piece in self.reader.pieces(files[number]):
-                here = mine[(met.row[mine] >= begin) & (met.row[mine] < begin + piece.num_rows)]
-                at = met.row[here] - begin
+                met_here = mine[(met.row[mine] >= begin) & (met.row[mine] < begin + piece.num_rows)]
+                places = met.row[met_here] - begin
                 keep = np.ones(piece.num_rows, bool)
-                keep[at] = False
-                numbers.append(here)
-                gone.append(piece.take(pa.array(at)))
+                keep[places] = False
+                numbers.append(met_here)
+                taken_out.append(piece.take(pa.array(places)))
                 out.take(piece.filter(pa.array(keep)))
                 begin += piece.num_rows
-        return (np.concatenate(numbers), pa.concat_tables(gone)) if gone else None
+        return (np.concatenate(numbers), pa.concat_tables(taken_out)) if taken_out else None
 
     def _commit(self, removed: Sequence[LiveFile], added: Sequence[DataFile], rows: int, mark: Mark) -> None:
         version = self.table.version + 1
         metrics = {"numOutputRows": rows, "numTargetFilesAdded": len(added), "numTargetFilesRemoved": len(removed)}
         about = {"operation": "MERGE", "operationParameters": {}, "isBlindAppend": False}
         about["operationMetrics"] = {name: str(value) for name, value in metrics.items()}
-        gone = [(file.path, file.size) for file in removed]
-        if not put_commit(self.uri, self.store, version, commit_text(version - 1, mark, added, gone, about=about)):
+        removed_files = [(file.path, file.size) for file in removed]
+        if not put_commit(
+            self.uri, self.store, version, commit_text(version - 1, mark, added, removed_files, about=about)
+        ):
             raise CommitConflict(f"version {version} of {self.uri} was written by another writer")
         checkpoint_in_turn(self.uri, version, self.store)
 
 
 def _small(files: Sequence[LiveFile]) -> set[int]:
     """Small files, once many: of the ended versions, of which a batch adds a file, and of the open ones."""
-    found: set[int] = set()
+    small_paths: set[int] = set()
     for is_open in (True, False):
         small = {n for n, file in enumerate(files) if file.size < SMALL_BYTES and _is_open(file) == is_open}
-        found |= small if len(small) >= SMALL_FILES else set()
-    return found
+        small_paths |= small if len(small) >= SMALL_FILES else set()
+    return small_paths
 
 
 def _is_open(file: LiveFile) -> bool:
@@ -188,10 +190,10 @@ def _is_open(file: LiveFile) -> bool:
 
 def _last_ends(table: Snapshot) -> dict[str, int]:
     """Path -> the greatest `valid_to` of the file's rows, in microseconds; of files that say so."""
-    found = table.adds()
+    adds = table.adds()
     name = f"max.{VALID_TO}"
-    if name not in found.column_names:
+    if name not in adds.column_names:
         return {}
-    ends = zip(found.column("path").to_pylist(), found.column(name).to_pylist(), strict=True)
+    ends = zip(adds.column("path").to_pylist(), adds.column(name).to_pylist(), strict=True)
     zero = datetime(1970, 1, 1, tzinfo=UTC)
     return {path: round((end.astimezone(UTC) - zero).total_seconds() * 1e6) for path, end in ends if end is not None}

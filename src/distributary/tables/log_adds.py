@@ -32,10 +32,10 @@ _FIELDS = ("path", "partitionValues", "size", "modificationTime", "stats", "tags
 def logged_adds(uri: str, store: Store, version: int) -> dict[str, Add] | None:
     """The files of version `version` of the table at `uri`, by path; None for a log whose newest checkpoint is of
     another form (V2). Raises TableFault where a commit is gone, OSError."""
-    found = _newest(names_in(join(uri, "_delta_log"), store), version)
-    if found is None:
+    checkpoint = _newest(names_in(join(uri, "_delta_log"), store), version)
+    if checkpoint is None:
         return None
-    begin, names = found
+    begin, names = checkpoint
     adds = {add["path"]: add for name in names for add in _in_checkpoint(uri, store, name)}
     for number in range(begin + 1, version + 1):
         text = read_commit(uri, store, number)
@@ -65,7 +65,7 @@ def places_of(table: Snapshot) -> list[Place]:
 
 def _newest(names: list[str], version: int) -> tuple[int, list[str]] | None:
     """(version, files) of the newest checkpoint up to `version`, (-1, none) where there is none."""
-    whole: dict[int, list[str]] = {}
+    checkpoints: dict[int, list[str]] = {}
     other = -1
     for name in names:
         parts, any_form = _PARTS.fullmatch(name), _ANY.fullmatch(name)
@@ -74,25 +74,27 @@ def _newest(names: list[str], version: int) -> tuple[int, list[str]] | None:
         if parts is None:
             other = max(other, int(any_form[1]))
         else:
-            whole.setdefault(int(parts[1]), []).append(name)
-    complete = [number for number, found in whole.items() if _is_complete(found)]
+            checkpoints.setdefault(int(parts[1]), []).append(name)
+    complete = [number for number, names_of in checkpoints.items() if _is_complete(names_of)]
     newest = max(complete, default=-1)
     if other > newest:
         return None
-    return newest, whole.get(newest, [])
+    return newest, checkpoints.get(newest, [])
 
 
 def _is_complete(names: list[str]) -> bool:
     parts = {match[2] for name in names if (match := _PARTS.fullmatch(name)) is not None}
-    return None in parts or len(names) == int(max(part for part in parts if part is not None))
+    return None in parts or len(names) == int(max(number for number in parts if number is not None))
 
 
 def _in_checkpoint(uri: str, store: Store, name: str) -> list[Add]:
     with store.open(join(uri, "_delta_log"), name) as file:
         column = pq.read_table(file, columns=["add"], use_threads=False).column("add").combine_chunks()
     column = column.filter(pc.is_valid(column))
-    kept = [field for field in _FIELDS if column.type.get_field_index(field) >= 0]
-    rows = pa.table({field: pc.struct_field(column, field) for field in kept}).to_pylist(maps_as_pydicts="strict")
+    fields_there = [field for field in _FIELDS if column.type.get_field_index(field) >= 0]
+    rows = pa.table({field: pc.struct_field(column, field) for field in fields_there}).to_pylist(
+        maps_as_pydicts="strict"
+    )
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 

@@ -54,10 +54,10 @@ class LiveFile:
 
 def live_files(table: Snapshot, keys: Sequence[str]) -> list[LiveFile]:
     """The table's active files; those without row counts have -1."""
-    found = table.adds(flatten=False)
-    rows = found.column("num_records").to_pylist() if "num_records" in found.column_names else [-1] * found.num_rows
-    bounds = list(zip(*(_logged_bounds(found, key) for key in keys), strict=True)) or [()] * found.num_rows
-    paths, sizes = found.column("path").to_pylist(), found.column("size_bytes").to_pylist()
+    adds = table.adds(flatten=False)
+    rows = adds.column("num_records").to_pylist() if "num_records" in adds.column_names else [-1] * adds.num_rows
+    bounds = list(zip(*(_logged_bounds(adds, key) for key in keys), strict=True)) or [()] * adds.num_rows
+    paths, sizes = adds.column("path").to_pylist(), adds.column("size_bytes").to_pylist()
     return [
         LiveFile(path, int(size), -1 if count is None else int(count), tuple(bound))
         for path, size, count, bound in zip(paths, sizes, rows, bounds, strict=True)
@@ -77,8 +77,8 @@ def _overlaps(file: LiveFile, columns: Sequence[pa.ChunkedArray]) -> bool:
             continue
         low, high = (pa.scalar(value, column.type) for value in bound)
         # A null key is in no bounds.
-        here = pc.fill_null(pc.and_(pc.greater_equal(column, low), pc.less_equal(column, high)), True)
-        inside = here if inside is None else pc.and_(inside, here)
+        inside_bounds = pc.fill_null(pc.and_(pc.greater_equal(column, low), pc.less_equal(column, high)), True)
+        inside = inside_bounds if inside is None else pc.and_(inside, inside_bounds)
     return inside is None or bool(pc.any(inside).as_py())
 
 
@@ -86,25 +86,25 @@ def _bounds_of(column: pa.ChunkedArray) -> tuple[Bound, Bound] | None:
     if not _bounded(column.type):
         return None
     try:
-        found = pc.min_max(column).as_py()
+        bounds_struct = pc.min_max(column).as_py()
     except (ValueError, OverflowError):
         return None
-    bounds = found["min"], found["max"]
+    bounds = bounds_struct["min"], bounds_struct["max"]
     # A long text is no bound in the log either.
     long = isinstance(bounds[0], str) and max(map(len, bounds)) > LONGEST_TEXT
     return None if bounds[0] is None or long else bounds
 
 
-def _logged_bounds(found: pa.Table, key: str) -> list[tuple[Bound, Bound] | None]:
-    lows, highs = _logged(found, "min", key), _logged(found, "max", key)
+def _logged_bounds(adds: pa.Table, key: str) -> list[tuple[Bound, Bound] | None]:
+    lows, highs = _logged(adds, "min", key), _logged(adds, "max", key)
     return [None if a is None or b is None else (a, b) for a, b in zip(lows, highs, strict=True)]
 
 
-def _logged(found: pa.Table, what: str, key: str) -> list[Any]:
-    nothing = [None] * found.num_rows
-    if what not in found.column_names:
+def _logged(adds: pa.Table, bound: str, key: str) -> list[Any]:
+    nothing = [None] * adds.num_rows
+    if bound not in adds.column_names:
         return nothing
-    column = found.column(what).combine_chunks()
+    column = adds.column(bound).combine_chunks()
     if not pa.types.is_struct(column.type) or column.type.get_field_index(key) < 0:
         return nothing
     values = pc.struct_field(column, [column.type.get_field_index(key)])
@@ -133,18 +133,18 @@ class Reader:
         self._held: dict[str, pa.Table] = {}
         self._room = FILE_BYTES
 
-    def part(self, file: LiveFile, wanted: pa.Schema) -> pa.Table:
-        """The columns of `wanted`, of all rows. Raises FileNotFoundError, OSError, pa.ArrowException."""
+    def part(self, file: LiveFile, columns: pa.Schema) -> pa.Table:
+        """The columns of `columns`, of all rows. Raises FileNotFoundError, OSError, pa.ArrowException."""
         if 0 < file.rows <= READ_ROWS and self._room > 0:
             # To read a small file once costs less than to open it twice.
-            whole = pa.concat_tables([self.schema.empty_table(), *self.pieces(file)])
-            self._held[file.path] = whole
-            self._room -= whole.nbytes
-            return fitted(whole.select(wanted.names), wanted)
+            file_rows = pa.concat_tables([self.schema.empty_table(), *self.pieces(file)])
+            self._held[file.path] = file_rows
+            self._room -= file_rows.nbytes
+            return fitted(file_rows.select(columns.names), columns)
         with self._opened(file) as opened:
-            found = self._parquet(opened)
-            there = [path for path in _leaf_paths(wanted) if path in set(_columns(found))]
-            return fitted(found.read(columns=there, use_threads=False), wanted)
+            parquet = self._parquet(opened)
+            present = [path for path in _leaf_paths(columns) if path in set(_columns(parquet))]
+            return fitted(parquet.read(columns=present, use_threads=False), columns)
 
     def columns(self, file: LiveFile) -> pa.Schema:
         """The columns that the file has, in its own types. Raises as `part`."""
@@ -153,8 +153,8 @@ class Reader:
 
     def pieces(self, file: LiveFile) -> Iterator[pa.Table]:
         """All columns, some rows at a time. Raises as `part`."""
-        if (held := self._held.pop(file.path, None)) is not None:
-            yield held
+        if (kept_table := self._held.pop(file.path, None)) is not None:
+            yield kept_table
             return
         with self._opened(file) as opened:
             for batch in self._parquet(opened).iter_batches(READ_ROWS, use_threads=False):
@@ -220,21 +220,21 @@ class Writer:
     def write(self, pieces: Iterator[pa.Table], rows: int) -> Written:
         """About `rows` rows (0: not known) as files of even size, near `FILE_BYTES` decoded each."""
         written: Written = ([], [])
-        held: list[pa.Table] = []
+        pending: list[pa.Table] = []
         limit, count = 0, 0
         for piece in pieces:
             if not piece.num_rows:
                 continue
             limit = limit or _rows_per_file(piece, rows)
-            held.append(piece)
+            pending.append(piece)
             count += piece.num_rows
             # What is left over must not become a sliver of a file.
             while count >= limit + min(limit, READ_ROWS):
-                table = pa.concat_tables(held)
+                table = pa.concat_tables(pending)
                 self._file(table.slice(0, limit), written)
-                held, count = [table.slice(limit)], count - limit
+                pending, count = [table.slice(limit)], count - limit
         if count:
-            self._file(pa.concat_tables(held), written)
+            self._file(pa.concat_tables(pending), written)
         return written
 
     def _file(self, rows: pa.Table, written: Written) -> None:
@@ -244,8 +244,8 @@ class Writer:
 
 
 def _rows_per_file(piece: pa.Table, rows: int) -> int:
-    whole = max(1, FILE_BYTES * int(piece.num_rows) // max(1, int(piece.nbytes)))
-    return whole if rows <= 0 else -(-rows // max(1, round(rows / whole)))
+    rows_of_full_file = max(1, FILE_BYTES * int(piece.num_rows) // max(1, int(piece.nbytes)))
+    return rows_of_full_file if rows <= 0 else -(-rows // max(1, round(rows / rows_of_full_file)))
 
 
 def rewrite(units: Sequence[Unit], reader: Reader, writer: Writer, extra: pa.Table) -> Written:
@@ -255,37 +255,37 @@ def rewrite(units: Sequence[Unit], reader: Reader, writer: Writer, extra: pa.Tab
     """
     grows = bool(units) and units[0].grows
 
-    def one(number: int) -> Written:
+    def rewrite_unit(number: int) -> Written:
         unit = units[number]
         last = extra if grows and number == 0 else None
-        known = all(file.rows >= 0 for file in unit.files)
+        is_counted = all(file.rows >= 0 for file in unit.files)
         rows = sum(file.rows for file in unit.files) + (0 if last is None else last.num_rows)
-        return writer.write(_stream(unit, reader, last), rows if known else 0)
+        return writer.write(_stream(unit, reader, last), rows if is_counted else 0)
 
     alone = writer.write(iter([extra]), extra.num_rows) if extra.num_rows and not grows else ([], [])
     if len(units) <= 1:
-        parts = [one(number) for number in range(len(units))]
+        written = [rewrite_unit(number) for number in range(len(units))]
     else:
         with ThreadPoolExecutor(WRITERS) as pool:
-            parts = list(pool.map(one, range(len(units))))
-    parts.append(alone)
-    return [f for files, _ in parts for f in files], [f for _, files in parts for f in files]
+            written = list(pool.map(rewrite_unit, range(len(units))))
+    written.append(alone)
+    return [f for files, _ in written for f in files], [f for _, files in written for f in files]
 
 
 def _stream(unit: Unit, reader: Reader, last: pa.Table | None) -> Iterator[pa.Table]:
     for file, drop, tail in zip(unit.files, unit.drop, unit.tail, strict=True):
         begin = 0
-        gone: list[pa.Table] = []
+        dropped: list[pa.Table] = []
         for piece in reader.pieces(file):
-            here = None if drop is None else drop[begin : begin + piece.num_rows]
+            drop_piece = None if drop is None else drop[begin : begin + piece.num_rows]
             begin += piece.num_rows
-            if here is None or not here.any():
+            if drop_piece is None or not drop_piece.any():
                 yield piece
                 continue
             if tail is not None:
-                gone.append(piece.filter(pa.array(here)))
-            yield piece.filter(pa.array(~here))
+                dropped.append(piece.filter(pa.array(drop_piece)))
+            yield piece.filter(pa.array(~drop_piece))
         if tail is not None and drop is not None:
-            yield tail(pa.concat_tables(gone) if gone else None, np.flatnonzero(drop))
+            yield tail(pa.concat_tables(dropped) if dropped else None, np.flatnonzero(drop))
     if last is not None:
         yield last

@@ -79,8 +79,8 @@ class OnRead:
     def vectors(self) -> Mapping[str, Vector]:
         """The vectors that the table's files have, by path. Raises TableFault, OSError."""
         adds = (self.adds or {}) if self.has_feature else {}
-        found = ((path, add.get("deletionVector")) for path, add in adds.items())
-        return {path: Vector.of(logged) for path, logged in found if logged is not None}
+        logged_vectors = ((path, add.get("deletionVector")) for path, add in adds.items())
+        return {path: Vector.of(logged) for path, logged in logged_vectors if logged is not None}
 
     def why_spark(self) -> str | None:
         """Why the vectors that are there can't be read here, in words. Raises TableFault, OSError."""
@@ -121,8 +121,8 @@ class OnRead:
         vectors = write_vectors(self._table.uri, self._table.store, [reader.deleted(unit) for unit in marks])
         files = [unit.files[0] for unit in marks]
         rows = [reader.rows(unit) for unit in marks]
-        found = zip(files, vectors, rows, strict=True)
-        return [Marked(adds[file.path], vector, count) for file, vector, count in found]
+        new_vectors = zip(files, vectors, rows, strict=True)
+        return [Marked(adds[file.path], vector, count) for file, vector, count in new_vectors]
 
     def places(self, files: Sequence[LiveFile]) -> list[Place]:
         """The files as a commit removes them."""
@@ -175,20 +175,20 @@ def _alike(files: Sequence[LiveFile]) -> Iterator[LiveFile]:
 
 
 def _magnitude(size: int) -> int:
-    found = 0
+    magnitude = 0
     while size > TINY_BYTES:
-        size, found = size // ALIKE, found + 1
-    return found
+        size, magnitude = size // ALIKE, magnitude + 1
+    return magnitude
 
 
 def wide_stats(text: str | None, rows: int) -> str:
     """Statistics of a file of `rows` rows of which some are deleted: bounds may be wider than what is left (Delta
     protocol, "Per-file Statistics": tightBounds). As text, for its numbers must stay as they are."""
-    found = json.loads(text or "{}")
-    if text is not None and "numRecords" in found:
-        if found.get("tightBounds") is False:
+    stats = json.loads(text or "{}")
+    if text is not None and "numRecords" in stats:
+        if stats.get("tightBounds") is False:
             return text
-        if "tightBounds" not in found:
+        if "tightBounds" not in stats:
             return '{"tightBounds": false, ' + text.strip()[1:]
         if text.endswith(_TIGHT):
             return text.removesuffix(_TIGHT) + _WIDE
@@ -204,12 +204,12 @@ class VectorReader(Reader):
         self._vectors = vectors
         self._dead: dict[str, Rows] = {}
 
-    def part(self, file: LiveFile, wanted: pa.Schema) -> pa.Table:
+    def part(self, file: LiveFile, columns: pa.Schema) -> pa.Table:
         if file.path not in self._vectors:
-            return super().part(file, wanted)
+            return super().part(file, columns)
         # Without its number of rows it is not kept as a whole, with the deleted ones.
-        found = super().part(replace(file, rows=-1), wanted)
-        return found.filter(pa.array(self._kept(file, 0, found.num_rows)))
+        all_rows = super().part(replace(file, rows=-1), columns)
+        return all_rows.filter(pa.array(self._kept(file, 0, all_rows.num_rows)))
 
     def pieces(self, file: LiveFile) -> Iterator[pa.Table]:
         begin = 0
@@ -224,9 +224,9 @@ class VectorReader(Reader):
         """All deleted rows of the unit's file, by their places in it, once those that it drops are deleted too."""
         file, drop = unit.files[0], unit.drop[0]
         assert drop is not None
-        kept = self._kept(file, 0, self.rows(unit))
-        kept[np.flatnonzero(kept)[drop]] = False
-        return np.flatnonzero(~kept).astype(np.uint64)
+        is_live = self._kept(file, 0, self.rows(unit))
+        is_live[np.flatnonzero(is_live)[drop]] = False
+        return np.flatnonzero(~is_live).astype(np.uint64)
 
     def rows(self, unit: Unit) -> int:
         """Rows of the unit's file, deleted ones too."""
@@ -236,9 +236,9 @@ class VectorReader(Reader):
 
     def _kept(self, file: LiveFile, begin: int, rows: int) -> Bools:
         dead = self._dead_of(file).astype(np.int64) - begin
-        kept = np.ones(rows, bool)
-        kept[dead[(dead >= 0) & (dead < rows)]] = False
-        return kept
+        is_live = np.ones(rows, bool)
+        is_live[dead[(dead >= 0) & (dead < rows)]] = False
+        return is_live
 
     def _dead_of(self, file: LiveFile) -> Rows:
         vector = self._vectors.get(file.path)

@@ -150,8 +150,8 @@ class Incoming:
             return np.asarray(wins | (same & open_))
         late = np.flatnonzero(open_ & ~wins & ~same)
         if len(late):
-            asked = may_say(self._metadata.take(pa.array(mine[late])), theirs.take(pa.array(late)))
-            self._unfilled[mine[late[np.array(asked, bool)]]] = True
+            completes = may_say(self._metadata.take(pa.array(mine[late])), theirs.take(pa.array(late)))
+            self._unfilled[mine[late[np.array(completes, bool)]]] = True
         return wins
 
     def verdict(self) -> Verdict:

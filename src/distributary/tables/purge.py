@@ -38,25 +38,25 @@ def purge_vectors(table: Snapshot) -> int:
     """
     if spark_needed(table, removes=True, vectors=True) is not None:
         return 0
-    done = 0
+    files_written = 0
     while group := _group(table, on_read := OnRead(table)):
         _purge(table, on_read, group)
-        done += len(group)
+        files_written += len(group)
         table = Snapshot(table.uri, table.store)
-    return done
+    return files_written
 
 
 def _group(table: Snapshot, on_read: OnRead) -> list[LiveFile]:
     if on_read.why_spark() is not None:
         return []
-    found: list[LiveFile] = []
+    group: list[LiveFile] = []
     for file in live_files(table, ()) if on_read.vectors else ():
         vector = on_read.vectors.get(file.path)
         if vector is not None and vector.rows >= SHARE * file.rows:
-            if found and sum(one.size for one in found) + file.size > GROUP_BYTES:
+            if group and sum(member.size for member in group) + file.size > GROUP_BYTES:
                 break
-            found.append(file)
-    return found
+            group.append(file)
+    return group
 
 
 def _purge(table: Snapshot, on_read: OnRead, files: Sequence[LiveFile]) -> None:
@@ -86,21 +86,21 @@ def vacuum_vectors(table: Snapshot, seconds: float) -> list[str]:
     old = {info.base_name for info in _files(system, "", _VECTOR) if info.mtime.timestamp() < since} - live
     # A version of that time is one whose files have been removed since.
     needed = _removed_since(system, since) if old else set()
-    gone = sorted(old - needed)
-    for name in gone:
+    removable = sorted(old - needed)
+    for name in removable:
         system.delete_file(name)
-    return gone
+    return removable
 
 
 def _removed_since(system: pafs.FileSystem, since: float) -> set[str]:
-    found = set()
+    paths = set()
     for info in _files(system, "_delta_log", _COMMIT):
         if info.mtime.timestamp() >= since:
             with system.open_input_file(info.path) as file:
                 removes = _removes(file.read())
             vectors = (remove.get("deletionVector") for remove in removes)
-            found |= {Vector.of(logged).path() for logged in vectors if logged and logged["storageType"] == "u"}
-    return found
+            paths |= {Vector.of(logged).path() for logged in vectors if logged and logged["storageType"] == "u"}
+    return paths
 
 
 def _removes(text: bytes) -> Iterator[dict[str, Any]]:
@@ -108,5 +108,5 @@ def _removes(text: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _files(system: pafs.FileSystem, folder: str, name: re.Pattern[str]) -> list[pafs.FileInfo]:
-    found = system.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
-    return [info for info in found if name.fullmatch(info.base_name)]
+    infos = system.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+    return [info for info in infos if name.fullmatch(info.base_name)]

@@ -28,7 +28,7 @@ def encoded(rows: Rows) -> bytes:
     tops = (rows >> np.uint64(32)).astype(np.uint32)
     keys, begins = np.unique(tops, return_index=True)
     parts = np.split(rows.astype(np.uint32), begins[1:])
-    bitmaps = [struct.pack("<I", key) + _bitmap(part) for key, part in zip(keys.tolist(), parts, strict=False)]
+    bitmaps = [struct.pack("<I", key) + _bitmap(low_bits) for key, low_bits in zip(keys.tolist(), parts, strict=False)]
     return struct.pack("<IQ", MAGIC, len(keys)) + b"".join(bitmaps)
 
 
@@ -51,8 +51,10 @@ def decoded(body: bytes) -> Rows:
 def _bitmap(rows: np.ndarray[Any, np.dtype[np.uint32]]) -> bytes:
     keys, begins = np.unique(rows >> np.uint32(16), return_index=True)
     parts = np.split((rows & np.uint32(0xFFFF)).astype("<u2"), begins[1:])
-    bodies = [_container(part) for part in parts]
-    head = b"".join(struct.pack("<HH", key, len(part) - 1) for key, part in zip(keys.tolist(), parts, strict=True))
+    bodies = [_container(low_bits) for low_bits in parts]
+    head = b"".join(
+        struct.pack("<HH", key, len(low_bits) - 1) for key, low_bits in zip(keys.tolist(), parts, strict=True)
+    )
     first = 8 + 8 * len(bodies)
     offsets = np.cumsum([first, *(len(body) for body in bodies)])[:-1].astype("<u4").tobytes()
     return struct.pack("<II", _PLAIN, len(bodies)) + head + offsets + b"".join(bodies)

@@ -160,8 +160,8 @@ class Snapshot:
     @edge()
     def protocol_versions(self) -> tuple[int, int]:
         """(least version of a reader, of a writer)."""
-        found = self.delta.protocol()
-        return int(found.min_reader_version), int(found.min_writer_version)
+        protocol = self.delta.protocol()
+        return int(protocol.min_reader_version), int(protocol.min_writer_version)
 
     @property
     @edge()

@@ -142,10 +142,10 @@ def _ask_for_older(spark: SparkSession, uri: str, rows: DataFrame, keys: Sequenc
     late = f"{_number('s', rules.order)} < {_number('t', rules.order)} AND {_LACKS.format(metadata=metadata)}"
     met = table.join(brought, F.expr(f"({_on(keys)}) AND {late}"))
     columns = [*(f"s.{quoted(key)}" for key in keys), f"s.{metadata}", f"t.{metadata} AS _row"]
-    found = met.selectExpr(*columns).toArrow()
-    asked = may_say(found.column(metadata).combine_chunks(), found.column("_row").combine_chunks())
-    if any(asked):
-        raise Unfilled(found.select(list(keys)).filter(pa.array(asked)))
+    met_rows = met.selectExpr(*columns).toArrow()
+    completes = may_say(met_rows.column(metadata).combine_chunks(), met_rows.column("_row").combine_chunks())
+    if any(completes):
+        raise Unfilled(met_rows.select(list(keys)).filter(pa.array(completes)))
 
 
 def _as_merged(rows: DataFrame, keys: Sequence[str], rules: MergeRules, masks: Sequence[str]) -> DataFrame:

@@ -54,10 +54,10 @@ class Vector:
         )
 
     def as_log(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"storageType": self.storage, "pathOrInlineDv": self.place}
+        descriptor: dict[str, Any] = {"storageType": self.storage, "pathOrInlineDv": self.place}
         if self.offset is not None:
-            found["offset"] = self.offset
-        return {**found, "sizeInBytes": self.size, "cardinality": self.rows}
+            descriptor["offset"] = self.offset
+        return {**descriptor, "sizeInBytes": self.size, "cardinality": self.rows}
 
     @property
     def is_elsewhere(self) -> bool:
@@ -84,17 +84,17 @@ def read_vector(uri: str, store: Store, vector: Vector) -> Rows:
         raise OSError(f"{uri}: the deletion vector {vector.place} cannot be read: {e}") from e
 
 
-def write_vectors(uri: str, store: Store, found: Sequence[Rows]) -> list[Vector]:
+def write_vectors(uri: str, store: Store, rows_of_files: Sequence[Rows]) -> list[Vector]:
     """One file with all of them; their descriptors, in the same order. Nothing refers to it before its commit.
 
     Raises OSError.
     """
-    if not found:
+    if not rows_of_files:
         return []
     number = uuid.uuid4()
     place = base64.b85encode(number.bytes).translate(_TO_Z85).decode()
     body, vectors = bytearray(_VERSION), []
-    for rows in found:
+    for rows in rows_of_files:
         array = encoded(rows)
         vectors.append(Vector("u", place, len(body), len(array), len(rows)))
         body += struct.pack(">I", len(array)) + array + struct.pack(">I", zlib.crc32(array))
@@ -106,11 +106,11 @@ def _unframed(framed: bytes, size: int) -> bytes:
     """Raises ValueError."""
     if len(framed) < size + 8:
         raise ValueError("its file ends too early")
-    (said,) = struct.unpack_from(">I", framed)
+    (framed_size,) = struct.unpack_from(">I", framed)
     array = framed[4 : 4 + size]
     (checksum,) = struct.unpack_from(">I", framed, 4 + size)
-    if said != size:
-        raise ValueError(f"its file says {said} bytes, the log {size}")
+    if framed_size != size:
+        raise ValueError(f"its file says {framed_size} bytes, the log {size}")
     if zlib.crc32(array) != checksum:
         raise ValueError("its checksum is wrong")
     return array

@@ -47,8 +47,8 @@ def encoder(schema: Any, named: dict[str, Encode] | None = None) -> Encode:
         # A record may hold itself: look it up when it is used, not now.
         return _PRIMITIVE[schema] if schema in _PRIMITIVE else lambda out, value: named[schema](out, value)
     if schema["type"] == "record":
-        named[schema["name"]] = found = _record(schema, named)
-        return found
+        named[schema["name"]] = encode_record = _record(schema, named)
+        return encode_record
     if schema["type"] == "array":
         return _array(encoder(schema["items"], named))
     if schema.get("logicalType") == "decimal":
@@ -161,8 +161,8 @@ def _record(schema: dict[str, Any], named: dict[str, Encode]) -> Encode:
     fields: list[Encode] = []
 
     def record(out: bytearray, value: tuple[Any, ...]) -> None:
-        for encode, part in zip(fields, value, strict=True):
-            encode(out, part)
+        for encode, field_value in zip(fields, value, strict=True):
+            encode(out, field_value)
 
     named[schema["name"]] = record
     fields += [encoder(field["type"], named) for field in schema["fields"]]
@@ -173,8 +173,8 @@ def _array(item: Encode) -> Encode:
     def items(out: bytearray, value: list[Any]) -> None:
         if value:
             write_long(out, len(value))
-            for one in value:
-                item(out, one)
+            for item_value in value:
+                item(out, item_value)
         out.append(0)
 
     return items
@@ -185,8 +185,8 @@ def _decimal(scale: int) -> Encode:
         sign, digits, exponent = value.as_tuple()
         if not isinstance(exponent, int) or exponent < -scale:
             raise ValueError(f"{value} does not fit a scale of {scale}")
-        whole = int("".join(map(str, digits))) * 10 ** (exponent + scale)
-        number = -whole if sign else whole
+        unscaled = int("".join(map(str, digits))) * 10 ** (exponent + scale)
+        number = -unscaled if sign else unscaled
         # The shortest two's complement, as Java's BigInteger.toByteArray gives it.
         bits = (number if number >= 0 else ~number).bit_length()
         _write_bytes(out, number.to_bytes(bits // 8 + 1, "big", signed=True))

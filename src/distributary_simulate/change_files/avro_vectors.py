@@ -37,8 +37,8 @@ def constant(value: bytes) -> Field:
 
 def text(value: str) -> bytes:
     """One string, encoded."""
-    found = value.encode()
-    return varint(len(found)) + found
+    body = value.encode()
+    return varint(len(body)) + body
 
 
 def longs(values: Ints, prefix: bytes = b"") -> Field:
@@ -50,10 +50,10 @@ def longs(values: Ints, prefix: bytes = b"") -> Field:
     lengths = np.full(len(values), len(prefix) + 1, np.int64)
     for byte in range(width):
         rest = zigzag >> np.uint64(7 * (byte + 1))
-        more = rest > 0
-        out[:, len(prefix) + byte] = (zigzag >> np.uint64(7 * byte) & np.uint64(0x7F)).astype(np.uint8) | more * 0x80
+        goes_on = rest > 0
+        out[:, len(prefix) + byte] = (zigzag >> np.uint64(7 * byte) & np.uint64(0x7F)).astype(np.uint8) | goes_on * 0x80
         if byte + 1 < width:
-            lengths += more
+            lengths += goes_on
     return Field(out, lengths)
 
 
@@ -78,8 +78,8 @@ def choices(values: Sequence[bytes], picked: Ints) -> Field:
 def digits(values: Ints, count: int, base: int = 10) -> Field:
     """Numbers as text of exactly `count` digits."""
     powers = base ** np.arange(count - 1, -1, -1, dtype=np.int64)
-    found = (values[:, None] // powers % base + ord("0")).astype(np.uint8)
-    return Field(found, np.full(len(values), count, np.int64))
+    characters = (values[:, None] // powers % base + ord("0")).astype(np.uint8)
+    return Field(characters, np.full(len(values), count, np.int64))
 
 
 def file_of(schema_text: str, fields: Sequence[Field], rows: int, sync: bytes, block_bytes: int) -> bytes:
@@ -100,15 +100,15 @@ def file_of(schema_text: str, fields: Sequence[Field], rows: int, sync: bytes, b
 def _joined(fields: Sequence[Field], rows: int) -> tuple[memoryview, list[int]]:
     """The records' bytes, and where each ends."""
     width = sum(field.bytes.shape[1] for field in fields)
-    whole, counts = np.empty((rows, width), np.uint8), np.empty((rows, width), np.bool_)
-    lengths, at = np.zeros(rows, np.int64), 0
+    matrix, counts = np.empty((rows, width), np.uint8), np.empty((rows, width), np.bool_)
+    lengths, column = np.zeros(rows, np.int64), 0
     for field in fields:
-        part = slice(at, at + field.bytes.shape[1])
-        whole[:, part] = field.bytes
-        counts[:, part] = np.arange(field.bytes.shape[1]) < field.lengths[:, None]
+        span = slice(column, column + field.bytes.shape[1])
+        matrix[:, span] = field.bytes
+        counts[:, span] = np.arange(field.bytes.shape[1]) < field.lengths[:, None]
         lengths += field.lengths
-        at = part.stop
-    return memoryview(whole[counts].tobytes()), np.cumsum(lengths).tolist()
+        column = span.stop
+    return memoryview(matrix[counts].tobytes()), np.cumsum(lengths).tolist()
 
 
 def _fixed(values: Bytes, prefix: bytes) -> Field:

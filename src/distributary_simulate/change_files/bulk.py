@@ -114,9 +114,9 @@ class _History:
         starts = np.maximum.accumulate(np.where(first, np.arange(events), 0))
         turn = np.arange(events) - starts
         # A key's events with odd numbers may delete it, so none deletes a row that is gone already.
-        gone = (turn % 2 == 1) & (choose.random(events) < 2 * plan.deletes)
-        after_delete = np.concatenate([[False], gone[:-1]]) & ~first
-        kind = np.where(gone, 2, np.where(first | after_delete, 0, 1))
+        is_delete = (turn % 2 == 1) & (choose.random(events) < 2 * plan.deletes)
+        after_delete = np.concatenate([[False], is_delete[:-1]]) & ~first
+        kind = np.where(is_delete, 2, np.where(first | after_delete, 0, 1))
         types = np.empty(events, np.int64)
         types[order] = kind
         return cls(ids, types)

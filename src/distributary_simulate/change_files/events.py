@@ -103,19 +103,19 @@ class EventSchema:
         head = dict(zip(_HEAD, self._head(event), strict=True))
         head |= {name: self._instant(name, head[name]) for name in ("read_timestamp", "source_timestamp")}
         names = [name for name, _, _ in self.fields]
-        parts = {name: json.dumps(value, ensure_ascii=False) for name, value in head.items()}
+        members = {name: json.dumps(value, ensure_ascii=False) for name, value in head.items()}
         if self.layout is not Layout.Y2021_06:
-            parts["sort_keys"] = json.dumps(self.sort_keys(event.change), separators=(",", ":"))
+            members["sort_keys"] = json.dumps(self.sort_keys(event.change), separators=(",", ":"))
         metadata = dict(zip(names, self._metadata(event.change, list(self.table.keys)), strict=True))
-        parts["source_metadata"] = json.dumps(metadata, separators=(",", ":"), ensure_ascii=False)
+        members["source_metadata"] = json.dumps(metadata, separators=(",", ":"), ensure_ascii=False)
         row = event.change.row
         values = (
             f"{json.dumps(c.name, ensure_ascii=False)}:{c.type.json_text(row.get(c.name))}" for c in self.table.columns
         )
-        parts["payload"] = "{" + ",".join(values) + "}"
+        members["payload"] = "{" + ",".join(values) + "}"
         if self.layout is Layout.Y2021_03:
-            parts["sort_keys"] = parts.pop("sort_keys")
-        return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}"
+            members["sort_keys"] = members.pop("sort_keys")
+        return "{" + ",".join(f'"{name}":{text}' for name, text in members.items()) + "}"
 
     def arrow(self, events: list[Event]) -> pa.Table:
         """The events in parquet's form of the avro shape, sort_keys as a struct for each union, as Spark reads it."""
@@ -132,8 +132,8 @@ class EventSchema:
         if self.layout is not Layout.Y2021_06:
             table["sort_keys"] = _sort_key_structs([self.sort_keys(event.change) for event in events])
         keys = [avro_name(key) for key in self.table.keys]
-        found = [dict(zip(metadata.names, self._metadata(event.change, keys), strict=True)) for event in events]
-        table["source_metadata"] = pa.array(found, metadata)
+        metadata_rows = [dict(zip(metadata.names, self._metadata(event.change, keys), strict=True)) for event in events]
+        table["source_metadata"] = pa.array(metadata_rows, metadata)
         table["payload"] = pa.StructArray.from_arrays(columns, fields=list(payload))
         if self.layout is Layout.Y2021_03:
             table["sort_keys"] = table.pop("sort_keys")
@@ -161,14 +161,14 @@ class EventSchema:
         return f"{text[:-4]}Z" if self.layout is Layout.Y2021_03 else text
 
     def _metadata(self, change: Change, keys: list[str]) -> tuple[Any, ...]:
-        table, found = self.table, {**change.position.metadata}
+        table, values = self.table, {**change.position.metadata}
         if change.is_backfill and self.layout in (Layout.Y2021_03, Layout.Y2021_06):
-            found |= {"log_file": None, "log_position": None} if table.kind is Kind.MYSQL else {"rs_id": None}
+            values |= {"log_file": None, "log_position": None} if table.kind is Kind.MYSQL else {"rs_id": None}
         without = self.layout is Layout.Y2021_03 and change.is_backfill
-        found |= {"schema": table.schema, "table": table.name, "database": table.database, "collection": table.name}
-        found |= {"change_type": None if without else change.change_type, "is_deleted": change.is_deleted}
-        found |= {new: found.get(old) for old, new in _GTID.items()}
-        return tuple(keys if kind == "keys" else found.get(name) for name, kind, _ in self.fields)
+        values |= {"schema": table.schema, "table": table.name, "database": table.database, "collection": table.name}
+        values |= {"change_type": None if without else change.change_type, "is_deleted": change.is_deleted}
+        values |= {new: values.get(old) for old, new in _GTID.items()}
+        return tuple(keys if kind == "keys" else values.get(name) for name, kind, _ in self.fields)
 
 
 def event_schema(table: Table, layout: Layout, stream_name: str) -> EventSchema:
@@ -237,8 +237,8 @@ def _keys_field(table: Table) -> str:
 
 
 def _field_type(kind: str, nullable: bool) -> Any:
-    found: Any = _TEXTS if kind == "keys" else kind
-    return ["null", found] if nullable else found
+    avro_type: Any = _TEXTS if kind == "keys" else kind
+    return ["null", avro_type] if nullable else avro_type
 
 
 def _sort_key_structs(keys: list[tuple[str | int, ...]]) -> pa.Array:

@@ -112,11 +112,11 @@ class FaultyWay:
 
     def put(self, file: EventFile) -> Iterator[EventFile]:
         """What lands now that this file is whole."""
-        for one in self._variants(file):
+        for variant in self._variants(file):
             if self._hit(self.faults.late):
-                self._held.append((self._choices.randint(*_LATE_BY_FILES), one))
+                self._held.append((self._choices.randint(*_LATE_BY_FILES), variant))
             else:
-                self._pool.append(one)
+                self._pool.append(variant)
         due, self._held = [f for n, f in self._held if n <= 1], [(n - 1, f) for n, f in self._held if n > 1]
         yield from due
         while len(self._pool) > (3 if self.faults.shuffled else 0):

@@ -73,20 +73,20 @@ def write_history_live(history: History, files: ChangeFiles, pace: Pace, now_ms:
 def with_stale_schemas(changes: Iterable[Change], events: int) -> Iterator[Change]:
     """As a stream that re-reads schemas only now and then: after a table changed, its next `events` events are still
     written with the columns of before. What only the new columns hold is lost to those events."""
-    known: dict[str, Table] = {}
-    left: dict[str, int] = {}
+    stale_tables: dict[str, Table] = {}
+    events_left: dict[str, int] = {}
     for change in changes:
         route, table = change.table.route, change.table
-        old = known.setdefault(route, table)
+        old = stale_tables.setdefault(route, table)
         if table is not old:
-            left.setdefault(route, events)
-            if left[route] > 0:
-                left[route] -= 1
+            events_left.setdefault(route, events)
+            if events_left[route] > 0:
+                events_left[route] -= 1
                 row = {column.name: change.row.get(column.name) for column in old.columns}
                 yield replace(change, table=old, row=row)
                 continue
-            known[route] = table
-            del left[route]
+            stale_tables[route] = table
+            del events_left[route]
         yield change
 
 
@@ -141,8 +141,8 @@ def write_server(source: Source, files: ChangeFiles, state: Path, pace: Pace, no
     Files are whole and in place before a position is kept, so a crash repeats events and loses none; only files that
     faults hold back are lost with the process.
     """
-    seen = _State(state)
-    chunks = _chunks(source, now_ms()) if not seen.get("backfilled") else iter(())
+    stream_state = _State(state)
+    chunks = _chunks(source, now_ms()) if not stream_state.get("backfilled") else iter(())
     written = 0
     for _ in pace.rounds():
         fresh = 0
@@ -158,7 +158,7 @@ def write_server(source: Source, files: ChangeFiles, state: Path, pace: Pace, no
         source.done()
         written += fresh
         if not chunks_left:
-            seen.set("backfilled", True)
+            stream_state.set("backfilled", True)
         if not fresh and pace.seconds is None:
             break
     files.close()
@@ -180,9 +180,9 @@ class _State:
         return json.loads(self._path.read_text()).get(key) if self._path.exists() else None
 
     def set(self, key: str, value: Any) -> None:
-        found = json.loads(self._path.read_text()) if self._path.exists() else {}
-        if found.get(key) != value:
-            write_whole(self._path, json.dumps({**found, key: value}))
+        content = json.loads(self._path.read_text()) if self._path.exists() else {}
+        if content.get(key) != value:
+            write_whole(self._path, json.dumps({**content, key: value}))
 
 
 class _MySqlSource:
@@ -193,8 +193,8 @@ class _MySqlSource:
 
         self._binlog = binlog
         self._state = _State(state)
-        kept = self._state.get("binlog")
-        self._position = BinlogPosition.parse(kept) if kept else binlog.end()
+        position = self._state.get("binlog")
+        self._position = BinlogPosition.parse(position) if position else binlog.end()
         self.done()
 
     def read(self) -> Iterator[Change]:

@@ -113,12 +113,12 @@ class ChangeFiles:
 
     def _schema(self, change: Change) -> EventSchema:
         # By identity: to hash a table's columns for every change costs more than to write it.
-        found = self._schemas.get(id(change.table))
-        if found is None or found[0] is not change.table:
+        cached = self._schemas.get(id(change.table))
+        if cached is None or cached[0] is not change.table:
             layout = self._way.layout(change, self.plan.layout)
-            found = change.table, event_schema(change.table, layout, self.plan.stream_name)
-            self._schemas[id(change.table)] = found
-        return found[1]
+            cached = change.table, event_schema(change.table, layout, self.plan.stream_name)
+            self._schemas[id(change.table)] = cached
+        return cached[1]
 
     def _complete(self, key: tuple[str, str, str]) -> None:
         folder, _, read_method = key

@@ -43,9 +43,9 @@ class AvroForm:
         )
 
     def _written(self, subject: str, body: bytes, name: str) -> bytes:
-        found = json.loads(body)
-        payload = found["payload"]
-        schema = _whole(found["schema"], payload)
+        document = json.loads(body)
+        payload = document["payload"]
+        schema = _whole(document["schema"], payload)
         text = json.dumps(_Avro("srv.shop").type({**schema, "optional": False, "name": f"srv.shop.{name}"}))
         if text not in self._known:
             self._known[text] = self._register(subject, text), fastavro.parse_schema(_plain(json.loads(text)))
@@ -57,8 +57,8 @@ class AvroForm:
 
 def _whole(schema: dict[str, Any], payload: dict[str, Any]) -> dict[str, Any]:
     """With the fields of an envelope that the messages' schemas in JSON leave out here."""
-    known = {field["field"] for field in schema["fields"]}
-    more = [_looks(name, value) for name, value in payload.items() if name not in known]
+    declared = {field["field"] for field in schema["fields"]}
+    more = [_looks(name, value) for name, value in payload.items() if name not in declared]
     return {**schema, "fields": [*schema["fields"], *more]}
 
 
@@ -66,7 +66,7 @@ def _looks(name: str, value: Any) -> dict[str, Any]:
     if name == "transaction" and value is None:
         value = {"id": "", "total_order": 1}
     if isinstance(value, dict):
-        fields = [_looks(inner, one) for inner, one in value.items()]
+        fields = [_looks(inner, member) for inner, member in value.items()]
         return {"type": "struct", "optional": True, "name": f"srv.{name.title()}", "fields": fields, "field": name}
     kind = "boolean" if isinstance(value, bool) else "int64" if isinstance(value, int) else "string"
     return {"type": kind, "optional": True, "field": name}
@@ -77,8 +77,8 @@ class _Avro:
         self._space, self._done = space, dict[str, str]()
 
     def type(self, schema: dict[str, Any]) -> Any:
-        found = self._solid(schema)
-        return ["null", found] if schema.get("optional") else found
+        solid = self._solid(schema)
+        return ["null", solid] if schema.get("optional") else solid
 
     def _solid(self, schema: dict[str, Any]) -> Any:
         kind, name = schema["type"], schema.get("name")
@@ -94,9 +94,9 @@ class _Avro:
         if kind in ("int8", "int16"):
             about["connect.type"] = kind
         if name == DECIMAL:
-            given = schema["parameters"]
-            precision = int(given.get("connect.decimal.precision", 64))
-            about |= {"logicalType": "decimal", "scale": int(given["scale"]), "precision": precision}
+            parameters = schema["parameters"]
+            precision = int(parameters.get("connect.decimal.precision", 64))
+            about |= {"logicalType": "decimal", "scale": int(parameters["scale"]), "precision": precision}
         elif name and name.startswith("org.apache.kafka.connect.data."):
             about["logicalType"] = LOGICAL[name.rpartition(".")[2]]
         plain = KINDS.get(kind, kind)
@@ -109,20 +109,20 @@ class _Avro:
             return name
         full = name if name not in self._done else f"{name}{len(self._done)}"
         self._done[full] = text
-        fields = [self._field(one) for one in schema["fields"]]
+        fields = [self._field(field) for field in schema["fields"]]
         return {"type": "record", "name": full, "fields": fields, "connect.name": name}
 
     def _field(self, schema: dict[str, Any]) -> dict[str, Any]:
-        found = {"name": schema["field"], "type": self.type(schema)}
-        return {**found, "default": None} if schema.get("optional") else found
+        field = {"name": schema["field"], "type": self.type(schema)}
+        return {**field, "default": None} if schema.get("optional") else field
 
 
 def _plain(schema: Any) -> Any:
     """For a writer that gives bytes as they are."""
     if isinstance(schema, list):
-        return [_plain(one) for one in schema]
+        return [_plain(inner) for inner in schema]
     if isinstance(schema, dict):
-        return {key: _plain(one) for key, one in schema.items() if key != "logicalType"}
+        return {key: _plain(inner) for key, inner in schema.items() if key != "logicalType"}
     return schema
 
 
@@ -131,11 +131,11 @@ def _value(schema: dict[str, Any], value: Any) -> Any:
         return None
     match schema["type"]:
         case "struct":
-            return {one["field"]: _value(one, value.get(one["field"])) for one in schema["fields"]}
+            return {inner["field"]: _value(inner, value.get(inner["field"])) for inner in schema["fields"]}
         case "array":
-            return [_value(schema["items"], one) for one in value]
+            return [_value(schema["items"], inner) for inner in value]
         case "map":
-            return {key: _value(schema["values"], one) for key, one in value.items()}
+            return {key: _value(schema["values"], inner) for key, inner in value.items()}
         case "bytes":
             return base64.b64decode(value)
     return value

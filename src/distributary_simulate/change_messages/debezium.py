@@ -74,10 +74,10 @@ class DebeziumTopics:
             value["after"] = None if op == "d" or row["data"] is None else row["data"]
             value.pop("before")
             key = {"id": json.dumps(row["_id"], ensure_ascii=False)}
-        topic = ".".join(part for part in (PREFIX, table.database, table.schema, table.name) if part)
-        made = ChangeMessage(topic, self._key(table, key), _text(self._enveloped(table, value)), headers)
-        gone = op == "d" and key is not None and self.tombstones
-        return [made, ChangeMessage(topic, made.key, None)] if gone else [made]
+        topic = ".".join(word for word in (PREFIX, table.database, table.schema, table.name) if word)
+        message = ChangeMessage(topic, self._key(table, key), _text(self._enveloped(table, value)), headers)
+        has_tombstone = op == "d" and key is not None and self.tombstones
+        return [message, ChangeMessage(topic, message.key, None)] if has_tombstone else [message]
 
     # -- what a connector makes of it ------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class DebeziumTopics:
         return change
 
     def _op(self, change: Change) -> tuple[str, tuple[tuple[str, bytes], ...]]:
-        left, self._left = self._left, None
+        key_before, self._left = self._left, None
         if change.is_backfill:
             return "r", ()
         match change.change_type:
@@ -104,7 +104,7 @@ class DebeziumTopics:
                 self._left = change
                 return "d", (("__debezium.newkey", b"{}"),)
             case _:
-                return ("c", (("__debezium.oldkey", b"{}"),)) if left is not None else ("u", ())
+                return ("c", (("__debezium.oldkey", b"{}"),)) if key_before is not None else ("u", ())
 
     def _count(self, change: Change) -> None:
         """Rows of one binlog event are counted; both halves of a key change are one row."""
@@ -115,7 +115,7 @@ class DebeziumTopics:
             self._row += 1
 
     def _source(self, change: Change) -> dict[str, Any]:
-        table, said = change.table, change.position.metadata
+        table, metadata = change.table, change.position.metadata
         snapshot = "incremental" if change.is_backfill else "false"
         source: dict[str, Any] = {"version": "3.6.1.Final", "connector": _CONNECTORS[table.kind], "name": PREFIX}
         source |= {"ts_ms": change.position.source_ms, "snapshot": snapshot, "db": table.database or "app"}
@@ -123,17 +123,26 @@ class DebeziumTopics:
         source |= {"collection" if table.kind is Kind.MONGODB else "table": table.name}
         match table.kind:
             case Kind.MYSQL:
-                source |= {"file": said["log_file"], "pos": said["log_position"], "row": self._row, "gtid": None}
+                source |= {
+                    "file": metadata["log_file"],
+                    "pos": metadata["log_position"],
+                    "row": self._row,
+                    "gtid": None,
+                }
             case Kind.POSTGRESQL:
-                high, _, low = (said["lsn"] or "").partition("/")
-                source |= {"lsn": (int(high, 16) << 32) + int(low, 16) if low else None, "txId": said["tx_id"]}
+                high, _, low = (metadata["lsn"] or "").partition("/")
+                source |= {"lsn": (int(high, 16) << 32) + int(low, 16) if low else None, "txId": metadata["tx_id"]}
             case Kind.ORACLE:
-                source |= {"scn": str(said["scn"]), "commit_scn": str(said["scn"]), "rs_id": said["rs_id"].strip()}
-                source |= {"ssn": said["ssn"], "row_id": said["row_id"], "txId": said["tx_id"]}
+                source |= {
+                    "scn": str(metadata["scn"]),
+                    "commit_scn": str(metadata["scn"]),
+                    "rs_id": metadata["rs_id"].strip(),
+                }
+                source |= {"ssn": metadata["ssn"], "row_id": metadata["row_id"], "txId": metadata["tx_id"]}
             case Kind.SQLSERVER:
-                source |= {"commit_lsn": said["lsn"], "change_lsn": None, "event_serial_no": self._row}
-                if said["lsn"]:
-                    source["change_lsn"] = f"{said['lsn'][:18]}{self._row:04x}"
+                source |= {"commit_lsn": metadata["lsn"], "change_lsn": None, "event_serial_no": self._row}
+                if metadata["lsn"]:
+                    source["change_lsn"] = f"{metadata['lsn'][:18]}{self._row:04x}"
             case Kind.MONGODB:
                 seconds, ordinal = change.position.sort_keys
                 source |= {"ts_ms": int(seconds) * 1000, "ord": ordinal}
@@ -185,8 +194,13 @@ def _kind(kind: Unified) -> dict[str, Any]:
         plain, name = _NAMED[kind.name]
         return {"type": plain, "name": name, "version": 1}
     if kind.name == "DECIMAL":
-        given = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
-        return {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "version": 1, "parameters": given}
+        parameters = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
+        return {
+            "type": "bytes",
+            "name": "org.apache.kafka.connect.data.Decimal",
+            "version": 1,
+            "parameters": parameters,
+        }
     if kind.name == "ARRAY" and kind.item is not None:
         return {"type": "array", "items": {**_kind(kind.item), "optional": True}}
     if kind.name == "NUMBER":
@@ -213,7 +227,7 @@ def _value(kind: Unified, value: Any) -> Any:
             return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
         case "ARRAY":
             assert kind.item is not None
-            return [_value(kind.item, one) for one in value]
+            return [_value(kind.item, item) for item in value]
         case _:
             return value
 

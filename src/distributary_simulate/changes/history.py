@@ -91,10 +91,10 @@ class History:
 
     def changes(self, count: int) -> Iterator[Change]:
         """At least `count` more changes, in true order; whole transactions, whole chunks of a backfill."""
-        made = 0
-        while made < count:
+        count_made = 0
+        while count_made < count:
             for change in self._step():
-                made += 1
+                count_made += 1
                 yield change
 
     def finish(self) -> Iterator[Change]:
@@ -165,16 +165,19 @@ class History:
 
     def _swap(self, live: LiveTable, log: SourceLog) -> list[Change]:
         """Two rows change keys: Oracle in one statement, which checks keys at its end; others by way of a third."""
-        one, two = live.some(2, self._choices)
+        first_key, second_key = live.some(2, self._choices)
         names = live.table.keys
-        key_one, key_two = (dict(zip(names, key, strict=True)) for key in (one, two))
+        key_one, key_two = (dict(zip(names, key, strict=True)) for key in (first_key, second_key))
         if live.table.kind is Kind.ORACLE:
-            return live.move([(one, {**live.row(one), **key_two}), (two, {**live.row(two), **key_one})], self.now_ms)
+            return live.move(
+                [(first_key, {**live.row(first_key), **key_two}), (second_key, {**live.row(second_key), **key_one})],
+                self.now_ms,
+            )
         between = self._free_key(live)
         away = live.table.key_of(between)
-        changes = live.move([(one, {**live.row(one), **between})], self.now_ms)
+        changes = live.move([(first_key, {**live.row(first_key), **between})], self.now_ms)
         log.statement()
-        changes += live.move([(two, {**live.row(two), **key_one})], self.now_ms)
+        changes += live.move([(second_key, {**live.row(second_key), **key_one})], self.now_ms)
         log.statement()
         return changes + live.move([(away, {**live.row(away), **key_two})], self.now_ms)
 
@@ -215,8 +218,8 @@ class History:
             if highest and self._choices.random() < 0.4 and table.key_of(again) not in live:
                 return again
         self._number[route] = highest + 1
-        found = key_row(table, highest + 1)
-        return found if table.key_of(found) not in live else self._free_key(live)
+        key = key_row(table, highest + 1)
+        return key if table.key_of(key) not in live else self._free_key(live)
 
     def _changed(self, live: LiveTable, key: Key) -> Row:
         """The row of `key` with some other values; now and then an update that changes nothing."""
@@ -236,8 +239,8 @@ class History:
         wide = [c for c in table.columns if c.name not in table.keys and _wider(c) is not None]
         dice = self._choices.random()
         if dice < 0.3 and added:
-            gone = self._choices.choice(added)
-            live.table = table.with_columns(tuple(c for c in table.columns if c is not gone))
+            dropped = self._choices.choice(added)
+            live.table = table.with_columns(tuple(c for c in table.columns if c is not dropped))
         elif dice < 0.6 and wide:
             old = self._choices.choice(wide)
             live.table = table.with_columns(tuple(_wider(c) or c if c is old else c for c in table.columns))

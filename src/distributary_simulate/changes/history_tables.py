@@ -38,10 +38,10 @@ _DAY_US: Final = 86_400_000_000
 _YEARS_US: Final = 30_000 * _DAY_US
 
 
-def _table(kind: Kind, where: str, columns: dict[str, Unified], keys: str, **more: Any) -> Table:
-    database, schema, name = where.split(".")
-    found = tuple(Column(column, type_) for column, type_ in columns.items())
-    return Table(kind, database, schema, name, found, tuple(keys.split()), **more)
+def _table(kind: Kind, full_name: str, columns: dict[str, Unified], keys: str, **more: Any) -> Table:
+    database, schema, name = full_name.split(".")
+    table_columns = tuple(Column(column, type_) for column, type_ in columns.items())
+    return Table(kind, database, schema, name, table_columns, tuple(keys.split()), **more)
 
 
 # Per kind: first the tables of a small run, then the rest.
@@ -131,8 +131,11 @@ def key_row(table: Table, number: int) -> dict[str, Any]:
     """The key columns of the `number`-th row. Composite keys count three lines to the first part."""
     if table.kind is Kind.MONGODB:
         return {"_id": json.dumps({"$oid": f"{number:024x}"})}
-    parts = (number,) if len(table.keys) == 1 else (number // 3, number % 3)
-    return {key: key_value(table.column(key).type, part) for key, part in zip(table.keys, parts, strict=True)}
+    number_parts = (number,) if len(table.keys) == 1 else (number // 3, number % 3)
+    return {
+        key: key_value(table.column(key).type, number_part)
+        for key, number_part in zip(table.keys, number_parts, strict=True)
+    }
 
 
 def new_row(table: Table, key: Row, choices: random.Random) -> dict[str, Any]:
@@ -164,13 +167,13 @@ def _decimal(kind: Unified, choices: random.Random) -> Decimal:
 
 
 def _json(kind: Unified, choices: random.Random) -> str:
-    found = {"a": choices.randrange(100), "b": [choices.choice(_WORDS), None], "c": {"d": choices.random() < 0.5}}
-    return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+    document = {"a": choices.randrange(100), "b": [choices.choice(_WORDS), None], "c": {"d": choices.random() < 0.5}}
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
 def _single(kind: Unified, choices: random.Random) -> float:
-    found: float = struct.unpack("<f", struct.pack("<f", round(choices.uniform(-1e4, 1e4), 2)))[0]
-    return found
+    single: float = struct.unpack("<f", struct.pack("<f", round(choices.uniform(-1e4, 1e4), 2)))[0]
+    return single
 
 
 def _array(kind: Unified, choices: random.Random) -> list[Any]:

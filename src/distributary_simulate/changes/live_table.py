@@ -81,11 +81,11 @@ class LiveTable:
 
     def move(self, moves: Sequence[tuple[Key, Row]], seen_ms: int) -> list[Change]:
         """Give rows new keys: (old key, new row) of each. In one statement: the keys are free again at its end."""
-        taken = [(self._rows[old], self._ids[old]) for old, _ in moves]
+        rows_taken = [(self._rows[old], self._ids[old]) for old, _ in moves]
         for old, _ in moves:
             self._remove(old)
         changes: list[Change] = []
-        for (_, new), (before, row_id) in zip(moves, taken, strict=True):
+        for (_, new), (before, row_id) in zip(moves, rows_taken, strict=True):
             key = self.table.key_of(new)
             self._add(key, new, row_id)
             self._log.row()

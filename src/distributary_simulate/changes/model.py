@@ -40,7 +40,7 @@ class Table:
 
     @property
     def route(self) -> str:
-        return ".".join(part for part in (self.database, self.schema, self.name) if part)
+        return ".".join(name for name in (self.database, self.schema, self.name) if name)
 
     @property
     def object(self) -> str:

@@ -38,17 +38,17 @@ class TableTruth:
 
 def save_truth(truth: Mapping[str, TableTruth], path: Path) -> None:
     """Replace the file in one step. Bytes are hex in it, decimals text, everything else as it is."""
-    tables = {route: _to_json(found) for route, found in sorted(truth.items())}
+    tables = {route: _to_json(table) for route, table in sorted(truth.items())}
     write_whole(path, json.dumps({"tables": tables}, ensure_ascii=False))
 
 
 def load_truth(path: Path) -> dict[str, TableTruth]:
     """Raises FileNotFoundError."""
-    return {route: _from_json(found) for route, found in json.loads(path.read_text(encoding="utf-8"))["tables"].items()}
+    return {route: _from_json(table) for route, table in json.loads(path.read_text(encoding="utf-8"))["tables"].items()}
 
 
-def _to_json(found: TableTruth) -> dict[str, Any]:
-    table = found.table
+def _to_json(truth: TableTruth) -> dict[str, Any]:
+    table = truth.table
     return {
         "kind": table.kind.value,
         "database": table.database,
@@ -58,31 +58,31 @@ def _to_json(found: TableTruth) -> dict[str, Any]:
         "replication_index": table.replication_index,
         "toast": list(table.toast),
         "columns": [{"name": column.name, "type": asdict(column.type)} for column in table.columns],
-        "rows": [[_plain(row[column.name]) for column in table.columns] for row in found.rows],
+        "rows": [[_plain(row[column.name]) for column in table.columns] for row in truth.rows],
     }
 
 
-def _from_json(found: dict[str, Any]) -> TableTruth:
-    columns = tuple(Column(column["name"], _type(column["type"])) for column in found["columns"])
-    place = (Kind(found["kind"]), found["database"], found["schema"], found["name"])
-    table = Table(*place, columns, tuple(found["keys"]), found["replication_index"], tuple(found["toast"]))
+def _from_json(document: dict[str, Any]) -> TableTruth:
+    columns = tuple(Column(column["name"], _type(column["type"])) for column in document["columns"])
+    place = (Kind(document["kind"]), document["database"], document["schema"], document["name"])
+    table = Table(*place, columns, tuple(document["keys"]), document["replication_index"], tuple(document["toast"]))
     rows = tuple(
         {column.name: _restored(column.type, value) for column, value in zip(columns, row, strict=True)}
-        for row in found["rows"]
+        for row in document["rows"]
     )
     return TableTruth(table, rows)
 
 
-def _type(found: dict[str, Any]) -> Unified:
-    item = found.pop("item")
-    return Unified(**found, item=None if item is None else _type(item))
+def _type(document: dict[str, Any]) -> Unified:
+    item = document.pop("item")
+    return Unified(**document, item=None if item is None else _type(item))
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return str(value) if isinstance(value, Decimal) else value
 
 
@@ -91,7 +91,7 @@ def _restored(kind: Unified, value: Any) -> Any:
         return None
     if kind.name == "ARRAY":
         assert kind.item is not None
-        return [_restored(kind if isinstance(one, list) else kind.item, one) for one in value]
+        return [_restored(kind if isinstance(item, list) else kind.item, item) for item in value]
     if kind.name == "GEOMETRY":
         return bytes.fromhex(value[0]), value[1], value[2]
     if isinstance(value, list):

@@ -135,12 +135,12 @@ class Unified:
     def avro_value(self, value: Any) -> Any:
         """`value` as the encoder of the avro type takes it: records as tuples in field order."""
         if self.name == "ARRAY" and value is not None:
-            return [self._element(one) for one in value], None
+            return [self._element(item) for item in value], None
         return value
 
     def _element(self, value: Any) -> Any:
         if isinstance(value, list):
-            return [self._element(one) for one in value], None
+            return [self._element(item) for item in value], None
         assert self.item is not None
         return None, self.item.avro_value(value)
 
@@ -156,8 +156,8 @@ class Unified:
             return "null"
         if self.name == "ARRAY":
             assert self.item is not None
-            inner = (self if isinstance(one, list) else self.item for one in value)
-            return "[" + ",".join(kind.json_text(one) for kind, one in zip(inner, value, strict=True)) + "]"
+            inner = (self if isinstance(item, list) else self.item for item in value)
+            return "[" + ",".join(kind.json_text(item) for kind, item in zip(inner, value, strict=True)) + "]"
         return _JSON_TEXT.get(self.name, _quoted)(value)
 
 

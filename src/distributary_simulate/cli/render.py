@@ -78,11 +78,11 @@ def changes_text(result: ChangesResult, file: str) -> RenderableType:
     for name in ("events", "rows at the source", "in the merged table", "values compared", "older events"):
         table.add_column(name, justify="right")
     table.add_column("")
-    for one in result.proofs:
-        differences = Text("; ".join(map(shown, one.differences)), style="red")
-        verdict = differences if one.differences else Text("equal", style="green")
-        counts = (one.events, one.rows, one.found, one.values, one.stale)
-        table.add_row(shown(one.route), one.kind, *(f"{n:,}" for n in counts), verdict)
+    for proof in result.proofs:
+        differences = Text("; ".join(map(shown, proof.differences)), style="red")
+        verdict = differences if proof.differences else Text("equal", style="green")
+        counts = (proof.events, proof.rows, proof.found, proof.values, proof.stale)
+        table.add_row(shown(proof.route), proof.kind, *(f"{n:,}" for n in counts), verdict)
     tried = {
         "status": "per table: events, how fresh it is, what waits",
         "verify": "read all files again, recount the logs, fold them anew",
@@ -111,14 +111,14 @@ def _commands(tried: Mapping[str, str], file: str) -> RenderableType:
     return Padding(grid, (0, 0, 0, 2), expand=False)
 
 
-def _comparison(found: Comparison) -> Text:
-    if found.ok:
+def _comparison(proof: Comparison) -> Text:
+    if proof.ok:
         return Text(
-            f"as the producer sent it: {found.rows_found:,} of {found.rows_sent:,} good rows in the tables, each once; "
-            f"{found.quarantined_found} of {found.quarantined_sent} bad records kept aside",
+            f"as the producer sent it: {proof.rows_found:,} of {proof.rows_sent:,} good rows in the tables, each once; "
+            f"{proof.quarantined_found} of {proof.quarantined_sent} bad records kept aside",
             style="green",
         )
-    return Text("\n".join(["DIFFERENT from what the producer sent:", *map(shown, found.differences)]), style="bold red")
+    return Text("\n".join(["DIFFERENT from what the producer sent:", *map(shown, proof.differences)]), style="bold red")
 
 
 def _answer(query: Query) -> Table:

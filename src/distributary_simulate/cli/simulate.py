@@ -96,8 +96,8 @@ def simulate_games(
 
     Passwords, tokens and values of --kafka-config may be references, as in a pipeline file: '${env:NAME}'.
     """
-    given = {"url": registry, "path": registry_path, "username": registry_user, "password": registry_password}
-    config = _registry({**given, "token": registry_token})
+    flags = {"url": registry, "path": registry_path, "username": registry_user, "password": registry_password}
+    config = _registry({**flags, "token": registry_token})
     settings = _settings(kafka_config or [])
     from distributary.schemas.registry import open_registry
 
@@ -176,12 +176,12 @@ def simulate_database(
         work = replace(work, transactions=transactions)
     try:
         with stop_on_signal() as is_stopped:
-            done = run_workload(target, work, is_stopped=is_stopped)
+            result = run_workload(target, work, is_stopped=is_stopped)
         save_truth(read_truth(target), truth)
     except ImportError as error:
         raise driver_missing(error) from error
-    kinds_done = ", ".join(f"{count:,} {what}" for what, count in sorted(done.statements.items()))
-    say(f"{target}: {done.transactions:,} transactions: {kinds_done}; {len(done.schema_changes)} schema changes")
+    kinds_done = ", ".join(f"{count:,} {statement}" for statement, count in sorted(result.statements.items()))
+    say(f"{target}: {result.transactions:,} transactions: {kinds_done}; {len(result.schema_changes)} schema changes")
     say(f"what its tables hold in the end: {truth}")
 
 
@@ -231,14 +231,14 @@ def simulate_datastream(
         if url is None:
             history = _history(kinds, per_kind, seed, rows, schema_changes, rate)
             written = _write_history(history, files, events, pace)
-            found = history.truth()
+            table_truths = history.truth()
         else:
             place = state or dir.parent / f"{dir.name}.position.json"
-            written, found = _write_server(url, files, place, pace)
-    save_truth(found, truth)
+            written, table_truths = _write_server(url, files, place, pace)
+    save_truth(table_truths, truth)
     extra = sum(1 for file in files.written if file.extra)
     say(f"wrote {written:,} events in {len(files.written):,} files to {dir} ({extra:,} of them are faults)")
-    say(f"what the {len(found)} tables hold in the end: {truth}")
+    say(f"what the {len(table_truths)} tables hold in the end: {truth}")
 
 
 def _write_history(history: History, files: ChangeFiles, events: int, pace: Pace) -> int:
@@ -285,8 +285,8 @@ def _files_plan(
     from distributary_simulate.change_files.files import FORMATS
     from distributary_simulate.change_files.writer import FilesPlan
 
-    found = [name for name in FORMATS if name == format_]
-    if not found:
+    formats = [name for name in FORMATS if name == format_]
+    if not formats:
         raise SimulationInvalid(what="--format", detail=f"{format_}: allowed are {', '.join(FORMATS)}")
     if layout not in set(Layout):
         raise SimulationInvalid(what="--layout", detail=f"{layout}: allowed are {', '.join(Layout)}")
@@ -294,7 +294,7 @@ def _files_plan(
         size, age_ms = size_bytes(rotate_size), round(seconds(rotate_after) * 1000)
     except ValueError as error:
         raise SimulationInvalid(what="--rotate-size and --rotate-after", detail=str(error)) from error
-    return FilesPlan(root, found[0], Layout(layout), size, age_ms, seed=seed, faults=Faults.named(faults))
+    return FilesPlan(root, formats[0], Layout(layout), size, age_ms, seed=seed, faults=Faults.named(faults))
 
 
 def _now_ms() -> int:
@@ -315,14 +315,14 @@ def _clean_simulated(made: Path, config: RegistryConfig | None, settings: Mappin
     show(steps_text(clean(Made.open(made), registry, kafka=dict(settings), dry_run=not yes), done=yes))
 
 
-def _registry(given: Mapping[str, str | None]) -> RegistryConfig | None:
+def _registry(options: Mapping[str, str | None]) -> RegistryConfig | None:
     """The registry that the options name; None where they name none."""
     from pydantic import ValidationError
 
     from distributary.config import RegistryConfig
 
-    found = _resolved({f"--registry-{key}": value for key, value in given.items() if value is not None})
-    values: dict[str, Any] = {key.removeprefix("--registry-"): value for key, value in found.items()}
+    resolved = _resolved({f"--registry-{key}": value for key, value in options.items() if value is not None})
+    values: dict[str, Any] = {key.removeprefix("--registry-"): value for key, value in resolved.items()}
     if not values:
         return None
     try:
@@ -332,10 +332,10 @@ def _registry(given: Mapping[str, str | None]) -> RegistryConfig | None:
         raise BadInput(detail=f"simulate games: the registry's options: {detail}") from error
 
 
-def _settings(given: Sequence[str]) -> dict[str, str]:
+def _settings(pairs_given: Sequence[str]) -> dict[str, str]:
     from distributary.sources.kafka_settings import producer_options
 
-    pairs = dict(pair.partition("=")[::2] for pair in given)
+    pairs = dict(pair.partition("=")[::2] for pair in pairs_given)
     for key, value in pairs.items():
         if not key or not value:
             raise BadInput(detail=f"simulate games: --kafka-config {key!r}: write it as KEY=VALUE")
@@ -347,5 +347,5 @@ def _resolved(values: Mapping[str, str], prefix: str = "") -> dict[str, str]:
     """References replaced by their values. Raises SecretMissing, ConfigError."""
     from distributary.config.secrets import resolve
 
-    found, _ = resolve(dict(values), file="the command line")
-    return {key.removeprefix(prefix): str(value) for key, value in found.items()}
+    resolved, _ = resolve(dict(values), file="the command line")
+    return {key.removeprefix(prefix): str(value) for key, value in resolved.items()}

@@ -139,7 +139,7 @@ class Binlog:
             }
 
     def _changes(self, event: Any, log_file: str) -> Iterator[Change]:
-        known = self._known(event)
+        known_table = self._known(event)
         time_ms = event.timestamp * 1000
         end = event.packet.log_pos
         position = Position({"log_file": log_file, "log_position": end}, (time_ms, log_file, end), time_ms)
@@ -147,34 +147,34 @@ class Binlog:
 
         def change(kind: str, row: Row) -> Change:
             is_deleted = kind in ("DELETE", "UPDATE-DELETE")
-            return Change(known.table, kind, is_deleted, row, position, CDC_METHOD[Kind.MYSQL], seen_ms, False)
+            return Change(known_table.table, kind, is_deleted, row, position, CDC_METHOD[Kind.MYSQL], seen_ms, False)
 
         for row in event.rows:
             if isinstance(event, UpdateRowsEvent):
-                before, after = known.row(row, "before_"), known.row(row, "after_")
-                if known.table.key_of(before) != known.table.key_of(after):
+                before, after = known_table.row(row, "before_"), known_table.row(row, "after_")
+                if known_table.table.key_of(before) != known_table.table.key_of(after):
                     yield change("UPDATE-DELETE", before)
                 yield change("UPDATE-INSERT", after)
             else:
-                yield change("INSERT" if isinstance(event, WriteRowsEvent) else "DELETE", known.row(row, ""))
+                yield change("INSERT" if isinstance(event, WriteRowsEvent) else "DELETE", known_table.row(row, ""))
 
     def _known(self, event: Any) -> _Known:
         columns = tuple(MySqlColumn.of_table_map(column) for column in event.columns)
         keys = event.primary_key
         names = (keys,) if isinstance(keys, str) and keys else tuple(keys)
-        found = self._tables.get((event.table, columns, names))
-        if found is None:
-            found = _Known(_table(event.schema, event.table, columns, names), columns)
-            self._tables[(event.table, columns, names)] = found
-        return found
+        known_table = self._tables.get((event.table, columns, names))
+        if known_table is None:
+            known_table = _Known(_table(event.schema, event.table, columns, names), columns)
+            self._tables[(event.table, columns, names)] = known_table
+        return known_table
 
     def check(self) -> None:
         """Raises SimulationInvalid where the server does not log what is needed."""
         names = ", ".join(f"'{name}'" for name in _NEEDED)
         with closing(connect(self.server)) as connection, connection.cursor() as cursor:
             cursor.execute(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
-            found = dict(cursor.fetchall())
-        wrong = [f"{name}={want}" for name, want in _NEEDED.items() if found.get(name, "").upper() != want]
+            settings = dict(cursor.fetchall())
+        wrong = [f"{name}={want}" for name, want in _NEEDED.items() if settings.get(name, "").upper() != want]
         if wrong:
             raise SimulationInvalid(what=str(self.server), detail=f"the server must run with {', '.join(wrong)}")
 
@@ -192,14 +192,14 @@ class Binlog:
                 [self.server.database],
             )
             rows = list(cursor.fetchall())
-        found = []
+        tables = []
         for name in dict.fromkeys(row["table_name"] for row in rows):
-            own = [row for row in rows if row["table_name"] == name]
+            column_rows = [row for row in rows if row["table_name"] == name]
             # As a table map has them: the key's columns in the order of the table.
-            keys = tuple(row["column_name"] for row in own if row["key_position"] is not None)
-            columns = tuple(MySqlColumn.of_catalog(row) for row in own)
-            found.append((_table(self.server.database, name, columns, keys), columns))
-        return found
+            keys = tuple(row["column_name"] for row in column_rows if row["key_position"] is not None)
+            columns = tuple(MySqlColumn.of_catalog(row) for row in column_rows)
+            tables.append((_table(self.server.database, name, columns, keys), columns))
+        return tables
 
 
 @dataclass(frozen=True)
@@ -235,13 +235,13 @@ def _chunks(
     places = [index for index, column in enumerate(columns) if column.name in table.keys]
     last: list[Any] = []
     while True:
-        where = f"WHERE ({keys}) > ({', '.join(['%s'] * len(last))}) " if last else ""
-        found = _select(connection, table, columns, f"{where}ORDER BY {keys} LIMIT {chunk_rows}", last)
-        if found:
-            yield _rows(columns, found)
-        if len(found) < chunk_rows:
+        condition = f"WHERE ({keys}) > ({', '.join(['%s'] * len(last))}) " if last else ""
+        values = _select(connection, table, columns, f"{condition}ORDER BY {keys} LIMIT {chunk_rows}", last)
+        if values:
+            yield _rows(columns, values)
+        if len(values) < chunk_rows:
             return
-        last = [found[-1][place] for place in places]
+        last = [values[-1][place] for place in places]
 
 
 def _select(
@@ -251,14 +251,14 @@ def _select(
     rest: str = "",
     values: list[Any] | None = None,
 ) -> list[tuple[Any, ...]]:
-    wanted = ", ".join(column.select for column in columns)
+    selected = ", ".join(column.select for column in columns)
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {wanted} FROM {_quoted(table.name)} {rest}", values or None)
+        cursor.execute(f"SELECT {selected} FROM {_quoted(table.name)} {rest}", values or None)
         return list(cursor.fetchall())
 
 
-def _rows(columns: tuple[MySqlColumn, ...], found: list[tuple[Any, ...]]) -> list[Row]:
-    return [{c.name: c.value(value) for c, value in zip(columns, row, strict=True)} for row in found]
+def _rows(columns: tuple[MySqlColumn, ...], values: list[tuple[Any, ...]]) -> list[Row]:
+    return [{c.name: c.value(value) for c, value in zip(columns, row, strict=True)} for row in values]
 
 
 def _quoted(name: str) -> str:

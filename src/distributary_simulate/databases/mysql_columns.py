@@ -166,8 +166,8 @@ def _same(column: MySqlColumn, value: Any) -> Any:
 
 
 def _single(column: MySqlColumn, value: float) -> float:
-    found: float = struct.unpack("<f", struct.pack("<f", value))[0]
-    return found
+    single: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    return single
 
 
 def _hex(column: MySqlColumn, value: bytes | str) -> str:
@@ -178,10 +178,10 @@ def _hex(column: MySqlColumn, value: bytes | str) -> str:
 def _instant(column: MySqlColumn, value: datetime | date | str) -> int | None:
     if isinstance(value, str):
         return None  # The driver leaves a date that does not exist as text: 0000-00-00.
-    at = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
-    if column.type == "timestamp" and at == _EPOCH:
+    moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
+    if column.type == "timestamp" and moment == _EPOCH:
         return None
-    return (at - _EPOCH) // timedelta(microseconds=1)
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def _bits(column: MySqlColumn, value: str | bytes) -> int:
@@ -189,7 +189,7 @@ def _bits(column: MySqlColumn, value: str | bytes) -> int:
 
 
 def _members(column: MySqlColumn, value: set[str] | str) -> str:
-    return value if isinstance(value, str) else ",".join(one for one in column.members if one in value)
+    return value if isinstance(value, str) else ",".join(member for member in column.members if member in value)
 
 
 def _json(column: MySqlColumn, value: Any) -> str:
@@ -199,9 +199,9 @@ def _json(column: MySqlColumn, value: Any) -> str:
 
 def _text_keys(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_text_keys(key): _text_keys(one) for key, one in value.items()}
+        return {_text_keys(key): _text_keys(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_text_keys(one) for one in value]
+        return [_text_keys(inner) for inner in value]
     return value.decode() if isinstance(value, bytes) else float(value) if isinstance(value, Decimal) else value
 
 

@@ -73,51 +73,51 @@ def unified(type_name: str) -> Unified:
     if type_name.endswith("[]"):
         return array(unified(type_name[:-2]))
     base = re.sub(r"\(.*?\)", "", type_name).strip()
-    if base == "numeric" and (found := re.search(r"\((\d+)(?:,\s*(-?\d+))?\)", type_name)):
-        scale = int(found[2] or 0)
-        return decimal(int(found[1]), scale) if scale >= 0 else NUMBER
+    if base == "numeric" and (match := re.search(r"\((\d+)(?:,\s*(-?\d+))?\)", type_name)):
+        scale = int(match[2] or 0)
+        return decimal(int(match[1]), scale) if scale >= 0 else NUMBER
     return UNSUPPORTED if base in _UNSUPPORTED else _TYPES.get(base, STRING)
 
 
-def value(kind: Unified, type_name: str, found: Any) -> Any:
+def value(kind: Unified, type_name: str, given_value: Any) -> Any:
     """The plain value of a text, or of what wal2json gives as a number or a boolean. None stays None.
 
     A trap of wal2json: NaN and infinity of numeric, real and double precision come as null.
     """
-    if found is None:
+    if given_value is None:
         return None
     if kind.name == "ARRAY":
         assert kind.item is not None
         item, name = kind.item, type_name.removesuffix("[]")
-        return _mapped(_parsed_array(found), lambda one: value(item, name, one))
+        return _mapped(_parsed_array(given_value), lambda item_text: value(item, name, item_text))
     if type_name.startswith(("bit", "money")):
-        return found.encode() if kind is BYTES else re.sub(r"[^0-9.-]", "", found)
+        return given_value.encode() if kind is BYTES else re.sub(r"[^0-9.-]", "", given_value)
     parse = _PARSE.get(kind.name)
-    return parse(found) if parse else found
+    return parse(given_value) if parse else given_value
 
 
-def _single(found: Any) -> float:
-    single: float = struct.unpack("<f", struct.pack("<f", float(found)))[0]
+def _single(number: Any) -> float:
+    single: float = struct.unpack("<f", struct.pack("<f", float(number)))[0]
     return single
 
 
-def _day(found: str) -> int | None:
-    if found.endswith("infinity"):
+def _day(text: str) -> int | None:
+    if text.endswith("infinity"):
         return None  # What a stream writes for an infinite date is not on record.
-    return _micros(found) // _DAY_US
+    return _micros(text) // _DAY_US
 
 
-def _micros(found: str) -> int:
+def _micros(text: str) -> int:
     """Microseconds of a timestamp since 1970 in UTC, also before Christ."""
-    if found.endswith("infinity"):
-        return MINUS_INFINITY_US if found.startswith("-") else INFINITY_US
-    match = _DATE.fullmatch(found)
-    assert match is not None, found
+    if text.endswith("infinity"):
+        return MINUS_INFINITY_US if text.startswith("-") else INFINITY_US
+    match = _DATE.fullmatch(text)
+    assert match is not None, text
     year = int(match[1]) if not match[9] else 1 - int(match[1])
     # 400 years have the same days each; Python's dates know the years 1 to 9999 only.
     eras = (year - 2000) // 400
     days = date(year - eras * 400, int(match[2]), int(match[3])).toordinal() - _EPOCH.toordinal() + eras * 146_097
-    clock = [int(match[part] or 0) for part in (4, 5, 6)]
+    clock = [int(match[group] or 0) for group in (4, 5, 6)]
     seconds = days * 86_400 + clock[0] * 3600 + clock[1] * 60 + clock[2] - _offset_sec(match[8])
     return seconds * 1_000_000 + int((match[7] or "").ljust(6, "0"))
 
@@ -125,27 +125,27 @@ def _micros(found: str) -> int:
 def _offset_sec(text: str | None) -> int:
     if not text:
         return 0
-    parts = [int(part) for part in text[1:].split(":")]
-    seconds = sum(part * unit for part, unit in zip(parts, (3600, 60, 1), strict=False))
+    numbers = [int(number) for number in text[1:].split(":")]
+    seconds = sum(number * unit for number, unit in zip(numbers, (3600, 60, 1), strict=False))
     return -seconds if text[0] == "-" else seconds
 
 
-def _time(found: str) -> int:
-    return _time_tz(found)[0]
+def _time(text: str) -> int:
+    return _time_tz(text)[0]
 
 
-def _time_tz(found: str) -> tuple[int, int]:
-    match = _TIME.fullmatch(found)
-    assert match is not None, found
+def _time_tz(text: str) -> tuple[int, int]:
+    match = _TIME.fullmatch(text)
+    assert match is not None, text
     seconds = int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3])
     return seconds * 1_000_000 + int((match[4] or "").ljust(6, "0")), _offset_sec(match[5]) * 1000
 
 
-def _interval(found: str) -> tuple[int, int, int]:
+def _interval(text: str) -> tuple[int, int, int]:
     """(months, hours, microseconds) of an interval in PostgreSQL's own style. A day counts 24 hours."""
-    parts = {unit: int(number) for number, unit in _INTERVAL_PART.findall(found)}
-    months, hours, micros = parts.get("year", 0) * 12 + parts.get("mon", 0), parts.get("day", 0) * 24, 0
-    if match := _INTERVAL_TIME.search(found):
+    numbers_of = {unit: int(number) for number, unit in _INTERVAL_PART.findall(text)}
+    months, hours, micros = numbers_of.get("year", 0) * 12 + numbers_of.get("mon", 0), numbers_of.get("day", 0) * 24, 0
+    if match := _INTERVAL_TIME.search(text):
         sign = -1 if match[1] == "-" else 1
         hours += sign * int(match[2])
         rest = (int(match[3]) * 60 + int(match[4])) * 1_000_000 + int((match[5] or "").ljust(6, "0"))
@@ -172,8 +172,8 @@ _PARSE: Final[dict[str, Callable[[Any], Any]]] = {
 }
 
 
-def _mapped(items: list[Any], one: Callable[[Any], Any]) -> list[Any]:
-    return [_mapped(item, one) if isinstance(item, list) else one(item) for item in items]
+def _mapped(items: list[Any], convert: Callable[[Any], Any]) -> list[Any]:
+    return [_mapped(item, convert) if isinstance(item, list) else convert(item) for item in items]
 
 
 def _parsed_array(text: str) -> list[Any]:
@@ -183,14 +183,14 @@ def _parsed_array(text: str) -> list[Any]:
 
 
 def _items(tokens: Iterator[str]) -> list[Any]:
-    found: list[Any] = []
+    items: list[Any] = []
     for token in tokens:
         if token == "}":
-            return found
+            return items
         if token == "{":
-            found.append(_items(tokens))
+            items.append(_items(tokens))
         elif token.startswith('"'):
-            found.append(re.sub(r"\\(.)", r"\1", token[1:-1], flags=re.DOTALL))
+            items.append(re.sub(r"\\(.)", r"\1", token[1:-1], flags=re.DOTALL))
         elif token != ",":
-            found.append(None if token == "NULL" else token)
-    return found
+            items.append(None if token == "NULL" else token)
+    return items

@@ -34,17 +34,17 @@ class Server:
 
 def server(url: str) -> Server:
     """Raises SimulationInvalid; its message never shows the address, which may hold a password."""
-    parts = urlsplit(url)
-    kind, database = _SCHEMES.get(parts.scheme), parts.path.removeprefix("/")
-    if kind is None or not parts.hostname or not database:
+    split_url = urlsplit(url)
+    kind, database = _SCHEMES.get(split_url.scheme), split_url.path.removeprefix("/")
+    if kind is None or not split_url.hostname or not database:
         detail = "write it as mysql://user:password@host:port/database or postgresql://..."
         raise SimulationInvalid(what="the address of the database", detail=detail)
     try:
-        port = parts.port or _PORTS[kind]
+        port = split_url.port or _PORTS[kind]
     except ValueError as error:
         raise SimulationInvalid(what="the address of the database", detail="the port is not a number") from error
-    user, password = unquote(parts.username or ""), unquote(parts.password or "")
-    return Server(kind, parts.hostname, port, user, password, database)
+    user, password = unquote(split_url.username or ""), unquote(split_url.password or "")
+    return Server(kind, split_url.hostname, port, user, password, database)
 
 
 def driver_missing(error: ImportError) -> BadInput:

@@ -107,9 +107,9 @@ class Wal:
         query = "SELECT data FROM pg_logical_slot_peek_changes(%s, NULL, %s, 'format-version', '2', "
         query += ", ".join(["%s"] * len(_OPTIONS)) + ")"
         with connect(self.server) as connection:
-            found = connection.execute(query, [self.slot, PEEK_CHANGES, *_OPTIONS]).fetchall()
+            lines = connection.execute(query, [self.slot, PEEK_CHANGES, *_OPTIONS]).fetchall()
             changes: list[Change] = []
-            for (text,) in found:
+            for (text,) in lines:
                 # As decimals: a numeric of thirty digits is a JSON number here.
                 message = json.loads(text, parse_float=Decimal)
                 if message["action"] == "C":
@@ -126,16 +126,16 @@ class Wal:
     def tables(self) -> list[Table]:
         """All tables of the database, as they are now."""
         with connect(self.server) as connection:
-            return [known.table for known in self._catalog(connection)]
+            return [known_table.table for known_table in self._catalog(connection)]
 
     def backfill(self, route: str, started_ms: int, chunk_rows: int = CHUNK_ROWS) -> Iterator[list[Change]]:
         """The rows of a table with a key, chunk after chunk, each as it is when its chunk is read."""
         position = Position({"tx_id": None, "lsn": None}, (started_ms, ""), started_ms)
         with connect(self.server) as connection:
-            for known in self._catalog(connection):
-                if known.table.route == route:
-                    for rows in _chunks(connection, known, chunk_rows):
-                        yield [backfill_change(known.table, row, position, self._now_ms()) for row in rows]
+            for known_table in self._catalog(connection):
+                if known_table.table.route == route:
+                    for rows in _chunks(connection, known_table, chunk_rows):
+                        yield [backfill_change(known_table.table, row, position, self._now_ms()) for row in rows]
 
     def truth(self) -> dict[str, TableTruth]:
         """What every table holds, in one snapshot."""
@@ -143,28 +143,32 @@ class Wal:
             connection.autocommit = False
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             return {
-                known.table.route: TableTruth(known.table, tuple(_rows(known, _texts(connection, known))))
-                for known in self._catalog(connection)
+                known_table.table.route: TableTruth(
+                    known_table.table, tuple(_rows(known_table, _texts(connection, known_table)))
+                )
+                for known_table in self._catalog(connection)
             }
 
     def _changes(self, message: dict[str, Any], connection: psycopg.Connection[Any]) -> Iterator[Change]:
-        known = self._known(message, connection)
+        known_table = self._known(message, connection)
         time_ms = _commit_ms(message["timestamp"])
         lsn = message["lsn"]
         position = Position({"tx_id": message["xid"], "lsn": lsn}, (time_ms, lsn), time_ms)
         seen_ms = self._now_ms()
 
         def change(kind: str, row: Row, is_deleted: bool = False) -> Change:
-            return Change(known.table, kind, is_deleted, row, position, CDC_METHOD[Kind.POSTGRESQL], seen_ms, False)
+            return Change(
+                known_table.table, kind, is_deleted, row, position, CDC_METHOD[Kind.POSTGRESQL], seen_ms, False
+            )
 
-        old, new = _row(known, message.get("identity", ())), _row(known, message.get("columns", ()))
+        old, new = _row(known_table, message.get("identity", ())), _row(known_table, message.get("columns", ()))
         if message["action"] == "U" and self._look_up:
-            new = {**new, **_looked_up(connection, known, message)}
+            new = {**new, **_looked_up(connection, known_table, message)}
         if message["action"] == "D":
             yield change("DELETE", old, True)
         elif message["action"] == "I":
             yield change("INSERT", new)
-        elif old and known.table.key_of(old) != known.table.key_of(new) and not self._single:
+        elif old and known_table.table.key_of(old) != known_table.table.key_of(new) and not self._single:
             yield change("UPDATE-DELETE", old, True)
             yield change("UPDATE-INSERT", new)
         else:
@@ -175,25 +179,25 @@ class Wal:
         values that it left alone) are of the table that was seen last."""
         place = (message["schema"], message["table"])
         shown = {column["name"]: column["type"] for column in message.get("columns", ())}
-        known = self._tables.get(place)
-        if known is None or (shown and shown != known.types):
+        known_table = self._tables.get(place)
+        if known_table is None or (shown and shown != known_table.types):
             # Values that an update left alone are not shown; columns that are gone are neither. The catalog knows.
             now = {(k.table.schema, k.table.name): k for k in self._catalog(connection)}.get(place)
             is_part = now is not None and shown.items() <= now.types.items() and message["action"] != "I"
             keys = tuple(key["name"] for key in message.get("pk", ()))
-            known = now if now is not None and is_part else _of(*place, shown, keys)
-            self._tables[place] = known
-        return known
+            known_table = now if now is not None and is_part else _of(*place, shown, keys)
+            self._tables[place] = known_table
+        return known_table
 
     def _catalog(self, connection: psycopg.Connection[Any]) -> list[_Known]:
         rows = connection.execute(_COLUMNS).fetchall()
-        found = []
+        known_tables = []
         for place in dict.fromkeys((schema, name) for schema, name, *_ in rows):
-            own = [row[2:] for row in rows if row[:2] == place]
+            column_rows = [row[2:] for row in rows if row[:2] == place]
             # As events have them: the key's columns in the order of the table.
-            keys = tuple(name for name, _, is_key in own if is_key)
-            found.append(_of(*place, {name: kind for name, kind, _ in own}, keys))
-        return found
+            keys = tuple(name for name, _, is_key in column_rows if is_key)
+            known_tables.append(_of(*place, {name: kind for name, kind, _ in column_rows}, keys))
+        return known_tables
 
 
 def _of(schema: str, name: str, types: dict[str, str], keys: tuple[str, ...]) -> _Known:
@@ -201,27 +205,29 @@ def _of(schema: str, name: str, types: dict[str, str], keys: tuple[str, ...]) ->
     return _Known(Table(Kind.POSTGRESQL, "", schema, name, columns, keys), types)
 
 
-def _row(known: _Known, columns: Sequence[dict[str, Any]]) -> Row:
+def _row(known_table: _Known, columns: Sequence[dict[str, Any]]) -> Row:
     """All columns of the table where there are any; those that the event does not show as None."""
     shown = {column["name"]: column["value"] for column in columns}
     if not shown:
         return {}
     return {
-        column.name: postgresql_columns.value(column.type, known.types[column.name], shown.get(column.name))
-        for column in known.table.columns
+        column.name: postgresql_columns.value(column.type, known_table.types[column.name], shown.get(column.name))
+        for column in known_table.table.columns
     }
 
 
-def _looked_up(connection: psycopg.Connection[Any], known: _Known, message: dict[str, Any]) -> Row:
+def _looked_up(connection: psycopg.Connection[Any], known_table: _Known, message: dict[str, Any]) -> Row:
     """The columns that an update does not show, as they are now; none where the row is gone."""
     shown = {column["name"]: column["value"] for column in message["columns"]}
-    hidden = known.types.keys() - shown.keys()
-    if not hidden or not known.table.keys:
+    hidden = known_table.types.keys() - shown.keys()
+    if not hidden or not known_table.table.keys:
         return {}
-    names = sql.SQL(" AND ").join(sql.SQL("{}::text = %s").format(sql.Identifier(key)) for key in known.table.keys)
-    keys = tuple(str(shown[key]) for key in known.table.keys)
-    found = _rows(known, _texts(connection, known, sql.SQL("WHERE {}").format(names), keys))
-    return {name: found[0][name] for name in hidden} if found else {}
+    names = sql.SQL(" AND ").join(
+        sql.SQL("{}::text = %s").format(sql.Identifier(key)) for key in known_table.table.keys
+    )
+    keys = tuple(str(shown[key]) for key in known_table.table.keys)
+    rows = _rows(known_table, _texts(connection, known_table, sql.SQL("WHERE {}").format(names), keys))
+    return {name: rows[0][name] for name in hidden} if rows else {}
 
 
 def _commit_ms(text: str) -> int:
@@ -229,41 +235,42 @@ def _commit_ms(text: str) -> int:
     return int(moment[0] // 1000)
 
 
-def _chunks(connection: psycopg.Connection[Any], known: _Known, chunk_rows: int) -> Iterator[list[Row]]:
+def _chunks(connection: psycopg.Connection[Any], known_table: _Known, chunk_rows: int) -> Iterator[list[Row]]:
     """In the order of the key; each chunk begins behind the last row of the one before."""
-    keys = sql.SQL(", ").join(map(sql.Identifier, known.table.keys))
-    casts = [sql.SQL("%s::" + known.types[key]) for key in known.table.keys]
+    keys = sql.SQL(", ").join(map(sql.Identifier, known_table.table.keys))
+    casts = [sql.SQL("%s::" + known_table.types[key]) for key in known_table.table.keys]
     last: tuple[Any, ...] | None = None
     while True:
-        where = sql.SQL("WHERE ({}) > ({}) ").format(keys, sql.SQL(", ").join(casts)) if last else sql.SQL("")
-        rest = sql.SQL("{}ORDER BY {} LIMIT {}").format(where, keys, sql.Literal(chunk_rows))
-        found = _texts(connection, known, rest, last)
-        if found:
-            yield _rows(known, found)
-        if len(found) < chunk_rows:
+        condition = sql.SQL("WHERE ({}) > ({}) ").format(keys, sql.SQL(", ").join(casts)) if last else sql.SQL("")
+        rest = sql.SQL("{}ORDER BY {} LIMIT {}").format(condition, keys, sql.Literal(chunk_rows))
+        texts = _texts(connection, known_table, rest, last)
+        if texts:
+            yield _rows(known_table, texts)
+        if len(texts) < chunk_rows:
             return
-        names = list(known.types)
-        last = tuple(found[-1][names.index(key)] for key in known.table.keys)
+        names = list(known_table.types)
+        last = tuple(texts[-1][names.index(key)] for key in known_table.table.keys)
 
 
 def _texts(
     connection: psycopg.Connection[Any],
-    known: _Known,
+    known_table: _Known,
     rest: sql.Composable = _NOTHING,
     values: tuple[Any, ...] | None = None,
 ) -> list[tuple[Any, ...]]:
     """All values as text: the rules for the log's text hold for them."""
     # A cast of CHAR(n) to text drops the blanks at its end; the log has them.
     forms = {True: sql.SQL("textin(bpcharout({}))"), False: sql.SQL("{}::text")}
-    wanted = sql.SQL(", ").join(
-        forms[kind.startswith("character(")].format(sql.Identifier(name)) for name, kind in known.types.items()
+    selected = sql.SQL(", ").join(
+        forms[kind.startswith("character(")].format(sql.Identifier(name)) for name, kind in known_table.types.items()
     )
-    place = sql.Identifier(known.table.schema, known.table.name)
-    return connection.execute(sql.SQL("SELECT {} FROM {} {}").format(wanted, place, rest), values).fetchall()
+    place = sql.Identifier(known_table.table.schema, known_table.table.name)
+    return connection.execute(sql.SQL("SELECT {} FROM {} {}").format(selected, place, rest), values).fetchall()
 
 
-def _rows(known: _Known, found: list[tuple[Any, ...]]) -> list[Row]:
-    names = list(known.types)
+def _rows(known_table: _Known, texts: list[tuple[Any, ...]]) -> list[Row]:
+    names = list(known_table.types)
     return [
-        _row(known, [{"name": name, "value": value} for name, value in zip(names, row, strict=True)]) for row in found
+        _row(known_table, [{"name": name, "value": value} for name, value in zip(names, row, strict=True)])
+        for row in texts
     ]

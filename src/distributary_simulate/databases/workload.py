@@ -73,8 +73,8 @@ class Done:
     statements: dict[str, int] = field(default_factory=dict)
     schema_changes: list[str] = field(default_factory=list)
 
-    def count(self, what: str) -> None:
-        self.statements[what] = self.statements.get(what, 0) + 1
+    def count(self, statement: str) -> None:
+        self.statements[statement] = self.statements.get(statement, 0) + 1
 
 
 def run_workload(
@@ -91,14 +91,14 @@ def run_workload(
         writer.prepare()
         began = clock()
         while not is_stopped():
-            done = writer.done.transactions
-            if workload.transactions is not None and done >= workload.transactions:
+            transactions_done = writer.done.transactions
+            if workload.transactions is not None and transactions_done >= workload.transactions:
                 break
             if workload.seconds is not None and clock() - began >= workload.seconds:
                 break
-            if workload.rate and (early := began + done / workload.rate - clock()) > 0:
+            if workload.rate and (early := began + transactions_done / workload.rate - clock()) > 0:
                 sleep(early)
-            if workload.schema_changes and done % workload.schema_changes == workload.schema_changes - 1:
+            if workload.schema_changes and transactions_done % workload.schema_changes == workload.schema_changes - 1:
                 writer.change_schema()
             writer.transaction()
         return writer.done
@@ -155,8 +155,8 @@ class _Writer:
             self._pending = ["rollback"]
         else:
             self._connection.commit()
-        for what in self._pending:
-            self.done.count(what)
+        for statement in self._pending:
+            self.done.count(statement)
 
     def change_schema(self) -> None:
         """Add a column, drop an added one, or make a column wider."""
@@ -212,8 +212,8 @@ class _Writer:
         self._ids[name].append(new)
 
     def _swap(self, name: str) -> None:
-        one, two = self._choices.sample(self._ids[name], 2)
-        for old, new in ((one, -1), (two, one), (-1, two)):
+        first_id, second_id = self._choices.sample(self._ids[name], 2)
+        for old, new in ((first_id, -1), (second_id, first_id), (-1, second_id)):
             self._set_id(name, old, new)
 
     def _shift(self, name: str) -> None:
@@ -224,8 +224,8 @@ class _Writer:
         else:
             for number in reversed(highest):
                 self._set_id(name, number, number + 1)
-        kept = [number for number in self._ids[name] if number not in highest]
-        self._ids[name] = kept + [number + 1 for number in highest]
+        lower_ids = [number for number in self._ids[name] if number not in highest]
+        self._ids[name] = lower_ids + [number + 1 for number in highest]
         self._next[name] = max(self._next[name], highest[-1] + 2)
 
     def _again(self, name: str) -> None:

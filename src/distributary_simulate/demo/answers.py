@@ -67,15 +67,17 @@ def compare(config: Pipeline, registry: Registry, truth: Truth) -> Comparison:
         differences += by_version(game, sent, _rows_by_version(rows, registry, game))
     if distinct != found_rows:
         differences.append(f"{found_rows - distinct} rows are in a table twice")
-    kept = _quarantined(config)
+    quarantined = _quarantined(config)
     for fault, reason in REASONS.items():
-        if truth.fault_total(fault) != kept.get(reason, 0):
-            differences.append(f"{reason}: {truth.fault_total(fault)} sent, {kept.get(reason, 0)} in the quarantine")
+        if truth.fault_total(fault) != quarantined.get(reason, 0):
+            differences.append(
+                f"{reason}: {truth.fault_total(fault)} sent, {quarantined.get(reason, 0)} in the quarantine"
+            )
     passed = sum(e.tombstones for e in totals(_ledger(config).entries()).values())
     if passed != truth.tombstones:
         differences.append(f"tombstones: {truth.tombstones} sent, {passed} seen")
     return Comparison(
-        truth.rows_total, found_rows, distinct, truth.quarantined, sum(kept.values()), truth.tombstones, passed,
+        truth.rows_total, found_rows, distinct, truth.quarantined, sum(quarantined.values()), truth.tombstones, passed,
         tuple(differences),
     )  # fmt: skip
 
@@ -125,16 +127,16 @@ def _ledger(config: Pipeline) -> Ledger:
 def ask(spark: SparkSession, config: Pipeline, game: str) -> Query:
     """How a game's columns filled from version to version, by plain Spark SQL."""
     # A session of its own: the run's settings are for streams, and 200 shuffle partitions are for clusters.
-    own = spark.newSession()
-    own.conf.set("spark.sql.shuffle.partitions", "2")
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "2")
     table = f"delta.{quoted(f'{config.tables.root}/{table_name(game, config.tables.name)}')}"
     if config.shared_table is not None:
         table = quoted(table_name(game, config.tables.name))
-        own.sql(str(view_text(config, game))).createOrReplaceTempView(table.strip("`"))
+        session.sql(str(view_text(config, game))).createOrReplaceTempView(table.strip("`"))
     filled = ",\n       ".join(f"count({quoted(f'col_{game}_{v}')}) AS with_column_{v}" for v in (1, 2, 3))
     sql = (
         f"SELECT {ORIGIN}.schema_id AS schema_id, count(*) AS rows, count(DISTINCT user_name) AS players,\n"
         f"       {filled}\nFROM {table}\nGROUP BY 1 ORDER BY 1"
     )
-    answer = own.sql(sql)
+    answer = session.sql(sql)
     return Query(sql, tuple(answer.columns), tuple(tuple(row) for row in answer.collect()))

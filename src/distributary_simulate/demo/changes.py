@@ -189,43 +189,47 @@ def play_changes(
 def prove(config: Pipeline, route: str, truth: TableTruth) -> TableProof:
     """Hold the living rows of a merged table against the source's rows, every value of every column."""
     entry = totals(Ledger(config.state_root, config.pipeline, Store()).entries()).get(route, Entry("", 0, route))
-    wanted = truth.arrow()
+    source_rows = truth.arrow()
     if entry.merged is None:
-        return TableProof(route, truth.table.kind, 0, wanted.num_rows, 0, 0, 0, 0, 0, ("there is no merged table",))
-    found = DeltaTable(entry.merged).to_pyarrow_table()
-    found = found.filter(pc.invert(found.column(DELETED)))
+        return TableProof(
+            route, truth.table.kind, 0, source_rows.num_rows, 0, 0, 0, 0, 0, ("there is no merged table",)
+        )
+    table_rows = DeltaTable(entry.merged).to_pyarrow_table()
+    table_rows = table_rows.filter(pc.invert(table_rows.column(DELETED)))
     order = [(key, "ascending") for key in truth.table.keys]
-    found, wanted = found.sort_by(order), wanted.sort_by(order)
-    differences = [*_differences(found, wanted)]
+    table_rows, source_rows = table_rows.sort_by(order), source_rows.sort_by(order)
+    differences = [*_differences(table_rows, source_rows)]
     return TableProof(
         route,
         truth.table.kind,
         entry.rows_written,
-        wanted.num_rows,
-        found.num_rows,
-        wanted.num_columns,
-        wanted.num_rows * wanted.num_columns,
+        source_rows.num_rows,
+        table_rows.num_rows,
+        source_rows.num_columns,
+        source_rows.num_rows * source_rows.num_columns,
         entry.deletes,
         entry.stale,
         tuple(differences),
     )
 
 
-def _differences(found: pa.Table, wanted: pa.Table) -> Iterator[str]:
-    if found.num_rows != wanted.num_rows:
-        yield f"{wanted.num_rows} rows at the source, {found.num_rows} in the merged table"
+def _differences(table_rows: pa.Table, source_rows: pa.Table) -> Iterator[str]:
+    if table_rows.num_rows != source_rows.num_rows:
+        yield f"{source_rows.num_rows} rows at the source, {table_rows.num_rows} in the merged table"
         return
-    for name in wanted.column_names:
-        if name not in found.column_names:
+    for name in source_rows.column_names:
+        if name not in table_rows.column_names:
             yield f"column {name} is missing"
-        elif wrong := _unequal(_values(found, name), _as_ours(wanted.column(name), found.schema.field(name).type)):
+        elif wrong := _unequal(
+            _values(table_rows, name), _as_ours(source_rows.column(name), table_rows.schema.field(name).type)
+        ):
             yield f"column {name}: {wrong} values are not the source's"
 
 
-def _values(found: pa.Table, name: str) -> list[Any]:
+def _values(table_rows: pa.Table, name: str) -> list[Any]:
     """The values of a column; those of a type that it could not take are in a second one (`name__type`)."""
-    columns = [n for n in found.column_names if n == name or n.startswith(f"{name}__")]
-    rows = zip(*(found.column(n).to_pylist() for n in columns), strict=True)
+    columns = [n for n in table_rows.column_names if n == name or n.startswith(f"{name}__")]
+    rows = zip(*(table_rows.column(n).to_pylist() for n in columns), strict=True)
     return [next((value for value in row if value is not None), None) for row in rows]
 
 
@@ -243,9 +247,9 @@ def _as_ours(column: pa.ChunkedArray, kind: pa.DataType) -> list[Any]:
 def _time(micros: int) -> str:
     """A time of day or an interval as hours:minutes:seconds, with as many digits as it takes."""
     sign, rest = ("-" if micros < 0 else ""), abs(micros)
-    seconds, part = divmod(rest, 1_000_000)
+    seconds, fraction = divmod(rest, 1_000_000)
     text = f"{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-    return text + f".{part:06d}".rstrip("0") if part else text
+    return text + f".{fraction:06d}".rstrip("0") if fraction else text
 
 
 def _unequal(ours: Sequence[Any], theirs: Sequence[Any]) -> int:

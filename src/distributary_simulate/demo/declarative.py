@@ -85,9 +85,9 @@ class Result:
         return self.report.ok and self.verification.ok and not self.differences
 
     def to_json(self) -> dict[str, Any]:
-        found = {"rows_sent": self.rows_sent, "rows_found": self.rows_found, "differences": self.differences}
+        comparison = {"rows_sent": self.rows_sent, "rows_found": self.rows_found, "differences": self.differences}
         gold = [dict(zip(self.columns, row, strict=True)) for row in self.gold]
-        return {"kind": "demo", "ok": self.ok, "seconds": round(self.seconds, 1), **found, "gold": gold}
+        return {"kind": "demo", "ok": self.ok, "seconds": round(self.seconds, 1), **comparison, "gold": gold}
 
 
 class _Play:
@@ -105,9 +105,10 @@ class _Play:
         self.runner: Runner | None = None
 
     def send(self) -> None:
-        says, parts = self.left.pop(0)
+        says, round_parts = self.left.pop(0)
         sent = sum(
-            write_delta(str(self.folder.source), self.games.records(v, g), on_written=self._sent) for v, g in parts
+            write_delta(str(self.folder.source), self.games.records(v, g), on_written=self._sent)
+            for v, g in round_parts
         )
         self.say(f"producer: {says} ({sent:,} records)")
 
@@ -152,9 +153,9 @@ def play(folder: Folder, tell: Tell, say: Callable[[str], None], handle: Callabl
         report = runner.go()
         if not playing.gold:
             raise KeyboardInterrupt
-        found, differences = compare(config, playing.games, playing.truth)
+        rows_found, differences = compare(config, playing.games, playing.truth)
         return Result(
-            report, verify(config), playing.gold, playing.columns, playing.truth.rows_total, found, differences,
+            report, verify(config), playing.gold, playing.columns, playing.truth.rows_total, rows_found, differences,
             time.monotonic() - began,
         )  # fmt: skip
 
@@ -167,7 +168,7 @@ def compare(config: Pipeline, games: Games, truth: Truth) -> tuple[int, list[str
         table = DeltaTable(datasets.uri(datasets.silver(game))).to_pyarrow_table(columns=[ORIGIN])
         ids = Counter(pc.struct_field(table.column(ORIGIN), "schema_id").to_pylist())
         versions = {games.register(v, [game])[game].schema.id: v for v in sent}
-        found = {versions.get(schema_id, 0): rows for schema_id, rows in ids.items()}
+        rows_by_version = {versions.get(schema_id, 0): rows for schema_id, rows in ids.items()}
         total += table.num_rows
-        differences += by_version(game, sent, found)
+        differences += by_version(game, sent, rows_by_version)
     return total, differences

@@ -105,10 +105,10 @@ class Folder:
         self.root.mkdir(parents=True, exist_ok=True)
         (self.root / MARKER).write_text("A folder of `distributary demo`: the next demo replaces what is in it.\n")
         with only_run(str(self.root), "demo", name=MARKER):
-            for made in (self.source, self.registry, self.lake, self.warehouse):
-                shutil.rmtree(made, ignore_errors=True)
-            for made in (self.file, self.truth):
-                made.unlink(missing_ok=True)
+            for place in (self.source, self.registry, self.lake, self.warehouse):
+                shutil.rmtree(place, ignore_errors=True)
+            for place in (self.file, self.truth):
+                place.unlink(missing_ok=True)
             yield
 
     def _is_ours(self) -> bool:
@@ -246,33 +246,33 @@ class Producer(Feeder):
 
     def feed(self, going: Run | TwoHop) -> bool:
         self._wait(lambda: going.query is not None)
-        for one in rounds(self.games.names, self.games.plan.records):
+        for game_round in rounds(self.games.names, self.games.plan.records):
             if self._cancelled:
                 return False
-            self._send(one)
+            self._send(game_round)
             self._wait(lambda: self._rows_seen >= self.truth.records_total)
         if going.query is not None and not self._cancelled:
             going.query.processAllAvailable()
         return not self._cancelled
 
-    def _send(self, one: Round) -> None:
+    def _send(self, game_round: Round) -> None:
         half = self.games.plan.records // 2
         records = (
             record
-            for version, games, start in one.parts
+            for version, games, start in game_round.parts
             for record in self.games.records(version, list(games), half, start=start)
         )
         sent = write_delta(str(self.folder.source), records, on_written=self._sent)
-        self.display.say(f"producer: {one.says} ({sent:,} records)")
+        self.display.say(f"producer: {game_round.says} ({sent:,} records)")
 
     def _sent(self, truth: Truth) -> None:
         self.truth.merge(truth)
         self.truth.save(self.folder.truth)
 
-    def _wait(self, done: Callable[[], bool]) -> None:
+    def _wait(self, is_done: Callable[[], bool]) -> None:
         end = time.monotonic() + LONGEST_WAIT_SEC
         with self._seen:
-            while not (done() or self._cancelled) and time.monotonic() < end:
+            while not (is_done() or self._cancelled) and time.monotonic() < end:
                 self._seen.wait(0.05)
 
 

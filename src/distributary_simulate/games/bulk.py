@@ -43,14 +43,16 @@ def blocks(
 ) -> Iterator[pa.RecordBatch]:
     """All rows, in blocks of about `block_rows`. Each block holds its share of every series, shuffled by `seed`."""
     table = _Models(series, columns=columns)
-    total = sum(one.rows for one in series)
+    total = sum(game_series.rows for game_series in series)
     count = max(1, -(-total // block_rows))
     for block in range(count):
         models, seconds = [], []
-        for first, one in zip(table.first, series, strict=True):
-            share = np.arange(one.rows * block // count, one.rows * (block + 1) // count, dtype=np.int64)
-            models.append(first + share % len(one.models))
-            seconds.append(second_of(one.models[0].version, one.start) + share)
+        for first, game_series in zip(table.first, series, strict=True):
+            share = np.arange(
+                game_series.rows * block // count, game_series.rows * (block + 1) // count, dtype=np.int64
+            )
+            models.append(first + share % len(game_series.models))
+            seconds.append(second_of(game_series.models[0].version, game_series.start) + share)
         order = np.random.default_rng([seed, block]).permutation(sum(map(len, models)))
         yield table.batch(np.concatenate(models)[order], np.concatenate(seconds)[order])
 
@@ -59,11 +61,11 @@ class _Models:
     """The models of all series in one list, and what Arrow needs to repeat them."""
 
     def __init__(self, series: Sequence[Series], *, columns: bool) -> None:
-        self.first = np.cumsum([0, *(len(one.models) for one in series[:-1])])
+        self.first = np.cumsum([0, *(len(game_series.models) for game_series in series[:-1])])
         self.columns = columns
-        records = [record for one in series for record in one.models]
+        records = [record for game_series in series for record in game_series.models]
         self.bytes = [_bytes_of(record, columns=columns) for record in records]
-        self.length = np.array([len(whole) for whole in self.bytes], dtype=np.int64)
+        self.length = np.array([len(record_bytes) for record_bytes in self.bytes], dtype=np.int64)
         self.patch = np.array([_seconds_at(b, r) for b, r in zip(self.bytes, records, strict=True)], dtype=np.int64)
         self.micros = np.array([record.timestamp_us % 1_000_000 for record in records], dtype=np.int64)
         if columns:
@@ -90,24 +92,24 @@ class _Models:
             raise ValueError(f"a block of {ends[-1]} bytes is over Arrow's limit of 2 GiB; use smaller blocks")
         offsets = np.concatenate([[0], ends]).astype(np.int32)
         data = np.frombuffer(bytearray(b"".join(map(self.bytes.__getitem__, models.tolist()))), dtype=np.uint8)
-        at = offsets[:-1] + self.patch[models]
+        places = offsets[:-1] + self.patch[models]
         for byte in range(5):
-            data[at + byte] = (seconds >> (7 * byte) & 0x7F) | (0x80 if byte < 4 else 0)
+            data[places + byte] = (seconds >> (7 * byte) & 0x7F) | (0x80 if byte < 4 else 0)
         return pa.Array.from_buffers(pa.binary(), len(models), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _bytes_of(record: Record, *, columns: bool) -> bytes:
-    whole = record.envelope.payload if columns else record.value
-    assert whole is not None and record.fault is None, "models are good records"
-    return whole
+    record_bytes = record.envelope.payload if columns else record.value
+    assert record_bytes is not None and record.fault is None, "models are good records"
+    return record_bytes
 
 
-def _seconds_at(whole: bytes, record: Record) -> int:
+def _seconds_at(record_bytes: bytes, record: Record) -> int:
     """Where the five bytes of the seconds stand: behind their tag, as field 1 of the timestamp."""
     second = record.timestamp_us // 1_000_000
     varint = bytes([*(second >> (7 * byte) & 0x7F | 0x80 for byte in range(4)), second >> 28])
     # The first hit is the right one: only names precede it, and its third byte on is not valid in UTF-8 text.
-    return whole.index(b"\x08" + varint) + 1
+    return record_bytes.index(b"\x08" + varint) + 1
 
 
 assert START_SEC in FIVE_BYTE_SEC

@@ -68,42 +68,42 @@ def _subject(made: Made, registry: Registry | None, place: str, subject: str, dr
         return Step("subject", place, subject, "keep", f"this run has no access to {place}")
     ours = made.subjects[place][subject]
     try:
-        found = [(v, registry.version(subject, v).schema.id) for v in registry.versions(subject)]
+        versions = [(v, registry.version(subject, v).schema.id) for v in registry.versions(subject)]
     except SchemaNotFound:
-        found = []
-    foreign = [version for version, schema_id in found if schema_id not in ours]
+        versions = []
+    foreign = [version for version, schema_id in versions if schema_id not in ours]
     if foreign:
         return Step("subject", place, subject, "keep", f"version {foreign[0]} was registered by somebody else")
     if not dry_run:
-        if found:
+        if versions:
             registry.delete_subject(subject, permanent=True)
         del made.subjects[place][subject]
-    return Step("subject", place, subject, "delete" if found else "gone")
+    return Step("subject", place, subject, "delete" if versions else "gone")
 
 
 def _topic(made: Made, admin: Any, servers: str, topic: str, dry_run: bool) -> Step:
     try:
-        found = topic_id(admin, topic)
-        if found is not None and found != made.topics[servers][topic]:
+        id_now = topic_id(admin, topic)
+        if id_now is not None and id_now != made.topics[servers][topic]:
             return Step("topic", servers, topic, "keep", "it was deleted and created anew by somebody else")
         if not dry_run:
-            if found is not None:
+            if id_now is not None:
                 admin.delete_topics([topic], request_timeout=REQUEST_TIMEOUT_SEC)[topic].result()
             del made.topics[servers][topic]
     except KafkaException as error:
         raise KafkaDown(servers=servers, topic=topic, detail=error.args[0].str()) from error
-    return Step("topic", servers, topic, "gone" if found is None else "delete")
+    return Step("topic", servers, topic, "gone" if id_now is None else "delete")
 
 
 def _table(made: Made, path: str, dry_run: bool) -> Step:
-    where, name = str(Path(path).parent), Path(path).name
+    folder, name = str(Path(path).parent), Path(path).name
     if "://" in path:
-        return Step("table", where, name, "keep", "it is in an object store; remove it with the store's own tool")
+        return Step("table", folder, name, "keep", "it is in an object store; remove it with the store's own tool")
     is_there = DeltaTable.is_deltatable(path)
     if is_there and str(DeltaTable(path).metadata().id) != made.tables[path]:
-        return Step("table", where, name, "keep", "another table was made at this path since")
+        return Step("table", folder, name, "keep", "another table was made at this path since")
     if not dry_run:
         if is_there:
             shutil.rmtree(path)
         del made.tables[path]
-    return Step("table", where, name, "delete" if is_there else "gone")
+    return Step("table", folder, name, "delete" if is_there else "gone")

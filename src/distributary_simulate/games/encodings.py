@@ -35,20 +35,20 @@ def schema_text(form: Format, game: str, version: int) -> str:
 def encoded(form: Format, game: str, version: int, event: Any) -> bytes:
     """An event, a protobuf message of `event_text`, in a format."""
     if form == "protobuf":
-        whole: bytes = event.SerializeToString(deterministic=True)
-        return whole
+        serialized: bytes = event.SerializeToString(deterministic=True)
+        return serialized
     values = {"game_name": event.game_name, "user_name": event.user_name}
     micros = event.event_timestamp.seconds * 1_000_000 + event.event_timestamp.nanos // 1000
-    found = {**values, "event_timestamp": micros, "is_connection_stable": event.is_connection_stable}
+    fields = {**values, "event_timestamp": micros, "is_connection_stable": event.is_connection_stable}
     for c in range(1, version + 1):
         name = column_name(game, c)
         if event.HasField(name):
-            found[name] = _detail(getattr(event, name)) if column_kind(c) == "Detail" else getattr(event, name)
+            fields[name] = _detail(getattr(event, name)) if column_kind(c) == "Detail" else getattr(event, name)
     if form == "json":
-        found["event_timestamp"] = (_EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
-        return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
+        fields["event_timestamp"] = (_EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
     out = io.BytesIO()
-    fastavro.schemaless_writer(out, _parsed(game, version), found)
+    fastavro.schemaless_writer(out, _parsed(game, version), fields)
     return out.getvalue()
 
 

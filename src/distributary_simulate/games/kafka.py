@@ -68,11 +68,11 @@ class KafkaWriter:
     def _topic_id(self, admin: Any) -> str:
         """The new topic's id. Metadata follows the creation, so the first answers may not know the topic yet."""
         deadline = time.monotonic() + REQUEST_TIMEOUT_SEC
-        while (found := topic_id(admin, self.topic)) is None:
+        while (new_id := topic_id(admin, self.topic)) is None:
             if time.monotonic() > deadline:
                 raise KafkaDown(servers=self.servers, topic=self.topic, detail="created, but it does not appear")
             time.sleep(0.05)
-        return found
+        return new_id
 
     def send(self, pairs: Iterable[tuple[bytes | None, bytes | None]]) -> None:
         """Queue (key, value) pairs; waits while the queue is full. Nothing is confirmed before `flush`."""
@@ -93,10 +93,10 @@ class KafkaWriter:
         """Wait until the broker has confirmed every record sent."""
         self._check(self._producer.flush(FLUSH_TIMEOUT_SEC))
 
-    def _check(self, left: int) -> None:
-        if self._failed is None and not left:
+    def _check(self, unconfirmed: int) -> None:
+        if self._failed is None and not unconfirmed:
             return
-        detail = f"{left} records not confirmed" if self._failed is None else self._failed.str()
+        detail = f"{unconfirmed} records not confirmed" if self._failed is None else self._failed.str()
         raise KafkaDown(servers=self.servers, topic=self.topic, detail=self._with_cause(detail))
 
     def _down(self, error: KafkaException) -> KafkaDown:

@@ -32,8 +32,8 @@ class Made:
         path = Path(path)
         if not path.exists():
             return cls(path=path)
-        read = json.loads(path.read_text(encoding="utf-8"))
-        return cls(subjects=read["subjects"], topics=read["topics"], tables=read["tables"], path=path)
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return cls(subjects=content["subjects"], topics=content["topics"], tables=content["tables"], path=path)
 
     def save(self) -> None:
         """Replace the file in one step."""
@@ -41,8 +41,8 @@ class Made:
             write_whole(self.path, self.to_json())
 
     def to_json(self) -> str:
-        whole = {"subjects": self.subjects, "topics": self.topics, "tables": self.tables}
-        return json.dumps(whole, indent=1, sort_keys=True, ensure_ascii=False)
+        content = {"subjects": self.subjects, "topics": self.topics, "tables": self.tables}
+        return json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
 
     def has_subject(self, registry: str, subject: str) -> bool:
         return subject in self.subjects.get(registry, {})

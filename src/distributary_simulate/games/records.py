@@ -82,9 +82,9 @@ class Plan:
     form: Format = "protobuf"
 
     def __post_init__(self) -> None:
-        for what in ("games", "versions", "records"):
-            if getattr(self, what) < 1:
-                raise SimulationInvalid(what=what, detail=f"{getattr(self, what)} is too few, 1 is the least")
+        for key in ("games", "versions", "records"):
+            if getattr(self, key) < 1:
+                raise SimulationInvalid(what=key, detail=f"{getattr(self, key)} is too few, 1 is the least")
         if self.faults.total > self.total:
             raise SimulationInvalid(
                 what="faults", detail=f"{self.faults.total} faults do not fit into {self.total} records"

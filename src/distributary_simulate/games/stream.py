@@ -61,13 +61,13 @@ class Games:
         return self._wrapper_id
 
     def _register_game(self, game: str, version: int) -> SchemaVersion:
-        known = self._registered.get((game, version))
-        if known is None:
+        registered = self._registered.get((game, version))
+        if registered is None:
             form = self.plan.form
             text = schema_text(form, game, version)
-            known = self._register(game_subject(game), text, KIND[form], COMPATIBILITY[form])
-            self._registered[game, version] = known
-        return known
+            registered = self._register(game_subject(game), text, KIND[form], COMPATIBILITY[form])
+            self._registered[game, version] = registered
+        return registered
 
     def _register(self, subject: str, text: str, kind: str = "PROTOBUF", level: str = "FULL") -> SchemaVersion:
         if self._found is None:
@@ -113,14 +113,14 @@ class Games:
         made_of = self._registered[game, version].schema.id
         fault = self._fault_at(game, version, position)
         envelope = self._envelope(maker, made_of, position, fault, instant_us)
-        at = maker.instant_us(position) if instant_us is None else instant_us
+        instant = maker.instant_us(position) if instant_us is None else instant_us
         key = maker.user(position).encode()
         value = self._value(envelope, fault, maker.bits(position))
         if fault == "tombstones":
             envelope = Envelope(game, made_of, None)
         elif fault == "bad_envelope":
             envelope = Envelope(None, None, None)
-        return Record(key, value, game, made_of, version, fault, at, envelope)
+        return Record(key, value, game, made_of, version, fault, instant, envelope)
 
     def _maker(self, game: str, version: int) -> EventMaker:
         maker = self._makers.get((game, version))
@@ -179,9 +179,9 @@ class Games:
         """
         if self.plan.form != "protobuf":
             raise SimulationInvalid(what="format", detail=f"many at once are protobuf, not {self.plan.form}")
-        wanted = dict.fromkeys(self.names, rows) if isinstance(rows, int) else dict(rows)
-        self.register(version, list(wanted))
-        series = [self._series(game, version, count, start) for game, count in wanted.items() if count > 0]
+        rows_of = dict.fromkeys(self.names, rows) if isinstance(rows, int) else dict(rows)
+        self.register(version, list(rows_of))
+        series = [self._series(game, version, count, start) for game, count in rows_of.items() if count > 0]
         return blocks(series, seed=self.plan.seed, columns=columns, block_rows=block_rows)
 
     def envelopes_table(

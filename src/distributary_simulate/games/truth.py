@@ -90,12 +90,12 @@ class Truth:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        read: Mapping[str, dict[str, dict[str, int]]] = json.loads(text)
+        content: Mapping[str, dict[str, dict[str, int]]] = json.loads(text)
         truth = cls()
-        for game, versions in read["rows"].items():
+        for game, versions in content["rows"].items():
             for version, rows in versions.items():
                 truth.add_rows(game, int(version), rows)
-        for fault, games in read["faults"].items():
+        for fault, games in content["faults"].items():
             for game, records in games.items():
                 truth._add_fault(cast(Fault, fault), game, records)
         return truth
@@ -112,9 +112,9 @@ class Truth:
     def merge_into(self, path: str | Path) -> None:
         """Add these counts to the file. Several producers may do so at once, also in several processes."""
         with _locked(Path(path)):
-            whole = type(self).load(path) if Path(path).exists() else type(self)()
-            whole.merge(self)
-            whole.save(path)
+            total = type(self).load(path) if Path(path).exists() else type(self)()
+            total.merge(self)
+            total.save(path)
 
 
 @contextlib.contextmanager

@@ -103,7 +103,7 @@ def test_a_share_that_is_no_fraction_is_refused(text: str) -> None:
 )
 def test_a_plan_that_would_lose_or_double_a_route_is_refused(plan: str) -> None:
     with pytest.raises(ShareInvalid):
-        read_plan(plan, what="plan.json")
+        read_plan(plan, origin="plan.json")
 
 
 def test_a_share_has_a_state_and_a_checkpoint_of_its_own() -> None:

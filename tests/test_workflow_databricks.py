@@ -339,7 +339,7 @@ def test_the_command_writes_a_bundle_without_any_secret_at_hand(wheel: Path, tmp
         + [f"src/{name}" for name in ("games.yaml", "plan.json", "requirements.txt")]
     )
     assert (out / "src" / "games.yaml").read_text() == file.read_text()
-    read_plan((out / "src" / "plan.json").read_text(), what="plan")
+    read_plan((out / "src" / "plan.json").read_text(), origin="plan")
     root = yaml.safe_load((out / "databricks.yml").read_text())
     assert root["bundle"] == {"name": "distributary-games"} and set(root["targets"]) == {"dev", "prod"}
 
@@ -396,7 +396,7 @@ def test_a_bundle_follows_the_division_that_the_pipeline_has_or_says_that_it_doe
     claim(made, Division.even(3), Store.of(made.tables))
     command = ["workflow", "databricks", str(file), "--out", str(out), "--wheel", str(wheel)]
     assert execute(command) == 0
-    assert read_plan((out / "src" / "plan.json").read_text(), what="plan") == Division.even(3)
+    assert read_plan((out / "src" / "plan.json").read_text(), origin="plan") == Division.even(3)
     assert "refuse" not in capsys.readouterr().err
     assert execute([*command, "--clusters", "2"]) == 0
     assert "would refuse to run" in capsys.readouterr().err

@@ -85,7 +85,7 @@ def test_no_cluster_has_more_routes_than_it_may(weights: dict[str, float | None]
 @given(LOADS, st.integers(1, 6))
 def test_a_plan_can_be_read_back_by_a_run(weights: dict[str, float | None], clusters: int) -> None:
     found = plan(weights, clusters)
-    assert read_plan(json.dumps(found.to_json()), what="plan.json") == found.division
+    assert read_plan(json.dumps(found.to_json()), origin="plan.json") == found.division
 
 
 def test_a_big_route_gets_a_cluster_of_its_own_and_no_new_routes() -> None:

@@ -34,12 +34,12 @@ def load(pipeline: str | Path | Mapping[str, Any]) -> Pipeline:
         ConfigFileMissing, ConfigError: `parameters["problems"]` lists all faults of the file.
         SecretMissing: a reference has no value.
     """
-    from distributary.config import load as read
+    from distributary.config import load as load_config
     from distributary.config import load_document
 
     if isinstance(pipeline, Mapping):
         return Pipeline(load_document(pipeline), Path("pipeline.yaml"))
-    return Pipeline(read(pipeline), Path(pipeline))
+    return Pipeline(load_config(pipeline), Path(pipeline))
 
 
 def fan_out(
@@ -162,11 +162,11 @@ class Pipeline:
 
         with measured(self.config) as meter:
 
-            def told(report: BatchReport) -> None:
+            def tell(report: BatchReport) -> None:
                 meter.batch(report)
                 progress(report)
 
-            return run(self.config, once=once, force=force, progress=told, handle=meter.attach)
+            return run(self.config, once=once, force=force, progress=tell, handle=meter.attach)
 
     def status(self) -> Status:
         """Rows, lag, bad rows and state of each table. Works beside a run, without Spark."""

@@ -117,9 +117,9 @@ MAX_SHOWN_CHARS = 200
 """Characters of a name that a person is shown; of a longer one, its beginning and its length."""
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """`1 table`, `1,200 tables`; `many` where an s does not make it."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def counted(number: int, singular: str, plural: str | None = None) -> str:
+    """`1 table`, `1,200 tables`; `plural` where an s does not make it."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def shown(name: object, limit: int = MAX_SHOWN_CHARS) -> str:
@@ -175,9 +175,9 @@ def check_pattern(pattern: str) -> None:
     Raises:
         ValueError: `{table}` is not there exactly once, another part is there twice, or the rest is not a-z, 0-9, _.
     """
-    found = _PART.findall(pattern)
+    names = _PART.findall(pattern)
     rest = _PART.sub("", pattern)
-    bad = found.count("table") != 1 or any(found.count(n) > 1 or n not in _PARTS for n in found)
+    bad = names.count("table") != 1 or any(names.count(n) > 1 or n not in _PARTS for n in names)
     if bad or len(pattern) > _MAX_TEMPLATE_CHARS or pattern.startswith("_") or not set(rest) <= {*_PLAIN, "_"}:
         raise ValueError(
             "allowed: {table} exactly once, {database} and {schema} at most once, around them only a-z, 0-9 and _ "
@@ -201,12 +201,12 @@ def pattern_name(pattern: str, database: str, schema: str, table: str) -> str:
     values = {"database": database, "schema": schema, "table": table}
     name = pattern
     for key, value in values.items():
-        held = "{" + key + "}"
+        placeholder = "{" + key + "}"
         if value:
             plain = value.lower()
-            name = name.replace(held, plain if _PLAIN_PART.fullmatch(plain) else table_name(plain))
+            name = name.replace(placeholder, plain if _PLAIN_PART.fullmatch(plain) else table_name(plain))
         else:
-            name = name.replace(f"{held}_", "").replace(f"_{held}", "").replace(held, "")
+            name = name.replace(f"{placeholder}_", "").replace(f"_{placeholder}", "").replace(placeholder, "")
     name = f"x{name}" if name.startswith("_") else name
     if len(name) <= MAX_NAME_CHARS:
         return name

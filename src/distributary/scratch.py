@@ -25,9 +25,9 @@ class Scratch:
     """
 
     def __init__(self, kind: str, parent: str | Path | None = None) -> None:
-        where = str(parent or tempfile.gettempdir())
-        sweep(where)
-        self.folder, self.lock = _claimed(where, f"{PREFIX}{kind}-")
+        parent_folder = str(parent or tempfile.gettempdir())
+        sweep(parent_folder)
+        self.folder, self.lock = _claimed(parent_folder, f"{PREFIX}{kind}-")
         self.close = weakref.finalize(self, _remove, self.folder, self.lock, os.getpid())
 
     def __enter__(self) -> Path:
@@ -57,12 +57,12 @@ def _remove(folder: Path, lock: int, owner: int) -> None:
 
 def sweep(parent: str | Path) -> None:
     """Remove what killed processes of this user have left in `parent`; a link is nobody's folder."""
-    for left in Path(parent).glob(f"{PREFIX}*"):
+    for leftover in Path(parent).glob(f"{PREFIX}*"):
         with suppress(OSError):
-            lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            lock = os.open(leftover, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 if os.fstat(lock).st_uid == os.geteuid():
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(left, ignore_errors=True)
+                    shutil.rmtree(leftover, ignore_errors=True)
             finally:
                 os.close(lock)

@@ -41,9 +41,9 @@ class Share:
         """The share that takes the records of `route`."""
         if not route:
             return 0
-        known = self.placed.get(route)
-        if known is not None:
-            return known
+        placed = self.placed.get(route)
+        if placed is not None:
+            return placed
         return self.open[route_hash(route) % len(self.open)]
 
     def owns(self, route: str | None) -> bool:
@@ -123,13 +123,13 @@ class Division:
         }
 
     @classmethod
-    def from_json(cls, value: Any, *, what: str = "the plan") -> Self:
+    def from_json(cls, value: Any, *, origin: str = "the plan") -> Self:
         """Of `to_json`, or of a plan, which holds more keys. Raises ShareInvalid."""
         try:
             clusters = tuple(Cluster(str(c["name"]), tuple(_texts(c["routes"]))) for c in value["clusters"])
             return cls(clusters, tuple(_texts(value["open"])))
         except (KeyError, TypeError, ValueError) as e:
-            raise ShareInvalid(what=what, detail=f"not a plan of `distributary workflow plan --json` ({e!r})") from e
+            raise ShareInvalid(what=origin, detail=f"not a plan of `distributary workflow plan --json` ({e!r})") from e
 
 
 def parse_share(text: str) -> Share:
@@ -141,12 +141,12 @@ def parse_share(text: str) -> Share:
     return division.share(f"{match[1]}-of-{match[2]}")
 
 
-def read_plan(text: str, *, what: str) -> Division:
+def read_plan(text: str, *, origin: str) -> Division:
     """The division in the text of a plan file. Raises ShareInvalid."""
     try:
-        return Division.from_json(json.loads(text), what=what)
+        return Division.from_json(json.loads(text), origin=origin)
     except (ValueError, RecursionError) as e:
-        raise ShareInvalid(what=what, detail=f"not JSON: {e}") from e
+        raise ShareInvalid(what=origin, detail=f"not JSON: {e}") from e
 
 
 def _texts(value: Sequence[Any]) -> list[str]:

@@ -94,8 +94,8 @@ def _halves(
     middle = (begin + end) // 2
     for start, stop in ((begin, middle), (middle, end)):
         try:
-            found = work(start, stop)
+            result = work(start, stop)
         except BaseException as error:
             yield from _halves(start, stop, work, alone, contained(error))
         else:
-            yield found
+            yield result

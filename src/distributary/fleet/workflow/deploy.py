@@ -47,7 +47,7 @@ def prepare(
     elif plan is not None:
         spread = Spread.per_route(plan) if per_route else Spread.per_cluster(plan.division)
     elif plan_file is not None:
-        spread = Spread.per_cluster(read_plan(read_text(plan_file), what=str(plan_file)))
+        spread = Spread.per_cluster(read_plan(read_text(plan_file), origin=str(plan_file)))
     else:
         raise BadInput(detail="a plan is needed: give --clusters N, --streams-per-cluster K or --plan-file PLAN")
     text = file.read_text(encoding="utf-8")

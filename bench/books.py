@@ -18,7 +18,7 @@ from distributary.tables.commits import has_commit, is_marked, read_commit
 from distributary.tables.datafile import write_data_file
 from distributary.tables.durable import bring_to_disk
 from distributary.tables.evolve import Policy, evolve
-from distributary.tables.snapshot import Mark, Owner, columns_of
+from distributary.tables.snapshot import Owner, Txn, columns_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
@@ -49,7 +49,7 @@ def _tables(root: Path, count: int, batch: int) -> list[str]:
     for uri in uris:
         file = write_data_file(uri, ROWS, STORE)
         evolution = evolve(None, [ROWS.schema], Policy())
-        Table(uri, STORE, Owner("bench", uri)).commit(None, evolution, [file], Mark("bench", batch))
+        Table(uri, STORE, Owner("bench", uri)).commit(None, evolution, [file], Txn("bench", batch))
     return uris
 
 
@@ -80,7 +80,7 @@ def _mark(place: Place, count: int) -> Case:
 
     def own(uri: str) -> bool:
         text = read_commit(uri, STORE, 0)
-        return text is not None and is_marked(text, Mark("bench", 0))
+        return text is not None and is_marked(text, Txn("bench", 0))
 
     ours, other = _cpu_ms(uris, own), _cpu_ms(uris, lambda uri: has_commit(uri, STORE, 0))
     say(f"{ours:.3f} ms to read a mark, {other:.3f} ms to see a commit")
@@ -118,7 +118,7 @@ def _append(uris: Mapping[str, Sequence[str]], batch: int) -> None:
         table = Table(uri, STORE, Owner("bench", route))
         found = table.open()
         evolution = evolve(columns_of(found), [ROWS.schema], Policy())
-        table.commit(found, evolution, [table.write(ROWS)], Mark(STREAM, batch))
+        table.commit(found, evolution, [table.write(ROWS)], Txn(STREAM, batch))
 
 
 def _wall_ms(work: Callable[[], None]) -> float:

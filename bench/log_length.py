@@ -13,7 +13,7 @@ from bench.workload import Place, WrongRows, say
 from distributary.tables.checkpoints import checkpoint_due
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
-from distributary.tables.snapshot import Mark, Owner, columns_of
+from distributary.tables.snapshot import Owner, Txn, columns_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.tip import Tip, append_on_tip
@@ -41,8 +41,8 @@ def _case(tables: Sequence[str], commits: int) -> Case:
     for uri in tables:
         table = Table(uri, STORE).open()
         for version in range(0 if table is None else table.version + 1, commits):
-            mark = CommitProperties(app_transactions=[Transaction("tip", version)])
-            write_deltalake(uri, ROWS, mode="append", commit_properties=mark, post_commithook_properties=NO_HOOKS)
+            txn = CommitProperties(app_transactions=[Transaction("tip", version)])
+            write_deltalake(uri, ROWS, mode="append", commit_properties=txn, post_commithook_properties=NO_HOOKS)
     ours = _cpu_ms(tables, lambda uri: _on_tip(uri, commits - 1))
     other = _cpu_ms(tables, lambda uri: _by_delta_rs(uri, commits))
     for uri in tables:
@@ -61,8 +61,8 @@ def _cpu_ms(tables: Sequence[str], write: Callable[[str], None]) -> float:
 
 
 def _on_tip(uri: str, version: int) -> None:
-    tip = Tip.of(version, ROWS.schema, Mark("tip", version))
-    if not append_on_tip(uri, tip, [write_data_file(uri, ROWS, STORE)], Mark("tip", version + 1), STORE):
+    tip = Tip.of(version, ROWS.schema, Txn("tip", version))
+    if not append_on_tip(uri, tip, [write_data_file(uri, ROWS, STORE)], Txn("tip", version + 1), STORE):
         raise WrongRows(f"{uri}: no commit on the tip {version}")
 
 
@@ -70,4 +70,4 @@ def _by_delta_rs(uri: str, version: int) -> None:
     table = Table(uri, STORE).open()
     evolution = evolve(columns_of(table), [ROWS.schema], Policy())
     file = write_data_file(uri, ROWS, STORE)
-    Table(uri, STORE, Owner("bench", uri)).commit(table, evolution, [file], Mark("delta-rs", version))
+    Table(uri, STORE, Owner("bench", uri)).commit(table, evolution, [file], Txn("delta-rs", version))

@@ -28,7 +28,7 @@ from distributary.tables.evolve import Policy
 from distributary.tables.merge import Target, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.merge_tip import MergeTip
-from distributary.tables.snapshot import Mark, Owner
+from distributary.tables.snapshot import Owner, Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
@@ -126,14 +126,14 @@ def _task(
 
 def merge_one(work: Work, batch: int, tip: MergeTip | None) -> MergeTip | None:
     """What is known of the table now. `tip`: what was known before."""
-    rules, mark = MergeRules(), Mark("bench", batch)
+    rules, txn = MergeRules(), Txn("bench", batch)
     owner, policy = Owner("bench", work.uri, KEYS), Policy("add", "widen", can_widen=False)
     target = Target(Table(work.uri, Store(), owner), None, policy)
     reduced = reduce_rows(pq.ParquetFile(work.changes).read(use_threads=False), KEYS, OrderSettings())
-    merged = None if tip is None else merge_on_tip(target, tip, reduced, KEYS, rules, mark)
+    merged = None if tip is None else merge_on_tip(target, tip, reduced, KEYS, rules, txn)
     if merged is None:
         target = replace(target, before=target.table.open())
-        merged = merge_rows(target, reduced, KEYS, rules, mark)
+        merged = merge_rows(target, reduced, KEYS, rules, txn)
     if merged.why_spark:
         raise WrongRows(merged.why_spark)
     return merged.tip

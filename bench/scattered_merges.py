@@ -22,7 +22,7 @@ from distributary.tables.evolve import Policy
 from distributary.tables.merge import Target, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.merge_tip import MergeTip
-from distributary.tables.snapshot import Mark, Owner
+from distributary.tables.snapshot import Owner, Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
@@ -48,12 +48,12 @@ class Side:
 
     def merge(self, rows: pa.Table, batch: int) -> None:
         began = time.process_time()
-        rules, mark = MergeRules(on_read=self.on_read), Mark("bench", batch)
+        rules, txn = MergeRules(on_read=self.on_read), Txn("bench", batch)
         target = Target(Table(self.uri, Store(), Owner("bench", "t", KEYS)), None, Policy(can_widen=False))
         reduced = reduce_rows(rows, KEYS, OrderSettings())
-        merged = None if self.tip is None else merge_on_tip(target, self.tip, reduced, KEYS, rules, mark)
+        merged = None if self.tip is None else merge_on_tip(target, self.tip, reduced, KEYS, rules, txn)
         if merged is None:
-            merged = merge_rows(replace(target, before=target.table.open()), reduced, KEYS, rules, mark)
+            merged = merge_rows(replace(target, before=target.table.open()), reduced, KEYS, rules, txn)
         if merged.why_spark:
             raise WrongRows(merged.why_spark)
         self.tip = merged.tip

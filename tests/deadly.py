@@ -35,9 +35,9 @@ def end(how: str) -> None:
         raise SystemExit(3)
     if how.startswith("once "):
         # As the kernel does to anybody when memory runs out.
-        mark = Path(how.removeprefix("once "))
-        if not mark.exists():
-            mark.touch()
+        txn = Path(how.removeprefix("once "))
+        if not txn.exists():
+            txn.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -18,7 +18,7 @@ from distributary.state.ledger import Entry, Ledger
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, write_rejected
-from distributary.tables.snapshot import Mark, Owner, columns_of
+from distributary.tables.snapshot import Owner, Txn, columns_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
@@ -92,7 +92,7 @@ class Lake:
     def _write(self, number: int, route: str, ids: Mapping[int, int], bad: int, newest: int | None) -> Entry:
         uri = self.table(route)
         created = Table(uri, self.store).open() is None
-        self.append(route, self.rows(number, ids), Mark(self.stream, number))
+        self.append(route, self.rows(number, ids), Txn(self.stream, number))
         good = sum(ids.values())
         return Entry(
             self.stream,
@@ -122,13 +122,13 @@ class Lake:
             values[ORIGIN] = pa.array(origins, ORIGIN_TYPE)
         return pa.table(values)
 
-    def append(self, route: str, rows: pa.Table, mark: Mark) -> None:
+    def append(self, route: str, rows: pa.Table, txn: Txn) -> None:
         uri = self.table(route)
         table = Table(uri, self.store).open()
         found = columns_of(table)
         evolution = evolve(found, [rows.schema], Policy())
         files = [write_data_file(uri, rows, self.store)]
-        Table(uri, self.store, Owner(self.config.pipeline, route)).commit(table, evolution, files, mark)
+        Table(uri, self.store, Owner(self.config.pipeline, route)).commit(table, evolution, files, txn)
 
 
 def _parked(stream: str, number: int, route: str, table: str, rows: int) -> Entry:

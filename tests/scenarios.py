@@ -253,7 +253,7 @@ class Scenario:
         """All of a route's entries added up, in the state of the newest."""
         return totals(self.entries())[route]
 
-    def marks(self, name: str) -> list[tuple[str, str]]:
+    def txns(self, name: str) -> list[tuple[str, str]]:
         """(stream, batch) of each append to a table, newest first."""
         about = [(c.get("distributary.app"), c.get("distributary.batch")) for c in self.table(name).history()]
         return [(app, batch) for app, batch in about if app is not None and batch is not None]

@@ -26,7 +26,7 @@ from distributary.schemas.registry import open_registry
 from distributary.schemas.registry.compile import compile_schema, compile_text
 from distributary.state.ledger import Entry
 from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, write_rejected
-from distributary.tables.snapshot import Mark, Owner
+from distributary.tables.snapshot import Owner, Txn
 from distributary.tables.wide import KEY, packed
 from tests.lake import Lake
 
@@ -108,7 +108,7 @@ def made(lake: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Lake, Records]:
         ]
         rows = pa.Table.from_batches([split.rows]) if isinstance(split.rows, pa.RecordBatch) else split.rows
         rows = rows.append_column(pa.field(ORIGIN, ORIGIN_TYPE), pa.array(origins, ORIGIN_TYPE))
-        made.append(route, rows, Mark(made.stream, 0))
+        made.append(route, rows, Txn(made.stream, 0))
         count = {"rows_in": 30, "rows_written": 30, "schema_ids": {inner.schema.id: 30}}
         entries.append(Entry(made.stream, 0, route, table=made.table(route), state="written", **count))  # type: ignore[arg-type]
     made.ledger.record(made.stream, 0, entries, {})
@@ -331,7 +331,7 @@ def from_delta(made: tuple[Lake, Records], root: Path, **keys: Any) -> Lake:
         rows = rows.set_column(
             rows.column_names.index(ORIGIN), pa.field(ORIGIN, ORIGIN_TYPE), pa.array(origins, ORIGIN_TYPE)
         )
-        lake.append(route, rows, Mark(lake.stream, 0))
+        lake.append(route, rows, Txn(lake.stream, 0))
         aside = int(route == "ann_game")
         count = {"rows_in": 30 + aside, "rows_written": 30, "rows_quarantined": aside}
         ids = rows_by_schema(rows)

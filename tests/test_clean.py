@@ -31,7 +31,7 @@ from distributary.state.lock import only_run
 from distributary.state.streams import StreamRecord, write_streams
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
-from distributary.tables.snapshot import Mark, Owner
+from distributary.tables.snapshot import Owner, Txn
 from distributary.tables.table import Table
 from distributary.tables.wide import KEY, ROUTE
 from tests.lake import Lake
@@ -150,7 +150,7 @@ def test_a_table_of_another_owner_stays_though_the_ledger_names_it(made: Lake) -
 
 def test_a_table_with_batches_of_an_unknown_stream_stays(made: Lake) -> None:
     """Another pipeline of the same name, with its own state, writes to it."""
-    made.append("ann_game", made.rows(0, {1: 2}), Mark("somebody-elses-stream", 0))
+    made.append("ann_game", made.rows(0, {1: 2}), Txn("somebody-elses-stream", 0))
     plan = clean(made.config)
     assert "somebody-elses-stream" in kept(plan)[made.table("ann_game")]
     assert made.table("bob_game") in removed(plan)
@@ -349,10 +349,10 @@ def test_the_layout_that_has_run_is_cleaned_whatever_the_file_says_now(lake: Pat
 
 def test_a_wide_table_goes_with_the_names_of_its_views(lake: Path) -> None:
     made = Lake(lake, layout="wide", tables={"database": "games"})
-    uri, mark = made.config.wide_path, Mark(made.stream, 0)
+    uri, txn = made.config.wide_path, Txn(made.stream, 0)
     rows = pa.table({KEY: ["ann_game", "bob_game"], ROUTE: ["ann_game", "bob_game"]})
     evolution = evolve(None, [rows.schema], Policy())
-    Table(uri, made.store, Owner("games", "")).commit(None, evolution, [write_data_file(uri, rows, made.store)], mark)
+    Table(uri, made.store, Owner("games", "")).commit(None, evolution, [write_data_file(uri, rows, made.store)], txn)
     entries = [Entry(made.stream, 0, r, table=uri, rows_in=1, rows_written=1, created=True) for r in ("ann", "bob")]
     made.ledger.record(made.stream, 0, [*entries, Entry(made.stream, 0, None)], {})
     made.store.put_whole(f"{made.config.state_root}/views", "ann.sql", b"SELECT 1")

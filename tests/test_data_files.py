@@ -55,9 +55,9 @@ def test_pieces_cover_every_byte_once_and_tasks_are_about_even(sizes: list[int],
     for piece in (p for task in tasks for p in task):
         found.setdefault(piece.file.name, []).append((piece.begin, piece.end))
     for file in files:
-        marks = sorted(found[file.name])
-        assert marks[0][0] == 0 and marks[-1][1] == max(1, file.size)
-        assert all(a[1] == b[0] for a, b in pairwise(marks))
+        txns = sorted(found[file.name])
+        assert txns[0][0] == 0 and txns[-1][1] == max(1, file.size)
+        assert all(a[1] == b[0] for a, b in pairwise(txns))
     weights = [sum(p.end - p.begin for p in task) for task in tasks]
     largest = max(p.end - p.begin for task in tasks for p in task)
     assert max(weights) - min(weights) <= largest

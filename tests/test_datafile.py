@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from distributary.tables import datafile
 from distributary.tables.datafile import INDEXED_COLUMNS, DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
-from distributary.tables.snapshot import Mark, Owner
+from distributary.tables.snapshot import Owner, Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from tests.random_tables import TIMESTAMP, schemas, values
@@ -38,7 +38,7 @@ def write(folder: Path, *parts: pa.Table) -> list[DataFile]:
     """A new table with a file for each of `parts`, in one commit."""
     files = [write_data_file(str(folder), part, STORE) for part in parts]
     evolution = evolve(None, [parts[0].schema], Policy())
-    Table(str(folder), STORE, Owner("p", "r")).commit(None, evolution, files, Mark("s", 0))
+    Table(str(folder), STORE, Owner("p", "r")).commit(None, evolution, files, Txn("s", 0))
     return files
 
 

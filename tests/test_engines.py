@@ -238,7 +238,7 @@ def test_a_batch_that_is_attempted_again_is_written_once(scenario: Scenario, ste
     with dying(Ledger if step == "record" else BatchWriter, step):
         scenario.run()
     scenario.run()
-    assert len(set(scenario.marks("a"))) == len(scenario.marks("a"))
+    assert len(set(scenario.txns("a"))) == len(scenario.txns("a"))
     scenario.check()
 
 

@@ -151,7 +151,7 @@ def test_a_hot_route_is_written_by_several_tasks_in_one_commit(lake: Path, crash
                 scenario.run()
         scenario.run()
     table = scenario.table(hot)
-    assert len(scenario.marks(hot)) == 2, "one commit per batch"
+    assert len(scenario.txns(hot)) == 2, "one commit per batch"
     assert len(table.file_uris()) > 2, "several files per commit"
     assert scenario.newest(hot).schema_ids == dict.fromkeys(table_ids(scenario, hot), 90)
     scenario.check()

@@ -14,7 +14,7 @@ import pytest
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.faults import CommitConflict
-from distributary.tables.snapshot import Mark, Owner, columns_of
+from distributary.tables.snapshot import Owner, Txn, columns_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table, retried
 from distributary.tables.tip import Tip, append_on_tip
@@ -165,16 +165,16 @@ def test_a_commit_whose_answer_says_nothing_or_lies_is_there_once(s3: S3, front:
 
 def taken(uri: str, store: Store, batch: int, tip: Tip | None) -> Tip | None:
     """As a task takes a batch: on the tip, else with the table open; again where another writer seems to be first."""
-    rows, mark = pa.table({"x": [batch]}), Mark("s", batch)
+    rows, txn = pa.table({"x": [batch]}), Txn("s", batch)
     files = [write_data_file(uri, rows, store)]
-    if tip is not None and append_on_tip(uri, tip, files, mark, store):
-        return Tip.of(tip.version + 1, rows.schema, mark)
+    if tip is not None and append_on_tip(uri, tip, files, txn, store):
+        return Tip.of(tip.version + 1, rows.schema, txn)
     try:
         table = Table(uri, store).open()
         if table is not None and table.newest("s") >= batch:
-            return Tip.of(int(table.version), rows.schema, mark)
+            return Tip.of(int(table.version), rows.schema, txn)
         evolution = evolve(columns_of(table), [rows.schema], Policy())
-        version = Table(uri, store, Owner("p", "r")).commit(table, evolution, files, mark)
-        return None if version is None else Tip.of(version, rows.schema, mark)
+        version = Table(uri, store, Owner("p", "r")).commit(table, evolution, files, txn)
+        return None if version is None else Tip.of(version, rows.schema, txn)
     except OSError as e:
         raise CommitConflict(str(e)) from e

@@ -18,7 +18,7 @@ from distributary.config import RegistryConfig
 from distributary.errors import BadInput, Exit, SchemaBroken
 from distributary.schemas.registry import Registry, open_registry
 from distributary.state.ledger import Entry
-from distributary.tables.snapshot import Mark
+from distributary.tables.snapshot import Txn
 from tests.lake import Lake
 
 SESSION = 'syntax = "proto3"; package shop; message Session { string user = 1; }'
@@ -134,7 +134,7 @@ def test_a_file_that_is_not_there_is_said_plainly(lake: Path, registry: Registry
 def test_columns_that_the_product_adds_are_not_missed_in_a_schema(lake: Path, registry: Registry) -> None:
     made = filled(lake)
     rows = made.rows(2, {1: 1}).append_column("_deleted", [[False]])
-    made.append("ann", rows, Mark(made.stream, 2))
+    made.append("ann", rows, Txn(made.stream, 2))
     (table,) = foresee(made.config, file=proto(lake, GROWN), routes=["ann"]).tables
     assert table.unfilled == () and table.new_columns == {"score": "double"}
 
@@ -200,7 +200,7 @@ def test_a_column_is_told_with_the_batch_that_brought_it(lake: Path) -> None:
     made.batch(0, {"ann": {1: 3}})
     rows = made.rows(1, {1: 2})
     grown = rows.append_column("score", [[1.5, 2.5]])
-    made.append("ann", grown, Mark(made.stream, 1))
+    made.append("ann", grown, Txn(made.stream, 1))
     entry = Entry(
         made.stream, 1, "ann", table=made.table("ann"), state="written", rows_in=2, rows_written=2, evolved=True
     )

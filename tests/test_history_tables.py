@@ -24,7 +24,7 @@ from distributary.tables.history_rows import IS_CURRENT, OPEN, UNTIL, VALID_FROM
 from distributary.tables.history_table import merge_history
 from distributary.tables.merge import Target
 from distributary.tables.merge_files import Reader
-from distributary.tables.snapshot import Mark, Owner, Snapshot
+from distributary.tables.snapshot import Owner, Snapshot, Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from tests.change_histories import KINDS, Database, delivered
@@ -38,7 +38,7 @@ MYSQL = OrderSettings(kind="mysql")
 def take(uri: str, events: Sequence[Event], batch: int, order: OrderSettings = MYSQL, gaps: Gaps | None = None) -> int:
     target = Target(Table(uri, Store(), Owner("p", "t", ("id",))), Snapshot.open(uri, Store()), Policy())
     rows = table_of(events, COLUMNS, order.kind)
-    return merge_history(target, rows, ["id"], order, gaps or Gaps(), Mark("s", batch))
+    return merge_history(target, rows, ["id"], order, gaps or Gaps(), Txn("s", batch))
 
 
 def versions(uri: str) -> list[dict[str, Any]]:
@@ -193,7 +193,7 @@ def test_columns_come_in_addition_and_the_source_may_have_columns_of_our_names(t
     target = Target(Table(uri, Store(), Owner("p", "t", ("id",))), Snapshot.open(uri, Store()), Policy())
     event = Event({"id": 1, "value": "b", "valid_from": "theirs"}, 20, sec=20)
     rows = table_of([event], {**COLUMNS, "valid_from": pa.string()})
-    merge_history(target, rows, ["id"], MYSQL, Gaps(), Mark("s", 1))
+    merge_history(target, rows, ["id"], MYSQL, Gaps(), Txn("s", 1))
     found = DeltaTable(uri).to_pyarrow_table().sort_by(VALID_FROM).to_pylist()
     assert [(row["value"], row["valid_from__field"], row[VALID_FROM]) for row in found] == [
         ("a", None, moment(10)),

@@ -25,7 +25,7 @@ from distributary.tables.faults import CommitConflict
 from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import DELETED, DELETED_AT, MergeRules, as_merged
 from distributary.tables.merge_tip import MergeTip
-from distributary.tables.snapshot import Mark, Owner, Snapshot
+from distributary.tables.snapshot import Owner, Snapshot, Txn
 from distributary.tables.spark_merge import UNSAID, merge_by_spark, merge_session, newest_by_spark
 from distributary.tables.store import Store
 from tests.events import START_MS, Event, backfilled, deleted, table_of
@@ -62,12 +62,12 @@ class Table:
         table = Snapshot.open(self.uri, Store())
         reduced = reduce_rows(table_of(events, columns, kind), keys, rules.order, rules.gaps(absent or {}))
         target = Target(tables.Table(self.uri, Store(), OWNER), table, POLICY)
-        mark = Mark("stream", self.batch)
+        txn = Txn("stream", self.batch)
         if self.spark is None:
             # Who takes a batch again knows nothing of the table.
             tip = self.tip if self.on_tip and not again else None
-            known = None if tip is None else merge_on_tip(target, tip, reduced, keys, rules, mark)
-            merged = known or merge_rows(target, reduced, keys, rules, mark)
+            known = None if tip is None else merge_on_tip(target, tip, reduced, keys, rules, txn)
+            merged = known or merge_rows(target, reduced, keys, rules, txn)
             assert merged.why_spark is None
             self.tip = merged.tip
             return merged
@@ -75,7 +75,7 @@ class Table:
         for column, mask in reduced.unsaid.items():
             rows = rows.append_column(f"{UNSAID}{column}", mask)
         frame = self.spark.createDataFrame(rows)
-        return merge_by_spark(self.spark, target, frame, keys, rules, mark)
+        return merge_by_spark(self.spark, target, frame, keys, rules, txn)
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows by id, without metadata; read by delta-rs."""
@@ -392,7 +392,7 @@ def test_a_commit_in_between_is_a_conflict_and_nothing_of_it_is_lost(task: Table
             reduced,
             ["id"],
             MergeRules(),
-            Mark("stream", 9),
+            Txn("stream", 9),
         )
     assert task.living() == [(1, "a"), (2, "other writer")]
 
@@ -419,7 +419,7 @@ def test_a_table_with_a_change_feed_or_deletion_vectors_is_left_to_spark(task: T
     DeltaTable(task.uri).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     reduced = reduce_rows(table_of([Event(row(2, "b"), 2)], COLUMNS), ["id"], OrderSettings())
     target = Target(tables.Table(task.uri, Store(), OWNER), Snapshot.open(task.uri, Store()), POLICY)
-    assert merge_rows(target, reduced, ["id"], MergeRules(), Mark("stream", 5)).why_spark == "a change data feed"
+    assert merge_rows(target, reduced, ["id"], MergeRules(), Txn("stream", 5)).why_spark == "a change data feed"
 
 
 def test_a_key_column_of_another_type_is_refused_with_the_way_out(task: Table) -> None:

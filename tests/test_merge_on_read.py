@@ -31,7 +31,7 @@ from distributary.tables.merge import Merged, Target, merge_rows
 from distributary.tables.merge_on_read import wide_stats
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.purge import purge_vectors, vacuum_vectors
-from distributary.tables.snapshot import Mark, Owner, Snapshot
+from distributary.tables.snapshot import Owner, Snapshot, Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from tests.change_histories import delivered
@@ -46,7 +46,7 @@ ORDERS = mysql_table()
 
 
 @pytest.fixture(autouse=True)
-def marks(monkeypatch: pytest.MonkeyPatch) -> None:
+def txns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are marked however small."""
     monkeypatch.setattr(merge_on_read, "TINY_BYTES", 0)
 
@@ -69,7 +69,7 @@ class Lake:
         self.batch += 1
         reduced = reduce_rows(table_of(list(events), self.columns, kind), ["id"], self.rules.order)
         target = Target(Table(self.uri, Store(), OWNER), self.opened(), Policy(can_widen=False))
-        return merge_rows(target, reduced, ["id"], self.rules, Mark("s", self.batch))
+        return merge_rows(target, reduced, ["id"], self.rules, Txn("s", self.batch))
 
     def opened(self) -> Snapshot | None:
         return Snapshot.open(self.uri, Store())
@@ -238,7 +238,7 @@ def test_a_file_is_removed_with_the_vector_that_it_had(lake: Lake) -> None:
 
 def test_the_mark_of_the_batch_is_in_the_same_commit(lake: Lake) -> None:
     lake.merge(update(3, "b", 1000))
-    assert lake.snapshot().has(Mark("s", lake.batch))
+    assert lake.snapshot().has(Txn("s", lake.batch))
     assert any(action.get("txn", {}).get("version") == lake.batch for action in lake.commit())
 
 
@@ -300,7 +300,7 @@ def test_a_batch_that_died_is_merged_once(lake: Lake, monkeypatch: pytest.Monkey
         with pytest.raises(Killed):
             lake.merge(update(3, "b", 1000), update(200, "new", 1001))
     landed = where == "put_commit" and after
-    assert lake.snapshot().has(Mark("s", lake.batch)) is landed
+    assert lake.snapshot().has(Txn("s", lake.batch)) is landed
     if not landed:
         assert lake.values() == dict.fromkeys(range(100), "a")
         lake.batch -= 1
@@ -424,7 +424,7 @@ def test_a_rebuild_removes_marked_files_with_their_vectors(lake: Lake) -> None:
     fresh.merge(*inserts(range(5), value="new"))
     rows = DeltaTable(fresh.uri).to_pyarrow_table()
     table = Table(lake.uri, Store(), OWNER)
-    assert table.replace_all(before, rows.schema, [table.write(rows)], Mark("r", 1))
+    assert table.replace_all(before, rows.schema, [table.write(rows)], Txn("r", 1))
     assert lake.values() == dict.fromkeys(range(5), "new")
 
 

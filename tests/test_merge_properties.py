@@ -21,7 +21,7 @@ from distributary.tables.evolve import Policy
 from distributary.tables.merge import Target, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import DELETED, Incoming, MergeRules, as_merged, completed
 from distributary.tables.merge_tip import MergeTip
-from distributary.tables.snapshot import Mark, Owner, Snapshot
+from distributary.tables.snapshot import Owner, Snapshot, Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from tests.change_histories import KINDS, Database, delivered
@@ -106,9 +106,9 @@ def test_delta_tables_end_with_the_rows_of_the_source(lived: Database, seed: int
 def _merge_files(uri: str, batch: list[Event], kind: str, number: int, tip: MergeTip | None) -> MergeTip | None:
     reduced = reduce_rows(table_of(batch, COLUMNS, kind), ["id"], RULES.order)
     target = Target(Table(uri, Store(), Owner("p", "t", ("id",))), Snapshot.open(uri, Store()), Policy(can_widen=False))
-    mark = Mark("s", number)
-    merged = None if tip is None else merge_on_tip(target, tip, reduced, ["id"], RULES, mark)
+    txn = Txn("s", number)
+    merged = None if tip is None else merge_on_tip(target, tip, reduced, ["id"], RULES, txn)
     assert tip is None or merged is not None
-    merged = merged or merge_rows(target, reduced, ["id"], RULES, mark)
+    merged = merged or merge_rows(target, reduced, ["id"], RULES, txn)
     assert merged.why_spark is None
     return merged.tip

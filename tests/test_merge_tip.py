@@ -27,7 +27,7 @@ from distributary.tables.evolve import Policy
 from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.merge_tip import TIP_FILES, MergeTip
-from distributary.tables.snapshot import Mark, Owner, Snapshot
+from distributary.tables.snapshot import Owner, Snapshot, Txn
 from distributary.tables.store import Store
 from tests.events import Event, table_of
 from tests.shop import change, mysql_table, order
@@ -51,13 +51,13 @@ class Table:
     def opened(self, *ids: int, value: str = "a") -> Merged:
         self.batch += 1
         target = self.target(Snapshot.open(self.uri, Store()))
-        return merge_rows(target, events(*ids, value=value, at=self.batch), ["id"], RULES, Mark("s", self.batch))
+        return merge_rows(target, events(*ids, value=value, at=self.batch), ["id"], RULES, Txn("s", self.batch))
 
     def on_tip(self, tip: MergeTip | None, *ids: int, value: str = "b", rules: MergeRules = RULES) -> Merged | None:
         assert tip is not None
         self.batch += 1
         reduced = events(*ids, value=value, at=self.batch)
-        return merge_on_tip(self.target(), tip, reduced, ["id"], rules, Mark("s", self.batch))
+        return merge_on_tip(self.target(), tip, reduced, ["id"], rules, Txn("s", self.batch))
 
     def rows(self) -> dict[int, str]:
         found = DeltaTable(self.uri).to_pyarrow_table(columns=["id", "value"])
@@ -183,7 +183,7 @@ def test_of_two_attempts_at_the_same_time_one_wins(
     reduced, done = events(2, value="b", at=9), list[Merged | None]()
 
     def attempt() -> None:
-        done.append(merge_on_tip(table.target(), tip, reduced, ["id"], RULES, Mark("s", 9)))
+        done.append(merge_on_tip(table.target(), tip, reduced, ["id"], RULES, Txn("s", 9)))
 
     threads = [threading.Thread(target=attempt) for _ in range(2)]
     for thread in threads:
@@ -198,8 +198,8 @@ def test_new_columns_other_keys_and_another_horizon_are_left_to_who_opens_the_ta
     table: Table, tip: MergeTip
 ) -> None:
     rows = table_of([Event({"id": 1, "value": "b", "more": "c"}, 9000)], {**COLUMNS, "more": COLUMNS["value"]})
-    assert merge_on_tip(table.target(), tip, Reduced(rows), ["id"], RULES, Mark("s", 9)) is None
-    assert merge_on_tip(table.target(), tip, events(1, value="b", at=9), ["value"], RULES, Mark("s", 9)) is None
+    assert merge_on_tip(table.target(), tip, Reduced(rows), ["id"], RULES, Txn("s", 9)) is None
+    assert merge_on_tip(table.target(), tip, events(1, value="b", at=9), ["value"], RULES, Txn("s", 9)) is None
     assert table.on_tip(tip, 1, rules=replace(RULES, horizon=5)) is None
     assert table.version() == 1
 

@@ -28,7 +28,7 @@ from distributary.tables.quarantine import (
     update_rows,
     write_rejected,
 )
-from distributary.tables.snapshot import Mark, Owner, columns_of
+from distributary.tables.snapshot import Owner, Txn, columns_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from tests import sparkless
@@ -55,7 +55,7 @@ class Tables:
             table = Table(uri, STORE).open()
             evolution = evolve(columns_of(table), [ROWS.schema], Policy())
             owner = Owner(pipeline or self.config.pipeline, route)
-            Table(uri, STORE, owner).commit(table, evolution, [write_data_file(uri, ROWS, STORE)], Mark(app, batch))
+            Table(uri, STORE, owner).commit(table, evolution, [write_data_file(uri, ROWS, STORE)], Txn(app, batch))
 
     def check(
         self, *routes: str, stream: str = NEW, config: Any = None, batch: int = 0, begun: int | None = None

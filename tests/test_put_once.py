@@ -16,7 +16,7 @@ from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.put_once import cannot_put_once, put_once, read
-from distributary.tables.snapshot import Mark, Owner, Snapshot
+from distributary.tables.snapshot import Owner, Snapshot, Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from tests.events import Event, deleted, table_of
@@ -62,8 +62,8 @@ def test_a_merge_replaces_files_and_loses_to_a_commit_in_between(place: tuple[st
         reduced = reduce_rows(table_of(events, COLUMNS), ["id"], OrderSettings())
         target = Target(Table(uri, store, Owner("shop", "orders", ("id",))), table, Policy(can_widen=False))
         if tip is not None:
-            return merge_on_tip(target, tip, reduced, ["id"], MergeRules(), Mark("s", batch))
-        merged = merge_rows(target, reduced, ["id"], MergeRules(), Mark("s", batch))
+            return merge_on_tip(target, tip, reduced, ["id"], MergeRules(), Txn("s", batch))
+        merged = merge_rows(target, reduced, ["id"], MergeRules(), Txn("s", batch))
         assert merged.why_spark is None
         return merged
 

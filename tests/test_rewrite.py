@@ -19,7 +19,7 @@ from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.faults import CommitConflict
 from distributary.tables.rewrite import rewrite_wider
-from distributary.tables.snapshot import Mark, Owner, Snapshot, columns_of
+from distributary.tables.snapshot import Owner, Snapshot, Txn, columns_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.tip import Tip, append_on_tip
@@ -47,7 +47,7 @@ def take(
     table = table or Table(str(folder), STORE).open()
     evolution = evolve(columns_of(table), [schema], Policy())
     file = file_of(folder, *rows, schema=evolution.schema)
-    Table(str(folder), STORE, OWNER).commit(table, evolution, [file], Mark("s", batch))
+    Table(str(folder), STORE, OWNER).commit(table, evolution, [file], Txn("s", batch))
 
 
 def values(folder: Path, column: str = "a") -> list[Any]:
@@ -134,19 +134,19 @@ def test_the_wider_columns_and_a_batch_s_rows_are_one_commit(tmp_path: Path) -> 
     take(tmp_path, 0, {"a": 1}, {"a": 2})
     take(tmp_path, 1, {"a": 3})
     file = file_of(tmp_path, {"a": BIG}, schema=LONG)
-    assert rewrite_wider(str(tmp_path), INT, LONG, STORE, mark=Mark("s", 2), added=[file]) == 2
+    assert rewrite_wider(str(tmp_path), INT, LONG, STORE, txn=Txn("s", 2), added=[file]) == 2
     assert opened(tmp_path).version == 2
     assert values(tmp_path) == [1, 2, 3, BIG]
-    assert opened(tmp_path).rows_of(Mark("s", 2)) == 1
+    assert opened(tmp_path).rows_of(Txn("s", 2)) == 1
     assert opened(tmp_path).delta.transaction_version("s") == 2
     with pytest.raises(CommitConflict):
-        rewrite_wider(str(tmp_path), LONG, LONG, STORE, mark=Mark("s", 2), added=[file])
+        rewrite_wider(str(tmp_path), LONG, LONG, STORE, txn=Txn("s", 2), added=[file])
     assert values(tmp_path) == [1, 2, 3, BIG]
 
 
 def test_only_a_batch_s_own_rows_are_new_to_a_reader_of_changes(tmp_path: Path) -> None:
     take(tmp_path, 0, {"a": 1})
-    rewrite_wider(str(tmp_path), INT, LONG, STORE, mark=Mark("s", 1), added=[file_of(tmp_path, {"a": 2}, schema=LONG)])
+    rewrite_wider(str(tmp_path), INT, LONG, STORE, txn=Txn("s", 1), added=[file_of(tmp_path, {"a": 2}, schema=LONG)])
     text = read_commit(str(tmp_path), STORE, 1) or b""
     assert text.count(b'"dataChange": true') == 1
     assert text.count(b'"dataChange": false') == 2
@@ -258,11 +258,11 @@ def test_a_compaction_meanwhile_is_found(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_an_append_that_was_decided_upon_the_old_columns_does_not_land(tmp_path: Path) -> None:
     take(tmp_path, 0, {"a": 0})
-    before, tip = opened(tmp_path), Tip.of(0, INT, Mark("s", 0))
+    before, tip = opened(tmp_path), Tip.of(0, INT, Txn("s", 0))
     rewrite_wider(str(tmp_path), INT, LONG, STORE)
     with pytest.raises(CommitConflict):
         take(tmp_path, 1, {"a": 1}, table=before)
-    assert not append_on_tip(str(tmp_path), tip, [file_of(tmp_path, {"a": 1})], Mark("s", 1), STORE)
+    assert not append_on_tip(str(tmp_path), tip, [file_of(tmp_path, {"a": 1})], Txn("s", 1), STORE)
     take(tmp_path, 1, {"a": 1})
     assert values(tmp_path) == [0, 1]
 
@@ -275,7 +275,7 @@ def test_rows_rebuilt_in_the_old_columns_do_not_take_the_place_of_those_in_the_w
     rewrite_wider(str(tmp_path), before, before.set(1, LONG.field("a")), STORE)
     assert list(opened(tmp_path).sizes()) == old
     with pytest.raises(CommitConflict):
-        Table(str(tmp_path), STORE).replace_files(old, [rebuilt], Mark("r", 0), 1, before)
+        Table(str(tmp_path), STORE).replace_files(old, [rebuilt], Txn("r", 0), 1, before)
     assert values(tmp_path) == [None]
 
 
@@ -286,7 +286,7 @@ def test_of_two_that_make_the_same_columns_wider_one_decides_anew(
     file = file_of(tmp_path, {"a": BIG}, schema=LONG)
     meanwhile(monkeypatch, lambda: rewrite_wider(str(tmp_path), INT, LONG, STORE))
     with pytest.raises(CommitConflict):
-        rewrite_wider(str(tmp_path), INT, LONG, STORE, mark=Mark("s", 1), added=[file])
+        rewrite_wider(str(tmp_path), INT, LONG, STORE, txn=Txn("s", 1), added=[file])
     assert values(tmp_path) == [0]
 
 
@@ -301,8 +301,8 @@ def test_racing_writers_lose_no_row_while_a_column_gets_wider_and_wider(tmp_path
                 evolution = evolve(table.schema, [INT], Policy())
                 file = file_of(tmp_path, {"a": number}, schema=evolution.schema)
                 try:
-                    mark = Mark(f"w{writer}", batch)
-                    Table(str(tmp_path), STORE, OWNER).commit(table, evolution, [file], mark)
+                    txn = Txn(f"w{writer}", batch)
+                    Table(str(tmp_path), STORE, OWNER).commit(table, evolution, [file], txn)
                     break
                 except CommitConflict:
                     continue

@@ -16,7 +16,7 @@ from distributary.sink.committing import Ending
 from distributary.sink.data_source import packed, unpacked
 from distributary.sink.message_rows import MessageRows
 from distributary.sink.payload_column import decoded, readers
-from distributary.tables.snapshot import Mark
+from distributary.tables.snapshot import Txn
 from distributary_simulate.games.records import Faults, Plan
 from tests.declarative import World, _multiset
 
@@ -37,7 +37,7 @@ def batch(world: World, number: int, since: int = 0, tasks: int = 2) -> int:
     size = -(-new.num_rows // tasks)
     parts = [new.slice(n * size, size).to_batches() for n in range(tasks)]
     taken = [shipped.take(part, "query", number, str(n)) for n, part in enumerate(parts)]
-    Ending(found.options, Mark("query", number)).commit(pickle.loads(pickle.dumps(taken)))
+    Ending(found.options, Txn("query", number)).commit(pickle.loads(pickle.dumps(taken)))
     return int(rows.num_rows)
 
 

@@ -27,7 +27,7 @@ from distributary.tables.merge_rows import MergeRules
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.outage import own_fault
 from distributary.tables.put_once import exists, put_once, read
-from distributary.tables.snapshot import Mark, Owner, columns_of
+from distributary.tables.snapshot import Owner, Txn, columns_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.tip import Tip, append_on_tip
@@ -129,18 +129,18 @@ class Appends:
         self.tip: Tip | None = None
 
     def take(self, batch: int) -> None:
-        rows, mark, tip = rows_of(batch), Mark("s", batch), self.tip
+        rows, txn, tip = rows_of(batch), Txn("s", batch), self.tip
         self.tip = None
         file = self.table.write(rows)
-        if tip is not None and append_on_tip(self.table.uri, tip, [file], mark, self.table.store):
-            self.tip = tip.after(mark)
+        if tip is not None and append_on_tip(self.table.uri, tip, [file], txn, self.table.store):
+            self.tip = tip.after(txn)
             return
         found = self.table.open()
-        if found is not None and found.has(mark):
+        if found is not None and found.has(txn):
             return
         evolution = evolve(columns_of(found), [rows.schema], Policy())
-        version = self.table.commit(found, evolution, [file], mark)
-        self.tip = None if version is None else Tip.of(version, evolution.schema, mark)
+        version = self.table.commit(found, evolution, [file], txn)
+        self.tip = None if version is None else Tip.of(version, evolution.schema, txn)
 
 
 class Merges:
@@ -153,17 +153,17 @@ class Merges:
     def take(self, batch: int) -> None:
         events = [Event({"id": 0, "n": batch}, 2 * batch + 1), Event({"id": batch + 1, "n": batch}, 2 * batch + 2)]
         reduced = reduce_rows(table_of(events, {"id": pa.int64(), "n": pa.int64()}), ["id"], OrderSettings())
-        mark, tip, policy = Mark("s", batch), self.tip, Policy(can_widen=False)
+        txn, tip, policy = Txn("s", batch), self.tip, Policy(can_widen=False)
         self.tip = None
         if tip is not None:
-            merged = merge_on_tip(Target(self.table, None, policy), tip, reduced, ["id"], MergeRules(), mark)
+            merged = merge_on_tip(Target(self.table, None, policy), tip, reduced, ["id"], MergeRules(), txn)
             if merged is not None:
                 self.tip = merged.tip
                 return
         found = self.table.open()
-        if found is not None and found.has(mark):
+        if found is not None and found.has(txn):
             return
-        self.tip = merge_rows(Target(self.table, found, policy), reduced, ["id"], MergeRules(), mark).tip
+        self.tip = merge_rows(Target(self.table, found, policy), reduced, ["id"], MergeRules(), txn).tip
 
 
 def test_a_commit_that_fails_once_and_may_have_been_made_is_made_once(behind: Behind) -> None:

@@ -15,7 +15,7 @@ from distributary.tables.checkpoints import CHECKPOINT_COMMITS, checkpoint_due
 from distributary.tables.commits import is_marked
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
-from distributary.tables.snapshot import Mark, Owner, Snapshot, columns_of
+from distributary.tables.snapshot import Owner, Snapshot, Txn, columns_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.tip import Tip, append_on_tip
@@ -42,12 +42,12 @@ def commit(uri: str, batch: int) -> int | None:
     table = Table(uri, STORE).open()
     schema = columns_of(table)
     evolution = evolve(schema, [ROWS.schema], Policy())
-    return Table(uri, STORE, OWNER).commit(table, evolution, [file_of(uri)], Mark("s", batch))
+    return Table(uri, STORE, OWNER).commit(table, evolution, [file_of(uri)], Txn("s", batch))
 
 
 def tip(version: int) -> Tip:
     """As the commit of batch `version` of the stream has left it."""
-    return Tip.of(version, ROWS.schema, Mark("s", version))
+    return Tip.of(version, ROWS.schema, Txn("s", version))
 
 
 def count(uri: str) -> int:
@@ -55,17 +55,17 @@ def count(uri: str) -> int:
 
 
 def test_a_commit_on_the_tip_is_an_ordinary_commit_to_every_reader(uri: str) -> None:
-    assert append_on_tip(uri, tip(0), [file_of(uri), file_of(uri)], Mark("s", 1), STORE)
+    assert append_on_tip(uri, tip(0), [file_of(uri), file_of(uri)], Txn("s", 1), STORE)
     table = Snapshot(uri, STORE)
     assert (table.version, table.dataset().count_rows()) == (1, 6)
     assert table.newest("s") == 1
-    assert table.rows_of(Mark("s", 1)) == 4
-    assert table.marks() == {("s", 0), ("s", 1)}
+    assert table.rows_of(Txn("s", 1)) == 4
+    assert table.txns() == {("s", 0), ("s", 1)}
     assert table.history(1)[0]["operation"] == "WRITE"
 
 
 def test_the_mark_and_the_rows_survive_a_checkpoint(uri: str) -> None:
-    assert append_on_tip(uri, tip(0), [file_of(uri)], Mark("s", 1), STORE)
+    assert append_on_tip(uri, tip(0), [file_of(uri)], Txn("s", 1), STORE)
     DeltaTable(uri).create_checkpoint()
     for log in sorted((Path(uri) / "_delta_log").glob("*.json"))[:-1]:
         log.unlink()
@@ -75,14 +75,14 @@ def test_the_mark_and_the_rows_survive_a_checkpoint(uri: str) -> None:
 
 def test_statistics_of_its_files_are_used_and_right(uri: str) -> None:
     late = pa.table({"n": pa.array([100, 101], pa.int64())})
-    assert append_on_tip(uri, tip(0), [file_of(uri, late)], Mark("s", 1), STORE)
+    assert append_on_tip(uri, tip(0), [file_of(uri, late)], Txn("s", 1), STORE)
     table = DeltaTable(uri)
     assert table.to_pyarrow_table(filters=[("n", ">", 50)]).column("n").to_pylist() == [100, 101]
 
 
 def test_where_another_writer_came_first_nothing_is_written(uri: str) -> None:
     write_deltalake(uri, ROWS, mode="append")
-    assert not append_on_tip(uri, tip(0), [file_of(uri)], Mark("s", 1), STORE)
+    assert not append_on_tip(uri, tip(0), [file_of(uri)], Txn("s", 1), STORE)
     assert (count(uri), DeltaTable(uri).version()) == (4, 1)
     assert not list((Path(uri) / "_delta_log").glob(".*.tmp"))
 
@@ -94,7 +94,7 @@ def test_of_many_that_know_the_same_tip_one_wins(uri: str) -> None:
     def write(batch: int) -> None:
         file = file_of(uri)
         barrier.wait()
-        won.append(append_on_tip(uri, tip(0), [file], Mark(f"s{batch}", 1), STORE))
+        won.append(append_on_tip(uri, tip(0), [file], Txn(f"s{batch}", 1), STORE))
 
     threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
     for thread in threads:
@@ -107,11 +107,11 @@ def test_of_many_that_know_the_same_tip_one_wins(uri: str) -> None:
 
 def test_a_table_that_was_removed_or_made_anew_is_not_continued(uri: str) -> None:
     for batch in (1, 2):
-        assert append_on_tip(uri, tip(batch - 1), [file_of(uri)], Mark("s", batch), STORE)
+        assert append_on_tip(uri, tip(batch - 1), [file_of(uri)], Txn("s", batch), STORE)
     shutil.rmtree(uri)
-    assert not append_on_tip(uri, tip(2), [], Mark("s", 3), STORE)
+    assert not append_on_tip(uri, tip(2), [], Txn("s", 3), STORE)
     write_deltalake(uri, ROWS)
-    assert not append_on_tip(uri, tip(2), [file_of(uri)], Mark("s", 3), STORE)
+    assert not append_on_tip(uri, tip(2), [file_of(uri)], Txn("s", 3), STORE)
     assert (count(uri), DeltaTable(uri).version()) == (2, 0)
 
 
@@ -119,25 +119,25 @@ def test_a_table_that_another_made_anew_with_as_many_commits_is_not_continued(ur
     """Ours would land in it, with columns that it does not have."""
     other = pa.table({"name": ["a"]})
     for batch in (1, 2):
-        assert append_on_tip(uri, tip(batch - 1), [file_of(uri)], Mark("s", batch), STORE)
+        assert append_on_tip(uri, tip(batch - 1), [file_of(uri)], Txn("s", batch), STORE)
     shutil.rmtree(uri)
     for _ in range(3):
         write_deltalake(uri, other, mode="append")
-    assert not append_on_tip(uri, tip(2), [file_of(uri)], Mark("s", 3), STORE)
+    assert not append_on_tip(uri, tip(2), [file_of(uri)], Txn("s", 3), STORE)
     assert (DeltaTable(uri).version(), DeltaTable(uri).to_pyarrow_table().column_names) == (2, ["name"])
 
 
 def test_a_table_that_was_made_anew_by_another_batch_or_stream_is_not_continued(uri: str) -> None:
     shutil.rmtree(uri)
     commit(uri, 5)
-    for mark in (Mark("s", 0), Mark("s", 50), Mark("t", 5)):
-        assert not append_on_tip(uri, Tip.of(0, ROWS.schema, mark), [file_of(uri)], Mark("s", 6), STORE)
-    assert append_on_tip(uri, Tip.of(0, ROWS.schema, Mark("s", 5)), [file_of(uri)], Mark("s", 6), STORE)
+    for txn in (Txn("s", 0), Txn("s", 50), Txn("t", 5)):
+        assert not append_on_tip(uri, Tip.of(0, ROWS.schema, txn), [file_of(uri)], Txn("s", 6), STORE)
+    assert append_on_tip(uri, Tip.of(0, ROWS.schema, Txn("s", 5)), [file_of(uri)], Txn("s", 6), STORE)
 
 
 @pytest.mark.parametrize("text", [b"", b"\xff\x00", b'{"txn"', b'"txn"\n', b'{"txn": null}\n', b'[{"txn": 1}]\n'])
 def test_a_commit_that_is_damaged_is_nobodys(text: bytes) -> None:
-    assert not is_marked(text, Mark("s", 0))
+    assert not is_marked(text, Txn("s", 0))
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def in_s3(s3: S3, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Store]:
     store = Store(dict(bucket.options))
     uri = f"s3a://{bucket.name}/lake/a b"
     evolution = evolve(None, [ROWS.schema], Policy())
-    Table(uri, store, OWNER).commit(None, evolution, [write_data_file(uri, ROWS, store)], Mark("s", 0))
+    Table(uri, store, OWNER).commit(None, evolution, [write_data_file(uri, ROWS, store)], Txn("s", 0))
     return uri, store
 
 
@@ -156,13 +156,13 @@ def in_s3(s3: S3, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Store]:
 def test_an_object_store_takes_commits_on_the_tip(in_s3: tuple[str, Store]) -> None:
     uri, store = in_s3
     for batch in (1, 2):
-        assert append_on_tip(uri, tip(batch - 1), [write_data_file(uri, ROWS, store)], Mark("s", batch), store)
+        assert append_on_tip(uri, tip(batch - 1), [write_data_file(uri, ROWS, store)], Txn("s", batch), store)
     table = Table(uri, store).open()
     assert table is not None
     assert (table.version, table.delta.to_pyarrow_table().num_rows) == (2, 6)
-    assert table.marks() == {("s", 0), ("s", 1), ("s", 2)}
-    assert not append_on_tip(uri, tip(1), [], Mark("s", 3), store), "version 2 is there"
-    assert not append_on_tip(uri, tip(7), [], Mark("s", 3), store), "the log does not end at 7"
+    assert table.txns() == {("s", 0), ("s", 1), ("s", 2)}
+    assert not append_on_tip(uri, tip(1), [], Txn("s", 3), store), "version 2 is there"
+    assert not append_on_tip(uri, tip(7), [], Txn("s", 3), store), "the log does not end at 7"
 
 
 @pytest.mark.services
@@ -176,12 +176,12 @@ def test_of_two_writers_of_one_tip_in_an_object_store_one_wins_and_the_other_doe
     def write(app: str) -> None:
         file = write_data_file(uri, ROWS, store)
         barrier.wait()
-        won[app] = append_on_tip(uri, tip(0), [file], Mark(app, 1), store)
+        won[app] = append_on_tip(uri, tip(0), [file], Txn(app, 1), store)
         if not won[app]:
             table = Table(uri, store).open()
             assert table is not None
             evolution = evolve(table.schema, [ROWS.schema], Policy())
-            Table(uri, store, OWNER).commit(table, evolution, [file], Mark(app, 1))
+            Table(uri, store, OWNER).commit(table, evolution, [file], Txn(app, 1))
 
     threads = [threading.Thread(target=write, args=(app,)) for app in ("a", "b")]
     for thread in threads:
@@ -192,7 +192,7 @@ def test_of_two_writers_of_one_tip_in_an_object_store_one_wins_and_the_other_doe
     table = Table(uri, store).open()
     assert table is not None
     assert (table.version, table.delta.to_pyarrow_table().num_rows) == (2, 6)
-    assert table.marks() == {("s", 0), ("a", 1), ("b", 1)}
+    assert table.txns() == {("s", 0), ("a", 1), ("b", 1)}
 
 
 @pytest.mark.parametrize(
@@ -206,16 +206,16 @@ def test_of_two_writers_of_one_tip_in_an_object_store_one_wins_and_the_other_doe
 )
 def test_a_store_without_conditional_puts_is_left_to_delta_rs(uri: str, options: dict[str, str]) -> None:
     assert not tip(0).leads(uri, Store(options)), "nothing is written for it"
-    assert not append_on_tip(uri, tip(0), [], Mark("s", 1), Store(options))
+    assert not append_on_tip(uri, tip(0), [], Txn("s", 1), Store(options))
 
 
 def test_a_store_that_is_away_or_refuses_is_left_to_delta_rs_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distributary.tables.tip.checkpoint_due", lambda *_: False)
     nobody = {"aws_endpoint_url": "http://127.0.0.1:1", "aws_allow_http": "true", "aws_region": "us-east-1"}
     keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
-    assert not append_on_tip("s3://bucket/a", tip(0), [], Mark("s", 1), Store(nobody | keys))
+    assert not append_on_tip("s3://bucket/a", tip(0), [], Txn("s", 1), Store(nobody | keys))
     nonsense = Store({"google_service_account_key": "no JSON"})
-    assert not append_on_tip("gs://bucket/a", tip(0), [], Mark("s", 1), nonsense)
+    assert not append_on_tip("gs://bucket/a", tip(0), [], Txn("s", 1), nonsense)
 
 
 def test_a_tip_keeps_the_whole_schema() -> None:
@@ -227,7 +227,7 @@ def test_a_tip_keeps_the_whole_schema() -> None:
             ("m", pa.map_(pa.string(), pa.int64())),
         ]
     )
-    assert Tip.of(7, schema, Mark("s", 7)).arrow_schema() == schema
+    assert Tip.of(7, schema, Txn("s", 7)).arrow_schema() == schema
 
 
 def test_however_long_a_stream_runs_readers_replay_few_commits(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_however_long_a_stream_runs_readers_replay_few_commits(tmp_path: Path) -
     version, opened = commit(uri, 0), 1
     for batch in range(1, 3 * CHECKPOINT_COMMITS):
         assert version is not None
-        if append_on_tip(uri, tip(version), [file_of(uri)], Mark("s", batch), STORE):
+        if append_on_tip(uri, tip(version), [file_of(uri)], Txn("s", batch), STORE):
             version += 1
         else:
             version, opened = commit(uri, batch), opened + 1

@@ -25,7 +25,7 @@ from distributary.state.divisions import claim, current_parts
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.faults import CommitConflict
-from distributary.tables.snapshot import Mark, Owner
+from distributary.tables.snapshot import Owner, Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.wide import KEY, about, grown, packed, partition, seen_by, within
@@ -65,7 +65,7 @@ def taken(folder: str, writer: str, batch: int) -> bool:
     whole = {f.name: rows[f.name] if f.name in rows.column_names else pa.nulls(ROWS, f.type) for f in evolution.schema}
     files = [write_data_file(folder, pa.table(whole, schema=evolution.schema), STORE)]
     try:
-        Table(folder, STORE, Owner("games", "ann_game")).commit(table, evolution, files, Mark(writer, batch))
+        Table(folder, STORE, Owner("games", "ann_game")).commit(table, evolution, files, Txn(writer, batch))
     except CommitConflict:
         return False
     return True
@@ -145,7 +145,7 @@ def taken_in(folder: str, writer: str, batch: int) -> bool:
     place = Table(folder, STORE, Owner("games", ""), partitioned_by=(KEY,))
     evolution = grown(before, {writer: seen}, ORIGIN)
     try:
-        place.commit(table, evolution, files, Mark(writer, batch), about=about({writer: ROWS}), within=within(writer))
+        place.commit(table, evolution, files, Txn(writer, batch), about=about({writer: ROWS}), within=within(writer))
     except CommitConflict:
         return False
     return True

@@ -18,7 +18,7 @@ from distributary.engine.messages.orders import ORIGIN
 from distributary.errors import Exit, Reason, StoreUnreadable
 from distributary.state.ledger import Entry, replay_stream
 from distributary.tables.quarantine import commit_quarantine
-from distributary.tables.snapshot import Mark
+from distributary.tables.snapshot import Txn
 from tests.lake import Lake, rejected
 
 
@@ -115,7 +115,7 @@ def test_a_table_that_was_overwritten_has_lost_its_rows(made: Lake) -> None:
 def test_a_swapped_schema_id_shows_though_the_number_of_rows_is_right(made: Lake) -> None:
     table = DeltaTable(made.table("ann_game"))
     table.delete("`_origin`['schema_id'] = 2")
-    made.append("ann_game", made.rows(1, {1: 15}), Mark("other", 0))
+    made.append("ann_game", made.rows(1, {1: 15}), Txn("other", 0))
     said = found(verify(made.config), "ann_game")
     assert (said.rows_written, said.rows_lost, said.rows_duplicated) == (50, 15, 15)
 
@@ -176,7 +176,7 @@ def test_offsets_of_a_topic_that_was_made_anew_are_not_duplicates(made: Lake) ->
     origins = [{**o, "offset": old["offset"]} for o, old in zip(rows.column(ORIGIN).to_pylist(), first, strict=True)]
     moved = [{**o, "timestamp": 5_000_000} for o in origins]
     column = pa.chunked_array([pa.array(moved, rows.schema.field(ORIGIN).type)])
-    made.append("bob_game", rows.set_column(1, ORIGIN, column), Mark(made.stream, 2))
+    made.append("bob_game", rows.set_column(1, ORIGIN, column), Txn(made.stream, 2))
     uri = made.table("bob_game")
     entry = Entry(made.stream, 2, "bob_game", table=uri, rows_in=10, rows_written=10, schema_ids={1: 10})
     made.ledger.record(made.stream, 2, [entry, Entry(made.stream, 2, None)], {})
@@ -240,7 +240,7 @@ def _replay(made: Lake, *, ledger: bool, let_go: bool) -> None:
     """Replay 1 of the 4 bad rows of ann_game."""
     table = DeltaTable(made.quarantine)
     table.update({"state": "'claimed'", "replay": "1"}, predicate="route = 'ann_game'")
-    made.append("ann_game", made.rows(1, {1: 4}), Mark(f"replay-{table.metadata().id}", 1))
+    made.append("ann_game", made.rows(1, {1: 4}), Txn(f"replay-{table.metadata().id}", 1))
     if ledger:
         stream, uri = replay_stream(1), made.table("ann_game")
         entry = Entry(
@@ -270,7 +270,7 @@ def test_a_replay_is_sound_at_every_step(made: Lake, steps: dict[str, Any], writ
 
 def test_replayed_envelopes_move_from_no_route_to_their_route(made: Lake) -> None:
     DeltaTable(made.quarantine).update({"state": "'replayed'", "replay": "1"}, predicate="route is null")
-    made.append("bob_game", made.rows(1, {1: 3}), Mark(f"replay-{DeltaTable(made.quarantine).metadata().id}", 1))
+    made.append("bob_game", made.rows(1, {1: 3}), Txn(f"replay-{DeltaTable(made.quarantine).metadata().id}", 1))
     stream, uri = replay_stream(1), made.table("bob_game")
     entry = Entry(stream, 1, "bob_game", table=uri, rows_in=3, rows_written=3, schema_ids={1: 3})
     made.ledger.record(stream, 1, [entry, Entry(stream, 1, None, rows_in=-3, rows_quarantined=-3)], {})
@@ -293,7 +293,7 @@ def test_bad_rows_that_the_ledger_has_under_no_route_are_counted_at_their_route(
 
 
 def test_rows_kept_aside_though_their_commit_came_through_are_counted_once(made: Lake) -> None:
-    made.append("bob_game", made.rows(2, {1: 6}), Mark(made.stream, 2))
+    made.append("bob_game", made.rows(2, {1: 6}), Txn(made.stream, 2))
     made.batch(2, {}, parked={"bob_game": 6})
     said = verify(made.config)
     assert said.ok and (said.rows_in, said.rows_written + said.rows_quarantined) == (73, 73)

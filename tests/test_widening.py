@@ -20,7 +20,7 @@ from distributary.tables.datafile import write_data_file
 from distributary.tables.engines import policy_of
 from distributary.tables.evolve import Policy
 from distributary.tables.faults import CommitConflict
-from distributary.tables.snapshot import Mark, Owner, Snapshot, columns_of
+from distributary.tables.snapshot import Owner, Snapshot, Txn, columns_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.widening import evolve_table, for_spark, settled, why_not_rewritten
@@ -81,12 +81,12 @@ def write(uri: str, batch: int, shape: str, rows: list[tuple[int, str, Any]], li
         assert not conformed.rejected
         parts.append(pa.table(conformed.columns, schema=evolution.schema))
     file = write_data_file(uri, pa.concat_tables(parts), STORE)
-    mark = Mark("s", batch)
-    Table(uri, STORE, OWNER).commit(table, settled(table, evolution.schema), [file], mark)
+    txn = Txn("s", batch)
+    Table(uri, STORE, OWNER).commit(table, settled(table, evolution.schema), [file], txn)
     # Done again, it finds its mark.
     with pytest.raises(CommitConflict):
         again = Table(uri, STORE).open()
-        Table(uri, STORE, OWNER).commit(again, settled(again, evolution.schema), [file], mark)
+        Table(uri, STORE, OWNER).commit(again, settled(again, evolution.schema), [file], txn)
 
 
 @given(sent(), st.sampled_from(SHAPES), st.data())

@@ -106,9 +106,9 @@ class Debezium(Server):
             found.append(Message(place, key, value))
         return found
 
-    def wait_for(self, mark: str, timeout_sec: float = 60) -> None:
-        """Until a row of which a value is `mark` has come: then all that was committed before it has."""
-        self.wait_for_text(json.dumps(mark), timeout_sec)
+    def wait_for(self, txn: str, timeout_sec: float = 60) -> None:
+        """Until a row of which a value is `txn` has come: then all that was committed before it has."""
+        self.wait_for_text(json.dumps(txn), timeout_sec)
 
     def wait_for_text(self, text: str, timeout_sec: float = 60) -> None:
         """Until what was sent holds the text."""

@@ -140,11 +140,11 @@ class _Books:
 
 @dataclass(frozen=True)
 class _Finished:
-    """A ledger as it was at one moment, and its quarantine right after. `marks`: the ledger's table then."""
+    """A ledger as it was at one moment, and its quarantine right after. `txns`: the ledger's table then."""
 
     root: str
     entries: Sequence[Entry]
-    marks: Snapshot | None
+    txns: Snapshot | None
     newest: Mapping[str, int]
     apps: Sequence[str]
     quarantine: Snapshot | None
@@ -153,7 +153,7 @@ class _Finished:
     @classmethod
     def read(cls, config: Pipeline, store: Store) -> _Finished:
         # The marks first: a batch that finishes in between is then in the entries, and finished by them.
-        marks = Table(config.state_folder.ledger, store).open()
+        txns = Table(config.state_folder.ledger, store).open()
         entries = read_entries(config.state_root, store)
         newest = Ledger(config.state_root, config.pipeline, store, entries).finished
         streams = {e.stream for e in entries if is_batch(e.stream)} | {
@@ -161,13 +161,13 @@ class _Finished:
         }
         quarantine = Table(quarantine_uri(config.state_root), store).open()
         apps = sorted(s for s in streams if s)
-        return cls(config.state_root, entries, marks, newest, apps, quarantine, is_handed_over(config, store))
+        return cls(config.state_root, entries, txns, newest, apps, quarantine, is_handed_over(config, store))
 
     def is_finished(self, stream: str, batch: int) -> bool:
         """Old entries are added up and lose their stream; the ledger's marks keep it."""
         if batch <= self.newest.get(stream, -1):
             return True
-        return self.marks is not None and batch <= self.marks.newest(stream)
+        return self.txns is not None and batch <= self.txns.newest(stream)
 
     def is_settled(self, table: Snapshot) -> bool:
         """Is everything of this stream in the table finished?"""
@@ -285,8 +285,8 @@ def _in_both(store: Store, quarantine: Kept, entry: Entry) -> int:
     table = Table(str(entry.table), store).open() if parked else None
     if table is None:
         return 0
-    marks = table.marks(entry.route)
-    return sum(rows for (_, stream, batch), rows in parked.items() if (stream, batch) in marks)
+    txns = table.txns(entry.route)
+    return sum(rows for (_, stream, batch), rows in parked.items() if (stream, batch) in txns)
 
 
 def _differences(entry: Entry, count: Count) -> tuple[int, int]:
@@ -317,9 +317,7 @@ def _sum_up(
     if doubled:
         problems.append(f"{doubled} rows are in the quarantine without an entry in the ledger")
     unkept = (
-        finished.root
-        for finished in books.each
-        if finished.marks is None and finished.apps and not finished.handed_over
+        finished.root for finished in books.each if finished.txns is None and finished.apps and not finished.handed_over
     )
     problems += [f"{root}: there is a checkpoint, but no ledger" for root in unkept]
     return Verification(

@@ -77,8 +77,8 @@ class Walker:
         for begin in range(start, end, AT_ONCE):
             found_places.append(np.flatnonzero(self._bytes[begin : min(begin + AT_ONCE, end)] == length) + begin)
         places: Longs = np.concatenate(found_places)
-        marks = [(offset + 1, byte) for offset, byte in enumerate(text) if not chr(byte).isalnum()][:6]
-        for offset, byte in marks:
+        txns = [(offset + 1, byte) for offset, byte in enumerate(text) if not chr(byte).isalnum()][:6]
+        for offset, byte in txns:
             places = places[self._at(places + offset) == byte]
         behind = 1 + len(text)
         if self._bytes[start + behind] >= 0x80:

@@ -35,8 +35,8 @@ class _Loader(yaml.SafeLoader):
         """As PyYAML's own, which calls itself for each level, but with a limit to them."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem=f"more than {MAX_DEPTH} levels, one in another", problem_mark=mark)
+            txn = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem=f"more than {MAX_DEPTH} levels, one in another", problem_mark=txn)
         try:
             return super().compose_node(parent, index)
         finally:
@@ -83,10 +83,10 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
         lines = _key_lines(node, file)
         return loader.construct_document(node), lines
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        txn = error.problem_mark or error.context_mark
         detail = f"not YAML: {_QUOTED.sub('(...)', str(error.problem))}"
         # Nobody's cause: PyYAML's own text quotes the line, and there may be a password in it.
-        raise ConfigError(file=file, key=_place(mark), detail=detail) from None
+        raise ConfigError(file=file, key=_place(txn), detail=detail) from None
     except yaml.YAMLError as error:
         detail = f"not YAML: {str(error).splitlines()[0]}"
         raise ConfigError(file=file, key="file", detail=detail) from None
@@ -96,8 +96,8 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
         raise ConfigError(file=file, key="file", detail=detail) from None
 
 
-def _place(mark: yaml.Mark | None) -> str:
-    return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "file"
+def _place(txn: yaml.Mark | None) -> str:
+    return f"line {txn.line + 1}, column {txn.column + 1}" if txn else "file"
 
 
 def _key_lines(root: yaml.Node, file: str) -> dict[KeyPath, int]:

@@ -184,8 +184,8 @@ class Verdicts(Cut):
     def _keep(self, places: pa.ChunkedArray, columns: dict[str, Any]) -> None:
         rows = len(places)
         if "reason" in columns:
-            mark = uuid.uuid4().hex[:20]
-            columns["id"] = pa.array([f"{mark}-{n}" for n in range(rows)], pa.string())
+            txn = uuid.uuid4().hex[:20]
+            columns["id"] = pa.array([f"{txn}-{n}" for n in range(rows)], pa.string())
         arrays = [columns[f.name] if f.name in columns else pa.nulls(rows, f.type) for f in VERDICT_SCHEMA]
         self._parts.append(pa.table(arrays, schema=VERDICT_SCHEMA))
         self._at.append(np.asarray(places))

@@ -17,7 +17,7 @@ from distributary.errors import ReplayMismatch
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution
 from distributary.tables.rewrite import committed_widening
-from distributary.tables.snapshot import Mark, Snapshot, columns_of
+from distributary.tables.snapshot import Snapshot, Txn, columns_of
 from distributary.tables.table import Table, retried
 from distributary.tables.tip import Tip, append_on_tip
 from distributary.tables.widening import said_of, settled
@@ -65,7 +65,7 @@ class Appending(Generic[F]):
     `tables.engines`."""
 
     target: Table
-    mark: Mark
+    txn: Txn
     tip: Tip | None
     replay: Replay
     fit: Callable[[pa.Schema | None, Snapshot | None], F]
@@ -88,9 +88,9 @@ class Appending(Generic[F]):
         if fitted.evolution.changed or not fitted.table.num_rows:
             return None
         files = list(self.write(fitted.table))
-        if not append_on_tip(uri, tip, files, self.mark, store):
+        if not append_on_tip(uri, tip, files, self.txn, store):
             return None
-        return fitted, Append("written", fitted.table.num_rows, tip=tip.after(self.mark), size=size_of(files))
+        return fitted, Append("written", fitted.table.num_rows, tip=tip.after(self.txn), size=size_of(files))
 
     def _opened(self) -> tuple[F, Append]:
         """Open the table, decide with what is there, and commit."""
@@ -99,37 +99,37 @@ class Appending(Generic[F]):
         rows, evolution = fitted.table.num_rows, fitted.evolution
         if why := self.why_spark(table, evolution):
             return fitted, Append("spark", why_spark=why)
-        if table is not None and table.has(self.mark):
-            return fitted, replayed(table, self.mark, self.replay, rows)
+        if table is not None and table.has(self.txn):
+            return fitted, replayed(table, self.txn, self.replay, rows)
         if not rows:
             return fitted, Append()
         files = self.write(fitted.table)
-        version = self.target.commit(table, evolution, files, self.mark)
-        tip = None if version is None else Tip.of(version, evolution.schema, self.mark)
+        version = self.target.commit(table, evolution, files, self.txn)
+        tip = None if version is None else Tip.of(version, evolution.schema, self.txn)
         return fitted, _written(table, evolution, rows, files, tip)
 
 
 def commit_files(
-    target: Table, files: Sequence[DataFile], rows: int, columns: pa.Schema | None, mark: Mark, replay: Replay
+    target: Table, files: Sequence[DataFile], rows: int, columns: pa.Schema | None, txn: Txn, replay: Replay
 ) -> Append:
     """One commit for the files of many tasks, whose `rows` have `columns`.
 
     Raises CommitConflict (also where the table has got other columns since), ReplayMismatch, TableFault, OSError.
     """
     table = target.open()
-    if table is not None and table.has(mark):
-        return replayed(table, mark, replay, rows)
+    if table is not None and table.has(txn):
+        return replayed(table, txn, replay, rows)
     if not files:
         return Append()
     evolution = settled(table, columns)
-    target.commit(table, evolution, files, mark)
+    target.commit(table, evolution, files, txn)
     return _written(table, evolution, rows, files)
 
 
-def replayed(table: Snapshot, mark: Mark, replay: Replay, rows: int) -> Append:
+def replayed(table: Snapshot, txn: Txn, replay: Replay, rows: int) -> Append:
     """An earlier attempt has committed the batch: what it did, where `rows` are found now. Raises ReplayMismatch."""
-    committed = replay.rows(table.rows_of(mark), rows, table.uri)
-    return Append("replayed", committed, widened=committed_widening(table, mark), other=committed != rows)
+    committed = replay.rows(table.rows_of(txn), rows, table.uri)
+    return Append("replayed", committed, widened=committed_widening(table, txn), other=committed != rows)
 
 
 def _written(

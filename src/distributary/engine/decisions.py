@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
-from distributary.tables.snapshot import Mark
+from distributary.tables.snapshot import Txn
 from distributary.tables.store import Store
 from distributary.tables.tip import Tip
 
@@ -73,8 +73,8 @@ class BatchOrders:
         return self.stream
 
     @property
-    def mark(self) -> Mark:
-        return Mark(self.app, self.batch)
+    def txn(self) -> Txn:
+        return Txn(self.app, self.batch)
 
     def decision(self, route: str) -> Decision:
         return self.decisions.get(route, Decision())

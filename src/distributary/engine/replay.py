@@ -45,7 +45,7 @@ from distributary.state.provenance import refuse_newer
 from distributary.tables.faults import writing
 from distributary.tables.outage import own_fault
 from distributary.tables.quarantine import ORIGIN_FIELDS, replay_app, update_rows, with_all_columns
-from distributary.tables.snapshot import Mark, Snapshot
+from distributary.tables.snapshot import Snapshot, Txn
 from distributary.tables.table import Table
 
 
@@ -139,18 +139,18 @@ class Replay:
         """Rows of the quarantine, read anew from their bytes."""
         return self._decode(route, rows, number=0)
 
-    def claim(self, route: str, rows: pa.Table) -> tuple[Mark, int]:
+    def claim(self, route: str, rows: pa.Table) -> tuple[Txn, int]:
         """Claim rows for a commit under this mark; it is to say that it wrote so many of them. Until `settle`, any
         replay finishes it: by that commit or, where it never came, by one of its own."""
         is_written = self._already_there(route, rows)
         number = self._claim(rows)
         orders = self._orders(number, {}, [route])
-        return orders.mark, rows.num_rows - pc.sum(is_written).as_py()
+        return orders.txn, rows.num_rows - pc.sum(is_written).as_py()
 
-    def settle(self, mark: Mark, rows: pa.Table) -> ReplayReport:
+    def settle(self, txn: Txn, rows: pa.Table) -> ReplayReport:
         """Enter into the ledger what was claimed and has been written."""
         report = ReplayReport()
-        self._finish(mark.batch, rows, report)
+        self._finish(txn.version, rows, report)
         return report
 
     # -- the quarantine's rows -----------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from distributary.tables.evolve import Policy, evolve
 from distributary.tables.faults import writing
 from distributary.tables.files import TableFiles
 from distributary.tables.merge_rows import DELETED
-from distributary.tables.snapshot import Mark, Owner, Snapshot
+from distributary.tables.snapshot import Owner, Snapshot, Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
@@ -111,8 +111,8 @@ class Reconcile:
             rows = _deletes(vanished, self.keys, with_origin(schema), self.report.since)
             evolution = evolve(schema, [rows.schema], Policy())
             files = [write_data_file(self.log_uri, rows, self.store)]
-            mark = Mark(f"reconcile-{uuid.uuid4()}", 0)
-            Table(self.log_uri, self.store, self.owner).commit(log, evolution, files, mark)
+            txn = Txn(f"reconcile-{uuid.uuid4()}", 0)
+            Table(self.log_uri, self.store, self.owner).commit(log, evolution, files, txn)
         self.report.done = True
         return self.report
 

@@ -47,7 +47,7 @@ from distributary.tables.engines import spark_needed
 from distributary.tables.faults import CommitConflict, writing
 from distributary.tables.files import read_file
 from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, quarantine_uri, write_rejected
-from distributary.tables.snapshot import ROWS_KEY, Mark, Owner, Snapshot
+from distributary.tables.snapshot import ROWS_KEY, Owner, Snapshot, Txn
 from distributary.tables.store import Store, engine_uri
 from distributary.tables.table import Table
 
@@ -156,13 +156,13 @@ class _Resync:
             add_returned(built, replay, self.route, table, orders)
         self._check(now, built, table)
         good, bad = self._compare(now, built)
-        mark, count = (orders.mark, built.rows) if good is None else self.replay.claim(self.route, good)
+        txn, count = (orders.txn, built.rows) if good is None else self.replay.claim(self.route, good)
         returned, newly_bad = (0 if changed is None else changed.num_rows for changed in (good, bad))
         aside = [] if bad is None else [self._write_aside(bad, orders.stream)]
         entries = self._entries(now.before, built, returned, orders.stream, table is None)
-        self._intend(mark, orders.stream, entries, aside)
-        self._commit(table, built, mark, count)
-        if good is not None and (failed := self.replay.settle(mark, good).failed):
+        self._intend(txn, orders.stream, entries, aside)
+        self._commit(table, built, txn, count)
+        if good is not None and (failed := self.replay.settle(txn, good).failed):
             raise BadInput(detail=f"{self.route}: rebuilt, but the ledger does not have all of it yet: {failed}")
         self._complete()
         return Rebuilt(self.route, self.uri, built.rows, built.kept, returned, newly_bad)
@@ -281,23 +281,23 @@ class _Resync:
         )
         return [entry, Entry(stream, 0, None, batches=0)]
 
-    def _intend(self, mark: Mark, stream: str, entries: Sequence[Entry], aside: Sequence[DataFile]) -> None:
-        intent = {"app": mark.app, "batch": mark.batch, "stream": stream}
+    def _intend(self, txn: Txn, stream: str, entries: Sequence[Entry], aside: Sequence[DataFile]) -> None:
+        intent = {"app": txn.app_id, "batch": txn.version, "stream": stream}
         intent |= {"entries": [asdict(e) for e in entries], "aside": [f.to_json() for f in aside]}
         self.store.put_whole(self.mine.state_folder.resync, f"{self.key}.json", json.dumps(intent).encode())
 
-    def _commit(self, table: Snapshot | None, built: Built, mark: Mark, rows: int) -> None:
+    def _commit(self, table: Snapshot | None, built: Built, txn: Txn, rows: int) -> None:
         """Raises CommitConflict."""
         evolution = built.evolution
         if table is None:
             if built.files and evolution is not None:
-                self.table.commit(None, evolution, built.files, mark, about={ROWS_KEY: str(rows)})
+                self.table.commit(None, evolution, built.files, txn, about={ROWS_KEY: str(rows)})
             return
         old = table.sizes()
         if evolution is not None and evolution.changed:
             (self.table.open() or table).add_columns(evolution.schema)
         columns = None if evolution is None else evolution.schema
-        self.table.replace_files(old, built.files, mark, rows, columns)
+        self.table.replace_files(old, built.files, txn, rows, columns)
 
     def _complete(self) -> None:
         """Do what is left of a rebuild of this route whose commit is in; forget one whose commit never came."""
@@ -307,7 +307,7 @@ class _Resync:
             return
         intent = json.loads(body)
         table = self.table.open()
-        if table is not None and table.has(Mark(intent["app"], intent["batch"])):
+        if table is not None and table.has(Txn(intent["app"], intent["batch"])):
             by_id = ("schema_ids", "decoders")
             entries = [Entry(**e | {name: _by_id(e[name]) for name in by_id}) for e in intent["entries"]]
             ledger = Ledger(self.mine.state_root, self.mine.pipeline, self.store)

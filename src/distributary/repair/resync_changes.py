@@ -45,7 +45,7 @@ from distributary.tables.files import TableFiles, file_names
 from distributary.tables.history_rows import as_columns
 from distributary.tables.history_table import history_files
 from distributary.tables.merge_rows import as_merged
-from distributary.tables.snapshot import Mark, Owner, Snapshot
+from distributary.tables.snapshot import Owner, Snapshot, Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
@@ -168,35 +168,35 @@ class _Rebuild:
             return self.keys
         return newest_key_columns(TableFiles(log).read_all(NEWEST)) or self.keys
 
-    def _commit(self, tables: Mapping[str, Snapshot | None], mark: Mark) -> bool:
+    def _commit(self, tables: Mapping[str, Snapshot | None], txn: Txn) -> bool:
         """The history first: what a run takes in twice changes nothing there."""
         schema = self._schema()
         if self.history_uri is not None:
             versions = as_columns(schema, self.keys)
-            if not self._replaced(self.history_uri, tables[self.history_uri], versions, self.report.history, mark):
+            if not self._replaced(self.history_uri, tables[self.history_uri], versions, self.report.history, txn):
                 return False
         merged = as_merged(schema.empty_table(), self.keys, self.rules).schema
-        return self._replaced(self.uri, tables[self.uri], merged, self.report.files, mark)
+        return self._replaced(self.uri, tables[self.uri], merged, self.report.files, txn)
 
     def _replaced(
-        self, uri: str, table: Snapshot | None, schema: pa.Schema, files: Sequence[DataFile], mark: Mark
+        self, uri: str, table: Snapshot | None, schema: pa.Schema, files: Sequence[DataFile], txn: Txn
     ) -> bool:
         properties: Mapping[str, str] = self.config.tables.properties
         properties = for_rewrites(properties) if uri == self.history_uri else properties
         target = Table(uri, self.store, self.owner, properties)
         if table is not None:
-            return target.replace_all(table, schema, files, mark)
+            return target.replace_all(table, schema, files, txn)
         try:
-            target.commit(None, evolve(None, [schema], Policy()), files, mark)
+            target.commit(None, evolve(None, [schema], Policy()), files, txn)
         except CommitConflict:
             return False
         return True
 
-    def _mark(self, log: Snapshot, table: Snapshot | None) -> Mark:
+    def _mark(self, log: Snapshot, table: Snapshot | None) -> Txn:
         """The newest batch of the log that the rebuilt rows hold: a run goes on merging after it."""
         stream = self.ledger.stream or "resync"
         newest_merged = -1 if table is None else table.newest(stream)
-        return Mark(stream, max(log.newest(stream), newest_merged, 0))
+        return Txn(stream, max(log.newest(stream), newest_merged, 0))
 
     # -- building ------------------------------------------------------------------------------------------
 

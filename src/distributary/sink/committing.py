@@ -32,7 +32,7 @@ from distributary.tables.evolve import Policy
 from distributary.tables.faults import CommitConflict, writing
 from distributary.tables.put_once import put_once, read
 from distributary.tables.quarantine import commit_quarantine, write_rejected
-from distributary.tables.snapshot import Mark, Snapshot, columns_of
+from distributary.tables.snapshot import Snapshot, Txn, columns_of
 from distributary.tables.store import join
 from distributary.tables.table import retried
 from distributary.tables.widening import evolve_table
@@ -45,10 +45,10 @@ KEPT = 100
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of one batch. `mark`: what its commits are known by."""
+    """The end of one batch. `txn`: what its commits are known by."""
 
     options: SinkOptions
-    mark: Mark
+    txn: Txn
 
     def commit(self, tasks: Iterable[Taken]) -> None:
         """Commit what the tasks wrote, or what is left of an earlier attempt. Safe to repeat.
@@ -66,7 +66,7 @@ class Ending:
             if plan is not None and plan.names() != written.names():
                 discard(written, self.options)
             self._apply(plan or written, again=plan is not None)
-            self.options.store.delete(join(self.options.intents, self._folder), f"{self.mark.batch - KEPT}.json")
+            self.options.store.delete(join(self.options.intents, self._folder), f"{self.txn.version - KEPT}.json")
 
     def abort(self, tasks: Iterable[Taken]) -> None:
         """Remove what tasks of a failed attempt wrote, unless it is written down that it is committed."""
@@ -78,16 +78,16 @@ class Ending:
 
     @property
     def _folder(self) -> str:
-        return quote(self.mark.app, safe="").replace(".", "%2E")
+        return quote(self.txn.app_id, safe="").replace(".", "%2E")
 
     def _planned(self) -> Taken | None:
-        body = read(self.options.intents, self.options.store, self._folder, f"{self.mark.batch}.json")
+        body = read(self.options.intents, self.options.store, self._folder, f"{self.txn.version}.json")
         return None if body is None else Taken.from_json(json.loads(body))
 
     def _write_down(self, written: Taken) -> bool:
         """False where an earlier attempt has come before."""
         body = json.dumps(written.to_json(), ensure_ascii=False).encode()
-        return put_once(self.options.intents, self.options.store, self._folder, f"{self.mark.batch}.json", body)
+        return put_once(self.options.intents, self.options.store, self._folder, f"{self.txn.version}.json", body)
 
     def _admitted(self, written: Taken) -> Taken:
         """Without the rows of new tables that are too many for one batch, which are set aside."""
@@ -101,15 +101,15 @@ class Ending:
         if not refused.parts:
             return written
         rows = [rejected(p.route, self._read(p), Reason.TOO_MANY_ROUTES, beyond[p.route]) for p in refused.parts]
-        file = self._aside(rows, self.mark, "end")
+        file = self._aside(rows, self.txn, "end")
         discard(refused, self.options)
         return Taken(
             [route_files for route_files in written.parts if route_files.route not in beyond],
             [*written.quarantine, file],
         )
 
-    def _aside(self, rows: list[pa.Table], mark: Mark, task: str) -> DataFile:
-        return write_rejected(self.options.quarantine, rows, mark.app, mark.batch, task, self.options.store)
+    def _aside(self, rows: list[pa.Table], txn: Txn, task: str) -> DataFile:
+        return write_rejected(self.options.quarantine, rows, txn.app_id, txn.version, task, self.options.store)
 
     def _read(self, route_files: Part) -> pa.Table:
         """The rows of its files."""
@@ -128,16 +128,16 @@ class Ending:
             routes = {r: parts for r, parts in routes.items() if not quarantine.has(self._parking(r))}
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             list(pool.map(self._commit_or_park, routes, routes.values()))
-        self._commit_quarantine(plan.quarantine, self.mark)
+        self._commit_quarantine(plan.quarantine, self.txn)
 
-    def _commit_quarantine(self, files: Sequence[DataFile], mark: Mark) -> None:
+    def _commit_quarantine(self, files: Sequence[DataFile], txn: Txn) -> None:
         options = self.options
         if files:
-            commit_quarantine(options.quarantine, options.name, files, mark.app, mark.batch, options.store)
+            commit_quarantine(options.quarantine, options.name, files, txn.app_id, txn.version, options.store)
 
-    def _parking(self, route: str) -> Mark:
+    def _parking(self, route: str) -> Txn:
         """The mark by which the quarantine knows that it has a route's rows of this batch."""
-        return Mark(f"{self.mark.app} {route}", self.mark.batch)
+        return Txn(f"{self.txn.app_id} {route}", self.txn.version)
 
     def _commit_or_park(self, route: str, parts: list[Part]) -> None:
         """Commit a route's files; where the table cannot take them, its rows are set aside.
@@ -151,18 +151,18 @@ class Ending:
         except BaseException as e:
             if not self.options.parks:
                 raise
-            why, mark = Fault.of(e).own(parts[0].uri), self._parking(route)
+            why, txn = Fault.of(e).own(parts[0].uri), self._parking(route)
             rows = [rejected(route, self._read(route_files), Reason.TABLE_PARKED, why) for route_files in parts]
-            self._commit_quarantine([self._aside(rows, mark, "parked")], mark)
+            self._commit_quarantine([self._aside(rows, txn, "parked")], txn)
 
     def _commit(self, route: str, parts: list[Part]) -> None:
-        target, replay = self.options.target(route), Replay(self.mark.batch)
+        target, replay = self.options.target(route), Replay(self.txn.version)
         try:
             if len(parts) == 1:
                 (route_files,) = parts
                 retried(
                     lambda: commit_files(
-                        target, route_files.files, route_files.rows, route_files.columns(), self.mark, replay
+                        target, route_files.files, route_files.rows, route_files.columns(), self.txn, replay
                     )
                 )
                 return
@@ -176,7 +176,7 @@ class Ending:
         Nothing is set aside here, for it is written down how many rows come in: a value that no column can hold gets a
         second column.
         """
-        target, mark = self.options.target(route), self.mark
+        target, txn = self.options.target(route), self.txn
         table, rows = target.open(), [self._read(file_rows) for file_rows in parts]
         policy = Policy(type_change="new_column")
         evolution = evolve_table(table, columns_of(table), [file_rows.schema for file_rows in rows], policy)
@@ -186,8 +186,8 @@ class Ending:
             for batch in file_rows.to_batches()
         ]
         count = sum(file_rows.rows for file_rows in parts)
-        if table is not None and table.has(mark):
-            commit_files(target, [], count, evolution.schema, mark, Replay(mark.batch))
+        if table is not None and table.has(txn):
+            commit_files(target, [], count, evolution.schema, txn, Replay(txn.version))
             return
         file = target.write(pa.concat_tables(fitted))
-        commit_files(target, [file], count, evolution.schema, mark, Replay(mark.batch))
+        commit_files(target, [file], count, evolution.schema, txn, Replay(txn.version))

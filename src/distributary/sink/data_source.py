@@ -30,7 +30,7 @@ from distributary.sink.committing import Ending
 from distributary.sink.plain_columns import plain_schema
 from distributary.sink.sink_options import FORMAT, PIPELINE_OPTION, ROWS_OPTION, SinkOptions, transaction
 from distributary.sink.written import Taken
-from distributary.tables.snapshot import Mark
+from distributary.tables.snapshot import Txn
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """What Spark says to a task of the streaming query that it works for."""
@@ -68,7 +68,7 @@ class DistributarySource(DataSource):
         app, number = self.options.get("txnAppId"), transaction(dict(self.options))
         if (app is None) != (number is None):
             raise BadInput(detail="a write that may be done again needs both options, 'txnAppId' and 'txnVersion'")
-        return BatchWriter(intake, Mark(app or uuid.uuid4().hex, number or 0))
+        return BatchWriter(intake, Txn(app or uuid.uuid4().hex, number or 0))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Raises BadInput, as `writer`."""
@@ -100,19 +100,19 @@ class DistributarySource(DataSource):
 class BatchWriter(DataSourceArrowWriter):
     """Of `df.write`. With `txnAppId` and `txnVersion` a write that is done again adds nothing."""
 
-    def __init__(self, intake: Intake, mark: Mark) -> None:
+    def __init__(self, intake: Intake, txn: Txn) -> None:
         self.intake = intake
         self.options = intake.options
-        self.mark = mark
+        self.txn = txn
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        return _taken(iterator, self.intake, self.mark.app, self.mark.batch)
+        return _taken(iterator, self.intake, self.txn.app_id, self.txn.version)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        Ending(self.options, self.mark).commit(_said(messages))
+        Ending(self.options, self.txn).commit(_said(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        Ending(self.options, self.mark).abort(_said(messages))
+        Ending(self.options, self.txn).abort(_said(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -142,7 +142,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """One; none where no task has said anything."""
         stream = next((message.stream for message in messages if isinstance(message, Message)), None)
         if stream is not None:
-            yield Ending(self.options, Mark(stream, batch))
+            yield Ending(self.options, Txn(stream, batch))
 
 
 def _taken(rows: Iterator[pa.RecordBatch], intake: Intake, stream: str, batch: int) -> Message:

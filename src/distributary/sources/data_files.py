@@ -129,8 +129,8 @@ def spread(files: Sequence[SourceFile], slots: int) -> tuple[tuple[Piece, ...], 
 
 def _cut(file: SourceFile, size: int) -> list[Piece]:
     count = max(1, round(file.size / size))
-    marks = [file.size * n // count for n in range(count)]
-    return [Piece(file, begin, end) for begin, end in zip(marks, [*marks[1:], max(1, file.size)], strict=True)]
+    txns = [file.size * n // count for n in range(count)]
+    return [Piece(file, begin, end) for begin, end in zip(txns, [*txns[1:], max(1, file.size)], strict=True)]
 
 
 def _groups(metadata: pq.FileMetaData, piece: Piece) -> list[int]:

@@ -28,7 +28,7 @@ from distributary.sources.listing import place
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Policy
 from distributary.tables.faults import CommitConflict, writing
-from distributary.tables.snapshot import Mark, Owner, Snapshot
+from distributary.tables.snapshot import Owner, Snapshot, Txn
 from distributary.tables.store import Store, filesystem
 from distributary.tables.table import COMMIT_ATTEMPTS, Table
 from distributary.tables.tip import Tip, append_on_tip
@@ -145,7 +145,7 @@ class FileLedger:
         with self._lock, writing(self.uri):
             try:
                 if Snapshot.open(self.uri, self.store) is None:
-                    self._append([], Mark(APP, -1))
+                    self._append([], Txn(APP, -1))
             except CommitConflict:
                 self._restore()
 
@@ -191,22 +191,22 @@ class FileLedger:
         number = self._parcel + 1
         attempts = [self.known.attempts(ref) + 1 for ref in refs]
         file = self.table.write(_table(refs, attempts, number))
-        self._commit(file, Mark(APP, number))
+        self._commit(file, Txn(APP, number))
         self._parcel = number
         self.known.add(refs, attempts)
         self._remember({ref.folder for ref in refs})
 
-    def _commit(self, file: DataFile, mark: Mark) -> None:
-        if self._tip is not None and append_on_tip(self.uri, self._tip, [file], mark, self.store):
-            self._tip = self._tip.after(mark)
+    def _commit(self, file: DataFile, txn: Txn) -> None:
+        if self._tip is not None and append_on_tip(self.uri, self._tip, [file], txn, self.store):
+            self._tip = self._tip.after(txn)
         else:
-            self._append([file], mark)
+            self._append([file], txn)
 
-    def _append(self, files: Sequence[DataFile], mark: Mark) -> None:
-        appended = self.table.try_append(FILES_SCHEMA, files, mark, Policy())
+    def _append(self, files: Sequence[DataFile], txn: Txn) -> None:
+        appended = self.table.try_append(FILES_SCHEMA, files, txn, Policy())
         if appended is None:
-            raise CommitConflict(f"parcel {mark.batch} is in the ledger already")
-        self._tip = None if appended.version is None else Tip.of(appended.version, FILES_SCHEMA, mark)
+            raise CommitConflict(f"parcel {txn.version} is in the ledger already")
+        self._tip = None if appended.version is None else Tip.of(appended.version, FILES_SCHEMA, txn)
 
     def _entered(self, paths: Collection[str]) -> list[FileRef]:
         """The newest entry of each path that the ledger has."""

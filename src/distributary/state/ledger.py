@@ -28,7 +28,7 @@ from distributary.redaction import redacted
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Policy
 from distributary.tables.faults import CommitConflict, reading
-from distributary.tables.snapshot import Mark, Owner, Snapshot
+from distributary.tables.snapshot import Owner, Snapshot, Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
@@ -288,7 +288,7 @@ class Ledger:
 
         # A run and a replay may get in each other's way.
         policy = Policy(type_change="new_column")
-        if self.table.append(LEDGER_SCHEMA, numbered, Mark(stream, batch), policy) is None:
+        if self.table.append(LEDGER_SCHEMA, numbered, Txn(stream, batch), policy) is None:
             return
         for entry in finished:
             self._remember(entry)

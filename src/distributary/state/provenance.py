@@ -119,7 +119,7 @@ def refuse_newer(config: Pipeline, tables: Iterable[str], stream: str, begun: in
 
 
 def _marked(table: Snapshot, limit: int | None) -> set[str]:
-    apps = {app for app, _ in table.marks(limit=limit)}
+    apps = {app for app, _ in table.txns(limit=limit)}
     return {match[0] for app in apps if (match := _STREAM.match(app))}
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from distributary.tables.datafile import DataFile
 from distributary.tables.files import names_in
 from distributary.tables.put_once import exists, put_once, read
-from distributary.tables.snapshot import ROWS_KEY, Mark
+from distributary.tables.snapshot import ROWS_KEY, Txn
 from distributary.tables.store import Store, join
 from distributary.version import __version__
 
@@ -41,7 +41,7 @@ OVERWRITE = {
 
 def commit_text(
     read_version: int,
-    mark: Mark | None,
+    txn: Txn | None,
     added: Sequence[Logged],
     removed: Iterable[Place] = (),
     *,
@@ -61,13 +61,13 @@ def commit_text(
     info = {"timestamp": now, **about, "readVersion": read_version, "engineInfo": f"distributary/{__version__}"}
     if rows is not None:
         info[ROWS_KEY] = str(rows)
-    actions: list[Mapping[str, Any]] = [{"commitInfo": {**info, **(mark.about() if mark is not None else {})}}]
+    actions: list[Mapping[str, Any]] = [{"commitInfo": {**info, **(txn.about() if txn is not None else {})}}]
     if protocol is not None:
         actions.append({"protocol": protocol})
     if metadata is not None:
         actions.append({"metaData": metadata})
-    if mark is not None:
-        actions.append({"txn": {"appId": mark.app, "version": mark.batch, "lastUpdated": now}})
+    if txn is not None:
+        actions.append({"txn": {"appId": txn.app_id, "version": txn.version, "lastUpdated": now}})
     actions += [{"remove": {**_removed(now, *place), "dataChange": moved is None}} for place in removed]
     actions += [{"add": {**file.as_log(), "dataChange": False}} for file in moved or ()]
     actions += [{"add": file.as_log()} for file in added]
@@ -108,9 +108,9 @@ def batch_at_tip(uri: str, app: str, store: Store) -> int | None:
     return None if text is None else max((batch for stream, batch in _marks(text) if stream == app), default=None)
 
 
-def is_marked(text: bytes, mark: Mark) -> bool:
+def is_marked(text: bytes, txn: Txn) -> bool:
     """Is `text` a commit under this mark? By whichever engine. False also for what is no commit."""
-    return (mark.app, mark.batch) in _marks(text)
+    return (txn.app_id, txn.version) in _marks(text)
 
 
 def _marks(text: bytes) -> list[tuple[str, int]]:

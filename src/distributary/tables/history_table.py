@@ -33,13 +33,13 @@ from distributary.tables.history_rows import OPEN, UNTIL, VALID_TO, Incoming, Me
 from distributary.tables.merge import SMALL_BYTES, SMALL_FILES, Target, fitted_rows, with_columns
 from distributary.tables.merge_files import FILE_BYTES, LiveFile, Reader, Writer, live_files, may_hold
 from distributary.tables.rewrite import is_elsewhere
-from distributary.tables.snapshot import Mark, Snapshot, columns_of
+from distributary.tables.snapshot import Snapshot, Txn, columns_of
 from distributary.tables.store import Store
 from distributary.tables.widening import evolve_table
 
 
 def merge_history(
-    target: Target, rows: pa.Table, keys: Sequence[str], order: OrderSettings, gaps: Gaps, mark: Mark
+    target: Target, rows: pa.Table, keys: Sequence[str], order: OrderSettings, gaps: Gaps, txn: Txn
 ) -> int:
     """Take events into the history table; returns the versions that were written. `rows`: with the payload's columns
     and their metadata, any number of a key.
@@ -61,11 +61,11 @@ def merge_history(
         versions = incoming.with_versions(Met.none(incoming))
         files = _Files(Writer(target.table.uri, target.table.store, (*keys, UNTIL)), keys)
         files.take(versions.written(None))
-        target.table.commit(None, evolution, files.done(), mark)
+        target.table.commit(None, evolution, files.done(), txn)
         return files.rows
     if evolution.changed:
         table = with_columns(table, evolution)
-    return _Into(target, table, incoming, evolution.schema).run(mark)
+    return _Into(target, table, incoming, evolution.schema).run(txn)
 
 
 def history_files(
@@ -116,7 +116,7 @@ class _Into:
         self.uri, self.store, self.table = target.table.uri, target.table.store, table
         self.incoming, self.reader = incoming, Reader(target.table.uri, target.table.store, schema)
 
-    def run(self, mark: Mark) -> int:
+    def run(self, txn: Txn) -> int:
         files = live_files(self.table, (*self.incoming.keys, UNTIL))
         if any(is_elsewhere(file.path) for file in files):
             raise ValueError("a history table is written by tasks, and this one has files outside its folder")
@@ -128,8 +128,8 @@ class _Into:
         met = Met.joined([self.incoming.meet(n, self.reader.part(files[n], needed)) for n in near], self.incoming)
         versions = self.incoming.with_versions(met)
         if not versions.is_new():
-            if not self.table.has(mark):
-                self._commit([], [], 0, mark)
+            if not self.table.has(txn):
+                self._commit([], [], 0, txn)
             return 0
         changed = versions.changed()
         rewritten = sorted({*met.file[changed].tolist()} | _small(files))
@@ -138,7 +138,7 @@ class _Into:
         taken_out = self._without(files, rewritten, met, changed, out)
         rows_kept = out.rows
         out.take(versions.written(taken_out))
-        self._commit([files[n] for n in rewritten], out.done(), out.rows - rows_kept, mark)
+        self._commit([files[n] for n in rewritten], out.done(), out.rows - rows_kept, txn)
         return out.rows - rows_kept
 
     def _without(
@@ -162,14 +162,14 @@ class _Into:
                 begin += piece.num_rows
         return (np.concatenate(numbers), pa.concat_tables(taken_out)) if taken_out else None
 
-    def _commit(self, removed: Sequence[LiveFile], added: Sequence[DataFile], rows: int, mark: Mark) -> None:
+    def _commit(self, removed: Sequence[LiveFile], added: Sequence[DataFile], rows: int, txn: Txn) -> None:
         version = self.table.version + 1
         metrics = {"numOutputRows": rows, "numTargetFilesAdded": len(added), "numTargetFilesRemoved": len(removed)}
         about = {"operation": "MERGE", "operationParameters": {}, "isBlindAppend": False}
         about["operationMetrics"] = {name: str(value) for name, value in metrics.items()}
         removed_files = [(file.path, file.size) for file in removed]
         if not put_commit(
-            self.uri, self.store, version, commit_text(version - 1, mark, added, removed_files, about=about)
+            self.uri, self.store, version, commit_text(version - 1, txn, added, removed_files, about=about)
         ):
             raise CommitConflict(f"version {version} of {self.uri} was written by another writer")
         checkpoint_in_turn(self.uri, version, self.store)

@@ -35,7 +35,7 @@ from distributary.tables.merge_on_read import TINY_BYTES, Marked, OnRead, Plan, 
 from distributary.tables.merge_rows import Counts, Incoming, MergeRules, Verdict, as_merged, completed
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.rewrite import is_elsewhere, rewrite_wider
-from distributary.tables.snapshot import Mark, Snapshot, columns_of
+from distributary.tables.snapshot import Snapshot, Txn, columns_of
 from distributary.tables.table import Table
 from distributary.tables.widening import evolve_table, said_of
 
@@ -76,7 +76,7 @@ class Target:
     policy: Policy
 
 
-def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: MergeRules, mark: Mark) -> Merged:
+def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: MergeRules, txn: Txn) -> Merged:
     """Merge events, one per key (`reduce_rows`), with their payload columns and `datastream_metadata`.
 
     Raises CommitConflict (open the table again and redo), ValueError for a key whose column changed its type,
@@ -95,7 +95,7 @@ def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: Mer
     rows, unsaid = fitted_rows(rows, reduced.unsaid, evolution, keys)
     incoming = Incoming(rows, keys, rules)
     if table is None:
-        return _create(target, incoming, evolution, mark)
+        return _create(target, incoming, evolution, txn)
     widened = said_of(table, evolution)
     if evolution.changed:
         table = with_columns(table, evolution)
@@ -103,12 +103,12 @@ def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: Mer
     files = live_files(table, keys)
     if any(is_elsewhere(file.path) for file in files):
         return Merged(why_spark="files outside its folder, as in a clone")
-    merged = _Merge(target.table, table.version, incoming, unsaid, evolution.schema, on_read).run(files, mark)
+    merged = _Merge(target.table, table.version, incoming, unsaid, evolution.schema, on_read).run(files, txn)
     return replace(merged, evolved=evolution.changed, widened=widened)
 
 
 def merge_on_tip(
-    target: Target, tip: MergeTip, reduced: Reduced, keys: Sequence[str], rules: MergeRules, mark: Mark
+    target: Target, tip: MergeTip, reduced: Reduced, keys: Sequence[str], rules: MergeRules, txn: Txn
 ) -> Merged | None:
     """As `merge_rows`, into a table whose newest commit is known and of an earlier batch (`target.before` is not asked
     for); None when that cannot be done without opening the table.
@@ -129,7 +129,7 @@ def merge_on_tip(
             return None
         rows, unsaid = fitted_rows(rows, reduced.unsaid, evolution, keys)
         incoming = Incoming(rows, keys, rules)
-        return _Merge(target.table, tip.version, incoming, unsaid, evolution.schema).run(tip.files, mark)
+        return _Merge(target.table, tip.version, incoming, unsaid, evolution.schema).run(tip.files, txn)
     except (CommitConflict, OSError):
         return None
 
@@ -159,7 +159,7 @@ def fitted_rows(
     return pa.table(conformed.columns, schema=evolution.schema), {n: m for n, m in named.items() if n is not None}
 
 
-def _create(target: Target, incoming: Incoming, evolution: Evolution, mark: Mark) -> Merged:
+def _create(target: Target, incoming: Incoming, evolution: Evolution, txn: Txn) -> Merged:
     verdict = incoming.verdict()
     new = _by_key(incoming, verdict)
     counts = verdict.counts()
@@ -167,7 +167,7 @@ def _create(target: Target, incoming: Incoming, evolution: Evolution, mark: Mark
     if not new.num_rows:
         return Merged(counts, unjudged=unjudged)
     files, _ = Writer(target.table.uri, target.table.store, incoming.keys).write(iter([new]), new.num_rows)
-    version = target.table.commit(None, evolution, files, mark)
+    version = target.table.commit(None, evolution, files, txn)
     return Merged(counts, unjudged=unjudged, created=True, version=version)
 
 
@@ -213,7 +213,7 @@ class _Merge:
         self.vectors = None if on_read is None else on_read.reader(schema)
         self.reader = self.vectors or Reader(table.uri, table.store, schema)
 
-    def run(self, files: Sequence[LiveFile], mark: Mark) -> Merged:
+    def run(self, files: Sequence[LiveFile], txn: Txn) -> Merged:
         """`files`: all live ones."""
         candidates = may_hold(files, self.incoming.rows, self.incoming.keys)
         limit = self.incoming.rules.task_rows or TASK_ROWS
@@ -224,13 +224,13 @@ class _Merge:
         verdict = self.incoming.verdict()
         extra = _by_key(self.incoming, verdict)
         plan = self._plan(self._units(files, met, verdict), files, grows=bool(extra.num_rows))
-        extra = self._with_marked(extra, plan.marks)
+        extra = self._with_marked(extra, plan.txns)
         written = {file.path for unit in plan.units for file in unit.files}
         self.reader.forget(file for file in files if file.path not in written)
         writer = Writer(self.table.uri, self.table.store, self.incoming.keys)
         added, new = rewrite(plan.units, self.reader, writer, extra)
         counts = verdict.counts()
-        text = self._commit(plan, added, counts, mark)
+        text = self._commit(plan, added, counts, txn)
         live = [*(file for file in files if file.path not in written), *new]
         unjudged = tuple(np.flatnonzero(verdict.unjudged).tolist())
         return Merged(counts, unjudged=unjudged, version=self.version + 1, tip=self._tip(text, live))
@@ -249,11 +249,11 @@ class _Merge:
             raise CommitConflict(f"{self.table.uri} is to be opened, for rows are to be marked in it")
         return Plan([], _arranged(units, files, grows=grows))
 
-    def _with_marked(self, extra: pa.Table, marks: Sequence[Unit]) -> pa.Table:
+    def _with_marked(self, extra: pa.Table, txns: Sequence[Unit]) -> pa.Table:
         """The new rows, and the new versions of those that are marked as deleted."""
-        if not marks:
+        if not txns:
             return extra
-        return _sorted(pa.concat_tables([extra, *map(self._versions, marks)]), self.incoming.keys)
+        return _sorted(pa.concat_tables([extra, *map(self._versions, txns)]), self.incoming.keys)
 
     def _versions(self, unit: Unit) -> pa.Table:
         drop, tail = unit.drop[0], unit.tail[0]
@@ -291,19 +291,17 @@ class _Merge:
             units.append(Unit((replace(files[number], rows=rows),), (drop,), (tail,)))
         return units
 
-    def _commit(self, plan: Plan, new: Sequence[DataFile], counts: Counts, mark: Mark) -> bytes:
+    def _commit(self, plan: Plan, new: Sequence[DataFile], counts: Counts, txn: Txn) -> bytes:
         version = self.version + 1
-        removed = [file for unit in (*plan.units, *plan.marks) for file in unit.files]
+        removed = [file for unit in (*plan.units, *plan.txns) for file in unit.files]
         places: list[Place] = [(file.path, file.size) for file in removed]
         marked: list[Marked] = []
         if self.on_read is not None and self.vectors is not None:
             places = self.on_read.places(removed)
-            marked = self.on_read.marked(plan.marks, self.vectors)
+            marked = self.on_read.marked(plan.txns, self.vectors)
         metadata, protocol = self.on_read.upgrade() if self.on_read is not None and marked else (None, None)
         about = _about(counts, len(new), len(removed) - len(marked), len(marked))
-        text = commit_text(
-            version - 1, mark, [*new, *marked], places, about=about, metadata=metadata, protocol=protocol
-        )
+        text = commit_text(version - 1, txn, [*new, *marked], places, about=about, metadata=metadata, protocol=protocol)
         if not put_commit(self.table.uri, self.table.store, version, text):
             raise CommitConflict(f"version {version} of {self.table.uri} was written by another writer")
         checkpoint_in_turn(self.table.uri, version, self.table.store)

@@ -57,9 +57,9 @@ class Marked:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a merge does to the files that it touches. `marks`: each of one file, which stays; `units`: written anew."""
+    """What a merge does to the files that it touches. `txns`: each of one file, which stays; `units`: written anew."""
 
-    marks: list[Unit]
+    txns: list[Unit]
     units: list[Unit]
 
 
@@ -114,13 +114,13 @@ class OnRead:
         large = [unit for unit in anew.values() if unit.files[0].size >= SMALL_BYTES]
         return Plan(list(marked.values()), [Unit.joined(small), *large] if small else large)
 
-    def marked(self, marks: Sequence[Unit], reader: VectorReader) -> list[Marked]:
+    def marked(self, txns: Sequence[Unit], reader: VectorReader) -> list[Marked]:
         """Write the vectors. Raises TableFault, OSError."""
         adds = self.adds
         assert adds is not None
-        vectors = write_vectors(self._table.uri, self._table.store, [reader.deleted(unit) for unit in marks])
-        files = [unit.files[0] for unit in marks]
-        rows = [reader.rows(unit) for unit in marks]
+        vectors = write_vectors(self._table.uri, self._table.store, [reader.deleted(unit) for unit in txns])
+        files = [unit.files[0] for unit in txns]
+        rows = [reader.rows(unit) for unit in txns]
         new_vectors = zip(files, vectors, rows, strict=True)
         return [Marked(adds[file.path], vector, count) for file, vector, count in new_vectors]
 

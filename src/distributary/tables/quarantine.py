@@ -20,7 +20,7 @@ from distributary.errors.border import TableFault
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy
 from distributary.tables.faults import CommitConflict, writing
-from distributary.tables.snapshot import Mark, Owner, Snapshot
+from distributary.tables.snapshot import Owner, Snapshot, Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
@@ -166,5 +166,5 @@ def commit_quarantine(
     """
     with writing(uri):
         Table(uri, store, Owner(pipeline, "")).append(
-            schema, files, Mark(stream, batch), Policy(type_change="new_column")
+            schema, files, Txn(stream, batch), Policy(type_change="new_column")
         )

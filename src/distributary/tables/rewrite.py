@@ -28,7 +28,7 @@ from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import widened_in_words
 from distributary.tables.faults import CommitConflict
 from distributary.tables.merge_files import LiveFile, Reader, Writer
-from distributary.tables.snapshot import WIDENED_KEY, Mark, Snapshot
+from distributary.tables.snapshot import WIDENED_KEY, Snapshot, Txn
 from distributary.tables.store import Store
 
 PUTS = 50
@@ -39,9 +39,9 @@ SMALL_BYTES = 4 << 20
 Partition = Mapping[str, str]
 
 
-def committed_widening(table: Snapshot, mark: Mark) -> dict[str, str]:
-    """What the commit of `mark` widened, by the log: path -> `int -> bigint`."""
-    commit = table.commit_of(mark) or {}
+def committed_widening(table: Snapshot, txn: Txn) -> dict[str, str]:
+    """What the commit of `txn` widened, by the log: path -> `int -> bigint`."""
+    commit = table.commit_of(txn) or {}
     widened: dict[str, str] = json.loads(commit.get(WIDENED_KEY) or "{}")
     return widened
 
@@ -52,14 +52,14 @@ def rewrite_wider(
     after: pa.Schema,
     store: Store,
     *,
-    mark: Mark | None = None,
+    txn: Txn | None = None,
     added: Sequence[DataFile] = (),
     about: Mapping[str, Any] | None = None,
     within: Callable[[Partition], bool] | None = None,
 ) -> int:
     """Give the table at `uri` the columns `after`: those of `before`, in the same order, some of a wider type.
 
-    `added`: a batch's rows in the columns `after`, taken in by the same commit under `mark`. `about`: more to say in
+    `added`: a batch's rows in the columns `after`, taken in by the same commit under `txn`. `about`: more to say in
     the commit. `within`: the partitions that can hold a column which changes. Returns the commit's version.
 
     Raises CommitConflict (decide anew: the table is gone, has other columns than `before`, or has taken the batch),
@@ -70,12 +70,12 @@ def rewrite_wider(
         table = Snapshot.open(uri, store)
         if table is None:
             raise CommitConflict(f"{uri} is not there any more")
-        if mark is not None and table.has(mark):
-            raise CommitConflict(f"batch {mark.batch} of {mark.app} is in the table already")
+        if txn is not None and table.has(txn):
+            raise CommitConflict(f"batch {txn.version} of {txn.app_id} is in the table already")
         if not table.schema.equals(before):
             raise CommitConflict(f"{uri} has got other columns")
         version = table.version + 1
-        text = work.commit(table, mark, added, about or {})
+        text = work.commit(table, txn, added, about or {})
         if _put(uri, store, version, text):
             checkpoint_in_turn(uri, version, store)
             return version
@@ -121,7 +121,7 @@ class _Work:
         self._done: list[_RewrittenFile] = []
         self._wide: set[str] = set()
 
-    def commit(self, table: Snapshot, mark: Mark | None, added: Sequence[DataFile], about: Mapping[str, Any]) -> bytes:
+    def commit(self, table: Snapshot, txn: Txn | None, added: Sequence[DataFile], about: Mapping[str, Any]) -> bytes:
         """The commit that makes `table`, as it is open, a table of the wider columns."""
         partitioned_by = table.partitioned_by
         live = {live_file.file.path: live_file for live_file in live_files(table)}
@@ -136,11 +136,11 @@ class _Work:
         removed = [(old.file.path, old.file.size, old.partition) for rewritten in self._done for old in rewritten.old]
         return commit_text(
             table.version,
-            mark,
+            txn,
             added,
             removed,
             moved=[new for rewritten in self._done for new in rewritten.new],
-            rows=None if mark is None else sum(file.rows for file in added),
+            rows=None if txn is None else sum(file.rows for file in added),
             about={
                 "operation": "CHANGE COLUMNS",
                 "operationParameters": {},

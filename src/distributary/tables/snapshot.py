@@ -37,15 +37,16 @@ HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=F
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """What makes a commit this batch's own: `app` = stream id, `batch` = batch id (never reused by that stream)."""
+class Txn:
+    """What makes a commit this batch's own, as Delta's `txn` has it: `app_id` = stream id, `version` = batch id (never
+    reused by that stream)."""
 
-    app: str
-    batch: int
+    app_id: str
+    version: int
 
     def about(self) -> dict[str, str]:
-        """The mark as a commit's metadata, for people and for `Snapshot.marks`."""
-        return {APP_KEY: self.app, BATCH_KEY: str(self.batch)}
+        """The transaction as a commit's metadata, for people and for `Snapshot.marks`."""
+        return {APP_KEY: self.app_id, BATCH_KEY: str(self.version)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,32 +197,32 @@ class Snapshot:
         version = self.delta.transaction_version(app)
         return -1 if version is None else int(version)
 
-    def has(self, mark: Mark) -> bool:
+    def has(self, txn: Txn) -> bool:
         """Has the table taken this batch, or a later one of the same stream?"""
-        return self.newest(mark.app) >= mark.batch
+        return self.newest(txn.app_id) >= txn.version
 
     @edge()
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The commits that the log still has, newest first: their metadata."""
         return list(self.delta.history(limit=limit))
 
-    def commit_of(self, mark: Mark, limit: int | None = RECENT) -> dict[str, Any] | None:
+    def commit_of(self, txn: Txn, limit: int | None = RECENT) -> dict[str, Any] | None:
         """The metadata of this batch's commit; None where it is not among the newest `limit` ones."""
-        about = mark.about().items()
+        about = txn.about().items()
         return next((commit for commit in self.history(limit) if about <= commit.items()), None)
 
-    def rows_of(self, mark: Mark) -> int | None:
-        """Rows that the commit of `mark` wrote, by the log; None when its commit is not the stream's newest one."""
-        commit = self.commit_of(mark) if self.newest(mark.app) == mark.batch else None
+    def rows_of(self, txn: Txn) -> int | None:
+        """Rows that the commit of `txn` wrote, by the log; None when its commit is not the stream's newest one."""
+        commit = self.commit_of(txn) if self.newest(txn.app_id) == txn.version else None
         return None if commit is None or ROWS_KEY not in commit else int(commit[ROWS_KEY])
 
-    def marks(self, route: str | None = None, *, limit: int | None = None) -> set[tuple[str, int]]:
+    def txns(self, route: str | None = None, *, limit: int | None = None) -> set[tuple[str, int]]:
         """(stream, batch) of every commit of ours that the log still has, by either engine. `route`: leave out
         commits to a table of many routes that did not take it. `limit`: of the newest so many commits."""
         return set(self.versions(route, limit=limit))
 
     def versions(self, route: str | None = None, *, limit: int | None = None) -> dict[tuple[str, int], int]:
-        """As `marks`, with the version that each of the commits made."""
+        """As `txns`, with the version that each of the commits made."""
         versions = {}
         for commit in self.history(limit):
             about = {**commit, **_user_metadata(commit)}

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from distributary.names import literal, quoted
 from distributary.tables.evolve import Evolution, Policy, evolve
-from distributary.tables.snapshot import Mark, Snapshot, columns_of
+from distributary.tables.snapshot import Snapshot, Txn, columns_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.widening import for_spark
@@ -77,22 +77,22 @@ class SparkEngine:
             column, wide = ".".join(map(quoted, path)), from_arrow_type(kind).simpleString()
             self.spark.sql(f"ALTER TABLE {name} ALTER COLUMN {column} TYPE {wide}")
 
-    def append(self, rows: DataFrame, uri: str, mark: Mark) -> bool:
+    def append(self, rows: DataFrame, uri: str, txn: Txn) -> bool:
         """Append `rows` under the batch's mark; False when the table has taken this batch before.
 
         Raises SparkEngineError.
         """
         table = Snapshot.open(uri, self.store)
-        if table is not None and table.has(mark):
+        if table is not None and table.has(txn):
             return False
         try:
             (
                 rows.write.format("delta")
                 .mode("append")
                 .option("mergeSchema", "true")
-                .option("txnAppId", mark.app)
-                .option("txnVersion", str(mark.batch))
-                .option("userMetadata", json.dumps(mark.about()))
+                .option("txnAppId", txn.app_id)
+                .option("txnVersion", str(txn.version))
+                .option("userMetadata", json.dumps(txn.about()))
                 .save(uri)
             )
         except PySparkException as e:

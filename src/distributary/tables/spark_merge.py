@@ -28,7 +28,7 @@ from distributary.names import quoted
 from distributary.tables.evolve import Evolution, Slot, evolve
 from distributary.tables.merge import Merged, Target
 from distributary.tables.merge_rows import DELETED, DELETED_AT, Counts, MergeRules
-from distributary.tables.snapshot import Mark, columns_of
+from distributary.tables.snapshot import Txn, columns_of
 from distributary.tables.spark_engine import SparkEngine, SparkEngineError, first_line
 from distributary.tables.widening import for_spark
 
@@ -61,7 +61,7 @@ def merge_by_spark(
     rows: DataFrame,
     keys: Sequence[str],
     rules: MergeRules,
-    mark: Mark,
+    txn: Txn,
     aside: Sequence[str] = (),
 ) -> Merged:
     """Merge reduced rows (payload columns, `datastream_metadata`, `_unsaid_<column>` masks).
@@ -73,7 +73,7 @@ def merge_by_spark(
     Raises BegunAnew, HandedOn, Unfilled, SparkEngineError, TableFault, OSError.
     """
     uri, table = target.table.uri, target.before
-    if table is not None and table.has(mark):
+    if table is not None and table.has(txn):
         return Merged()
     engine = SparkEngine(spark, target.table.store)
     if table is not None and rules.settled is not None:
@@ -98,7 +98,7 @@ def merge_by_spark(
         if (pair := re.search(rf"{_ANEW} (\w+) (\w+)", str(e))) is not None:
             raise BegunAnew(pair[1], pair[2], rules.order.kind) from e
         raise SparkEngineError(first_line(e)) from e
-    engine.append(plain.limit(0), uri, mark)
+    engine.append(plain.limit(0), uri, txn)
     return Merged(counts, created=table is None, evolved=evolution.changed and table is not None, late=late)
 
 

@@ -33,7 +33,7 @@ from distributary.tables.faults import CommitConflict
 from distributary.tables.log_adds import places_of
 from distributary.tables.put_once import cannot_put_once
 from distributary.tables.rewrite import PUTS, Partition, rewrite_wider
-from distributary.tables.snapshot import HOOKS, ROWS_KEY, Mark, Owner, Snapshot, columns_of, delta_schema
+from distributary.tables.snapshot import HOOKS, ROWS_KEY, Owner, Snapshot, Txn, columns_of, delta_schema
 from distributary.tables.store import Store, engine_uri
 
 COMMIT_ATTEMPTS = 6
@@ -101,27 +101,27 @@ class Table:
         with edge():
             self._create(schema, [], None)
 
-    def append(self, schema: pa.Schema, files: Files, mark: Mark, policy: Policy) -> Appended | None:
+    def append(self, schema: pa.Schema, files: Files, txn: Txn, policy: Policy) -> Appended | None:
         """`try_append`, again when others were first. Raises CommitConflict when they were first each time."""
-        return retried(lambda: self.try_append(schema, files, mark, policy))
+        return retried(lambda: self.try_append(schema, files, txn, policy))
 
-    def try_append(self, schema: pa.Schema, files: Files, mark: Mark, policy: Policy) -> Appended | None:
+    def try_append(self, schema: pa.Schema, files: Files, txn: Txn, policy: Policy) -> Appended | None:
         """Take `files`, which have the columns `schema`, into the table in one commit; None where it has the batch.
 
         For tables of the state folder: whose one is there, is not asked. Raises CommitConflict, TableFault, OSError.
         """
         before = Snapshot.open(self.uri, self.store)
-        if before is not None and before.has(mark):
+        if before is not None and before.has(txn):
             return None
         evolution = evolve(columns_of(before), [schema], policy)
-        return Appended(self.commit(before, evolution, files(before) if callable(files) else files, mark))
+        return Appended(self.commit(before, evolution, files(before) if callable(files) else files, txn))
 
     def commit(
         self,
         before: Snapshot | None,
         evolution: Evolution,
         files: Sequence[DataFile],
-        mark: Mark,
+        txn: Txn,
         *,
         about: Mapping[str, str] | None = None,
         within: Callable[[Partition], bool] | None = None,
@@ -141,18 +141,18 @@ class Table:
             if not narrow.equals(before.schema):
                 before.add_columns(narrow)
             return rewrite_wider(
-                self.uri, narrow, evolution.schema, self.store, mark=mark, added=files, about=about, within=within
+                self.uri, narrow, evolution.schema, self.store, txn=txn, added=files, about=about, within=within
             )
         try:
             with edge():
-                version = self._commit(before, evolution, files, mark, about or {})
+                version = self._commit(before, evolution, files, txn, about or {})
         except CommitConflict:
             raise
         except BaseException as e:  # delta-rs panics too
             contained(e)
             if "already exists" in str(e):
                 raise CommitConflict(str(e)) from e
-            if not self._landed(before, mark, e):
+            if not self._landed(before, txn, e):
                 raise
             return None
         if before is not None and version is not None:
@@ -160,7 +160,7 @@ class Table:
         return version
 
     def replace_files(
-        self, old: Collection[str], files: Sequence[DataFile], mark: Mark, rows: int, columns: pa.Schema | None = None
+        self, old: Collection[str], files: Sequence[DataFile], txn: Txn, rows: int, columns: pa.Schema | None = None
     ) -> None:
         """Remove the files `old` (paths as the log has them), add `files`, whatever others append meanwhile: two
         commits that touch different files are right in either order (Delta protocol, "Transaction Log Entries").
@@ -173,7 +173,7 @@ class Table:
             table = Snapshot.open(self.uri, self.store)
             if table is None:
                 raise CommitConflict(f"{self.uri} is not there any more")
-            if table.has(mark):
+            if table.has(txn):
                 return
             kinds = {field.name: field.type for field in table.schema}
             if other := [field.name for field in columns or () if kinds.get(field.name) != field.type]:
@@ -182,12 +182,12 @@ class Table:
             if missing := [path for path in old if path not in sizes]:
                 raise CommitConflict(f"{self.uri}: {missing[0]} is not in it any more")
             removed = [(path, sizes[path]) for path in old]
-            text = commit_text(table.version, mark, files, removed, rows=rows, about=OVERWRITE)
+            text = commit_text(table.version, txn, files, removed, rows=rows, about=OVERWRITE)
             if put_commit(self.uri, self.store, table.version + 1, text):
                 return
         raise CommitConflict(f"{self.uri}: somebody else was first {PUTS} times")
 
-    def replace_all(self, before: Snapshot, schema: pa.Schema, files: Sequence[DataFile], mark: Mark) -> bool:
+    def replace_all(self, before: Snapshot, schema: pa.Schema, files: Sequence[DataFile], txn: Txn) -> bool:
         """Commit `files` as the whole table, in the columns `schema`, as the version after `before`; False when that is
         there already. Raises TableFault, OSError."""
         metadata = before.metadata_action(schema)
@@ -195,7 +195,7 @@ class Table:
             metadata["configuration"] |= self.owner.properties()
         rows = sum(file.rows for file in files)
         removed = places_of(before)
-        text = commit_text(before.version, mark, files, removed, rows=rows, about=OVERWRITE, metadata=metadata)
+        text = commit_text(before.version, txn, files, removed, rows=rows, about=OVERWRITE, metadata=metadata)
         return put_commit(self.uri, self.store, before.version + 1, text)
 
     def _commit(
@@ -203,15 +203,15 @@ class Table:
         before: Snapshot | None,
         evolution: Evolution,
         files: Sequence[DataFile],
-        mark: Mark,
+        txn: Txn,
         about: Mapping[str, str],
     ) -> int | None:
         commit = CommitProperties(
-            custom_metadata={ROWS_KEY: str(sum(f.rows for f in files)), **mark.about(), **about},
+            custom_metadata={ROWS_KEY: str(sum(f.rows for f in files)), **txn.about(), **about},
             # A creation that lost its race must fail: tried again, delta-rs 1.6.6 makes it version 1 beside the
             # winner's.
             max_commit_retries=0 if before is None else 15,
-            app_transactions=[Transaction(mark.app, mark.batch)],
+            app_transactions=[Transaction(txn.app_id, txn.version)],
         )
         if before is None:
             self._create(evolution.schema, files, commit)
@@ -221,8 +221,8 @@ class Table:
             before.add_columns(evolution.schema)
         # Another attempt at this batch may have come between the caller's look and here: from what is known now on,
         # delta-rs itself refuses a second commit of the same app.
-        if before.has(mark):
-            raise CommitConflict(f"batch {mark.batch} of {mark.app} is in the table already")
+        if before.has(txn):
+            raise CommitConflict(f"batch {txn.version} of {txn.app_id} is in the table already")
         before.delta.create_write_transaction(
             _actions(files),
             "append",
@@ -259,7 +259,7 @@ class Table:
             if Snapshot.open(self.uri, self.store) is not None or not put_commit(self.uri, self.store, 0, text):
                 raise CommitConflict(f"{self.uri} is there already")
 
-    def _landed(self, before: Snapshot | None, mark: Mark, error: BaseException) -> bool:
+    def _landed(self, before: Snapshot | None, txn: Txn, error: BaseException) -> bool:
         """Whether the marked commit is in the table after all.
 
         An error does not say that nothing was written: delta-rs also raises when the checkpoint that follows a commit
@@ -272,7 +272,7 @@ class Table:
             return False
         if snapshot is None:
             return False
-        if snapshot.has(mark):
+        if snapshot.has(txn):
             return True
         if before is None or snapshot.version > before.version:
             raise CommitConflict(str(error)) from error

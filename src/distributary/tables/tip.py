@@ -20,26 +20,26 @@ from distributary.tables.checkpoints import checkpoint_due
 from distributary.tables.commits import APPEND, commit_text, is_marked, put_commit, read_commit
 from distributary.tables.datafile import DataFile
 from distributary.tables.put_once import cannot_put_once
-from distributary.tables.snapshot import Mark
+from distributary.tables.snapshot import Txn
 from distributary.tables.store import Store
 
 
 @dataclass(frozen=True)
 class Tip:
-    """What a stream knows of a table after its own commit `version`, under `mark`. `schema`: the table's, as an Arrow
+    """What a stream knows of a table after its own commit `version`, under `txn`. `schema`: the table's, as an Arrow
     IPC message."""
 
     version: int
     schema: bytes
-    mark: Mark
+    txn: Txn
 
     @classmethod
-    def of(cls, version: int, schema: pa.Schema, mark: Mark) -> Tip:
-        return cls(version, schema.serialize().to_pybytes(), mark)
+    def of(cls, version: int, schema: pa.Schema, txn: Txn) -> Tip:
+        return cls(version, schema.serialize().to_pybytes(), txn)
 
-    def after(self, mark: Mark) -> Tip:
-        """What is known after one more commit like the last one, under `mark`."""
-        return replace(self, version=self.version + 1, mark=mark)
+    def after(self, txn: Txn) -> Tip:
+        """What is known after one more commit like the last one, under `txn`."""
+        return replace(self, version=self.version + 1, txn=txn)
 
     def leads(self, uri: str, store: Store) -> bool:
         """Can the next version of the table at `uri` be committed without opening it? Not one that is checkpointed."""
@@ -49,7 +49,7 @@ class Tip:
         return pa.ipc.read_schema(pa.py_buffer(self.schema))
 
 
-def append_on_tip(uri: str, tip: Tip, files: Sequence[DataFile], mark: Mark, store: Store) -> bool:
+def append_on_tip(uri: str, tip: Tip, files: Sequence[DataFile], txn: Txn, store: Store) -> bool:
     """Commit `files` as version `tip.version + 1`; False when that cannot be done without opening the table.
 
     Also False where the store refuses or is away: an error does not say that nothing was written, and who opens the
@@ -58,9 +58,9 @@ def append_on_tip(uri: str, tip: Tip, files: Sequence[DataFile], mark: Mark, sto
     if not tip.leads(uri, store):
         return False
     rows = sum(file.rows for file in files)
-    text = commit_text(tip.version, mark, files, rows=rows, about=APPEND)
+    text = commit_text(tip.version, txn, files, rows=rows, about=APPEND)
     try:
         before = read_commit(uri, store, tip.version)
-        return before is not None and is_marked(before, tip.mark) and put_commit(uri, store, tip.version + 1, text)
+        return before is not None and is_marked(before, tip.txn) and put_commit(uri, store, tip.version + 1, text)
     except OSError:
         return False

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from distributary.names import table_name
 from distributary.tables.evolve import Evolution, widenings
-from distributary.tables.snapshot import ROUTES_KEY, Mark, Snapshot
+from distributary.tables.snapshot import ROUTES_KEY, Snapshot, Txn
 
 KEY, ROUTE = "_route_key", "_route"
 
@@ -76,9 +76,9 @@ def about(rows: Rows) -> dict[str, str]:
     return {ROUTES_KEY: json.dumps(rows, ensure_ascii=False, sort_keys=True)}
 
 
-def committed_routes(table: Snapshot, mark: Mark) -> dict[str, int] | None:
-    """Route -> rows that the commit of `mark` wrote; None where the log does not have it any more."""
-    commit = table.commit_of(mark, limit=None)
+def committed_routes(table: Snapshot, txn: Txn) -> dict[str, int] | None:
+    """Route -> rows that the commit of `txn` wrote; None where the log does not have it any more."""
+    commit = table.commit_of(txn, limit=None)
     rows_of: dict[str, int] | None = None if commit is None else json.loads(commit.get(ROUTES_KEY, "{}"))
     return rows_of
 

@@ -245,12 +245,12 @@ def _groups(changes_taken: _Taken, origins: Found, form: Form) -> Iterator[tuple
     names = [headers.field(name) for name in ("connector", "db", "schema", "table", "collection")]
     if form.flattened:
         names.append(origins.topic)
-    marks = [pa.array(mask).cast(pa.string()) for mask in changes_taken.unlogged.values()]
+    txns = [pa.array(mask).cast(pa.string()) for mask in changes_taken.unlogged.values()]
     if (nameless := headers.field("connector")).null_count:  # then the fields say what the source is
-        marks += [
+        txns += [
             headers.field(text).is_valid().cast(pa.string()) for text in SOURCE if pc.any(nameless.is_null()).as_py()
         ]
-    parts = [pc.fill_null(text, "\x1e") for text in (*names, *marks)]
+    parts = [pc.fill_null(text, "\x1e") for text in (*names, *txns)]
     coded = pc.binary_join_element_wise(*parts, "\x1f").dictionary_encode()
     codes = coded.indices.to_numpy(zero_copy_only=False)
     order = np.argsort(codes, kind="stable")

@@ -21,7 +21,7 @@ from distributary.changes.debezium.message_fields import FIELDS, UNDECODABLE, Fi
 from distributary.changes.debezium.positions import KINDS
 from distributary.changes.debezium.side_by_side import SOURCE, Bools, Found, Sayings, metadata, places
 from distributary.changes.debezium.token_rows import NULL, TokenRows, schema_key_of
-from distributary.changes.debezium.unlogged import marks, stands_for_unchanged
+from distributary.changes.debezium.unlogged import stands_for_unchanged, txns
 from distributary.changes.metadata import Rows
 from distributary.changes.model import Kind, Reading
 
@@ -93,7 +93,7 @@ def _gathered(messages: Sequence[Message], form: Form, groups: dict[tuple[Any, .
     left: list[int] = []
     values, names = Opener(), Opener()
     every = b"\n".join(message.value or b"" for message in messages)
-    unlogged = [mark for mark in marks(form.placeholder) if mark in every]
+    unlogged = [txn for txn in txns(form.placeholder) if txn in every]
     for number, message in enumerate(messages):
         try:
             schema, body = values.cut(message.value or b"")
@@ -110,7 +110,7 @@ def _gathered(messages: Sequence[Message], form: Form, groups: dict[tuple[Any, .
         unchanged: tuple[str, ...] = ()
         if deleted:
             row |= {name: raw for name, raw in key.items() if name in row or not row}
-        elif unlogged and any(mark in body for mark in unlogged):
+        elif unlogged and any(txn in body for txn in unlogged):
             unchanged = tuple(sorted(n for n, raw in row.items() if stands_for_unchanged(bytes(raw), form.placeholder)))
             row |= dict.fromkeys(unchanged, NULL)
         kind = (source.connector, source.db, source.schema, source.table, schema, tuple(key), unchanged)

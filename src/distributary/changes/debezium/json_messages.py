@@ -30,7 +30,7 @@ from distributary.changes.debezium.json_at_once import read_at_once
 from distributary.changes.debezium.message_fields import PERHAPS, UNDECODABLE, opened
 from distributary.changes.debezium.positions import sequence
 from distributary.changes.debezium.token_rows import NULL, Fields, TokenRows, schema_key_of
-from distributary.changes.debezium.unlogged import marks, stands_for_unchanged
+from distributary.changes.debezium.unlogged import stands_for_unchanged, txns
 from distributary.changes.file_events import EventParts
 from distributary.changes.metadata import Rows
 from distributary.changes.model import BadEvent, FileEvents, Reading
@@ -169,7 +169,7 @@ def _row(change: _Change, head: Head, form: Form, body: bytes) -> _Row:
         return _Row(change.key, ())
     if head.deleted:
         return _Row({**row, **{name: raw for name, raw in change.key.items() if name in row or not row}}, ())
-    if not any(mark in body for mark in marks(form.placeholder)):
+    if not any(txn in body for txn in txns(form.placeholder)):
         return _Row(row, ())
     unchanged = tuple(sorted(n for n, raw in row.items() if stands_for_unchanged(bytes(raw), form.placeholder)))
     if unchanged:

@@ -22,7 +22,7 @@ def placeholders(text: str) -> tuple[Any, ...]:
 
 
 @lru_cache(8)
-def marks(text: str) -> tuple[bytes, ...]:
+def txns(text: str) -> tuple[bytes, ...]:
     """Of these, one is in every message that holds a placeholder."""
     forms = placeholders(text)
     numbers = str(list(text.encode()[:6])).strip("[]").replace(" ", "")

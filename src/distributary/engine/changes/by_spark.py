@@ -53,7 +53,7 @@ class BySpark:
         rows = rows.select(
             *(rows[quoted(f.name)].cast(f.dataType).alias(f.name) for f in table_schema if f.name in names)
         )
-        self.engine.append(rows, outcome.table, orders.mark)
+        self.engine.append(rows, outcome.table, orders.txn)
 
     def merge(self, outcome: Outcome, orders: ChangeOrders) -> Outcome:
         """Merge the reduced rows in the files of its merge by Spark. Never raises for a fault of the table."""
@@ -73,7 +73,7 @@ class BySpark:
             with of_one_log(outcome.route, into.uri):
                 while True:
                     try:
-                        merged = merge_by_spark(session, target, rows, about.keys, rules, orders.mark, aside=(ORIGIN,))
+                        merged = merge_by_spark(session, target, rows, about.keys, rules, orders.txn, aside=(ORIGIN,))
                         break
                     except HandedOn as e:
                         rules = replace(rules, settled=e.transactions)

@@ -94,15 +94,15 @@ class _Conclusion:
         files, orders = outcome.append, self.orders
         target = orders.target(outcome.table, outcome.route)
         if files.folder == outcome.table:
-            append = commit_files(target, files.files, files.rows, files.columns(), orders.mark, orders.replay)
+            append = commit_files(target, files.files, files.rows, files.columns(), orders.txn, orders.replay)
         else:
             append = self._commit_by_spark(target, outcome)
         return replace(append, why_spark=files.why_spark, files=files.files, folder=files.folder, schema=files.schema)
 
     def _commit_by_spark(self, target: Table, outcome: Outcome) -> Append:
         orders, table, rows = self.orders, target.open(), outcome.rows_written
-        if table is not None and table.has(orders.mark):
-            return replayed(table, orders.mark, orders.replay, rows)
+        if table is not None and table.has(orders.txn):
+            return replayed(table, orders.txn, orders.replay, rows)
         if not outcome.append.files:
             return Append()
         evolution = evolve(columns_of(table), [outcome.append.columns()], orders.named.policy(outcome.route))

@@ -30,7 +30,7 @@ def append_events(events: RouteEvents, uri: str, orders: ChangeOrders) -> tuple[
         return retried(lambda: write_files(events, uri, uri, orders, decision.schema))
     fitted, append = Appending(
         target=orders.target(uri, route),
-        mark=orders.mark,
+        txn=orders.txn,
         tip=orders.tips.get(route),
         # The commit may hold more than the files do now, when one of them is gone since; fewer only when one has grown
         # since, which comes again for what is missing. Else an event would be in no table.

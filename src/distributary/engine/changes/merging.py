@@ -36,7 +36,7 @@ from distributary.errors import KeysChanged, LogBegunAnew, Reason
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.engines import by_settings
 from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
-from distributary.tables.snapshot import Mark, Snapshot
+from distributary.tables.snapshot import Snapshot, Txn
 from distributary.tables.table import retried
 
 
@@ -81,26 +81,26 @@ def merge_now(
     if outcome.append.other:
         # A replay that finds fewer rows than the log took: the log has them all.
         return Merge(uri, "waiting")
-    return merge(Into(events.source, uri, about.keys, about.brought), fitted.table, orders, orders.mark)
+    return merge(Into(events.source, uri, about.keys, about.brought), fitted.table, orders, orders.txn)
 
 
-def merge(into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark) -> Merge:
+def merge(into: Into, rows: pa.Table, orders: ChangeOrders, txn: Txn) -> Merge:
     """Reduce `rows` (columns of a log table) and merge them; returns what was done.
 
     Raises KeysChanged, LogBegunAnew, TableCollision, CommitConflict, TableFault, OSError.
     """
     with of_one_log(into.route, into.uri):
         widened: dict[str, str] = {}
-        merged = retried(lambda: _merged(into, rows, orders, mark, widened))
+        merged = retried(lambda: _merged(into, rows, orders, txn, widened))
     return replace(merged, widened={**widened, **merged.widened})
 
 
-def _merged(into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark, widened: dict[str, str]) -> Merge:
+def _merged(into: Into, rows: pa.Table, orders: ChangeOrders, txn: Txn, widened: dict[str, str]) -> Merge:
     questions = Asked()
     while True:
         try:
-            merged = None if questions else _on_tip(into, rows, orders, mark)
-            return merged or _opened(into, rows, orders, mark, widened, questions)
+            merged = None if questions else _on_tip(into, rows, orders, txn)
+            return merged or _opened(into, rows, orders, txn, widened, questions)
         except HandedOn as e:
             # The table is met file after file, so more may be asked for.
             questions = replace(questions, transactions=questions.transactions | e.transactions)
@@ -117,7 +117,7 @@ def of_one_log(route: str, table: str) -> Iterator[None]:
         raise LogBegunAnew(route=route, table=table, detail=e.detail, since=e.since) from e
 
 
-def _on_tip(into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark) -> Merge | None:
+def _on_tip(into: Into, rows: pa.Table, orders: ChangeOrders, txn: Txn) -> Merge | None:
     """Without opening the table, where its newest version is known; None where that does not do."""
     route, named = into.route, orders.named
     tip = orders.merge_tips.get(route)
@@ -130,13 +130,13 @@ def _on_tip(into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark) -> Mer
     rows = whole(rows, types)
     if split(rows, into.keys)[1].num_rows:
         return None
-    record(into, rows, orders, mark)
+    record(into, rows, orders, txn)
     started = time.monotonic()
     rules = named.rules(into.source, tip.horizon)
     reduced = reduce_rows(rows, into.keys, rules.order, rules.gaps(absent(rows, into.brought)))
     looked = time.monotonic()
     target = Target(into.table(orders), None, named.policy(route))
-    merged = merge_on_tip(target, tip, _plain(reduced), into.keys, rules, mark)
+    merged = merge_on_tip(target, tip, _plain(reduced), into.keys, rules, txn)
     if merged is None or merged.why_spark is not None:
         return None
     seconds = {"reduce": looked - started, "merge": time.monotonic() - looked}
@@ -148,7 +148,7 @@ def _plain(reduced: Reduced) -> Reduced:
 
 
 def _opened(
-    into: Into, rows: pa.Table, orders: ChangeOrders, mark: Mark, widened: dict[str, str], questions: Asked
+    into: Into, rows: pa.Table, orders: ChangeOrders, txn: Txn, widened: dict[str, str], questions: Asked
 ) -> Merge:
     """`widened`: the key columns that got a wider type for this, also where the merge is not done in the end.
 
@@ -161,16 +161,16 @@ def _opened(
     started = time.monotonic()
     events, begun = _identified(into, whole(rows, types), table, orders)
     events, rules = questions.answered(into.source, into.keys, orders, events, types, rules)
-    record(into, events, orders, mark)
+    record(into, events, orders, txn)
     reduced = reduce_rows(events, into.keys, rules.order, rules.gaps(absent(events, into.brought)))
     looked = time.monotonic()
     begun = replace(begun, seconds={"reduce": looked - started})
-    if table is not None and table.has(mark):
+    if table is not None and table.has(txn):
         late = _late_events(route, unjudged(reduced.rows, into.keys, rules.horizon, table))
         return begun.then(replace(into.begun(), late=late))
     if (why := by_settings(named.tables, route)) is None:
         target = Target(into.table(orders), table, named.policy(route))
-        merged = merge_rows(target, _plain(reduced), into.keys, rules, mark)
+        merged = merge_rows(target, _plain(reduced), into.keys, rules, txn)
         why = merged.why_spark
     if why is not None:
         return begun.then(_left_to_spark(into, reduced, orders, why))
@@ -278,7 +278,7 @@ def merge_files(work: MergeWork, orders: ChangeOrders) -> Outcome:
                 # The last commit carries the batch's own mark: what comes before it is done again, or found.
                 last = number == work.shares - 1 and merged.why_spark is None
                 app = orders.app if last else f"{orders.app}+share {number} of {work.shares}"
-                merged = merged.then(merge(into, rows, orders, Mark(app, work.upto)))
+                merged = merged.then(merge(into, rows, orders, Txn(app, work.upto)))
     except BaseException as e:
         merged = merged.parked(e)
     return replace(outcome, merge=merged)

@@ -16,10 +16,10 @@ from distributary.engine.changes.orders import ORIGIN, ChangeOrders
 from distributary.tables.engines import for_rewrites
 from distributary.tables.history_table import merge_history
 from distributary.tables.merge import Target
-from distributary.tables.snapshot import Mark
+from distributary.tables.snapshot import Txn
 
 
-def record(into: Into, events: pa.Table, orders: ChangeOrders, mark: Mark) -> None:
+def record(into: Into, events: pa.Table, orders: ChangeOrders, txn: Txn) -> None:
     """Take events, which all have a key, into the history beside the merged table `into`, where there is one.
 
     Raises KeysChanged, TableCollision, CommitConflict, TableFault, OSError.
@@ -36,4 +36,4 @@ def record(into: Into, events: pa.Table, orders: ChangeOrders, mark: Mark) -> No
     gaps = rules.gaps(absent(events, own.brought))
     made_with = for_rewrites(orders.named.tables.properties)
     target = Target(replace(own.table(orders), properties=made_with), table, orders.named.policy(own.route))
-    merge_history(target, events.drop_columns([ORIGIN]), own.keys, rules.order, gaps, mark)
+    merge_history(target, events.drop_columns([ORIGIN]), own.keys, rules.order, gaps, txn)

@@ -165,7 +165,7 @@ class Attempt:
             if why_spark(table, self.orders.tables, route, evolution):
                 needs_spark.add(route)
                 continue
-            is_committed = table is not None and table.has(self.orders.mark)
+            is_committed = table is not None and table.has(self.orders.txn)
             self._decide(route, Decision("counted" if is_committed else "files", schema=evolution.schema))
         return needs_spark
 
@@ -193,7 +193,7 @@ class Attempt:
         """One commit for the files of many tasks."""
         orders = self.orders
         files, rows, replay = outcome.append.files, outcome.rows_written, Replay(orders.batch)
-        return commit_files(orders.target(route), files, rows, decision.schema, orders.mark, replay)
+        return commit_files(orders.target(route), files, rows, decision.schema, orders.txn, replay)
 
     # -- routes that engine `spark` writes -----------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class Attempt:
             alone = replace(orders, decisions={route: decision})
             task = partial(spark_rows_task, orders=alone, schemas=self.compiled, route=route)
             rows = self.chunks.hand_out(self.chunks.records_of({route}), task, spark_schema(schema))
-            wrote = engine.append(rows, uri, orders.mark)
+            wrote = engine.append(rows, uri, orders.txn)
         except BaseException as e:
             self._end(e, route)
         evolved = before is not None and before != schema

@@ -106,7 +106,7 @@ def _write(route: str, decoded: Decoded, orders: Orders) -> tuple[Append, Fitted
         return retried(lambda: _write_wide(route, decoded, orders))
     fitted, append = Appending(
         target=orders.target(route),
-        mark=orders.mark,
+        txn=orders.txn,
         tip=orders.tips.get(route),
         replay=Replay(orders.batch),
         fit=lambda columns, table: fit(route, decoded, columns, orders, table),
@@ -121,8 +121,8 @@ def _write_wide(route: str, decoded: Decoded, orders: Orders) -> tuple[Append, F
     table = open_own(route, orders)
     before = orders.columns(route, table)
     fitted = fit(route, decoded, before, orders, table)
-    if table is not None and table.has(orders.mark):
-        rows_of_routes = committed_routes(table, orders.mark)
+    if table is not None and table.has(orders.txn):
+        rows_of_routes = committed_routes(table, orders.txn)
         rows = Replay(orders.batch).rows(
             None if rows_of_routes is None else rows_of_routes.get(route, 0), fitted.rows, table.uri
         )

@@ -226,7 +226,7 @@ class Fanout:
         schema = self.by_spark.prepare(orders.target(route), incoming, orders.policy(route))
         fitted = fit(route, decoded, schema, orders)
         frame = self.spark.createDataFrame(fitted.table, spark_schema(schema))
-        self.by_spark.append(frame, uri, orders.mark)
+        self.by_spark.append(frame, uri, orders.txn)
         return Outcome(route, uri, decoded.rows_in, Append("written", fitted.rows), schema_ids=fitted.schema_ids)
 
     # -- deliver -------------------------------------------------------------------------------------------

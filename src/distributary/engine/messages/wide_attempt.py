@@ -61,7 +61,7 @@ class WideAttempt(Attempt):
             self._table = open_own("", self.orders)
             if self._table is not None:
                 self._before = self._table.schema
-                if self._table.has(self.orders.mark):
+                if self._table.has(self.orders.txn):
                     self._taken = self._committed(self._table)
         except (BadInput, ReplayMismatch):
             raise
@@ -74,7 +74,7 @@ class WideAttempt(Attempt):
         return set()
 
     def _committed(self, table: Snapshot) -> Mapping[str, int]:
-        rows_of = committed_routes(table, self.orders.mark)
+        rows_of = committed_routes(table, self.orders.txn)
         if rows_of is None:
             uri, batch = str(self.orders.wide), self.orders.batch
             raise ReplayMismatch(table=uri, batch=batch, committed="no longer known", decoded="?", version=__version__)
@@ -165,5 +165,5 @@ class WideAttempt(Attempt):
         """Columns of the route that an earlier attempt at this batch has widened."""
         assert self._table is not None
         prefix = f"{table_name(route)}."
-        widened = committed_widening(self._table, self.orders.mark)
+        widened = committed_widening(self._table, self.orders.txn)
         return {path.removeprefix(prefix): text for path, text in widened.items() if path.startswith(prefix)}

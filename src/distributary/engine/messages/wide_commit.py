@@ -27,5 +27,5 @@ def commit_wide(
     assert orders.wide is not None
     before = columns_of(table)
     orders.target("").commit(
-        table, grown(before, columns, ORIGIN), files, orders.mark, about=about(rows), within=within(*columns)
+        table, grown(before, columns, ORIGIN), files, orders.txn, about=about(rows), within=within(*columns)
     )

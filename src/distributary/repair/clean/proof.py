@@ -53,7 +53,7 @@ def _apart(books: Books) -> Iterator[str]:
 
 def _not_proven(books: Books, path: str, table: Snapshot) -> str | None:
     # A second pass over a batch of change files marks its commits with the stream and a number.
-    apps = {app.split("+", 1)[0] for app, _ in table.marks()}
+    apps = {app.split("+", 1)[0] for app, _ in table.txns()}
     others = sorted(app for app in apps if app not in books.streams and not app.startswith(_OWN_WORK))
     if others:
         return f"stream {others[0]} has written to it, which this pipeline does not know"

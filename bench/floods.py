@@ -11,7 +11,7 @@ import pyarrow as pa
 from bench.result import Case, Result
 from bench.workload import Place, Workload, WrongRows, say
 from distributary.engine.messages.admission import refused_routes
-from distributary.engine.messages.orders import Orders
+from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.schemas import Schemas
 from distributary.errors import Reason
 from distributary.tables.evolve import Policy, evolve
@@ -33,7 +33,7 @@ def run(place: Place) -> Result:
 
 def _routes(work: Workload, many: int) -> Case:
     config = work.config("ours", work.delta_source())
-    orders = Orders(
+    orders = MessageSpec(
         pipeline=config.pipeline,
         stream="bench",
         batch=0,

@@ -18,7 +18,7 @@ from distributary.declarative.datasets import Datasets, storage
 from distributary.declarative.judge import VERDICT_SCHEMA, decode_rows, judge_values
 from distributary.declarative.known_routes import Known, discover
 from distributary.declarative.update_ledger import Books
-from distributary.engine.messages.orders import ORIGIN
+from distributary.engine.messages.task_spec import ORIGIN
 from distributary.engine.schemas import Schemas
 from distributary.schemas.registry import Registry, open_registry
 from distributary.tables.snapshot import Owner

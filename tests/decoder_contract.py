@@ -20,8 +20,8 @@ from distributary.engine.messages.decode import decode
 from distributary.engine.messages.deliver import deliver_route
 from distributary.engine.messages.demux import demux
 from distributary.engine.messages.opening import EnvelopeReader
-from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.routing import Constant
+from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.schemas import Schemas
 from distributary.errors import Reason, SchemaNotFound
 from distributary.schemas.decoding import CompiledSchema, Decoder, Split
@@ -170,12 +170,12 @@ class Lane:
                     ids |= {schema_id for schema_id, _, _ in groups}
                     chunks.append((groups, read_records(chunk["blob"])))
         known, refused = self.schemas.resolve(ids)
-        orders = Orders(
+        spec = MessageSpec(
             pipeline="p", stream="s", batch=self.batches, tables=Tables(root=str(self.root)), store=Store(),
             quarantine=str(self.root / "quarantine"), payload_framed=self.framed, raw_nested_indexes=False,
             payload_format=self.format, refused=refused,
         )  # fmt: skip
-        _, bad = deliver_route("a", decode("a", chunks, orders, known), orders)
+        _, bad = deliver_route("a", decode("a", chunks, spec, known), spec)
         self.rejected += bad
         self.batches += 1
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.config import Pipeline
-from distributary.engine.messages.orders import ORIGIN, ORIGIN_TYPE
+from distributary.engine.messages.task_spec import ORIGIN, ORIGIN_TYPE
 from distributary.errors import Reason
 from distributary.names import table_name
 from distributary.state.ledger import Entry, Ledger

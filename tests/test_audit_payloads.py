@@ -17,7 +17,7 @@ from distributary.audit.judge.payloads import judge_payloads
 from distributary.audit.judge.protobuf_rows import differs, message_class
 from distributary.audit.judge.raw_records import Place
 from distributary.audit.verify import Verification, verify
-from distributary.engine.messages.orders import ORIGIN, ORIGIN_TYPE
+from distributary.engine.messages.task_spec import ORIGIN, ORIGIN_TYPE
 from distributary.errors import SourceDown
 from distributary.names import table_name
 from distributary.schemas.protobuf.framing import frame

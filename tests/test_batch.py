@@ -101,17 +101,17 @@ def test_new_versions_and_new_games_need_no_restart(lake: Path) -> None:
     games = scenario.games(Plan(games=3, versions=3, records=5))
     first, second, late = games.names
     scenario.send_games(games, 1, [first, second])
-    orders = Fanout.orders
+    spec = Fanout.spec
     with scenario.running() as running, pytest.MonkeyPatch.context() as patch:
         running.wait_rows(10)
 
         def meanwhile(self: Fanout, *args: Any) -> Any:
             """The batch of version 2 is under way: its schemas are looked up, no table is written yet."""
-            patch.setattr(Fanout, "orders", orders)
+            patch.setattr(Fanout, "spec", spec)
             scenario.send_games(games, 3, [first, late])
-            return orders(self, *args)
+            return spec(self, *args)
 
-        patch.setattr(Fanout, "orders", meanwhile)
+        patch.setattr(Fanout, "spec", meanwhile)
         scenario.send_games(games, 2, [first, second])
         running.wait_rows(30)
     assert [b.rows_in for b in scenario.batches] == [10, 10, 10]

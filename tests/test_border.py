@@ -27,7 +27,7 @@ from distributary.engine.changes import log_append as cdc_log
 from distributary.engine.changes import merging, read, routing
 from distributary.engine.changes.fitting import Part, RouteEvents
 from distributary.engine.changes.micro_batch import Changes
-from distributary.engine.changes.orders import ChangeOrders, WorkFile
+from distributary.engine.changes.task_spec import ChangeSpec, WorkFile
 from distributary.engine.decisions import Decision
 from distributary.engine.messages import attempt as attempt_module
 from distributary.engine.messages import decode as decode_module
@@ -37,7 +37,7 @@ from distributary.engine.messages.attempt import Attempt
 from distributary.engine.messages.chunks import RECORD_SCHEMA
 from distributary.engine.messages.decode import decode, fit
 from distributary.engine.messages.deliver import deliver_route
-from distributary.engine.messages.orders import ORIGIN_TYPE, Orders
+from distributary.engine.messages.task_spec import ORIGIN_TYPE, MessageSpec
 from distributary.engine.messages.wide_attempt import WideAttempt
 from distributary.engine.messages.wide_commit import commit_wide
 from distributary.engine.outcomes import Append, Outcome
@@ -72,8 +72,8 @@ def made(route: str) -> BaseException:
 
 
 @pytest.fixture
-def orders(tmp_path: Path) -> Orders:
-    return Orders(
+def spec(tmp_path: Path) -> MessageSpec:
+    return MessageSpec(
         pipeline="games",
         stream="stream-1",
         batch=0,
@@ -99,16 +99,16 @@ def records(*users: str) -> list[tuple[list[list[Any]], pa.RecordBatch]]:
     return [([[1, "0", len(users)]], pa.RecordBatch.from_pylist(rows, schema=RECORD_SCHEMA))]
 
 
-def put(orders: Orders, route: str, *users: str) -> tuple[Outcome, list[pa.Table]]:
-    return deliver_route(route, decode(route, records(*users), orders, SCHEMAS), orders)
+def put(spec: MessageSpec, route: str, *users: str) -> tuple[Outcome, list[pa.Table]]:
+    return deliver_route(route, decode(route, records(*users), spec, SCHEMAS), spec)
 
 
 def names_of(errors: Iterable[BaseException]) -> list[str]:
     return [type(error).__name__ for error in errors]
 
 
-def users_in(orders: Orders, route: str) -> list[str]:
-    found: list[str] = DeltaTable(orders.table(route)).to_pyarrow_table().column("user").to_pylist()
+def users_in(spec: MessageSpec, route: str) -> list[str]:
+    found: list[str] = DeltaTable(spec.table(route)).to_pyarrow_table().column("user").to_pylist()
     return sorted(found)
 
 
@@ -211,22 +211,24 @@ class _Poisoned:
         return self.whole.decode(payloads)
 
 
-def test_a_payload_that_breaks_its_decoder_is_set_aside_alone(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_payload_that_breaks_its_decoder_is_set_aside_alone(
+    spec: MessageSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = decoder_for
     monkeypatch.setattr(decode_module, "decoder_for", lambda *a, **k: _Poisoned(whole(*a, **k)))
     poison = [f"poison {route}" for route in ERRORS]
     users = [user for n, one in enumerate(poison) for user in (f"good {n}", one)]
-    outcome, bad = put(orders, "a", *users)
+    outcome, bad = put(spec, "a", *users)
     assert adds_up(outcome, bad)
     assert outcome.reasons == {Reason.DECODER_FAILED: len(poison)}
     rows = pa.concat_tables(bad).sort_by("offset")
     assert rows.column("offset").to_pylist() == list(range(1, 2 * len(poison), 2))
     assert [d.split(":")[0] for d in rows.column("detail").to_pylist()] == names_of(ERRORS.values())
-    assert users_in(orders, "a") == sorted(f"good {n}" for n in range(len(poison)))
+    assert users_in(spec, "a") == sorted(f"good {n}" for n in range(len(poison)))
 
 
 def test_a_schema_that_breaks_its_decoder_sets_only_its_own_rows_aside(
-    orders: Orders, monkeypatch: pytest.MonkeyPatch
+    spec: MessageSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = decoder_for
 
@@ -238,17 +240,17 @@ def test_a_schema_that_breaks_its_decoder_sets_only_its_own_rows_aside(
     monkeypatch.setattr(decode_module, "decoder_for", broken)
     schemas = SCHEMAS | {100 + n: replace(SCHEMAS[1], id=100 + n) for n in range(len(TYPES))}
     [(_, chunk)] = records("good", *ERRORS)
-    decoded = decode("a", [([[1, "0", 1], *([i, "0", 1] for i in sorted(schemas) if i != 1)], chunk)], orders, schemas)
-    outcome, bad = deliver_route("a", decoded, orders)
+    decoded = decode("a", [([[1, "0", 1], *([i, "0", 1] for i in sorted(schemas) if i != 1)], chunk)], spec, schemas)
+    outcome, bad = deliver_route("a", decoded, spec)
     assert adds_up(outcome, bad)
     assert outcome.reasons == {Reason.BROKEN_SCHEMA: len(TYPES)}
-    assert users_in(orders, "a") == ["good"]
+    assert users_in(spec, "a") == ["good"]
     writers = {(schema_id, "0") for schema_id in schemas}
-    assert len(decode_module.incoming_schemas("a", writers, schemas, orders)) == 1
+    assert len(decode_module.incoming_schemas("a", writers, schemas, spec)) == 1
 
 
 def test_an_expectation_that_breaks_on_a_row_sets_this_row_aside(
-    orders: Orders, monkeypatch: pytest.MonkeyPatch
+    spec: MessageSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Plain:
         is_plain = False
@@ -261,10 +263,10 @@ def test_an_expectation_that_breaks_on_a_row_sets_this_row_aside(
 
     monkeypatch.setattr(Shape, "of", lambda *_: Plain())
     foreign = [r for r, e in ERRORS.items() if not type(e).__module__.startswith("distributary")]
-    outcome, bad = put(orders, "a", "good", *foreign, "too")
+    outcome, bad = put(spec, "a", "good", *foreign, "too")
     assert adds_up(outcome, bad)
     assert outcome.reasons == {Reason.DECODER_FAILED: len(foreign)}
-    assert users_in(orders, "a") == ["good", "too"]
+    assert users_in(spec, "a") == ["good", "too"]
 
 
 # -- a table -----------------------------------------------------------------------------------------------
@@ -272,16 +274,16 @@ def test_an_expectation_that_breaks_on_a_row_sets_this_row_aside(
 STEPS: tuple[tuple[Any, str], ...] = (
     (deliver_module, "fit"),
     (deliver_module, "why_spark"),
-    (Orders, "write"),
+    (MessageSpec, "write"),
     (Table, "commit"),
     (Table, "open"),
-    (Orders, "table"),
+    (MessageSpec, "table"),
 )
 
 
 @pytest.mark.parametrize(("target", "name"), STEPS, ids=[name for _, name in STEPS])
 def test_a_table_that_fails_at_any_step_is_parked_alone(
-    orders: Orders, monkeypatch: pytest.MonkeyPatch, target: Any, name: str
+    spec: MessageSpec, monkeypatch: pytest.MonkeyPatch, target: Any, name: str
 ) -> None:
     find: Callable[..., str | None] = route_in
     if name == "table":
@@ -291,14 +293,14 @@ def test_a_table_that_fails_at_any_step_is_parked_alone(
     if name == "table":
         monkeypatch.setattr(deliver_module, "fit", raising(route_in, fit))
     outages: set[str] = set()
-    decoded = decode("a", records("x", "y"), orders, SCHEMAS)
+    decoded = decode("a", records("x", "y"), spec, SCHEMAS)
     tried = ERRORS if name != "commit" else some(10)
     for number, (route, error) in enumerate(tried.items()):
         if number % 50 == 0:
-            outcome, bad = deliver_route(f"good{number}", decoded, orders)
+            outcome, bad = deliver_route(f"good{number}", decoded, spec)
             assert (outcome.state, outcome.rows_written, bad) == ("written", 2, [])
-            assert users_in(orders, f"good{number}") == ["x", "y"]
-        outcome, bad = deliver_route(route, decoded, orders)
+            assert users_in(spec, f"good{number}") == ["x", "y"]
+        outcome, bad = deliver_route(route, decoded, spec)
         assert adds_up(outcome, bad), error
         assert (outcome.state, outcome.rows_written) == ("failed", 0), error
         assert outcome.reasons == {Reason.TABLE_PARKED: 2}
@@ -307,27 +309,27 @@ def test_a_table_that_fails_at_any_step_is_parked_alone(
         assert outcome.fault.of_store == is_store_fault(error)
         if outcome.fault.of_store:
             outages.add(type(error).__name__)
-        assert not DeltaTable.is_deltatable(orders.table(route))
+        assert not DeltaTable.is_deltatable(spec.table(route))
     away = [e for e in tried.values() if isinstance(e, (Outage, ConnectionError, TimeoutError))]
     assert outages == set(names_of(away))
 
 
-def test_a_shared_table_that_fails_is_the_driver_s_to_park(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_table_that_fails_is_the_driver_s_to_park(spec: MessageSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
     unused: Any = None
     monkeypatch.setattr(attempt_module, "open_own", raising(route_in, deliver_module.open_own))
     monkeypatch.setattr(Attempt, "_commit", raising(lambda _, route, *__: route_in(route), Attempt._commit))
     for route, error in ERRORS.items():
         writers = {route: {(1, "0")}}
-        made = Attempt(spark, Store(), unused, set(), unused, unused, writers, orders, SCHEMAS)
+        made = Attempt(spark, Store(), unused, set(), unused, unused, writers, spec, SCHEMAS)
         kind: type[BaseException] = StoreDown if is_store_fault(error) else RouteFault
         if spark_ended(error):
             kind = type(error)  # no table can be blamed for that
         with pytest.raises(kind):
             made._prepare_shared([route])
-        made.orders = orders.deciding({route: Decision("files")})
+        made.spec = spec.deciding({route: Decision("files")})
         file = DataFile("part-0.parquet", 1, 2, "{}", 0)
-        outcome = Outcome(route, orders.table(route), rows_in=2, append=Append("files", 2, files=(file,)))
+        outcome = Outcome(route, spec.table(route), rows_in=2, append=Append("files", 2, files=(file,)))
         done: Any = SimpleNamespace(outcomes={route: outcome})
         with pytest.raises(kind):
             made._commit_shared(done)
@@ -354,8 +356,8 @@ def test_an_error_of_a_spark_that_is_gone_leaves_an_attempt_with_its_cause() -> 
 def test_all_tables_failing_below_is_the_store_s_fault_and_above_it_their_own() -> None:
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
     unused: Any = None
-    orders: Any = SimpleNamespace(decisions={})
-    made = Attempt(spark, Store(), unused, set(), unused, unused, {}, orders, {})
+    spec: Any = SimpleNamespace(decisions={})
+    made = Attempt(spark, Store(), unused, set(), unused, unused, {}, spec, {})
     for error in (PermissionError(13, "denied"), RecursionError("deep")):
         outcomes = {}
         for route in ("a", "b"):
@@ -371,75 +373,73 @@ def test_all_tables_failing_below_is_the_store_s_fault_and_above_it_their_own() 
 # -- the one table of layout wide --------------------------------------------------------------------------
 
 
-def wide_attempt(orders: Orders, *routes: str) -> tuple[WideAttempt, Any]:
+def wide_attempt(spec: MessageSpec, *routes: str) -> tuple[WideAttempt, Any]:
     """All tasks have written a file of each route; the commit is to come."""
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
     unused: Any = None
-    orders = replace(orders, wide=orders.tables.root)
-    attempt = WideAttempt(
-        spark, Store(), unused, set(), unused, unused, {r: {(1, "0")} for r in routes}, orders, SCHEMAS
-    )
+    spec = replace(spec, wide=spec.tables.root)
+    attempt = WideAttempt(spark, Store(), unused, set(), unused, unused, {r: {(1, "0")} for r in routes}, spec, SCHEMAS)
     attempt._open()
     attempt._prepare_shared(routes)
     rows = pa.table({"user": ["x"], "score": pa.array([1], pa.int32())})
     done: dict[str, Outcome] = {}
     for route in routes:
         origin = pa.nulls(1, ORIGIN_TYPE)
-        file = attempt.orders.write(route, rows.append_column("_origin", origin))
-        done[route] = Outcome(route, orders.table(route), rows_in=1, append=Append("files", 1, files=(file,)))
+        file = attempt.spec.write(route, rows.append_column("_origin", origin))
+        done[route] = Outcome(route, spec.table(route), rows_in=1, append=Append("files", 1, files=(file,)))
     return attempt, SimpleNamespace(outcomes=done)
 
 
 def test_one_route_s_columns_that_the_shared_commit_cannot_take_park_that_route(
-    orders: Orders, monkeypatch: pytest.MonkeyPatch
+    spec: MessageSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = commit_wide
 
-    def commit(table: Any, orders: Any, columns: Mapping[str, pa.Schema], *more: Any) -> None:
+    def commit(table: Any, spec: Any, columns: Mapping[str, pa.Schema], *more: Any) -> None:
         if found := [route for route in columns if route.startswith("r")]:
             raise made(found[0])
-        whole(table, orders, columns, *more)
+        whole(table, spec, columns, *more)
 
     monkeypatch.setattr(wide_module, "commit_wide", commit)
     for route, error in some(10).items():
-        attempt, done = wide_attempt(orders, "a", route, "z")
+        attempt, done = wide_attempt(spec, "a", route, "z")
         if isinstance(error, CommitConflict) or is_store_fault(error):
             continue
         with pytest.raises(RouteFault) as caught:
             attempt._commit_shared(done)
         assert (caught.value.route, caught.value.why.split(":")[0]) == (route, type(error).__name__)
-    attempt, done = wide_attempt(orders, "a", "z")
+    attempt, done = wide_attempt(spec, "a", "z")
     attempt._commit_shared(done)
     assert [o.state for o in done.outcomes.values()] == ["written", "written"]
 
 
 def test_a_shared_commit_that_came_in_before_it_failed_is_nobody_s_fault(
-    orders: Orders, monkeypatch: pytest.MonkeyPatch
+    spec: MessageSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def commit(*args: Any) -> None:
         commit_wide(*args)
         raise made("r0")
 
     monkeypatch.setattr(wide_module, "commit_wide", commit)
-    attempt, done = wide_attempt(orders, "a", "z")
+    attempt, done = wide_attempt(spec, "a", "z")
     with pytest.raises(CommitConflict):
         attempt._commit_shared(done)
-    attempt, _ = wide_attempt(orders, "a", "z")
+    attempt, _ = wide_attempt(spec, "a", "z")
     assert attempt._taken == {"a": 1, "z": 1}
 
 
 def test_a_shared_commit_that_fails_for_no_route_s_columns_fails_the_batch(
-    orders: Orders, monkeypatch: pytest.MonkeyPatch
+    spec: MessageSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempt, done = wide_attempt(orders, "a", "z")
+    attempt, done = wide_attempt(spec, "a", "z")
     attempt._commit_shared(done)
     monkeypatch.setattr(wide_module, "commit_wide", raising(lambda *_: "r0", commit_wide))
-    attempt, done = wide_attempt(replace(orders, batch=1), "a", "z")
+    attempt, done = wide_attempt(replace(spec, batch=1), "a", "z")
     with pytest.raises(StoreDown):
         attempt._commit_shared(done)
     monkeypatch.setattr(wide_module, "open_own", raising(lambda *_: "r0", deliver_module.open_own))
     with pytest.raises(StoreDown):
-        wide_attempt(replace(orders, batch=1), "a", "z")
+        wide_attempt(replace(spec, batch=1), "a", "z")
 
 
 # -- a file ------------------------------------------------------------------------------------------------
@@ -481,13 +481,13 @@ def test_a_file_that_breaks_its_reader_is_set_aside_alone(shop: Sparkless, monke
     shop.check()
 
 
-def one_event(shop: Sparkless) -> tuple[Part, ChangeOrders]:
+def one_event(shop: Sparkless) -> tuple[Part, ChangeSpec]:
     """An event as a task holds it, and a batch's orders."""
     [path] = shop.send(change(mysql_table("orders"), "INSERT", {"id": 1, "status": "new"}, 100))
     changes = Changes(Here(), shop.config, Store())  # type: ignore[arg-type]
-    orders = changes.orders("stream", 0, {})
-    found, _ = read.load(WorkFile(str(path), path.stat().st_size, 0), orders)
-    return Part(found.events[0], str(path)), orders
+    spec = changes.spec("stream", 0, {})
+    found, _ = read.load(WorkFile(str(path), path.stat().st_size, 0), spec)
+    return Part(found.events[0], str(path)), spec
 
 
 CHANGE_STEPS: tuple[tuple[Any, str, str], ...] = (
@@ -506,14 +506,14 @@ def test_a_table_of_change_files_that_fails_at_any_step_is_parked_alone(
     shop: Sparkless, monkeypatch: pytest.MonkeyPatch, target: Any, name: str, state: str
 ) -> None:
     """A merged table that fails leaves its log as it is: whole."""
-    part, orders = one_event(shop)
+    part, spec = one_event(shop)
     whole = getattr(target, name)
     writes = state == "parked" or name == "commit"
     for number, route in enumerate(some(10) if writes else ERRORS):
         source = replace(part.events.table, table=route)
         events = RouteEvents(source, [replace(part, events=replace(part.events, table=source))])
         monkeypatch.setattr(target, name, raising(lambda *_, route=route, **__: route, whole))
-        outcome, bad = cdc_deliver.deliver_route(events, orders)
+        outcome, bad = cdc_deliver.deliver_route(events, spec)
         outcome = replace(outcome, reasons=count_reasons(bad))
         assert outcome.merge is not None
         assert adds_up(outcome, bad)
@@ -528,6 +528,6 @@ def test_a_table_of_change_files_that_fails_at_any_step_is_parked_alone(
             monkeypatch.setattr(target, name, whole)
             source = replace(source, table=f"good{number}")
             good = RouteEvents(source, [replace(part, events=replace(part.events, table=source))])
-            outcome, bad = cdc_deliver.deliver_route(good, orders)
+            outcome, bad = cdc_deliver.deliver_route(good, spec)
             assert outcome.merge is not None
             assert (outcome.state, outcome.merge.state, outcome.merge.upserts, bad) == ("written", "merged", 1, [])

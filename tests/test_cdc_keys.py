@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distributary.engine.changes.orders import ORIGIN_TYPE
+from distributary.engine.changes.task_spec import ORIGIN_TYPE
 from distributary.repair.resync_changes import known_route, rebuild
 from tests.extent import either
 from tests.key_events import Said, in_table, living, newest, send, spelling

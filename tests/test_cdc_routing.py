@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from distributary.changes.model import Kind, Reading, SourceTable, known_one
-from distributary.engine.changes.orders import WorkFile
 from distributary.engine.changes.routing import HEAD_BYTES, FileRoutes
+from distributary.engine.changes.task_spec import WorkFile
 from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
 from distributary_simulate.changes.unified import INTEGER, STRING
 from tests.shop import change, mysql_table

@@ -13,8 +13,8 @@ from distributary.changes.file_events import read_events
 from distributary.changes.model import METADATA, Reading
 from distributary.engine.changes import read, routing
 from distributary.engine.changes.fitting import Part, RouteEvents, column_name, fit
-from distributary.engine.changes.orders import WorkFile
 from distributary.engine.changes.rejected_events import as_text
+from distributary.engine.changes.task_spec import WorkFile
 from distributary.errors import FileBroken, Reason
 from distributary.tables.evolve import Policy
 from tests.deadly import AtHome

@@ -15,7 +15,7 @@ from distributary.declarative import known_routes as module
 from distributary.declarative.judge import judge_values
 from distributary.declarative.known_routes import add_writers, discover, parse_writers, read_writers, write_down
 from distributary.declarative.replay import ids_there, replay
-from distributary.engine.messages.orders import ORIGIN
+from distributary.engine.messages.task_spec import ORIGIN
 from distributary.engine.schemas import Schemas
 from distributary.errors import Reason, SchemaNotFound, StoreUnreadable, TableCollision
 from distributary.schemas.formats import decoder_for

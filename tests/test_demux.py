@@ -21,7 +21,7 @@ from distributary.engine.messages import chunks, demux, opening
 from distributary.engine.messages.chunks import CHUNK_SCHEMA, read_records, read_rejected
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader
-from distributary.engine.messages.orders import fingerprint
+from distributary.engine.messages.task_spec import fingerprint
 from distributary.engine.schemas import schemas_of
 from distributary.errors import Reason
 from distributary.schemas import header

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from distributary.changes.model import Kind, SourceTable
 from distributary.engine.appending import Replay
 from distributary.engine.attempts import Again, RouteFault, attempted, killers_after
-from distributary.engine.decisions import BatchOrders, Decision, too_many
+from distributary.engine.decisions import Decision, TaskSpec, too_many
 from distributary.engine.outcomes import Append, Fault, Merge, Outcome, SourceEvents, check_counts, join_into
 from distributary.errors import ReplayMismatch
 from distributary.tables.datafile import DataFile
@@ -24,8 +24,8 @@ DIED = PySparkException(message="Python worker exited unexpectedly (crashed)")
 
 
 @pytest.fixture
-def orders() -> BatchOrders:
-    return BatchOrders(pipeline="games", stream="s", batch=3, store=Store(), quarantine="/lake/quarantine")
+def spec() -> TaskSpec:
+    return TaskSpec(pipeline="games", stream="s", batch=3, store=Store(), quarantine="/lake/quarantine")
 
 
 def part(number: int) -> Outcome:
@@ -104,19 +104,19 @@ def test_a_replay_counts_by_the_commit_and_stops_where_a_row_would_be_lost_or_do
 
 
 def test_an_attempt_is_made_again_without_what_failed_and_with_the_columns_that_were_settled(
-    orders: BatchOrders,
+    spec: TaskSpec,
 ) -> None:
     columns = pa.schema([("id", pa.string())])
     ends: list[Exception] = [RouteFault("a", "odd"), Again({}, {"b": columns}), CommitConflict("first"), DIED]
-    seen: list[BatchOrders] = []
+    seen: list[TaskSpec] = []
 
-    def attempt(orders: BatchOrders) -> str:
-        seen.append(orders)
+    def attempt(spec: TaskSpec) -> str:
+        seen.append(spec)
         if ends:
             raise ends.pop(0)
         return "done"
 
-    begun = orders.deciding({"a": Decision(merge="later")})
+    begun = spec.deciding({"a": Decision(merge="later")})
     assert attempted(begun, attempt, lambda *_: {"record": "SIGSEGV"}) == "done"
     assert len(seen) == 5
     assert seen[-1].decisions == {
@@ -126,15 +126,15 @@ def test_an_attempt_is_made_again_without_what_failed_and_with_the_columns_that_
     assert seen[-1].killed == {"record": "SIGSEGV"}
 
 
-def test_a_batch_gives_up_where_others_are_first_each_time(orders: BatchOrders) -> None:
-    tries: list[BatchOrders] = []
+def test_a_batch_gives_up_where_others_are_first_each_time(spec: TaskSpec) -> None:
+    tries: list[TaskSpec] = []
 
-    def attempt(orders: BatchOrders) -> None:
-        tries.append(orders)
+    def attempt(spec: TaskSpec) -> None:
+        tries.append(spec)
         raise CommitConflict("first")
 
     with pytest.raises(CommitConflict):
-        attempted(orders, attempt, lambda *_: {})
+        attempted(spec, attempt, lambda *_: {})
     assert len(tries) == COMMIT_ATTEMPTS
 
 

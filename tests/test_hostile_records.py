@@ -12,7 +12,7 @@ from distributary.config import Tables
 from distributary.engine.messages.deliver import deliver
 from distributary.engine.messages.demux import demux
 from distributary.engine.messages.opening import EnvelopeReader
-from distributary.engine.messages.orders import Orders
+from distributary.engine.messages.task_spec import MessageSpec
 from distributary.errors import Reason
 from distributary.schemas.registry.compile import compile_text
 from distributary.tables.store import Store
@@ -107,7 +107,7 @@ SENT: list[tuple[str, bytes, str]] = [
 
 def test_each_hostile_record_is_in_its_table_or_in_the_quarantine_with_its_reason(tmp_path: Path) -> None:
     tables, quarantine = tmp_path / "tables", tmp_path / "quarantine"
-    orders = Orders(
+    spec = MessageSpec(
         pipeline="g",
         stream="s",
         batch=0,
@@ -126,7 +126,7 @@ def test_each_hostile_record_is_in_its_table_or_in_the_quarantine_with_its_reaso
         }
     )
     chunks = [chunk for found in demux([batch], READER, 0) for chunk in found.to_pylist()]
-    list(deliver(chunks, orders, SCHEMAS, "p"))
+    list(deliver(chunks, spec, SCHEMAS, "p"))
     places: dict[int, list[str]] = {n: [] for n in rows}
     for folder in tables.iterdir():
         for row in DeltaTable(folder).to_pyarrow_table(columns=["_origin"]).to_pylist():

@@ -119,9 +119,9 @@ def test_a_batch_goes_on_without_the_records_and_files_that_kill_its_workers(tmp
     sent = [("opening sigkill", "x"), *(("a", user) for user in of_a), *(("b", user) for user in of_b)]
     games = scenario(tmp_path / "games", *sent)
     shop = Shop(tmp_path / "shop")
-    orders = mysql_table("orders")
-    shop.send(*(change(orders, "INSERT", {"id": n, "status": "new"}, 100 + n) for n in range(3)))
-    [late] = shop.send(change(orders, "INSERT", {"id": 9, "status": "new"}, 900, sec=70))
+    spec = mysql_table("orders")
+    shop.send(*(change(spec, "INSERT", {"id": n, "status": "new"}, 100 + n) for n in range(3)))
+    [late] = shop.send(change(spec, "INSERT", {"id": 9, "status": "new"}, 900, sec=70))
     deadly = late.rename(late.with_name(late.name.replace(".avro", "sigkill.avro")))
     status, said, words = planted(tmp_path, (PLAN, shop.file), (RUN, games.file), (RUN, shop.file))
     assert status == 0, words

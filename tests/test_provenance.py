@@ -160,8 +160,8 @@ def test_change_files_are_not_written_again_over_tables_of_a_state_that_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = Sparkless(tmp_path)
-    orders = mysql_table()
-    shop.send(backfilled(orders, order(1, "new")), backfilled(orders, order(2, "new")))
+    spec = mysql_table()
+    shop.send(backfilled(spec, order(1, "new")), backfilled(spec, order(2, "new")))
     shop.run()
     before = shop.log("shop_orders_log")
     shutil.rmtree(shop.config.state_root)
@@ -191,17 +191,17 @@ def test_a_state_that_is_older_than_the_tables_is_refused(lake: Path, new_state:
 
 @pytest.mark.parametrize("batches", [1, 2])
 def test_a_copy_of_the_state_folder_that_is_so_many_batches_old_writes_nothing(tmp_path: Path, batches: int) -> None:
-    shop, orders = Sparkless(tmp_path), mysql_table()
-    shop.send(backfilled(orders, order(1, "new")))
+    shop, spec = Sparkless(tmp_path), mysql_table()
+    shop.send(backfilled(spec, order(1, "new")))
     shop.run()
     state, copy, newest = Path(shop.config.state_root), tmp_path / "copy", tmp_path / "newest"
     shutil.copytree(state, copy)
     for number in range(batches):
-        shop.send(backfilled(orders, order(2 + number, "new"), sec=100 + 100 * number))
+        shop.send(backfilled(spec, order(2 + number, "new"), sec=100 + 100 * number))
         shop.run()
     state.rename(newest)
     copy.rename(state)
-    shop.send(backfilled(orders, order(9, "new"), sec=900))
+    shop.send(backfilled(spec, order(9, "new"), sec=900))
     before = shop.log("shop_orders_log")
     with pytest.raises(StateOld):
         shop.run()
@@ -239,8 +239,8 @@ def test_a_quarantine_that_is_older_than_the_tables_is_refused_by_its_replays(la
     before = Table(uri, STORE).open()
     assert before is not None
     app = replay_app(before)
-    orders = SimpleNamespace(stream=app, store=STORE, table=lambda route: str(tables.root / route))
-    fanout: Any = SimpleNamespace(quarantine=uri, store=STORE, orders=lambda *_: orders)
+    spec = SimpleNamespace(stream=app, store=STORE, table=lambda route: str(tables.root / route))
+    fanout: Any = SimpleNamespace(quarantine=uri, store=STORE, spec=lambda *_: spec)
     replay = Replay(tables.config, Ledger(tables.config.state_root, "games", STORE), fanout)
     tables.write("b", NEW)
     assert replay.finish_claimed().rows == {}

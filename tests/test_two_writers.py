@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.audit.verify import verify
-from distributary.engine.messages.orders import ORIGIN
+from distributary.engine.messages.task_spec import ORIGIN
 from distributary.running.hops import run
 from distributary.shares import Division
 from distributary.state.divisions import claim, current_parts

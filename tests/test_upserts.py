@@ -21,7 +21,7 @@ from distributary.engine.decisions import Decision
 from distributary.engine.messages.chunks import GONE, RECORD_SCHEMA
 from distributary.engine.messages.decode import decode
 from distributary.engine.messages.deliver import deliver_route
-from distributary.engine.messages.orders import Orders
+from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.outcomes import Outcome
 from distributary.errors import Reason
 from distributary.schemas.registry.compile import compile_text
@@ -60,9 +60,9 @@ class Sent:
         return GONE if self.level is None else (self.schema, "0")
 
 
-def orders_of(root: Path | str, *, record_key: RecordKey | None = None, **tables: Any) -> Orders:
+def orders_of(root: Path | str, *, record_key: RecordKey | None = None, **tables: Any) -> MessageSpec:
     given = Tables(root=str(root), keys=["id"], **tables)
-    return Orders(
+    return MessageSpec(
         pipeline="players",
         stream="stream-1",
         batch=0,
@@ -77,7 +77,7 @@ def orders_of(root: Path | str, *, record_key: RecordKey | None = None, **tables
     )
 
 
-def put(orders: Orders, sent: Sequence[Sent]) -> tuple[Outcome, list[pa.Table]]:
+def put(orders: MessageSpec, sent: Sequence[Sent]) -> tuple[Outcome, list[pa.Table]]:
     """One batch of a route."""
     ordered = sorted(sent, key=lambda one: one.writer)
     groups = [[*writer, sum(one.writer == writer for one in ordered)] for writer in sorted({s.writer for s in ordered})]
@@ -85,14 +85,14 @@ def put(orders: Orders, sent: Sequence[Sent]) -> tuple[Outcome, list[pa.Table]]:
     return deliver_route("a", decode("a", [(groups, records)], orders, SCHEMAS), orders)
 
 
-def put_all(orders: Orders, batches: Iterable[Sequence[Sent]]) -> None:
+def put_all(orders: MessageSpec, batches: Iterable[Sequence[Sent]]) -> None:
     for number, batch in enumerate(batches):
         outcome, bad = put(replace(orders, batch=number), batch)
         assert (outcome.fault, bad) == (None, [])
         assert outcome.rows_in == outcome.rows_written == len(batch)
 
 
-def rows_of(orders: Orders) -> dict[Any, tuple[int, int | None] | None]:
+def rows_of(orders: MessageSpec) -> dict[Any, tuple[int, int | None] | None]:
     """Key -> (level, at); None for a row that is deleted."""
     rows = DeltaTable(orders.table("a")).to_pyarrow_table().to_pylist()
     found = {r["id"]: None if r["_deleted"] else (r["level"], r.get("at")) for r in rows}

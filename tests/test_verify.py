@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from distributary.audit import recount
 from distributary.audit.verify import TableCheck, Verification, verify
-from distributary.engine.messages.orders import ORIGIN
+from distributary.engine.messages.task_spec import ORIGIN
 from distributary.errors import Exit, Reason, StoreUnreadable
 from distributary.state.ledger import Entry, replay_stream
 from distributary.tables.quarantine import commit_quarantine

@@ -32,8 +32,8 @@ from distributary.engine.messages.decode import decode, incoming_schemas
 from distributary.engine.messages.deliver import deliver_route, open_own
 from distributary.engine.messages.events import as_merged
 from distributary.engine.messages.micro_batch import Fanout
-from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.pieces import cut_pieces
+from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.messages.tasks import SAID_DDL, chunk_rows, heard, said
 from distributary.engine.outcomes import Outcome
 from distributary.engine.schemas import schemas_of
@@ -148,13 +148,12 @@ class DryRun:
         with self.fanout.cut(rows, earlier or {}) as chunks:
             writers = chunks.writers()
             compiled, refused = self.fanout.schemas.resolve(chunks.schema_ids(), earlier)
-            orders = self.fanout.admit(chunks, self.fanout.orders(stream, batch, refused, {}, writers))
+            spec = self.fanout.admit(chunks, self.fanout.spec(stream, batch, refused, {}, writers))
             self._fits = {}
             decisions = {
-                route: self._decision(route, route_writers, compiled, orders)
-                for route, route_writers in writers.items()
+                route: self._decision(route, route_writers, compiled, spec) for route, route_writers in writers.items()
             }
-            rows_in, bad = self._count(chunks, replace(orders, decisions=decisions), compiled)
+            rows_in, bad = self._count(chunks, replace(spec, decisions=decisions), compiled)
         self._check_first(rows_in)
         self._bad_batches = self._bad_batches + 1 if bad else 0
         self.plan.stops = self.config.quarantine.passed(rows_in, bad, self._bad_batches)
@@ -170,31 +169,31 @@ class DryRun:
     # -- one table -----------------------------------------------------------------------------------------
 
     def _decision(
-        self, route: str, writers: set[tuple[int, str]], compiled: Mapping[int, CompiledSchema], orders: Orders
+        self, route: str, writers: set[tuple[int, str]], compiled: Mapping[int, CompiledSchema], spec: MessageSpec
     ) -> Decision:
         """The columns that a run would give the table of `route`, or why it would not be written."""
-        uri = orders.table(route)
+        uri = spec.table(route)
         table_plan = self._tables.setdefault(route, TablePlan(route, uri, new=False))
-        if route in orders.decisions:
-            return orders.decisions[route]
+        if route in spec.decisions:
+            return spec.decisions[route]
         table_plan.parked = self.ledger.resting(time.time()).get(route)
         try:
             if table_plan.parked is None:
-                incoming = incoming_schemas(route, writers, compiled, orders)
-                if orders.has_events(route):
-                    incoming = [as_merged(columns, orders) for columns in incoming]
-                return self._fit(table_plan, incoming, orders)
+                incoming = incoming_schemas(route, writers, compiled, spec)
+                if spec.has_events(route):
+                    incoming = [as_merged(columns, spec) for columns in incoming]
+                return self._fit(table_plan, incoming, spec)
         except BaseException as e:
             table_plan.parked = contained(e)
         return Decision("parked", why=table_plan.parked)
 
-    def _fit(self, table_plan: TablePlan, incoming: Sequence[pa.Schema], orders: Orders) -> Decision:
-        table = open_own(table_plan.route, orders)
-        before = orders.columns(table_plan.route, table)
-        evolution = orders.evolve(table_plan.route, table, self._columns.get(table_plan.route, before), incoming)
+    def _fit(self, table_plan: TablePlan, incoming: Sequence[pa.Schema], spec: MessageSpec) -> Decision:
+        table = open_own(table_plan.route, spec)
+        before = spec.columns(table_plan.route, table)
+        evolution = spec.evolve(table_plan.route, table, self._columns.get(table_plan.route, before), incoming)
         # What earlier batches of this dry run would have made is no table yet: its columns grow without Spark.
         grown = evolution if table is not None else replace(evolution, widened=())
-        why = why_spark(table, orders.tables, table_plan.route, grown) if orders.wide is None else None
+        why = why_spark(table, spec.tables, table_plan.route, grown) if spec.wide is None else None
         self._fits[table_plan.route] = _Fit(before, evolution.schema, why)
         return Decision("counted", schema=evolution.schema)
 
@@ -208,15 +207,15 @@ class DryRun:
 
     # -- counts --------------------------------------------------------------------------------------------
 
-    def _count(self, chunks: BatchChunks, orders: Orders, compiled: Mapping[int, CompiledSchema]) -> tuple[int, int]:
+    def _count(self, chunks: BatchChunks, spec: MessageSpec, compiled: Mapping[int, CompiledSchema]) -> tuple[int, int]:
         """Counts the rows of one batch: (rows in, those of them that would be quarantined for what they are)."""
         rows = bad = 0
         self.plan.batches += 1
         self.plan.tombstones += sum(chunks.tombstones().values())
         self.plan.excluded += chunks.excluded()
         # An id that the registry does not have is told by the text of its refusal, the same for both levels.
-        ids = {detail: schema_id for schema_id, (_, detail) in {**chunks.refused, **orders.refused}.items()}
-        for counted in self._counted(chunks, orders, compiled):
+        ids = {detail: schema_id for schema_id, (_, detail) in {**chunks.refused, **spec.refused}.items()}
+        for counted in self._counted(chunks, spec, compiled):
             if counted.outcome is None:
                 rows, bad = rows + sum(counted.nameless.values()), bad + sum(counted.nameless.values())
                 self._add_nameless(counted.nameless)
@@ -229,16 +228,16 @@ class DryRun:
         return rows, bad
 
     def _counted(
-        self, chunks: BatchChunks, orders: Orders, compiled: Mapping[int, CompiledSchema]
+        self, chunks: BatchChunks, spec: MessageSpec, compiled: Mapping[int, CompiledSchema]
     ) -> Sequence[_Counted]:
         packing = chunks.packed()
         while packing.buckets:
-            task = partial(_count_task, orders=orders, schemas=compiled)
+            task = partial(_count_task, spec=spec, schemas=compiled)
             try:
                 return list(heard(chunks.hand_out(packing, task, SAID_DDL).toArrow()))
             except SPARK_ERRORS as e:
-                self.fanout.find_killers(chunks, orders, compiled, e)
-                orders = replace(orders, killed=dict(self.fanout.killed))
+                self.fanout.find_killers(chunks, spec, compiled, e)
+                spec = replace(spec, killed=dict(self.fanout.killed))
         return []
 
     def _add_nameless(self, reasons: Mapping[str, int]) -> None:
@@ -311,7 +310,7 @@ class _Counted:
 
 
 def _count_task(
-    batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema]
+    batches: Iterator[pa.RecordBatch], spec: MessageSpec, schemas: Mapping[int, CompiledSchema]
 ) -> Iterator[pa.RecordBatch]:
     for chunk in chunk_rows(batches):
         if chunk["kind"] == "bad":
@@ -320,10 +319,10 @@ def _count_task(
             yield said(_Counted(None, reasons, _unknown([rows]), _example(rows)))
         elif chunk["kind"] == "rows":
             records = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
-            for piece in cut_pieces(records, schemas, raw_nested_indexes=orders.raw_nested_indexes):
-                with limited(orders.read_sec):
-                    decoded = decode(chunk["route"], piece, orders, schemas)
-                outcome, bad = deliver_route(chunk["route"], decoded, orders)
+            for piece in cut_pieces(records, schemas, raw_nested_indexes=spec.raw_nested_indexes):
+                with limited(spec.read_sec):
+                    decoded = decode(chunk["route"], piece, spec, schemas)
+                outcome, bad = deliver_route(chunk["route"], decoded, spec)
                 yield said(_Counted(outcome, {}, _unknown(bad)))
 
 

@@ -17,7 +17,7 @@ from distributary.audit.plan_report import TablePlan
 from distributary.changes.model import CHANGE
 from distributary.config import Pipeline
 from distributary.engine.messages.decode import incoming_schema
-from distributary.engine.messages.orders import ORIGIN, Orders
+from distributary.engine.messages.task_spec import ORIGIN, MessageSpec
 from distributary.engine.schemas import registry_of, schemas_of
 from distributary.errors import BadInput, Exit
 from distributary.schemas.decoding import CompiledSchema, Decoder
@@ -104,10 +104,10 @@ def foresee(
         notes.append("the schema has no title, by which its tables are found: name them with --route")
     elif not routes:
         chosen = _of_message(config, decoder.full_name, sums, notes)
-    orders = _orders(config, store, sums)
-    incoming = {route: _incoming(route, decoder, orders) for route in {*chosen, ""}}
+    spec = _orders(config, store, sums)
+    incoming = {route: _incoming(route, decoder, spec) for route in {*chosen, ""}}
     with reading(config.tables.root):
-        tables = tuple(_change(route, incoming[route], orders) for route in chosen)
+        tables = tuple(_change(route, incoming[route], spec) for route in chosen)
     new = TablePlan("", "", new=True)
     new.add_changes(None, pa.schema([f for f in incoming[""] if f.name != ORIGIN]))
     return Foresight(config.pipeline, name, decoder.full_name, tables, new.new_columns, tuple(notes))
@@ -164,10 +164,10 @@ def _of_message(config: Pipeline, name: str, sums: Mapping[str, Entry], notes: l
     return sorted(route for route, schema_id in newest.items() if names.get(schema_id) == name)
 
 
-def _orders(config: Pipeline, store: Store, sums: Mapping[str, Entry]) -> Orders:
+def _orders(config: Pipeline, store: Store, sums: Mapping[str, Entry]) -> MessageSpec:
     """As a batch has them, but for what only its records say."""
     folders = {route: entry.table.rsplit("/", 1)[-1] for route, entry in sums.items() if entry.table}
-    return Orders(
+    return MessageSpec(
         pipeline=config.pipeline,
         stream="",
         batch=0,
@@ -182,15 +182,15 @@ def _orders(config: Pipeline, store: Store, sums: Mapping[str, Entry]) -> Orders
     )
 
 
-def _incoming(route: str, decoder: Decoder, orders: Orders) -> pa.Schema:
-    return incoming_schema(orders.shape(route).columns(decoder.columns), orders)
+def _incoming(route: str, decoder: Decoder, spec: MessageSpec) -> pa.Schema:
+    return incoming_schema(spec.shape(route).columns(decoder.columns), spec)
 
 
-def _change(route: str, incoming: pa.Schema, orders: Orders) -> TableChange:
-    table = orders.target(route).open()
-    before = orders.columns(route, table)
-    evolution = orders.evolve(route, table, before, [incoming])
-    table_plan = TablePlan(route, orders.table(route), before is None)
+def _change(route: str, incoming: pa.Schema, spec: MessageSpec) -> TableChange:
+    table = spec.target(route).open()
+    before = spec.columns(route, table)
+    evolution = spec.evolve(route, table, before, [incoming])
+    table_plan = TablePlan(route, spec.table(route), before is None)
     table_plan.add_changes(before, evolution.schema)
     slots = evolution.slots[0]
     filled = {slot.target for slot in slots}
@@ -202,7 +202,7 @@ def _change(route: str, incoming: pa.Schema, orders: Orders) -> TableChange:
         dict(_refused(slots, "")),
         tuple(_risky(slots, "")),
         tuple(f.name for f in before or () if f.name not in {*filled, *OURS} and "__" not in f.name),
-        why_spark(table, orders.tables, route, evolution) if orders.wide is None else None,
+        why_spark(table, spec.tables, route, evolution) if spec.wide is None else None,
     )
 
 

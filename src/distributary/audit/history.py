@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from distributary.audit.plan_report import TablePlan
 from distributary.config import Pipeline
-from distributary.engine.messages.orders import ORIGIN
+from distributary.engine.messages.task_spec import ORIGIN
 from distributary.errors import BadInput
 from distributary.errors.border import TableFault
 from distributary.names import shown

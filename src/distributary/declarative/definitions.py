@@ -32,7 +32,7 @@ from distributary.declarative.known_routes import ROUTE_PROPERTY, WRITERS_PROPER
 from distributary.declarative.libraries import load_function
 from distributary.declarative.persisted_views import Columns, View, apart, keep_current, make_way
 from distributary.declarative.trials import decode_in_task, judge_in_task
-from distributary.engine.messages.orders import ORIGIN
+from distributary.engine.messages.task_spec import ORIGIN
 from distributary.engine.schemas import Schemas, schemas_of
 from distributary.errors import TableCollision
 from distributary.errors.border import contained

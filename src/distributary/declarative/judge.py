@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from distributary.declarative.known_routes import Known, Route
 from distributary.engine.messages.chunks import Cut, Writer, one_array
 from distributary.engine.messages.demux import split_payloads, split_values
-from distributary.engine.messages.orders import killing
+from distributary.engine.messages.task_spec import killing
 from distributary.errors import DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.errors.border import by_halves
 from distributary.schemas.formats import FORMATS

@@ -20,7 +20,7 @@ from distributary.declarative.datasets import Datasets, state_folder
 from distributary.engine.messages.chunks import Writer
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader, reading
-from distributary.engine.messages.orders import ORIGIN, payload_columns
+from distributary.engine.messages.task_spec import ORIGIN, payload_columns
 from distributary.engine.schemas import LOOKUPS, Schemas
 from distributary.errors import (
     DistributaryError,

@@ -18,7 +18,7 @@ from distributary.config import Pipeline
 from distributary.declarative.bronze_counts import Bronze
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.flows import Flows
-from distributary.engine.messages.orders import ORIGIN
+from distributary.engine.messages.task_spec import ORIGIN
 from distributary.errors.border import contained
 from distributary.names import shown
 from distributary.tables.files import TableFiles

@@ -20,7 +20,7 @@ from distributary.declarative.known_routes import Known, Route
 from distributary.engine.apart import Apart, killers, limited
 from distributary.engine.messages.chunks import Writer, one_array
 from distributary.engine.messages.killers import find_envelope_killers
-from distributary.engine.messages.orders import fingerprint
+from distributary.engine.messages.task_spec import fingerprint
 
 
 def judge_in_task(*columns: pa.Array, known: Known, careful: bool) -> pa.StructArray:

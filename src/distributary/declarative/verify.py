@@ -21,7 +21,7 @@ from distributary.config import DeltaSource, Pipeline
 from distributary.declarative.bronze_counts import Bronze, Counts, RouteCount
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.flows import Flows
-from distributary.engine.messages.orders import ORIGIN
+from distributary.engine.messages.task_spec import ORIGIN
 from distributary.errors import StoreUnreadable
 from distributary.errors.border import contained
 from distributary.tables.snapshot import Snapshot

@@ -11,14 +11,14 @@ from typing import NoReturn, TypeVar
 
 import pyarrow as pa
 
-from distributary.engine.decisions import BatchOrders, Decision
+from distributary.engine.decisions import Decision, TaskSpec
 from distributary.engine.workers import told_death
 from distributary.tables.faults import CommitConflict
 from distributary.tables.outage import own_fault
 from distributary.tables.spark_engine import SPARK_ERRORS, spark_ended
 from distributary.tables.table import COMMIT_ATTEMPTS
 
-AnyOrders = TypeVar("AnyOrders", bound=BatchOrders)
+AnyOrders = TypeVar("AnyOrders", bound=TaskSpec)
 Done = TypeVar("Done")
 
 
@@ -31,10 +31,10 @@ class Again(Exception):
         self.faults = faults
         self.columns = columns or {}
 
-    def decisions(self, orders: BatchOrders) -> dict[str, Decision]:
-        """What the next attempt is to do otherwise than these `orders` said."""
-        others = {r: replace(orders.decision(r), schema=schema) for r, schema in self.columns.items()}
-        parked = {r: replace(orders.decision(r), append="parked", why=why) for r, why in self.faults.items()}
+    def decisions(self, spec: TaskSpec) -> dict[str, Decision]:
+        """What the next attempt is to do otherwise than these `spec` said."""
+        others = {r: replace(spec.decision(r), schema=schema) for r, schema in self.columns.items()}
+        parked = {r: replace(spec.decision(r), append="parked", why=why) for r, why in self.faults.items()}
         return {**others, **parked}
 
 
@@ -56,7 +56,7 @@ def end_attempt(error: BaseException, route: str, table: str) -> NoReturn:
 
 
 def attempted(
-    orders: AnyOrders,
+    spec: AnyOrders,
     attempt: Callable[[AnyOrders], Done],
     killed: Callable[[AnyOrders, Exception], Mapping[str, str]],
 ) -> Done:
@@ -68,16 +68,16 @@ def attempted(
     conflicts = 0
     while True:
         try:
-            return attempt(orders)
+            return attempt(spec)
         except Again as again:
-            orders = orders.deciding(again.decisions(orders))
+            spec = spec.deciding(again.decisions(spec))
         except CommitConflict:
             conflicts += 1
             if conflicts >= COMMIT_ATTEMPTS:
                 raise
         except SPARK_ERRORS as e:
-            orders = replace(orders, killed=killed(orders, e))
-        orders = orders.anew()
+            spec = replace(spec, killed=killed(spec, e))
+        spec = spec.anew()
 
 
 def killers_after(

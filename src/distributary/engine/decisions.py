@@ -49,7 +49,7 @@ class Decision:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchOrders:
+class TaskSpec:
     """One batch's orders to its tasks, whatever its rows are: plain values that ship to any task.
 
     `decisions`: by route; a route without one is `own`. `tips`: what is known of the tables that rows are appended to,

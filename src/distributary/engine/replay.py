@@ -32,10 +32,10 @@ from distributary.engine.messages.demux import split_payloads, split_values
 from distributary.engine.messages.killers import find_envelope_killers, packed
 from distributary.engine.messages.micro_batch import Fanout
 from distributary.engine.messages.opening import EnvelopeReader
-from distributary.engine.messages.orders import Orders, killing
 from distributary.engine.messages.pieces import Chunks
 from distributary.engine.messages.record_keys import as_objects
 from distributary.engine.messages.stored_changes import ids_of
+from distributary.engine.messages.task_spec import MessageSpec, killing
 from distributary.engine.messages.trial import count_good
 from distributary.engine.outcomes import Fault, Outcome
 from distributary.errors import EnvironmentFault, Reason
@@ -117,8 +117,8 @@ class Replay:
 
     def _refuse_old(self, routes: Collection[str]) -> None:
         """Of all routes that wait, whichever is to be replayed: the next number would hide it. Raises StateOld."""
-        orders = self._orders(0, {}, routes)
-        refuse_newer(self.config, map(orders.table, routes), orders.stream, self._newest(), orders.store)
+        spec = self._orders(0, {}, routes)
+        refuse_newer(self.config, map(spec.table, routes), spec.stream, self._newest(), spec.store)
 
     # -- for a rebuild (`bronze.resync`): its commit stands for a replay's ---------------------------------
 
@@ -135,7 +135,7 @@ class Replay:
         mine = [row for row in range(rows.num_rows) if route in self._chunks(None, rows.slice(row, 1))]
         return rows.take(pa.array(mine, pa.int64()))
 
-    def decode(self, route: str, rows: pa.Table) -> tuple[Decoded, Orders]:
+    def decode(self, route: str, rows: pa.Table) -> tuple[Decoded, MessageSpec]:
         """Rows of the quarantine, read anew from their bytes."""
         return self._decode(route, rows, number=0)
 
@@ -144,8 +144,8 @@ class Replay:
         replay finishes it: by that commit or, where it never came, by one of its own."""
         is_written = self._already_there(route, rows)
         number = self._claim(rows)
-        orders = self._orders(number, {}, [route])
-        return orders.txn, rows.num_rows - pc.sum(is_written).as_py()
+        spec = self._orders(number, {}, [route])
+        return spec.txn, rows.num_rows - pc.sum(is_written).as_py()
 
     def settle(self, txn: Txn, rows: pa.Table) -> ReplayReport:
         """Enter into the ledger what was claimed and has been written."""
@@ -244,9 +244,9 @@ class Replay:
 
     def _count_good(self, route: str, rows: pa.Table) -> int | None:
         """How many rows would be written now; None where they end the process that tries it."""
-        chunks, compiled, orders = self._given(route, rows, number=0)
-        columns = orders.columns(route, Table(orders.table(route), self.fanout.store).open())
-        work = partial(count_good, route=route, orders=orders, schemas=compiled, columns=columns)
+        chunks, compiled, spec = self._cut(route, rows, number=0)
+        columns = spec.columns(route, Table(spec.table(route), self.fanout.store).open())
+        work = partial(count_good, route=route, spec=spec, schemas=compiled, columns=columns)
         [answer] = self._apart.each(work, [packed(chunks)])
         if isinstance(answer, Died):
             return None
@@ -269,10 +269,10 @@ class Replay:
         route = self._route_of(rows)
         try:
             rest = rows.filter(pc.invert(self._already_there(route, rows)))
-            decoded, orders = self._decode(route, rest, number)
+            decoded, spec = self._decode(route, rest, number)
             if rest.num_rows and pc.all(self._in_log(route, rest)).as_py():
-                orders = orders.only_merging()
-            outcome = self._write(route, decoded, orders)
+                spec = spec.only_merging()
+            outcome = self._write(route, decoded, spec)
         except BaseException as e:
             report.failed[route] = self._fault(route, e)
             return
@@ -299,14 +299,14 @@ class Replay:
         uri = self._orders(0, {}, [route]).log(route)
         return committed(rows, route, None if uri is None else Table(uri, self.fanout.store).open())
 
-    def _write(self, route: str, decoded: Decoded, orders: Orders) -> Outcome:
-        outcome, _ = deliver_route(route, decoded, orders)
+    def _write(self, route: str, decoded: Decoded, spec: MessageSpec) -> Outcome:
+        outcome, _ = deliver_route(route, decoded, spec)
         try:
             if outcome.merge is not None:
-                return conclude({route: [outcome]}, self.fanout.merging, orders.for_changes())[route]
+                return conclude({route: [outcome]}, self.fanout.merging, spec.for_changes())[route]
             if outcome.state != "spark":
                 return outcome
-            return self.fanout.write_decoded(route, decoded, orders)
+            return self.fanout.write_decoded(route, decoded, spec)
         except BaseException as e:
             return replace(outcome, fault=Fault(self._fault(route, e)))
 
@@ -347,11 +347,11 @@ class Replay:
 
     # -- decoding ------------------------------------------------------------------------------------------
 
-    def _decode(self, route: str, rows: pa.Table, number: int) -> tuple[Decoded, Orders]:
-        chunks, compiled, orders = self._given(route, rows, number)
-        return decode(route, chunks, orders, compiled), orders
+    def _decode(self, route: str, rows: pa.Table, number: int) -> tuple[Decoded, MessageSpec]:
+        chunks, compiled, spec = self._cut(route, rows, number)
+        return decode(route, chunks, spec, compiled), spec
 
-    def _given(self, route: str, rows: pa.Table, number: int) -> tuple[Chunks, Mapping[int, CompiledSchema], Orders]:
+    def _cut(self, route: str, rows: pa.Table, number: int) -> tuple[Chunks, Mapping[int, CompiledSchema], MessageSpec]:
         """All that it takes to decode rows of the quarantine anew from their bytes."""
         chunks = self._chunks(route, rows).get(route, [])
         ids = ids_of((group[0], group[1]) for groups, _ in chunks for group in groups)
@@ -359,11 +359,11 @@ class Replay:
         # A person may ask for rows that ended a reader: if they still do is tried apart.
         return chunks, compiled, replace(self._orders(number, refused, [route]), killed={})
 
-    def _orders(self, number: int, refused: Any, routes: Iterable[str]) -> Orders:
+    def _orders(self, number: int, refused: Any, routes: Iterable[str]) -> MessageSpec:
         table = self._table()
         stream = "replay" if table is None else replay_app(table)
         # They come without tips: a replay that died may have committed already, which only an opened table shows.
-        return self.fanout.orders(stream, number, refused, {}, routes)
+        return self.fanout.spec(stream, number, refused, {}, routes)
 
     def _chunks(self, route: str | None, rows: pa.Table) -> dict[str, list[tuple[Groups, pa.RecordBatch]]]:
         """The rows as chunks by route, read anew from their bytes; those that cannot be read are left out."""

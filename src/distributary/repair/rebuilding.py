@@ -14,7 +14,7 @@ from distributary.engine.decisions import Decision
 from distributary.engine.messages.attempt import Attempt
 from distributary.engine.messages.decode import fit
 from distributary.engine.messages.micro_batch import Fanout
-from distributary.engine.messages.orders import Orders
+from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.outcomes import Delivered
 from distributary.engine.packing import Packing
 from distributary.engine.replay import Replay
@@ -52,12 +52,12 @@ class _Rebuilding(Attempt):
         return self.writers.keys()
 
     def _columns(self, route: str) -> pa.Schema | None:
-        return self.orders.columns(route, self.table)
+        return self.spec.columns(route, self.table)
 
     def _prepare_shared(self, routes: Collection[str]) -> set[str]:
         for route in routes:
             try:
-                self.evolution = self.orders.evolve(route, None, self._columns(route), self._incoming(route))
+                self.evolution = self.spec.evolve(route, None, self._columns(route), self._incoming(route))
             except BaseException as e:
                 self._end(e, route)
             self._decide(route, Decision("files", schema=self.evolution.schema))
@@ -68,7 +68,7 @@ class _Rebuilding(Attempt):
             self._none_failed(outcome)
 
 
-def build(fanout: Fanout, rows: DataFrame | None, route: str, table: Snapshot | None, orders: Orders) -> Built:
+def build(fanout: Fanout, rows: DataFrame | None, route: str, table: Snapshot | None, spec: MessageSpec) -> Built:
     """Decode `rows` (as hop 2 reads them) by Spark's tasks. Raises BadInput (rows that break an expectation of the
     strict kind), Outage."""
     if rows is None:
@@ -77,17 +77,17 @@ def build(fanout: Fanout, rows: DataFrame | None, route: str, table: Snapshot | 
         with fanout.cut(rows, {}) as chunks:
             writers = chunks.writers()
             compiled, refused = fanout.schemas.resolve(chunks.schema_ids())
-            orders = replace(orders, refused={**orders.refused, **refused})
+            spec = replace(spec, refused={**spec.refused, **refused})
             while True:
-                orders = replace(orders, killed=dict(fanout.killed))
+                spec = replace(spec, killed=dict(fanout.killed))
                 shared_arguments = (fanout.spark, fanout.store, fanout.by_spark, set[str](), fanout.merging)
-                attempt = _Rebuilding(*shared_arguments, chunks, writers, orders, compiled)
+                attempt = _Rebuilding(*shared_arguments, chunks, writers, spec, compiled)
                 attempt.table = table
                 try:
                     delivered = attempt.run()
                     break
                 except SPARK_ERRORS as e:  # nothing is committed yet
-                    fanout.find_killers(chunks, orders, compiled, e)
+                    fanout.find_killers(chunks, spec, compiled, e)
     except RouteFault as e:
         raise BadInput(detail=f"{route} cannot be rebuilt: {e.why}") from e
     return _built(route, delivered, attempt.evolution)
@@ -106,7 +106,7 @@ def _built(route: str, delivered: Delivered, evolution: Evolution | None) -> Bui
     return built
 
 
-def add_returned(built: Built, replay: Replay, route: str, table: Snapshot | None, orders: Orders) -> None:
+def add_returned(built: Built, replay: Replay, route: str, table: Snapshot | None, spec: MessageSpec) -> None:
     """Add to `built` the rows that had no route when they came, so that bronze does not have them under this one: a
     replay has brought them into the route's table.
 
@@ -116,15 +116,15 @@ def add_returned(built: Built, replay: Replay, route: str, table: Snapshot | Non
     if rows is None:
         return
     decoded, _ = replay.decode(route, rows)
-    before = built.evolution.schema if built.evolution is not None else orders.columns(route, table)
-    fitted = fit(route, decoded, before, orders)
+    before = built.evolution.schema if built.evolution is not None else spec.columns(route, table)
+    fitted = fit(route, decoded, before, spec)
     if fitted.rows != rows.num_rows:
         lost = rows.num_rows - fitted.rows
         raise BadInput(detail=f"{route}: {lost} rows that a replay had brought into its table do not decode any more")
     widened = built.evolution.widened if built.evolution is not None else ()
     changed = fitted.evolution.changed or (built.evolution is not None and built.evolution.changed)
     built.evolution = Evolution(fitted.evolution.schema, changed, (*widened, *fitted.evolution.widened), ())
-    built.files.append(orders.write(route, fitted.table))
+    built.files.append(spec.write(route, fitted.table))
     built.rows_in += fitted.rows
     built.rows += fitted.rows
     built.schema_ids.update(fitted.schema_ids)

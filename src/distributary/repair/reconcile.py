@@ -24,8 +24,8 @@ from distributary.engine.changes.fitting import key_names, with_origin
 from distributary.engine.changes.gather import by_share, shares_of
 from distributary.engine.changes.key_columns import key_columns, paths_of, whole
 from distributary.engine.changes.log_rows import RECONCILED, bytes_of
-from distributary.engine.changes.orders import ORIGIN
 from distributary.engine.changes.table_settings import Named
+from distributary.engine.changes.task_spec import ORIGIN
 from distributary.errors import BadInput
 from distributary.state.cleaning import check_not_begun
 from distributary.tables.datafile import write_data_file

@@ -118,7 +118,7 @@ class _Resync:
         self.spark = session_of(config)
         self.replay, *self.former = [self._replay(stream) for stream in (mine, *others)]
         self.fanout = self.replay.fanout
-        self.uri = self.fanout.orders("", 0, {}, {}, [route]).table(route)
+        self.uri = self.fanout.spec("", 0, {}, {}, [route]).table(route)
         self.table = Table(self.uri, store, Owner(config.pipeline, route), config.tables.properties)
 
     def _replay(self, stream: Pipeline) -> Replay:
@@ -149,18 +149,18 @@ class _Resync:
     def _attempt(self) -> Rebuilt:
         now = self._moment()
         table = self._settled(now)
-        orders = self.fanout.orders(f"{RESYNC}{uuid.uuid4()}", 0, {}, {}, [self.route])
+        spec = self.fanout.spec(f"{RESYNC}{uuid.uuid4()}", 0, {}, {}, [self.route])
         rows = bronze_rows(self.spark, self.config, self.key, self._read(now))
-        built = build(self.fanout, rows, self.route, table, orders)
+        built = build(self.fanout, rows, self.route, table, spec)
         for replay in (self.replay, *self.former):
-            add_returned(built, replay, self.route, table, orders)
+            add_returned(built, replay, self.route, table, spec)
         self._check(now, built, table)
         good, bad = self._compare(now, built)
-        txn, count = (orders.txn, built.rows) if good is None else self.replay.claim(self.route, good)
+        txn, count = (spec.txn, built.rows) if good is None else self.replay.claim(self.route, good)
         returned, newly_bad = (0 if changed is None else changed.num_rows for changed in (good, bad))
-        aside = [] if bad is None else [self._write_aside(bad, orders.stream)]
-        entries = self._entries(now.before, built, returned, orders.stream, table is None)
-        self._intend(txn, orders.stream, entries, aside)
+        aside = [] if bad is None else [self._write_aside(bad, spec.stream)]
+        entries = self._entries(now.before, built, returned, spec.stream, table is None)
+        self._intend(txn, spec.stream, entries, aside)
         self._commit(table, built, txn, count)
         if good is not None and (failed := self.replay.settle(txn, good).failed):
             raise BadInput(detail=f"{self.route}: rebuilt, but the ledger does not have all of it yet: {failed}")
@@ -209,8 +209,8 @@ class _Resync:
 
     def _settled(self, now: _Moment) -> Snapshot | None:
         """The table without what is not finished; None where there is none. Raises BadInput, TableCollision."""
-        orders = self.fanout.orders("", 0, {}, {}, [self.route])
-        table = open_own(self.route, orders)
+        spec = self.fanout.spec("", 0, {}, {}, [self.route])
+        table = open_own(self.route, spec)
         if table is None:
             return None
         self._check_writable(table)

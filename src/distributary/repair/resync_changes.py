@@ -29,9 +29,9 @@ from distributary.engine.changes.ledger_fields import Behind, about, ledger_fiel
 from distributary.engine.changes.log_append import payload_schema
 from distributary.engine.changes.log_rows import bytes_of, log_rows
 from distributary.engine.changes.merging import of_one_log
-from distributary.engine.changes.orders import ORIGIN
 from distributary.engine.changes.orphans import resolve, split
 from distributary.engine.changes.table_settings import Named, named_of
+from distributary.engine.changes.task_spec import ORIGIN
 from distributary.engine.outcomes import Merge, Outcome, SourceEvents
 from distributary.errors import BadInput, StoreDown
 from distributary.names import shown

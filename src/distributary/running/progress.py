@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from distributary.engine.batch import BatchReport
-from distributary.engine.messages.orders import ORIGIN
+from distributary.engine.messages.task_spec import ORIGIN
 from distributary.names import counted, shown
 from distributary.running.bronze.ingest import STREAM as BRONZE
 from distributary.running.hops import TwoHop

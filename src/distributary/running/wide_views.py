@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import Pipeline
-from distributary.engine.messages.orders import ORIGIN
+from distributary.engine.messages.task_spec import ORIGIN
 from distributary.errors import BadInput
 from distributary.names import quoted, quoted_parts, table_name
 from distributary.running.catalog import one_name, put_view, register

@@ -22,8 +22,8 @@ from distributary.engine.messages.chunks import GONE, Groups, read_records, read
 from distributary.engine.messages.decode import Decoded, all_aside, decode, fit
 from distributary.engine.messages.demux import demux
 from distributary.engine.messages.envelopes import Envelopes
-from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.pieces import Chunks, cut_pieces
+from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.outcomes import Outcome
 from distributary.engine.schemas import Schemas, schemas_of
 from distributary.errors import BadInput
@@ -163,8 +163,8 @@ def _opened(pickled: bytes) -> tuple[Schemas, Envelopes]:
     return schemas, Envelopes(config, schemas)
 
 
-def _orders(config: Pipeline, options: SinkOptions, stream: str, batch: int) -> Orders:
-    return Orders(
+def _orders(config: Pipeline, options: SinkOptions, stream: str, batch: int) -> MessageSpec:
+    return MessageSpec(
         pipeline=config.pipeline,
         stream=stream,
         batch=batch,

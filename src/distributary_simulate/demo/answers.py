@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from distributary.config import Pipeline
-from distributary.engine.messages.orders import ORIGIN
+from distributary.engine.messages.task_spec import ORIGIN
 from distributary.names import quoted, table_name
 from distributary.running.wide_views import view_text
 from distributary.schemas.registry import Registry

@@ -21,7 +21,7 @@ from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.runner import Options, Runner, RunReport
 from distributary.declarative.verify import verify
-from distributary.engine.messages.orders import ORIGIN
+from distributary.engine.messages.task_spec import ORIGIN
 from distributary.engine.schemas import registry_of
 from distributary_simulate.demo.answers import by_version
 from distributary_simulate.demo.games import Folder

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from distributary.engine.changes.by_spark import BySpark
 from distributary.engine.changes.concluding import conclude
 from distributary.engine.changes.deliver import Work
-from distributary.engine.changes.orders import STRAY, ChangeOrders, Seen, WorkFile
 from distributary.engine.changes.routing import groups
+from distributary.engine.changes.task_spec import STRAY, ChangeSpec, FileReport, WorkFile
 from distributary.engine.changes.tasks import run_deliver
 from distributary.engine.decisions import too_many
 from distributary.engine.outcomes import Outcome, join_into, raise_store_faults
@@ -33,15 +33,15 @@ class Result:
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     quarantine: list[DataFile] = field(default_factory=list)
-    seen: dict[str, Seen] = field(default_factory=dict)
+    seen: dict[str, FileReport] = field(default_factory=dict)
 
 
 class Attempt:
     """One attempt at one batch."""
 
-    def __init__(self, by_spark: BySpark, orders: ChangeOrders, slots: int) -> None:
+    def __init__(self, by_spark: BySpark, spec: ChangeSpec, slots: int) -> None:
         self.by_spark = by_spark
-        self.orders = orders
+        self.spec = spec
         self.slots = slots
 
     def run(self, files: Sequence[WorkFile], routes: Mapping[str, tuple[str, ...]]) -> Result:
@@ -50,17 +50,17 @@ class Attempt:
         Raises Again, SourceDown, StoreDown.
         """
         together = groups(routes)
-        self.orders = _bounded(self.orders, together)
+        self.spec = _bounded(self.spec, together)
         of_file = [min(together[routes[f.path][0]]) if routes[f.path] else None for f in files]
-        result = self._pass(files, of_file, together, self.orders, "")
+        result = self._pass(files, of_file, together, self.spec, "")
         foreign = {f.path: tuple(sorted(_foreign(result, f.path))) for f in files if _foreign(result, f.path)}
         if foreign:
             strays = [replace(f, routes=frozenset(foreign[f.path])) for f in files if f.path in foreign]
             # A file is read once more, however many tables it holds.
             alike = groups(foreign)
             owners = [min(alike[foreign[f.path][0]]) for f in strays]
-            orders = replace(_bounded(self.orders, alike, together), part=STRAY)
-            second = self._pass(strays, owners, alike, orders, "stray")
+            spec = replace(_bounded(self.spec, alike, together), part=STRAY)
+            second = self._pass(strays, owners, alike, spec, "stray")
             for outcome in second.outcomes.values():
                 join_into(result.outcomes, outcome)
             result.quarantine += second.quarantine
@@ -72,36 +72,36 @@ class Attempt:
         files: Sequence[WorkFile],
         of_file: Sequence[str | None],
         together: Mapping[str, frozenset[str]],
-        orders: ChangeOrders,
+        spec: ChangeSpec,
         name: str,
     ) -> Result:
         packing = _packed(files, of_file, self.slots)
         shared = {route for group in packing.shared for route in together[group]}
-        orders = orders.deciding({route: orders.decision(route).shared() for route in shared})
+        spec = spec.deciding({route: spec.decision(route).shared() for route in shared})
         result, outcomes_of = Result(), dict[str, list[Outcome]]()
-        for answer in run_deliver(self.by_spark.spark, _buckets(files, of_file, together, packing), orders, name):
+        for answer in run_deliver(self.by_spark.spark, _buckets(files, of_file, together, packing), spec, name):
             if isinstance(answer, DataFile):
                 result.quarantine.append(answer)
-            elif isinstance(answer, Seen):
+            elif isinstance(answer, FileReport):
                 result.seen.setdefault(answer.path, answer)
             else:
                 outcomes_of.setdefault(answer.route, []).append(answer)
-        result.outcomes = conclude(outcomes_of, self.by_spark, orders)
+        result.outcomes = conclude(outcomes_of, self.by_spark, spec)
         return result
 
     def _check(self, result: Result) -> None:
         """Raises StoreDown when the store, not a table, is at fault."""
-        raise_store_faults({r: o for r, o in result.outcomes.items() if not self.orders.decision(r).is_closed})
+        raise_store_faults({r: o for r, o in result.outcomes.items() if not self.spec.decision(r).is_closed})
 
 
-def _bounded(orders: ChangeOrders, routes: Collection[str], before: Collection[str] = ()) -> ChangeOrders:
+def _bounded(spec: ChangeSpec, routes: Collection[str], before: Collection[str] = ()) -> ChangeSpec:
     """Orders that make no table of the new routes that are too many for one batch; a task sees whether one has a table
     already. `before`: routes that the batch has taken up already."""
-    most = orders.named.tables.max_new_tables
-    routes_with_table = {*orders.tips, *orders.merge_tips}
+    most = spec.named.tables.max_new_tables
+    routes_with_table = {*spec.tips, *spec.merge_tips}
     new, already_new = sorted({*routes} - routes_with_table), len({*before} - routes_with_table)
     refused = too_many(new, most, "tables that may be new", already_new)
-    return orders.deciding({route: replace(orders.decision(route), no_table=why) for route, why in refused.items()})
+    return spec.deciding({route: replace(spec.decision(route), no_table=why) for route, why in refused.items()})
 
 
 def _foreign(result: Result, path: str) -> Mapping[str, int]:

@@ -20,7 +20,7 @@ from distributary.changes.unfilled import Unfilled
 from distributary.engine.changes.key_columns import key_types
 from distributary.engine.changes.keyed_table import Into, absent
 from distributary.engine.changes.merging import UNSAID, done_by, horizon, of_one_log, write_reduced
-from distributary.engine.changes.orders import ORIGIN, ChangeOrders
+from distributary.engine.changes.task_spec import ORIGIN, ChangeSpec
 from distributary.engine.changes.transactions import all_of, others_of
 from distributary.engine.outcomes import Outcome
 from distributary.names import quoted
@@ -42,30 +42,30 @@ class BySpark:
         self.routes: set[str] = set()
         """Routes of which a table was written by Spark last, as far as known."""
 
-    def append(self, outcome: Outcome, evolution: Evolution, orders: ChangeOrders) -> None:
+    def append(self, outcome: Outcome, evolution: Evolution, spec: ChangeSpec) -> None:
         """Append an outcome's files to its log table. Raises SparkEngineError for what Spark refuses."""
         append = outcome.append
-        policy = orders.named.policy(outcome.route)
-        schema = self.engine.prepare(orders.target(outcome.table, outcome.route), [evolution.schema], policy)
+        policy = spec.named.policy(outcome.route)
+        schema = self.engine.prepare(spec.target(outcome.table, outcome.route), [evolution.schema], policy)
         rows = _read(self.spark, [join(append.folder, f.path) for f in append.files])
         names = set(rows.columns)
         table_schema = spark_schema(schema)
         rows = rows.select(
             *(rows[quoted(f.name)].cast(f.dataType).alias(f.name) for f in table_schema if f.name in names)
         )
-        self.engine.append(rows, outcome.table, orders.txn)
+        self.engine.append(rows, outcome.table, spec.txn)
 
-    def merge(self, outcome: Outcome, orders: ChangeOrders) -> Outcome:
+    def merge(self, outcome: Outcome, spec: ChangeSpec) -> Outcome:
         """Merge the reduced rows in the files of its merge by Spark. Never raises for a fault of the table."""
-        begun, about, named = outcome.merge, outcome.events, orders.named
+        begun, about, named = outcome.merge, outcome.events, spec.named
         assert begun is not None and begun.table is not None and about is not None
         into = Into(about.source, begun.table, about.keys, about.brought)
         merge, files = replace(begun, by_spark=True, why_spark=None), list(begun.files)
         try:
-            table = into.table(orders).open()
-            target = Target(into.table(orders), table, named.policy(outcome.route))
+            table = into.table(spec).open()
+            target = Target(into.table(spec), table, named.policy(outcome.route))
             session = self._merge_session()
-            rows = _read(session, [join(orders.parts, f.path) for f in begun.files])
+            rows = _read(session, [join(spec.parts, f.path) for f in begun.files])
             rules = named.rules(about.source, horizon(table))
             if len(begun.files) > 1:
                 # Shares of the keys; but a delete by ROWID has found its key only after they were made.
@@ -73,17 +73,17 @@ class BySpark:
             with of_one_log(outcome.route, into.uri):
                 while True:
                     try:
-                        merged = merge_by_spark(session, target, rows, about.keys, rules, orders.txn, aside=(ORIGIN,))
+                        merged = merge_by_spark(session, target, rows, about.keys, rules, spec.txn, aside=(ORIGIN,))
                         break
                     except HandedOn as e:
                         rules = replace(rules, settled=e.transactions)
-                        decided_file = _decided_anew(rows, into, rules, orders)
+                        decided_file = _decided_anew(rows, into, rules, spec)
                     except Unfilled as e:
                         rules = replace(rules, filled=True)
-                        decided_file = _completed(rows, e.keys, into, rules, orders)
+                        decided_file = _completed(rows, e.keys, into, rules, spec)
                     if decided_file is not None:
                         files.append(decided_file)
-                        rows = _in_place_of(rows, _read(session, [join(orders.parts, decided_file.path)]), into.keys)
+                        rows = _in_place_of(rows, _read(session, [join(spec.parts, decided_file.path)]), into.keys)
             by_spark = done_by(into, merged)
             merge = replace(
                 merge,
@@ -101,7 +101,7 @@ class BySpark:
                 raise
             merge = merge.parked(e)
         for file in files:
-            self.store.delete(orders.parts, file.path)
+            self.store.delete(spec.parts, file.path)
         return replace(outcome, merge=merge)
 
     def _merge_session(self) -> SparkSession:
@@ -116,40 +116,40 @@ class BySpark:
         elif outcome.merge is not None and outcome.merge.state == "merged":
             self.routes.discard(outcome.route)
 
-    def drop(self, outcome: Outcome, orders: ChangeOrders) -> None:
+    def drop(self, outcome: Outcome, spec: ChangeSpec) -> None:
         """Remove files that lay below the state folder only for this."""
-        if outcome.append.folder == orders.parts:
+        if outcome.append.folder == spec.parts:
             for file in outcome.append.files:
-                self.store.delete(orders.parts, file.path)
+                self.store.delete(spec.parts, file.path)
 
 
-def _decided_anew(rows: DataFrame, into: Into, rules: MergeRules, orders: ChangeOrders) -> DataFile | None:
+def _decided_anew(rows: DataFrame, into: Into, rules: MergeRules, spec: ChangeSpec) -> DataFile | None:
     """Of the keys of reduced rows that transactions of `rules.settled` hand on: the events that decide them by all that
     the log has, as a file; None where `rows` have them already."""
     transactions = rules.settled or frozenset()
     plain = rows.drop(*(name for name in rows.columns if name.startswith(UNSAID)))
     of_transactions = plain.where(F.col(f"{METADATA}.source.tx_id").isin(sorted(transactions))).toArrow()
-    others = others_of(into.source, orders, transactions, of_transactions, key_types(of_transactions.schema, into.keys))
+    others = others_of(into.source, spec, transactions, of_transactions, key_types(of_transactions.schema, into.keys))
     events = of_keys(of_transactions, others, into.keys)
     reduced = reduce_rows(events, into.keys, rules.order, rules.gaps(absent(events, into.brought)))
     new = pc.invert(pc.is_in(_numbers(reduced.rows), _numbers(of_transactions)))
     if not pc.any(new).as_py():
         return None
     masks = {column: mask.filter(new) for column, mask in reduced.unsaid.items()}
-    return write_reduced(Reduced(reduced.rows.filter(new), masks), orders)
+    return write_reduced(Reduced(reduced.rows.filter(new), masks), spec)
 
 
-def _completed(rows: DataFrame, keys: pa.Table, into: Into, rules: MergeRules, orders: ChangeOrders) -> DataFile:
+def _completed(rows: DataFrame, keys: pa.Table, into: Into, rules: MergeRules, spec: ChangeSpec) -> DataFile:
     """The newest events of these keys, with what the log's older ones say of their columns, as a file."""
     plain = rows.drop(*(name for name in rows.columns if name.startswith(UNSAID)))
     keys_asked = plain.sparkSession.createDataFrame(keys).alias("k")
     by_key = " AND ".join(f"r.{quoted(key)} <=> k.{quoted(key)}" for key in into.keys)
     own = plain.alias("r").join(keys_asked, F.expr(by_key), "left_semi").toArrow()
     types = key_types(own.schema, into.keys)
-    events = [own, all_of(into.source, orders, keys, own, types)]
+    events = [own, all_of(into.source, spec, keys, own, types)]
     all_events = pa.concat_tables(events, promote_options="permissive")
     return write_reduced(
-        reduce_rows(all_events, into.keys, rules.order, rules.gaps(absent(all_events, into.brought))), orders
+        reduce_rows(all_events, into.keys, rules.order, rules.gaps(absent(all_events, into.brought))), spec
     )
 
 

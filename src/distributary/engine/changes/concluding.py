@@ -17,7 +17,7 @@ from distributary.engine.changes.gather import shares_of
 from distributary.engine.changes.joining import agrees, columns_of_all
 from distributary.engine.changes.key_columns import key_types
 from distributary.engine.changes.merging import MergeWork
-from distributary.engine.changes.orders import ChangeOrders
+from distributary.engine.changes.task_spec import ChangeSpec
 from distributary.engine.changes.tasks import run_merges
 from distributary.engine.outcomes import Append, Fault, Merge, Outcome, join_into
 from distributary.errors.border import contained
@@ -27,20 +27,18 @@ from distributary.tables.table import Table
 from distributary.tables.widening import said_of
 
 
-def conclude(
-    outcomes_of: Mapping[str, Sequence[Outcome]], by_spark: BySpark, orders: ChangeOrders
-) -> dict[str, Outcome]:
+def conclude(outcomes_of: Mapping[str, Sequence[Outcome]], by_spark: BySpark, spec: ChangeSpec) -> dict[str, Outcome]:
     """What became of each route. `outcomes_of`: what each of its tasks did.
 
     Raises Again, where parts do not agree or a table cannot be written by the driver; StoreDown.
     """
-    return _Conclusion(by_spark, orders).of(outcomes_of)
+    return _Conclusion(by_spark, spec).of(outcomes_of)
 
 
 class _Conclusion:
-    def __init__(self, by_spark: BySpark, orders: ChangeOrders) -> None:
+    def __init__(self, by_spark: BySpark, spec: ChangeSpec) -> None:
         self.by_spark = by_spark
-        self.orders = orders
+        self.spec = spec
         self.outcomes: dict[str, Outcome] = {}
 
     def of(self, outcomes_of: Mapping[str, Sequence[Outcome]]) -> dict[str, Outcome]:
@@ -52,7 +50,7 @@ class _Conclusion:
         self._merge()
         self._refuse_parked()
         for outcome in self.outcomes.values():
-            self.by_spark.drop(outcome, self.orders)
+            self.by_spark.drop(outcome, self.spec)
         return self.outcomes
 
     # -- routes whose commit is the driver's ---------------------------------------------------------------
@@ -62,7 +60,7 @@ class _Conclusion:
         faults: dict[str, str] = {}
         settled: dict[str, pa.Schema] = {}
         for route, outcomes in outcomes_of.items():
-            if len(outcomes) < 2 or self.orders.decision(route).append == "parked":
+            if len(outcomes) < 2 or self.spec.decision(route).append == "parked":
                 continue
             fault = next((o.fault for o in outcomes if o.fault is not None), None)
             if fault is not None:
@@ -71,7 +69,7 @@ class _Conclusion:
             # A task of whose rows none could be read has nothing to say.
             appends = [o.append for o in outcomes if o.append.schema is not None]
             try:
-                columns = columns_of_all(appends, self.orders.named.policy(route))
+                columns = columns_of_all(appends, self.spec.named.policy(route))
             except BaseException as e:
                 faults[route] = contained(e)
                 continue
@@ -91,22 +89,22 @@ class _Conclusion:
 
     def _commit(self, outcome: Outcome) -> Append:
         """One commit for the files of many tasks, or of a table that only Spark may write."""
-        files, orders = outcome.append, self.orders
-        target = orders.target(outcome.table, outcome.route)
+        files, spec = outcome.append, self.spec
+        target = spec.target(outcome.table, outcome.route)
         if files.folder == outcome.table:
-            append = commit_files(target, files.files, files.rows, files.columns(), orders.txn, orders.replay)
+            append = commit_files(target, files.files, files.rows, files.columns(), spec.txn, spec.replay)
         else:
             append = self._commit_by_spark(target, outcome)
         return replace(append, why_spark=files.why_spark, files=files.files, folder=files.folder, schema=files.schema)
 
     def _commit_by_spark(self, target: Table, outcome: Outcome) -> Append:
-        orders, table, rows = self.orders, target.open(), outcome.rows_written
-        if table is not None and table.has(orders.txn):
-            return replayed(table, orders.txn, orders.replay, rows)
+        spec, table, rows = self.spec, target.open(), outcome.rows_written
+        if table is not None and table.has(spec.txn):
+            return replayed(table, spec.txn, spec.replay, rows)
         if not outcome.append.files:
             return Append()
-        evolution = evolve(columns_of(table), [outcome.append.columns()], orders.named.policy(outcome.route))
-        self.by_spark.append(outcome, evolution, orders)
+        evolution = evolve(columns_of(table), [outcome.append.columns()], spec.named.policy(outcome.route))
+        self.by_spark.append(outcome, evolution, spec)
         widened = said_of(table, evolution)
         return Append("written", rows, table is None, evolution.changed, widened, by_spark=True)
 
@@ -123,8 +121,8 @@ class _Conclusion:
             elif merge.state == "rows" and outcome.append.other:
                 self.outcomes[route] = replace(outcome, merge=replace(merge, state="waiting"))
             elif merge.state == "rows":
-                work.append(_merge_work(outcome, self.orders))
-        merged = {o.route: o.merge for o in run_merges(self.by_spark.spark, work, self.orders)}
+                work.append(_merge_work(outcome, self.spec))
+        merged = {o.route: o.merge for o in run_merges(self.by_spark.spark, work, self.spec)}
         for route in (*by_spark, *merged):
             self.outcomes[route] = self._merged(self.outcomes[route], merged.get(route))
 
@@ -133,7 +131,7 @@ class _Conclusion:
         knows what the log has."""
         for route, outcome in self.outcomes.items():
             merge = outcome.merge
-            if merge is not None and merge.state == "parked" and not self.orders.named.of_files:
+            if merge is not None and merge.state == "parked" and not self.spec.named.of_files:
                 raise RouteFault(route, (merge.fault or Fault("")).own(str(merge.table)))
 
     def _merged(self, outcome: Outcome, merge: Merge | None) -> Outcome:
@@ -141,7 +139,7 @@ class _Conclusion:
         if merge is not None and outcome.merge is not None:
             outcome = replace(outcome, merge=outcome.merge.joined(merge))
         if outcome.merge is not None and outcome.merge.why_spark:
-            outcome = self.by_spark.merge(outcome, self.orders)
+            outcome = self.by_spark.merge(outcome, self.spec)
         if outcome.events is None or outcome.events.has_log:
             return outcome
         if outcome.merge is not None and outcome.merge.state == "parked":
@@ -151,7 +149,7 @@ class _Conclusion:
         return replace(outcome, append=replace(outcome.append, state="written", created=created))
 
 
-def _merge_work(outcome: Outcome, orders: ChangeOrders) -> MergeWork:
+def _merge_work(outcome: Outcome, spec: ChangeSpec) -> MergeWork:
     """The files of a route that the driver has merged."""
     files, about = outcome.append, outcome.events
     assert about is not None
@@ -160,7 +158,7 @@ def _merge_work(outcome: Outcome, orders: ChangeOrders) -> MergeWork:
         about.keys,
         files.folder,
         tuple(f.path for f in files.files),
-        orders.batch,
+        spec.batch,
         brought=tuple(about.brought.items()),
         shares=shares_of(sum(f.size for f in files.files)),
         key_types=key_types(files.columns(), about.keys),

@@ -1,7 +1,7 @@
 """The owner's side of a batch of change files: read, split by table, append to the log, reduce, merge.
 
-Runs inside Spark tasks. Everything a task needs to know is in `ChangeOrders`; what it says is an `Outcome` per
-route and a `Seen` per file. A route's fault is its own, and so is a file's.
+Runs inside Spark tasks. Everything a task needs to know is in `ChangeSpec`; what it says is an `Outcome` per
+route and a `FileReport` per file. A route's fault is its own, and so is a file's.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from distributary.engine.changes.fitting import Fitted, RouteEvents, newest_ms, 
 from distributary.engine.changes.key_columns import key_columns
 from distributary.engine.changes.log_append import append_events, write_files
 from distributary.engine.changes.merging import merge_now
-from distributary.engine.changes.orders import ChangeOrders, Seen, WorkFile
 from distributary.engine.changes.read import read_files
 from distributary.engine.changes.rejected_events import rejected_events, without
+from distributary.engine.changes.task_spec import ChangeSpec, FileReport, WorkFile
 from distributary.engine.outcomes import Append, Merge, Outcome, Parked, SourceEvents
 from distributary.errors import Reason
 from distributary.tables.datafile import DataFile
@@ -35,73 +35,71 @@ class Work:
     files: tuple[WorkFile, ...]
 
 
-def deliver(work: Iterable[Work], orders: ChangeOrders, name: str) -> Iterator[Outcome | DataFile | Seen]:
+def deliver(work: Iterable[Work], spec: ChangeSpec, name: str) -> Iterator[Outcome | DataFile | FileReport]:
     """Write the routes of one task; yields what became of each route and file, and the quarantine's file, if any.
 
     `name` names this task within the batch. Raises SourceDown.
     """
     rejected: list[pa.Table] = []
     for item in work:
-        read = read_files(item.files, item.routes, orders)
+        read = read_files(item.files, item.routes, spec)
         rejected += read.rejected
         yield from read.seen
         for route in sorted(read.routes):
-            outcome, bad = deliver_route(read.routes.pop(route), orders)
+            outcome, bad = deliver_route(read.routes.pop(route), spec)
             new = [rows for rows in (without(rows, read.again) for rows in bad) if rows.num_rows]
             merge = outcome.merge or Merge()
             rejected += [*new, *merge.late]
             merge = replace(merge, late=(), late_rows=sum(rows.num_rows for rows in merge.late))
             yield replace(outcome, reasons=count_reasons(new), merge=merge)
     if rejected:
-        yield write_rejected(
-            orders.quarantine, rejected, orders.app, orders.batch, name, orders.store, EVENT_QUARANTINE_SCHEMA
-        )
+        yield write_rejected(spec.quarantine, rejected, spec.app, spec.batch, name, spec.store, EVENT_QUARANTINE_SCHEMA)
 
 
-def deliver_route(events: RouteEvents, orders: ChangeOrders) -> tuple[Outcome, list[pa.Table]]:
+def deliver_route(events: RouteEvents, spec: ChangeSpec) -> tuple[Outcome, list[pa.Table]]:
     """Write one route: what was done, and the events to keep aside. Never raises for a fault of this route's tables."""
     source = events.source
-    about = SourceEvents(source, keeps=orders.named.keeps)
+    about = SourceEvents(source, keeps=spec.named.keeps)
     # Those of `again` that are good now come to it below.
     outcome = Outcome(source.route, "", events.rows - events.again, merge=Merge(), events=about)
     try:
-        log, merged = orders.named.log(source), orders.named.merged(source)
+        log, merged = spec.named.log(source), spec.named.merged(source)
         outcome = replace(outcome, table=log or merged or "", merge=Merge(merged))
-        keys = [orders.named.keys(source, named_keys) for named_keys in events.key_lists()]
+        keys = [spec.named.keys(source, named_keys) for named_keys in events.key_lists()]
         about = replace(about, keys=keys[0], has_log=log is not None or not keys[0])
         outcome = replace(outcome, events=about)
         about = replace(about, newest_ms=newest_ms(events))
         outcome = replace(outcome, events=about)
-        decision = orders.decision(source.route)
+        decision = spec.decision(source.route)
         if decision.append == "parked":
             raise Parked(decision.why)
-        if decision.no_table and Table(outcome.table, orders.store).open() is None:
+        if decision.no_table and Table(outcome.table, spec.store).open() is None:
             return outcome, [
-                rejected_events(source.route, origins(events, orders.batch), Reason.TOO_MANY_ROUTES, decision.no_table)
+                rejected_events(source.route, origins(events, spec.batch), Reason.TOO_MANY_ROUTES, decision.no_table)
             ]
         if not keys[0] and log is None:  # a table without keys is a log by itself
             log, outcome = merged, replace(outcome, merge=Merge())
         started = time.monotonic()
-        fitted, append = _log(events, log, outcome.table, orders)
+        fitted, append = _log(events, log, outcome.table, spec)
         outcome = replace(outcome, append=append, seconds={"log": time.monotonic() - started})
     except BaseException as e:
-        return _failed(events, orders, outcome, e)
+        return _failed(events, spec, outcome, e)
     outcome = _entered(events, fitted, outcome)
     try:
-        outcome = _merge(events, keys, fitted, orders, outcome)
+        outcome = _merge(events, keys, fitted, spec, outcome)
     except BaseException as e:
         if not about.has_log:
-            return _failed(events, orders, outcome, e)
+            return _failed(events, spec, outcome, e)
         outcome = replace(outcome, merge=(outcome.merge or Merge()).parked(e))
     return outcome, fitted.rejected
 
 
-def _log(events: RouteEvents, log: str | None, table: str, orders: ChangeOrders) -> tuple[Fitted, Append]:
+def _log(events: RouteEvents, log: str | None, table: str, spec: ChangeSpec) -> tuple[Fitted, Append]:
     """To the log table. Without one, only fit the rows."""
     if log is not None:
-        return append_events(events, log, orders)
-    decision = orders.decision(events.source.route)
-    return write_files(events, table, orders.parts, orders, decision.schema, keep=decision.append == "files")
+        return append_events(events, log, spec)
+    decision = spec.decision(events.source.route)
+    return write_files(events, table, spec.parts, spec, decision.schema, keep=decision.append == "files")
 
 
 def _entered(events: RouteEvents, fitted: Fitted, outcome: Outcome) -> Outcome:
@@ -117,9 +115,9 @@ def _entered(events: RouteEvents, fitted: Fitted, outcome: Outcome) -> Outcome:
 
 
 def _merge(
-    events: RouteEvents, keys: Sequence[tuple[str, ...]], fitted: Fitted, orders: ChangeOrders, outcome: Outcome
+    events: RouteEvents, keys: Sequence[tuple[str, ...]], fitted: Fitted, spec: ChangeSpec, outcome: Outcome
 ) -> Outcome:
-    merge = merge_now(events, keys, fitted, orders, outcome)
+    merge = merge_now(events, keys, fitted, spec, outcome)
     append = outcome.append
     if merge.state == "merged" and append.state == "empty":
         # Without a log table, what is merged is what was written.
@@ -128,13 +126,13 @@ def _merge(
 
 
 def _failed(
-    events: RouteEvents, orders: ChangeOrders, outcome: Outcome, error: BaseException
+    events: RouteEvents, spec: ChangeSpec, outcome: Outcome, error: BaseException
 ) -> tuple[Outcome, list[pa.Table]]:
     outcome = outcome.failed(error)
     about = None if outcome.events is None else replace(outcome.events, again={})
     outcome = replace(outcome, rows_in=events.rows - events.again, events=about)
     why = str(outcome.error)
-    return outcome, [rejected_events(outcome.route, origins(events, orders.batch), Reason.TABLE_PARKED, why)]
+    return outcome, [rejected_events(outcome.route, origins(events, spec.batch), Reason.TABLE_PARKED, why)]
 
 
 def _brought_back(events: RouteEvents, fitted: Fitted) -> dict[str, tuple[int, ...]]:

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from distributary.changes.file_events import spelled_in
 from distributary.changes.key_text import key_texts
 from distributary.changes.model import METADATA, Events, Kind, SourceTable
-from distributary.engine.changes.orders import ORIGIN, ORIGIN_TYPE
 from distributary.engine.changes.rejected_events import as_text, rejected_events
+from distributary.engine.changes.task_spec import ORIGIN, ORIGIN_TYPE
 from distributary.tables.conform import Cause, by_cause, conform
 from distributary.tables.evolve import Evolution, Policy, Slot, evolve
 from distributary.tables.merge_rows import DELETED, DELETED_AT

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from distributary.changes.key_text import as_type, holding_both, in_type, key_parts, spelled
 from distributary.changes.model import METADATA
 from distributary.engine.changes.fitting import column_name
-from distributary.engine.changes.orders import ORIGIN
+from distributary.engine.changes.task_spec import ORIGIN
 from distributary.tables.column_names import home, second_columns
 from distributary.tables.evolve import common_type
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from distributary.changes.model import Kind, SourceTable
 from distributary.engine.changes.fitting import RESERVED
 from distributary.engine.changes.key_columns import KeyTypes, key_types, with_types
-from distributary.engine.changes.orders import ChangeOrders
+from distributary.engine.changes.task_spec import ChangeSpec
 from distributary.engine.outcomes import Merge
 from distributary.errors import KeysChanged, KeysSwitched, KeyTypeChanged
 from distributary.tables.engines import by_settings, spark_needed
@@ -35,8 +35,8 @@ class Into:
     def route(self) -> str:
         return self.source.route
 
-    def table(self, orders: ChangeOrders) -> Table:
-        return orders.target(self.uri, self.route, self.keys)
+    def table(self, spec: ChangeSpec) -> Table:
+        return spec.target(self.uri, self.route, self.keys)
 
     def begun(self) -> Merge:
         return Merge(self.uri, "merged")
@@ -48,7 +48,7 @@ def hold(merged: pa.Schema, types: KeyTypes) -> bool:
 
 
 def with_wider_keys(
-    into: Into, table: Snapshot | None, rows: pa.Schema, orders: ChangeOrders, widened: dict[str, str]
+    into: Into, table: Snapshot | None, rows: pa.Schema, spec: ChangeSpec, widened: dict[str, str]
 ) -> tuple[Snapshot | None, KeyTypes]:
     """The merged table with key columns that hold the keys of `rows` too, and the types of these.
 
@@ -61,13 +61,13 @@ def with_wider_keys(
     types = key_types(rows, into.keys, before)
     if hold(before, types):
         return table, types
-    policy = orders.named.policy(route)
-    why = by_settings(orders.named.tables, route) or spark_needed(table, removes=True)
+    policy = spec.named.policy(route)
+    why = by_settings(spec.named.tables, route) or spark_needed(table, removes=True)
     if why is None:
         after = with_types(before, types)
-        rewrite_wider(into.uri, before, after, orders.store)
+        rewrite_wider(into.uri, before, after, spec.store)
         widened.update(widened_in_words(before, after))
-        return into.table(orders).open(), types
+        return into.table(spec).open(), types
     for key, kind in types.items():
         table_type = before.field(key).type if key in before.names else kind
         if common_type(table_type, kind) is None or policy.type_change != "widen" or not policy.can_widen:

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from distributary.engine.appending import Appending, Replay
 from distributary.engine.changes.fitting import Fitted, RouteEvents, fit
-from distributary.engine.changes.orders import ChangeOrders
+from distributary.engine.changes.task_spec import ChangeSpec
 from distributary.engine.outcomes import Append
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.engines import why_spark
@@ -19,40 +19,40 @@ FILE_ROWS = 500_000
 """Rows of one data file at most."""
 
 
-def append_events(events: RouteEvents, uri: str, orders: ChangeOrders) -> tuple[Fitted, Append]:
+def append_events(events: RouteEvents, uri: str, spec: ChangeSpec) -> tuple[Fitted, Append]:
     """Append the events to the table at `uri`, once per mark; the rows that are in it now and those that may not be.
 
     Raises CommitConflict (other writers were first each time), TableCollision, ReplayMismatch, TableFault, OSError.
     """
     route = events.source.route
-    decision = orders.decision(route)
+    decision = spec.decision(route)
     if decision.append == "files":
-        return retried(lambda: write_files(events, uri, uri, orders, decision.schema))
+        return retried(lambda: write_files(events, uri, uri, spec, decision.schema))
     fitted, append = Appending(
-        target=orders.target(uri, route),
-        txn=orders.txn,
-        tip=orders.tips.get(route),
+        target=spec.target(uri, route),
+        txn=spec.txn,
+        tip=spec.tips.get(route),
         # The commit may hold more than the files do now, when one of them is gone since; fewer only when one has grown
         # since, which comes again for what is missing. Else an event would be in no table.
         replay=Replay(
-            orders.batch, fewer=any(file_events.changed for file_events in events.parts), more=orders.named.of_files
+            spec.batch, fewer=any(file_events.changed for file_events in events.parts), more=spec.named.of_files
         ),
-        fit=lambda columns, table: _fit(events, columns, orders, table),
-        write=lambda rows: _data_files(uri, rows, orders),
-        why_spark=lambda table, evolution: why_spark(table, orders.named.tables, route, evolution),
+        fit=lambda columns, table: _fit(events, columns, spec, table),
+        write=lambda rows: _data_files(uri, rows, spec),
+        why_spark=lambda table, evolution: why_spark(table, spec.named.tables, route, evolution),
     ).run()
     if append.state != "spark":
         return fitted, append
     # The rows wait in files of ours until Spark has appended them.
     columns = fitted.evolution.schema
-    return retried(lambda: write_files(events, uri, orders.parts, orders, columns, append.why_spark))
+    return retried(lambda: write_files(events, uri, spec.parts, spec, columns, append.why_spark))
 
 
 def write_files(
     events: RouteEvents,
     uri: str,
     folder: str,
-    orders: ChangeOrders,
+    spec: ChangeSpec,
     schema: pa.Schema | None,
     why_spark: str | None = None,
     *,
@@ -62,9 +62,9 @@ def write_files(
     other tasks, or hands them to another engine. `schema`: the columns that were settled for all of them. `keep` False:
     not even that, the caller merges them from memory."""
     table = None
-    if schema is None and (table := orders.target(uri, events.source.route).open()) is not None:
+    if schema is None and (table := spec.target(uri, events.source.route).open()) is not None:
         schema = payload_schema(table.schema)
-    fitted = _fit(events, schema, orders, table)
+    fitted = _fit(events, schema, spec, table)
     rows = fitted.table.num_rows
     if not keep:
         return fitted, Append(rows=rows)
@@ -72,7 +72,7 @@ def write_files(
         "files",
         rows,
         why_spark=why_spark,
-        files=tuple(_data_files(folder, fitted.table, orders)) if rows else (),
+        files=tuple(_data_files(folder, fitted.table, spec)) if rows else (),
         folder=folder,
         schema=fitted.evolution.schema.serialize().to_pybytes(),
         known=fitted.known,
@@ -85,14 +85,14 @@ def payload_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([f for f in schema if f.name not in (DELETED, DELETED_AT)])
 
 
-def _fit(events: RouteEvents, schema: pa.Schema | None, orders: ChangeOrders, table: Snapshot | None = None) -> Fitted:
+def _fit(events: RouteEvents, schema: pa.Schema | None, spec: ChangeSpec, table: Snapshot | None = None) -> Fitted:
     """`table`: as it is open; without it, no column that is there gets another type."""
-    named, route = orders.named, events.source.route
+    named, route = spec.named, events.source.route
     flat, keys, policy = named.tables.metadata_columns, named.own(route).keys, named.policy(route)
     grow = growing(table, policy)
-    return fit(events, schema, policy, orders.batch, flat=flat, keys=keys, grow=grow)
+    return fit(events, schema, policy, spec.batch, flat=flat, keys=keys, grow=grow)
 
 
-def _data_files(folder: str, rows: pa.Table, orders: ChangeOrders) -> list[DataFile]:
+def _data_files(folder: str, rows: pa.Table, spec: ChangeSpec) -> list[DataFile]:
     pieces = (rows.slice(begin, FILE_ROWS) for begin in range(0, max(1, rows.num_rows), FILE_ROWS))
-    return [write_data_file(folder, piece, orders.store) for piece in pieces]
+    return [write_data_file(folder, piece, spec.store) for piece in pieces]

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.engine.changes.orders import ORIGIN
+from distributary.engine.changes.task_spec import ORIGIN
 from distributary.tables.files import open_parquet
 from distributary.tables.merge_rows import fitted
 from distributary.tables.snapshot import Snapshot

@@ -19,7 +19,7 @@ from distributary.engine.changes.ledger_fields import Behind, about, ledger_fiel
 from distributary.engine.changes.log_rows import files_of
 from distributary.engine.changes.merging import MergeWork, begun_merge
 from distributary.engine.changes.micro_batch import Changes
-from distributary.engine.changes.orders import ChangeOrders
+from distributary.engine.changes.task_spec import ChangeSpec
 from distributary.engine.changes.tasks import run_merges
 from distributary.engine.outcomes import Merge, Outcome
 from distributary.state.ledger import MERGE, Entry, Ledger, rests_until
@@ -84,7 +84,7 @@ class Merges:
             return self._merge(due, stream)
 
     def _merge(self, routes: list[str], stream: str) -> dict[str, str | None]:
-        orders = self.changes.orders(stream, self.ledger.finished[stream], {})
+        spec = self.changes.spec(stream, self.ledger.finished[stream], {})
         outcomes: dict[str, Outcome] = {}
         work = []
         for route in routes:
@@ -92,13 +92,13 @@ class Merges:
             try:
                 work.append(self._work(route, behind, stream))
             except BaseException as e:
-                begun = begun_merge(behind.source, behind.keys, orders)
+                begun = begun_merge(behind.source, behind.keys, spec)
                 outcomes[route] = replace(begun, merge=_merge_of(begun).parked(e))
-        for outcome in run_merges(self.changes.by_spark.spark, work, orders):
+        for outcome in run_merges(self.changes.by_spark.spark, work, spec):
             by_spark = _merge_of(outcome).why_spark is not None
-            outcomes[outcome.route] = self.changes.by_spark.merge(outcome, orders) if by_spark else outcome
+            outcomes[outcome.route] = self.changes.by_spark.merge(outcome, spec) if by_spark else outcome
         outcomes = {route: self._heard(outcome) for route, outcome in outcomes.items()}
-        self._record([o for o in outcomes.values() if _is_merged(o) or self._newly_parked(o)], orders)
+        self._record([o for o in outcomes.values() if _is_merged(o) or self._newly_parked(o)], spec)
         return {route: _merge_of(outcome).error for route, outcome in outcomes.items()}
 
     def _heard(self, outcome: Outcome) -> Outcome:
@@ -142,7 +142,7 @@ class Merges:
         before = self.ledger.newest.get(outcome.route)
         return _merge_of(outcome).state == "parked" and (before is None or before.state != "parked")
 
-    def _record(self, outcomes: Collection[Outcome], orders: ChangeOrders) -> None:
+    def _record(self, outcomes: Collection[Outcome], spec: ChangeSpec) -> None:
         if not outcomes:
             return
         number = 1 + self.ledger.finished.get(MERGE, -1)
@@ -151,7 +151,7 @@ class Merges:
         if late:
             files.append(
                 write_rejected(
-                    orders.quarantine, late, MERGE, number, "late", self.changes.store, EVENT_QUARANTINE_SCHEMA
+                    spec.quarantine, late, MERGE, number, "late", self.changes.store, EVENT_QUARANTINE_SCHEMA
                 )
             )
         entries = [

@@ -25,10 +25,10 @@ from distributary.engine.changes.gather import Gathered, by_share
 from distributary.engine.changes.key_columns import KeyTypes, key_columns, key_types, whole
 from distributary.engine.changes.keyed_table import Into, absent, check_keys, hold, with_wider_keys
 from distributary.engine.changes.log_rows import log_rows
-from distributary.engine.changes.orders import ORIGIN, ChangeOrders
 from distributary.engine.changes.orphans import resolve, split
 from distributary.engine.changes.recording import record
 from distributary.engine.changes.rejected_events import rejected_events
+from distributary.engine.changes.task_spec import ORIGIN, ChangeSpec
 from distributary.engine.changes.transactions import Asked, log_of
 from distributary.engine.changes.unjudged import unjudged
 from distributary.engine.outcomes import Merge, Outcome, SourceEvents
@@ -58,13 +58,13 @@ class MergeWork:
 
 
 def merge_now(
-    events: RouteEvents, keys: Sequence[tuple[str, ...]], fitted: Fitted, orders: ChangeOrders, outcome: Outcome
+    events: RouteEvents, keys: Sequence[tuple[str, ...]], fitted: Fitted, spec: ChangeSpec, outcome: Outcome
 ) -> Merge:
     """Merge what a task holds of a route, or say why not now.
 
     Raises KeysChanged, TableCollision, CommitConflict, TableFault, OSError.
     """
-    when = orders.decision(events.source.route).merge
+    when = spec.decision(events.source.route).merge
     about, uri = outcome.events, None if outcome.merge is None else outcome.merge.table
     assert about is not None
     if not about.keys:
@@ -81,26 +81,26 @@ def merge_now(
     if outcome.append.other:
         # A replay that finds fewer rows than the log took: the log has them all.
         return Merge(uri, "waiting")
-    return merge(Into(events.source, uri, about.keys, about.brought), fitted.table, orders, orders.txn)
+    return merge(Into(events.source, uri, about.keys, about.brought), fitted.table, spec, spec.txn)
 
 
-def merge(into: Into, rows: pa.Table, orders: ChangeOrders, txn: Txn) -> Merge:
+def merge(into: Into, rows: pa.Table, spec: ChangeSpec, txn: Txn) -> Merge:
     """Reduce `rows` (columns of a log table) and merge them; returns what was done.
 
     Raises KeysChanged, LogBegunAnew, TableCollision, CommitConflict, TableFault, OSError.
     """
     with of_one_log(into.route, into.uri):
         widened: dict[str, str] = {}
-        merged = retried(lambda: _merged(into, rows, orders, txn, widened))
+        merged = retried(lambda: _merged(into, rows, spec, txn, widened))
     return replace(merged, widened={**widened, **merged.widened})
 
 
-def _merged(into: Into, rows: pa.Table, orders: ChangeOrders, txn: Txn, widened: dict[str, str]) -> Merge:
+def _merged(into: Into, rows: pa.Table, spec: ChangeSpec, txn: Txn, widened: dict[str, str]) -> Merge:
     questions = Asked()
     while True:
         try:
-            merged = None if questions else _on_tip(into, rows, orders, txn)
-            return merged or _opened(into, rows, orders, txn, widened, questions)
+            merged = None if questions else _on_tip(into, rows, spec, txn)
+            return merged or _opened(into, rows, spec, txn, widened, questions)
         except HandedOn as e:
             # The table is met file after file, so more may be asked for.
             questions = replace(questions, transactions=questions.transactions | e.transactions)
@@ -117,12 +117,12 @@ def of_one_log(route: str, table: str) -> Iterator[None]:
         raise LogBegunAnew(route=route, table=table, detail=e.detail, since=e.since) from e
 
 
-def _on_tip(into: Into, rows: pa.Table, orders: ChangeOrders, txn: Txn) -> Merge | None:
+def _on_tip(into: Into, rows: pa.Table, spec: ChangeSpec, txn: Txn) -> Merge | None:
     """Without opening the table, where its newest version is known; None where that does not do."""
-    route, named = into.route, orders.named
-    tip = orders.merge_tips.get(route)
+    route, named = into.route, spec.named
+    tip = spec.merge_tips.get(route)
     # Events that wait for another one look for it in the table.
-    if tip is None or orders.waiting.get(route) or by_settings(named.tables, route) is not None:
+    if tip is None or spec.waiting.get(route) or by_settings(named.tables, route) is not None:
         return None
     types = key_types(rows.schema, into.keys, tip.arrow_schema())
     if not hold(tip.arrow_schema(), types):
@@ -130,12 +130,12 @@ def _on_tip(into: Into, rows: pa.Table, orders: ChangeOrders, txn: Txn) -> Merge
     rows = whole(rows, types)
     if split(rows, into.keys)[1].num_rows:
         return None
-    record(into, rows, orders, txn)
+    record(into, rows, spec, txn)
     started = time.monotonic()
     rules = named.rules(into.source, tip.horizon)
     reduced = reduce_rows(rows, into.keys, rules.order, rules.gaps(absent(rows, into.brought)))
     looked = time.monotonic()
-    target = Target(into.table(orders), None, named.policy(route))
+    target = Target(into.table(spec), None, named.policy(route))
     merged = merge_on_tip(target, tip, _plain(reduced), into.keys, rules, txn)
     if merged is None or merged.why_spark is not None:
         return None
@@ -147,21 +147,19 @@ def _plain(reduced: Reduced) -> Reduced:
     return replace(reduced, rows=reduced.rows.drop_columns([ORIGIN]))
 
 
-def _opened(
-    into: Into, rows: pa.Table, orders: ChangeOrders, txn: Txn, widened: dict[str, str], questions: Asked
-) -> Merge:
+def _opened(into: Into, rows: pa.Table, spec: ChangeSpec, txn: Txn, widened: dict[str, str], questions: Asked) -> Merge:
     """`widened`: the key columns that got a wider type for this, also where the merge is not done in the end.
 
     Raises HandedOn, Unfilled where the log is to be asked for more."""
-    route, named = into.route, orders.named
-    table = into.table(orders).open()
+    route, named = into.route, spec.named
+    table = into.table(spec).open()
     check_keys(into, table)
-    table, types = with_wider_keys(into, table, rows.schema, orders, widened)
+    table, types = with_wider_keys(into, table, rows.schema, spec, widened)
     rules = named.rules(into.source, horizon(table))
     started = time.monotonic()
-    events, begun = _identified(into, whole(rows, types), table, orders)
-    events, rules = questions.answered(into.source, into.keys, orders, events, types, rules)
-    record(into, events, orders, txn)
+    events, begun = _identified(into, whole(rows, types), table, spec)
+    events, rules = questions.answered(into.source, into.keys, spec, events, types, rules)
+    record(into, events, spec, txn)
     reduced = reduce_rows(events, into.keys, rules.order, rules.gaps(absent(events, into.brought)))
     looked = time.monotonic()
     begun = replace(begun, seconds={"reduce": looked - started})
@@ -169,11 +167,11 @@ def _opened(
         late = _late_events(route, unjudged(reduced.rows, into.keys, rules.horizon, table))
         return begun.then(replace(into.begun(), late=late))
     if (why := by_settings(named.tables, route)) is None:
-        target = Target(into.table(orders), table, named.policy(route))
+        target = Target(into.table(spec), table, named.policy(route))
         merged = merge_rows(target, _plain(reduced), into.keys, rules, txn)
         why = merged.why_spark
     if why is not None:
-        return begun.then(_left_to_spark(into, reduced, orders, why))
+        return begun.then(_left_to_spark(into, reduced, spec, why))
     return begun.then(replace(done_by(into, merged, reduced.rows), seconds={"merge": time.monotonic() - looked}))
 
 
@@ -201,27 +199,27 @@ def _late_events(route: str, late: pa.Table | None) -> tuple[pa.Table, ...]:
     return (_late(route, late, Reason.LATE_EVENT, detail),)
 
 
-def _left_to_spark(into: Into, reduced: Reduced, orders: ChangeOrders, why: str) -> Merge:
+def _left_to_spark(into: Into, reduced: Reduced, spec: ChangeSpec, why: str) -> Merge:
     """The reduced rows wait in a file of ours until Spark has merged them."""
-    return Merge(into.uri, "rows", why_spark=why, files=(write_reduced(reduced, orders),))
+    return Merge(into.uri, "rows", why_spark=why, files=(write_reduced(reduced, spec),))
 
 
-def write_reduced(reduced: Reduced, orders: ChangeOrders) -> DataFile:
+def write_reduced(reduced: Reduced, spec: ChangeSpec) -> DataFile:
     """Reduced rows as a file of ours, for Spark."""
     rows = reduced.rows
     for column, mask in reduced.unsaid.items():
         rows = rows.append_column(f"{UNSAID}{column}", mask)
-    return write_data_file(orders.parts, rows, orders.store)
+    return write_data_file(spec.parts, rows, spec.store)
 
 
 UNSAID = "_unsaid_"
 """Begins the names of columns that say which rows do not speak of a column; in files on their way to Spark only."""
 
 
-def _identified(into: Into, rows: pa.Table, table: Snapshot | None, orders: ChangeOrders) -> tuple[pa.Table, Merge]:
+def _identified(into: Into, rows: pa.Table, table: Snapshot | None, spec: ChangeSpec) -> tuple[pa.Table, Merge]:
     """Rows that all have a key: deletes by ROWID get theirs, those of earlier batches too; who finds none waits."""
     source = into.source
-    waiting = orders.waiting.get(source.route, ())
+    waiting = spec.waiting.get(source.route, ())
     waiting_rows = [read_event(body) for _, body in waiting]
     rows, orphans = split(rows, into.keys)
     new = orphans.num_rows
@@ -231,7 +229,7 @@ def _identified(into: Into, rows: pa.Table, table: Snapshot | None, orders: Chan
         orphans = pa.concat_tables([orphans, *waiting_rows], promote_options="permissive").select(rows.column_names)
     if not orphans.num_rows:
         return rows, into.begun()
-    places = [found for found in (table, log_of(source, orders)) if found is not None]
+    places = [found for found in (table, log_of(source, spec)) if found is not None]
     order = pa.array(range(orphans.num_rows), pa.int64())
     place, unresolved = resolve(orphans.append_column("_n", order), rows, into.keys, places)
     numbers = set(place.column("_n").to_pylist())
@@ -262,23 +260,23 @@ def read_event(body: bytes) -> pa.Table:
     return pa.ipc.open_stream(body).read_all()
 
 
-def merge_files(work: MergeWork, orders: ChangeOrders) -> Outcome:
+def merge_files(work: MergeWork, spec: ChangeSpec) -> Outcome:
     """Merge the rows of data files. Never raises for a fault of the table."""
-    outcome = begun_merge(work.source, work.keys, orders, work.brought)
+    outcome = begun_merge(work.source, work.keys, spec, work.brought)
     assert outcome.merge is not None
     merged = outcome.merge
     into = Into(work.source, merged.table or "", work.keys, dict(work.brought))
     try:
-        rows_of_files = log_rows(work.folder, work.files, orders.store, None, work.after, work.upto)
+        rows_of_files = log_rows(work.folder, work.files, spec.store, None, work.after, work.upto)
         pieces = (whole(piece, work.key_types) for piece in rows_of_files)
         for number, share in enumerate(by_share(pieces, work.keys, work.shares)):
             with of_one_log(into.route, into.uri):
-                rows = _gathered(work, share, orders)
+                rows = _gathered(work, share, spec)
             if rows is not None:
                 # The last commit carries the batch's own mark: what comes before it is done again, or found.
                 last = number == work.shares - 1 and merged.why_spark is None
-                app = orders.app if last else f"{orders.app}+share {number} of {work.shares}"
-                merged = merged.then(merge(into, rows, orders, Txn(app, work.upto)))
+                app = spec.app if last else f"{spec.app}+share {number} of {work.shares}"
+                merged = merged.then(merge(into, rows, spec, Txn(app, work.upto)))
     except BaseException as e:
         merged = merged.parked(e)
     return replace(outcome, merge=merged)
@@ -287,20 +285,20 @@ def merge_files(work: MergeWork, orders: ChangeOrders) -> Outcome:
 def begun_merge(
     source: SourceTable,
     keys: tuple[str, ...],
-    orders: ChangeOrders,
+    spec: ChangeSpec,
     brought: Iterable[tuple[str, tuple[str, ...]]] = (),
 ) -> Outcome:
     """The outcome of a merge out of a log to which nothing has happened yet."""
-    named = orders.named
+    named = spec.named
     log, merged = named.log(source), named.merged(source)
     about = SourceEvents(source, keys, log is not None, brought=dict(brought), keeps=named.keeps)
     return Outcome(source.route, log or merged or "", merge=Merge(merged, "merged"), events=about)
 
 
-def _gathered(work: MergeWork, pieces: Iterator[pa.Table], orders: ChangeOrders) -> pa.Table | None:
+def _gathered(work: MergeWork, pieces: Iterator[pa.Table], spec: ChangeSpec) -> pa.Table | None:
     """The newest event of each key, and all deletes by ROWID; None where no row is to be merged."""
-    rules = orders.named.rules(work.source, None)
-    every = rules.is_partial or orders.named.history(work.source) is not None
+    rules = spec.named.rules(work.source, None)
+    every = rules.is_partial or spec.named.history(work.source) is not None
     gathered = Gathered(work.keys, rules.order, whole=every)
     orphans: list[pa.Table] = []
     for piece in pieces:

@@ -20,11 +20,11 @@ from distributary.engine.attempts import attempted, killers_after
 from distributary.engine.changes.attempt import Attempt, Result
 from distributary.engine.changes.by_spark import BySpark
 from distributary.engine.changes.ledger_fields import Behind
-from distributary.engine.changes.orders import ChangeOrders, WorkFile
 from distributary.engine.changes.retries import Aside, Kept, narrowed, previous
 from distributary.engine.changes.routing import FileRoutes
 from distributary.engine.changes.settled import Settled
 from distributary.engine.changes.table_settings import Named, reading_of
+from distributary.engine.changes.task_spec import ChangeSpec, WorkFile
 from distributary.engine.changes.tasks import run_killers
 from distributary.engine.decisions import Decision
 from distributary.engine.outcomes import Delivered, Fault, Outcome
@@ -105,17 +105,17 @@ class Changes:
         self._last = (stream, batch)
         # Only this batch's tips: orders travel with every task.
         routes_here = {route for routes_of_file in routes.values() for route in routes_of_file}
-        orders = replace(
-            self.orders(stream, batch, self._decisions(routes, parked)),
+        spec = replace(
+            self.spec(stream, batch, self._decisions(routes, parked)),
             killed=self.journal.killed(stream, batch),
             tips={route: tip for route, tip in self.tips.items() if route in routes_here},
             merge_tips={route: tip for route, tip in self.merge_tips.items() if route in routes_here},
         )
         looked = time.monotonic()
-        result = self._attempt(files, routes, orders)
+        result = self._attempt(files, routes, spec)
         self.files.learn(files, result.seen)
         whole_files = {f.path for f in files if f.only is None}
-        delivered = self._delivered(result, _released(result, aside, whole_files), orders)
+        delivered = self._delivered(result, _released(result, aside, whole_files), spec)
         delivered.seconds = {"look": looked - started, "deliver": time.monotonic() - looked, **_spent(result)}
         return delivered
 
@@ -139,10 +139,10 @@ class Changes:
         self.settled.write(stream, batch, routes)
         return routes
 
-    def orders(self, stream: str, batch: int, decisions: Mapping[str, Decision]) -> ChangeOrders:
+    def spec(self, stream: str, batch: int, decisions: Mapping[str, Decision]) -> ChangeSpec:
         if self._waiting is None:
             self._waiting = self.kept.waiting()
-        return ChangeOrders(
+        return ChangeSpec(
             pipeline=self.config.pipeline,
             stream=stream,
             batch=batch,
@@ -190,27 +190,25 @@ class Changes:
 
     # -- the batch -----------------------------------------------------------------------------------------
 
-    def _attempt(
-        self, files: Sequence[WorkFile], routes: Mapping[str, tuple[str, ...]], orders: ChangeOrders
-    ) -> Result:
+    def _attempt(self, files: Sequence[WorkFile], routes: Mapping[str, tuple[str, ...]], spec: ChangeSpec) -> Result:
         """Attempt the batch until every table is either written or parked."""
 
-        def attempt(orders: ChangeOrders) -> Result:
-            return Attempt(self.by_spark, orders, self._slots).run(files, routes)
+        def attempt(spec: ChangeSpec) -> Result:
+            return Attempt(self.by_spark, spec, self._slots).run(files, routes)
 
-        def killed(orders: ChangeOrders, error: Exception) -> dict[str, str]:
-            unread = [file for file in files if file.path not in orders.killed]
+        def killed(spec: ChangeSpec, error: Exception) -> dict[str, str]:
+            unread = [file for file in files if file.path not in spec.killed]
             spark, slots = self.by_spark.spark, self._slots
-            killers = killers_after(error, orders.killed, lambda: run_killers(spark, unread, orders, slots))
+            killers = killers_after(error, spec.killed, lambda: run_killers(spark, unread, spec, slots))
             # Written down before a table is touched without them.
-            self.journal.write_killed(orders.stream, orders.batch, killers)
+            self.journal.write_killed(spec.stream, spec.batch, killers)
             return killers
 
-        return attempted(orders, attempt, killed)
+        return attempted(spec, attempt, killed)
 
     # -- after ---------------------------------------------------------------------------------------------
 
-    def _delivered(self, result: Result, released: Sequence[Aside], orders: ChangeOrders) -> ChangesDelivered:
+    def _delivered(self, result: Result, released: Sequence[Aside], spec: ChangeSpec) -> ChangesDelivered:
         bad: dict[str | None, Counter[str]] = {None: Counter()}
         for file_seen in result.seen.values():
             bad[None].update(file_seen.nameless)
@@ -221,7 +219,7 @@ class Changes:
         if late:
             result.quarantine.append(
                 write_rejected(
-                    self.quarantine, late, orders.stream, orders.batch, "late", self.store, EVENT_QUARANTINE_SCHEMA
+                    self.quarantine, late, spec.stream, spec.batch, "late", self.store, EVENT_QUARANTINE_SCHEMA
                 )
             )
         if late or any(merge.resolved or merge.late_rows for merge in merges):

@@ -15,8 +15,8 @@ from distributary.changes.model import BadEvent, Events, FileEvents, Reading, kn
 from distributary.engine.apart import detail_of, limited
 from distributary.engine.changes.fitting import Part, RouteEvents, select
 from distributary.engine.changes.log_rows import files_of
-from distributary.engine.changes.orders import ORIGIN, ChangeOrders, Seen, WorkFile
 from distributary.engine.changes.rejected_events import rejected_bad, rejected_file
+from distributary.engine.changes.task_spec import ORIGIN, ChangeSpec, FileReport, WorkFile
 from distributary.errors import FileBroken, Outage, Reason
 from distributary.errors.border import contained
 from distributary.sources.bodies import Options, open_body, schema_text
@@ -34,27 +34,27 @@ class ReadFiles:
 
     routes: dict[str, RouteEvents] = field(default_factory=dict)
     rejected: list[pa.Table] = field(default_factory=list)
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[FileReport] = field(default_factory=list)
     again: dict[str, frozenset[int]] = field(default_factory=dict)
 
 
-def read_files(files: Iterable[WorkFile], owned: frozenset[str] | None, orders: ChangeOrders) -> ReadFiles:
+def read_files(files: Iterable[WorkFile], owned: frozenset[str] | None, spec: ChangeSpec) -> ReadFiles:
     """Read files; keep the events of the routes `owned` (None: of all). Raises SourceDown."""
     result = ReadFiles()
     for file in files:
-        _read(file, owned, orders, result)
+        _read(file, owned, spec, result)
     return result
 
 
-def _read(file: WorkFile, owned: frozenset[str] | None, orders: ChangeOrders, result: ReadFiles) -> None:
+def _read(file: WorkFile, owned: frozenset[str] | None, spec: ChangeSpec, result: ReadFiles) -> None:
     started = time.monotonic()
-    if file.path in orders.killed:
-        detail = detail_of(orders.killed[file.path])
+    if file.path in spec.killed:
+        detail = detail_of(spec.killed[file.path])
         result.rejected += _whole(file, Reason.KILLED_READER, detail, result)
         return
     try:
-        with limited(orders.read_sec):
-            events, changed = load(file, orders)
+        with limited(spec.read_sec):
+            events, changed = load(file, spec)
     except FileNotFoundError as e:
         result.rejected += _whole(file, Reason.FILE_GONE, str(e), result)
         return
@@ -63,11 +63,11 @@ def _read(file: WorkFile, owned: frozenset[str] | None, orders: ChangeOrders, re
         return
     if file.only is not None:
         result.again[file.path] = frozenset(file.only)
-    of_file = _take(events, file, owned, orders, result, changed=changed)
+    of_file = _take(events, file, owned, spec, result, changed=changed)
     rejected = [rejected_bad(file.path, of_file.bad)] if of_file.bad else []
     result.rejected += rejected
     result.seen.append(
-        Seen(
+        FileReport(
             file.path,
             file.attempt,
             foreign=dict(of_file.foreign),
@@ -95,7 +95,7 @@ def _take(
     events: FileEvents,
     file: WorkFile,
     owned: frozenset[str] | None,
-    orders: ChangeOrders,
+    spec: ChangeSpec,
     result: ReadFiles,
     *,
     changed: bool,
@@ -108,7 +108,7 @@ def _take(
         if file.routes is not None and route not in file.routes:
             continue
         try:
-            chosen = _wanted(table_events, file, orders)
+            chosen = _wanted(table_events, file, spec)
         except BaseException as e:
             of_file.bad += _undecided(table_events, own_fault(e, file.path))
             continue
@@ -130,20 +130,20 @@ def _undecided(events: Events, why: str) -> list[BadEvent]:
     return [BadEvent(row, Reason.FILE_BROKEN, detail, b"") for row in events.numbers.to_pylist()]
 
 
-def _wanted(events: Events, file: WorkFile, orders: ChangeOrders) -> Events | None:
+def _wanted(events: Events, file: WorkFile, spec: ChangeSpec) -> Events | None:
     """What is to be delivered of a file's events: all, those asked for, or those that are not in the log yet."""
     if file.only is not None:
         return select(events, file.only)
-    uri = orders.named.log(events.table)
+    uri = spec.named.log(events.table)
     if not file.before or uri is None:
         return events
-    in_log = logged(uri, file, orders)
+    in_log = logged(uri, file, spec)
     return select(events, [n for n in events.numbers.to_pylist() if n not in in_log]) if in_log else events
 
 
-def logged(uri: str, file: WorkFile, orders: ChangeOrders) -> set[int]:
+def logged(uri: str, file: WorkFile, spec: ChangeSpec) -> set[int]:
     """Numbers of a file's events that are in a log table, by batches that have taken it before."""
-    table = Table(uri, orders.store).open()
+    table = Table(uri, spec.store).open()
     if table is None:
         return set()
     files = TableFiles(table)
@@ -156,14 +156,14 @@ def logged(uri: str, file: WorkFile, orders: ChangeOrders) -> set[int]:
     return numbers
 
 
-def load(file: WorkFile, orders: ChangeOrders) -> tuple[FileEvents, bool]:
+def load(file: WorkFile, spec: ChangeSpec) -> tuple[FileEvents, bool]:
     """All events of one file, and whether it has changed since it was found.
 
     Raises FileNotFoundError, FileBroken, SourceDown.
     """
     path = file.path
     try:
-        body = open_body(path, orders.source_options)
+        body = open_body(path, spec.source_options)
     except (FileNotFoundError, Outage):
         raise
     except BaseException as e:
@@ -173,7 +173,7 @@ def load(file: WorkFile, orders: ChangeOrders) -> tuple[FileEvents, bool]:
         # It is another file by now, and comes as such: the numbers of its events mean nothing any more.
         return FileEvents([], []), changed
     try:
-        return events_of(body, path, orders.source_options, orders.reading), changed
+        return events_of(body, path, spec.source_options, spec.reading), changed
     except (FileBroken, Outage):
         raise
     except BaseException as e:
@@ -191,5 +191,5 @@ def _whole(file: WorkFile, reason: Reason, detail: str, result: ReadFiles) -> li
     # Its row stays in the quarantine from one attempt to the next.
     nameless = {} if file.kept else {reason.value: 1}
     is_gone = reason == Reason.FILE_GONE
-    result.seen.append(Seen(file.path, file.attempt, broken=detail, gone=is_gone, nameless=nameless))
+    result.seen.append(FileReport(file.path, file.attempt, broken=detail, gone=is_gone, nameless=nameless))
     return [] if file.kept else [rejected_file(file.path, reason, detail)]

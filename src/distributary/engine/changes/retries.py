@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from distributary.engine.changes.orders import WorkFile
+from distributary.engine.changes.task_spec import WorkFile
 from distributary.errors import Reason
 from distributary.sources.file_ledger import of_paths
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, update_rows

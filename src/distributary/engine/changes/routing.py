@@ -13,7 +13,7 @@ from distributary.changes.contents import PARQUET
 from distributary.changes.file_events import peek
 from distributary.changes.model import Reading, SourceTable
 from distributary.engine.apart import Apart, Done
-from distributary.engine.changes.orders import Seen, WorkFile
+from distributary.engine.changes.task_spec import FileReport, WorkFile
 from distributary.errors import Outage
 from distributary.errors.border import contained
 from distributary.sources.bodies import open_body, open_head
@@ -61,7 +61,7 @@ class FileRoutes:
                 self._known[key] = routes
         return routes_of
 
-    def learn(self, files: Iterable[WorkFile], seen: Mapping[str, Seen]) -> None:
+    def learn(self, files: Iterable[WorkFile], seen: Mapping[str, FileReport]) -> None:
         """What the batch's files did hold: a file of several tables is read by one task from then on."""
         for file in files:
             file_seen = seen.get(file.path)

@@ -16,7 +16,7 @@ from distributary.changes.keys import KeyIndex
 from distributary.changes.model import METADATA, SourceTable
 from distributary.engine.changes.key_columns import KeyTypes, paths_of, whole
 from distributary.engine.changes.log_rows import plain
-from distributary.engine.changes.orders import ChangeOrders
+from distributary.engine.changes.task_spec import ChangeSpec
 from distributary.tables.column_names import second_columns
 from distributary.tables.files import TableFiles
 from distributary.tables.merge_files import live_files, may_hold
@@ -42,36 +42,36 @@ class Asked:
         self,
         source: SourceTable,
         keys: Sequence[str],
-        orders: ChangeOrders,
+        spec: ChangeSpec,
         events: pa.Table,
         types: KeyTypes,
         rules: MergeRules,
     ) -> tuple[pa.Table, MergeRules]:
         """The events with those of the log, and the rules that hold then. Raises TableFault, OSError, ArrowInvalid."""
         if self.transactions:
-            events = of_keys(events, others_of(source, orders, self.transactions, events, types), keys)
+            events = of_keys(events, others_of(source, spec, self.transactions, events, types), keys)
             rules = replace(rules, settled=self.transactions)
         if self.keys is not None:
-            more = all_of(source, orders, self.keys, events, types)
+            more = all_of(source, spec, self.keys, events, types)
             events = pa.concat_tables([events, more], promote_options="permissive")
             rules = replace(rules, filled=True)
         return events, rules
 
 
-def log_of(source: SourceTable, orders: ChangeOrders) -> Snapshot | None:
+def log_of(source: SourceTable, spec: ChangeSpec) -> Snapshot | None:
     """The log table of a source's table, as it is now; None where there is none."""
-    uri = orders.named.log(source)
-    return None if uri is None else Table(uri, orders.store).open()
+    uri = spec.named.log(source)
+    return None if uri is None else Table(uri, spec.store).open()
 
 
 def others_of(
-    source: SourceTable, orders: ChangeOrders, transactions: Collection[str], like: pa.Table, types: KeyTypes
+    source: SourceTable, spec: ChangeSpec, transactions: Collection[str], like: pa.Table, types: KeyTypes
 ) -> pa.Table:
     """The events of these transactions that the log has; no row, with the columns of `like`, where it has none.
 
     Raises TableFault, OSError, ArrowInvalid.
     """
-    log = log_of(source, orders)
+    log = log_of(source, spec)
     events = None if log is None else _events(log, transactions, types)
     return like.schema.empty_table() if events is None else events
 
@@ -88,12 +88,12 @@ def _events(log: Snapshot, transactions: Collection[str], types: KeyTypes) -> pa
     return pa.concat_tables(tables, promote_options="permissive") if tables else None
 
 
-def all_of(source: SourceTable, orders: ChangeOrders, keys: pa.Table, like: pa.Table, types: KeyTypes) -> pa.Table:
+def all_of(source: SourceTable, spec: ChangeSpec, keys: pa.Table, like: pa.Table, types: KeyTypes) -> pa.Table:
     """The events of these keys that the log has; no row, with the columns of `like`, where it has none.
 
     Raises TableFault, OSError, ArrowInvalid.
     """
-    log = log_of(source, orders)
+    log = log_of(source, spec)
     tables = [] if log is None else list(_of_keys(log, keys, types))
     return pa.concat_tables(tables, promote_options="permissive") if tables else like.schema.empty_table()
 

@@ -24,8 +24,8 @@ from distributary.engine.messages.batch_chunks import BatchChunks
 from distributary.engine.messages.chunks import Groups, Writer
 from distributary.engine.messages.decode import incoming_schemas
 from distributary.engine.messages.deliver import open_own
-from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.pieces import cells_of
+from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.messages.tasks import SAID_DDL, deliver_task, entering_task, heard, spark_rows_task
 from distributary.engine.outcomes import Append, Delivered, Outcome, State, check_counts, join_into, raise_store_faults
 from distributary.engine.packing import Packing
@@ -52,7 +52,7 @@ class Attempt:
         merging: BySpark,
         chunks: BatchChunks,
         writers: Mapping[str, set[Writer]],
-        orders: Orders,
+        spec: MessageSpec,
         compiled: Mapping[int, CompiledSchema],
     ) -> None:
         self.spark = spark
@@ -62,7 +62,7 @@ class Attempt:
         self.merging = merging
         self.chunks = chunks
         self.writers = writers
-        self.orders = orders
+        self.spec = spec
         self.compiled = compiled
         self._enter: dict[str, set[Writer]] = {}
         self.spark_did: dict[str, tuple[State, bool, bool]] = {}
@@ -73,10 +73,10 @@ class Attempt:
             bad=chunks.bad(), tombstones=chunks.tombstones(), excluded=chunks.excluded(), newest=chunks.newest()
         )
         packing = chunks.packed(self._cells)
-        open_routes = self.writers.keys() - self.orders.decisions.keys()
-        events = {r for r in open_routes if self.orders.has_events(r)}
+        open_routes = self.writers.keys() - self.spec.decisions.keys()
+        events = {r for r in open_routes if self.spec.has_events(r)}
         for route in packing.shared & events:
-            self._decide(route, self.orders.decision(route).shared())
+            self._decide(route, self.spec.decision(route).shared())
         open_routes -= events
         on_spark = {r for r in open_routes if r in self.on_spark}
         shared = self._of_the_driver(packing) & open_routes - on_spark
@@ -104,23 +104,23 @@ class Attempt:
         if not packing.buckets:
             return
         events: dict[str, list[Outcome]] = {}
-        task = partial(deliver_task, orders=self.orders, schemas=self.compiled, name=name)
+        task = partial(deliver_task, spec=self.spec, schemas=self.compiled, name=name)
         for answers in heard(self.chunks.hand_out(packing, task, SAID_DDL).toArrow()):
             for answer in answers:
                 if isinstance(answer, DataFile):
                     delivered.quarantine.append(answer)
-                elif answer.merge is not None and not self.orders.decision(answer.route).is_closed:
+                elif answer.merge is not None and not self.spec.decision(answer.route).is_closed:
                     events.setdefault(answer.route, []).append(answer)
                 else:
                     join_into(delivered.outcomes, answer)
         if events:
-            delivered.outcomes |= conclude(events, self.merging, self.orders.for_changes())
+            delivered.outcomes |= conclude(events, self.merging, self.spec.for_changes())
 
     def _cells(self, groups: Groups) -> int:
-        return cells_of(groups, self.compiled, raw_nested_indexes=self.orders.raw_nested_indexes)
+        return cells_of(groups, self.compiled, raw_nested_indexes=self.spec.raw_nested_indexes)
 
     def _incoming(self, route: str) -> list[pa.Schema]:
-        return incoming_schemas(route, self._enter.get(route, self.writers[route]), self.compiled, self.orders)
+        return incoming_schemas(route, self._enter.get(route, self.writers[route]), self.compiled, self.spec)
 
     def _ask(self, routes: Collection[str]) -> None:
         """Which writers have a row that enters, of routes whose columns this batch may change
@@ -130,13 +130,13 @@ class Attempt:
         for route in sorted(r for r in routes if len(self.writers[r]) > 1):
             try:
                 columns = self._columns(route)
-                if columns is None or self.orders.evolve(route, None, columns, self._incoming(route)).changed:
+                if columns is None or self.spec.evolve(route, None, columns, self._incoming(route)).changed:
                     columns_asked[route] = columns
             except BaseException as e:
                 self._end(e, route)
         if not columns_asked:
             return
-        task = partial(entering_task, orders=self.orders, schemas=self.compiled, columns=columns_asked)
+        task = partial(entering_task, spec=self.spec, schemas=self.compiled, columns=columns_asked)
         self._enter |= {route: set() for route in columns_asked}
         for entered in heard(self.chunks.hand_out(self.chunks.records_of(columns_asked), task, SAID_DDL).toArrow()):
             for route, writer in entered:
@@ -144,7 +144,7 @@ class Attempt:
 
     def _columns(self, route: str) -> pa.Schema | None:
         """Of the route's table, as the route sees it; None where there is none yet."""
-        return self.orders.columns(route, open_own(route, self.orders))
+        return self.spec.columns(route, open_own(route, self.spec))
 
     # -- routes that several tasks write -------------------------------------------------------------------
 
@@ -157,24 +157,24 @@ class Attempt:
         needs_spark: set[str] = set()
         for route in sorted(routes):
             try:
-                table = open_own(route, self.orders)
+                table = open_own(route, self.spec)
                 schema = columns_of(table)
-                evolution = self.orders.evolve(route, table, schema, self._incoming(route))
+                evolution = self.spec.evolve(route, table, schema, self._incoming(route))
             except BaseException as e:
                 self._end(e, route)
-            if why_spark(table, self.orders.tables, route, evolution):
+            if why_spark(table, self.spec.tables, route, evolution):
                 needs_spark.add(route)
                 continue
-            is_committed = table is not None and table.has(self.orders.txn)
+            is_committed = table is not None and table.has(self.spec.txn)
             self._decide(route, Decision("counted" if is_committed else "files", schema=evolution.schema))
         return needs_spark
 
     def _decide(self, route: str, decision: Decision) -> None:
-        self.orders = self.orders.deciding({route: decision})
+        self.spec = self.spec.deciding({route: decision})
 
     def _commit_shared(self, delivered: Delivered) -> None:
         for route, outcome in delivered.outcomes.items():
-            decision = self.orders.decision(route)
+            decision = self.spec.decision(route)
             if decision.append not in ("files", "counted") or route in self.on_spark or outcome.merge is not None:
                 continue
             self._none_failed(outcome)
@@ -191,9 +191,9 @@ class Attempt:
 
     def _commit(self, route: str, outcome: Outcome, decision: Decision) -> Append:
         """One commit for the files of many tasks."""
-        orders = self.orders
-        files, rows, replay = outcome.append.files, outcome.rows_written, Replay(orders.batch)
-        return commit_files(orders.target(route), files, rows, decision.schema, orders.txn, replay)
+        spec = self.spec
+        files, rows, replay = outcome.append.files, outcome.rows_written, Replay(spec.batch)
+        return commit_files(spec.target(route), files, rows, decision.schema, spec.txn, replay)
 
     # -- routes that engine `spark` writes -----------------------------------------------------------------
 
@@ -206,21 +206,21 @@ class Attempt:
 
     def _spark_write(self, route: str) -> tuple[str, Decision, tuple[State, bool, bool]]:
         """Write a route by Spark; returns what the tasks are to count, and (state, created, evolved)."""
-        orders, uri = self.orders, self.orders.table(route)
+        spec, uri = self.spec, self.spec.table(route)
         try:
-            table = open_own(route, orders)
+            table = open_own(route, spec)
             before = columns_of(table)
             incoming = self._incoming(route)
             if not incoming:
                 # Nothing here can be decoded, and a table without columns could not be read.
                 return route, Decision("counted", schema=before or pa.schema([])), ("empty", False, False)
             engine = self.by_spark
-            schema = engine.prepare(orders.target(route), incoming, orders.policy(route))
+            schema = engine.prepare(spec.target(route), incoming, spec.policy(route))
             decision = Decision("counted", schema=schema)
-            alone = replace(orders, decisions={route: decision})
-            task = partial(spark_rows_task, orders=alone, schemas=self.compiled, route=route)
+            alone = replace(spec, decisions={route: decision})
+            task = partial(spark_rows_task, spec=alone, schemas=self.compiled, route=route)
             rows = self.chunks.hand_out(self.chunks.records_of({route}), task, spark_schema(schema))
-            wrote = engine.append(rows, uri, orders.txn)
+            wrote = engine.append(rows, uri, spec.txn)
         except BaseException as e:
             self._end(e, route)
         evolved = before is not None and before != schema
@@ -229,9 +229,9 @@ class Attempt:
     # -- faults and counts ---------------------------------------------------------------------------------
 
     def _end(self, error: BaseException, route: str) -> NoReturn:
-        end_attempt(error, route, self.orders.table(route))
+        end_attempt(error, route, self.spec.table(route))
 
     def _check(self, delivered: Delivered) -> None:
         """Raises StoreDown when the store, not a table, is at fault. Asserts that no row is unaccounted for."""
-        raise_store_faults({r: o for r, o in delivered.outcomes.items() if r not in self.orders.decisions})
+        raise_store_faults({r: o for r, o in delivered.outcomes.items() if r not in self.spec.decisions})
         check_counts(delivered.outcomes.values())

@@ -19,8 +19,8 @@ from distributary.engine.changes.fitting import column_name
 from distributary.engine.changes.table_settings import DebeziumNames
 from distributary.engine.messages.chunks import GONE, KEY
 from distributary.engine.messages.events import Made, Some
-from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.stored_changes import columns_of
+from distributary.engine.messages.task_spec import MessageSpec
 from distributary.errors import Reason
 from distributary.errors.border import by_halves
 from distributary.tables.table import Table
@@ -28,9 +28,9 @@ from distributary.tables.table import Table
 _PASSED = "it says nothing of a row"
 
 
-def changed(some: Some, orders: Orders) -> Made:
+def changed(some: Some, spec: MessageSpec) -> Made:
     """What the changes say."""
-    read = _by_columns(some, orders) if orders.has_key_schemas else _by_messages(some, orders)
+    read = _by_columns(some, spec) if spec.has_key_schemas else _by_messages(some, spec)
     count = len(some.records)
 
     def moved(begin: int, end: int) -> FileEvents:
@@ -42,7 +42,7 @@ def changed(some: Some, orders: Orders) -> Made:
     # Whatever a message makes the reader raise, only it is set aside.
     decoded_parts = list(by_halves(0, count, moved, alone))
     events = [item for file_events in decoded_parts for item in file_events.events]
-    unusable = dict(_unusable(some.route, events, orders))
+    unusable = dict(_unusable(some.route, events, spec))
     bad = [item for file_events in decoded_parts for item in file_events.bad]
     bad += [BadEvent(n, *why, b"") for index, why in unusable.items() for n in events[index].numbers.to_pylist()]
     # The demultiplexer has passed over what says nothing; what is left here is told, not lost.
@@ -58,28 +58,28 @@ Read = Callable[[int, int], FileEvents]
 """Reads the messages from one to another. Raises anything."""
 
 
-def _rules(orders: Orders) -> tuple[Reading, Form]:
-    assert isinstance(orders.named, DebeziumNames)
-    return Reading(json_numbers="double"), orders.named.form
+def _rules(spec: MessageSpec) -> tuple[Reading, Form]:
+    assert isinstance(spec.named, DebeziumNames)
+    return Reading(json_numbers="double"), spec.named.form
 
 
-def _by_messages(some: Some, orders: Orders) -> Read:
+def _by_messages(some: Some, spec: MessageSpec) -> Read:
     """Messages in JSON."""
-    reading, form = _rules(orders)
+    reading, form = _rules(spec)
     values = [None] * len(some.records) if some.writer == GONE else some.rows.column(0).to_pylist()
     messages = [
         Message(record, key, value)
         for record, key, value in zip(_records(some.records), some.records.column(KEY).to_pylist(), values, strict=True)
     ]
-    assert isinstance(orders.named, DebeziumNames)
-    if orders.named.is_maxwell:
+    assert isinstance(spec.named, DebeziumNames)
+    if spec.named.is_maxwell:
         messages = list(map(as_debezium, messages))
     return lambda begin, end: read_messages(messages[begin:end], reading, form)
 
 
-def _by_columns(some: Some, orders: Orders) -> Read:
+def _by_columns(some: Some, spec: MessageSpec) -> Read:
     """Messages that `stored_changes` has read. Without a value, they delete the row of their key."""
-    reading, form = _rules(orders)
+    reading, form = _rules(spec)
     origins, is_gone = _found(some.records), some.writer[0] == GONE[0]
 
     def read(begin: int, end: int) -> FileEvents:
@@ -104,13 +104,12 @@ def _moved(file_events: FileEvents, by: int) -> FileEvents:
     return replace(file_events, events=events, bad=[replace(item, row=item.row + by) for item in file_events.bad])
 
 
-def _unusable(route: str, events: list[Events], orders: Orders) -> Iterator[tuple[int, tuple[Reason, str]]]:
+def _unusable(route: str, events: list[Events], spec: MessageSpec) -> Iterator[tuple[int, tuple[Reason, str]]]:
     """Which events no table of the route may take, and why."""
     keys = [
-        () if orders.named is None else orders.named.keys(table_events.table, table_events.keys)
-        for table_events in events
+        () if spec.named is None else spec.named.keys(table_events.table, table_events.keys) for table_events in events
     ]
-    key_columns = _keys_of_table(events[0].table, orders) if events else ()
+    key_columns = _keys_of_table(events[0].table, spec) if events else ()
     key_columns = key_columns or next((names for names in keys if names), ())
     for index, table_events in enumerate(events):
         if table_events.table.route != route:
@@ -121,11 +120,7 @@ def _unusable(route: str, events: list[Events], orders: Orders) -> Iterator[tupl
         elif key_columns and not keys[index]:
             detail = f"the record has no key, and the table's rows have one ({', '.join(key_columns)})"
             yield index, (Reason.NO_KEY_VALUE, detail)
-        elif (
-            _folded(keys[index]) != _folded(key_columns)
-            and orders.named is not None
-            and not orders.named.own(route).keys
-        ):
+        elif _folded(keys[index]) != _folded(key_columns) and spec.named is not None and not spec.named.own(route).keys:
             detail = (
                 f"the record's key is {', '.join(keys[index])}; that of the table's rows is {', '.join(key_columns)}"
             )
@@ -136,12 +131,12 @@ def _folded(keys: Sequence[str]) -> frozenset[str]:
     return frozenset(column_name(key).lower() for key in keys)
 
 
-def _keys_of_table(source: SourceTable, orders: Orders) -> tuple[str, ...]:
+def _keys_of_table(source: SourceTable, spec: MessageSpec) -> tuple[str, ...]:
     """The columns by which the merged table tells its rows apart; none where there is no such table."""
-    if (tip := orders.merge_tips.get(source.route)) is not None:
+    if (tip := spec.merge_tips.get(source.route)) is not None:
         return tuple(tip.keys)
-    uri = None if orders.named is None else orders.named.merged(source)
-    table = None if uri is None else Table(uri, orders.store).open()
+    uri = None if spec.named is None else spec.named.merged(source)
+    table = None if uri is None else Table(uri, spec.store).open()
     return () if table is None or table.owner is None else tuple(table.owner.keys)
 
 

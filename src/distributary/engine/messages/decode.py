@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.engine.messages.chunks import GONE, KEY, Groups, Writer
-from distributary.engine.messages.orders import ORIGIN, ORIGIN_TYPE, Orders, killing, payload_columns
 from distributary.engine.messages.record_keys import beside, key_fields, read_keys
 from distributary.engine.messages.stored_changes import ChangeDecoder, ids_of
+from distributary.engine.messages.task_spec import ORIGIN, ORIGIN_TYPE, MessageSpec, killing, payload_columns
 from distributary.engine.outcomes import Outcome
 from distributary.errors import BadInput, DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.errors.border import by_halves, contained
@@ -54,7 +54,7 @@ class Decoded:
 def decode(
     route: str,
     chunks: Sequence[tuple[Groups, pa.RecordBatch]],
-    orders: Orders,
+    spec: MessageSpec,
     schemas: Mapping[int, CompiledSchema],
 ) -> Decoded:
     """Decode each record by its own writer schema (cases E1, E3: never by "latest").
@@ -70,7 +70,7 @@ def decode(
     decoded = Decoded()
     for writer in sorted(by_writer):
         for records in _joined(by_writer[writer]):
-            for of_writer in _of_writer(route, writer, records, orders, schemas):
+            for of_writer in _of_writer(route, writer, records, spec, schemas):
                 decoded.add(of_writer)
     return decoded
 
@@ -85,21 +85,21 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _of_writer(
-    route: str, writer: Writer, records: pa.RecordBatch, orders: Orders, schemas: Mapping[int, CompiledSchema]
+    route: str, writer: Writer, records: pa.RecordBatch, spec: MessageSpec, schemas: Mapping[int, CompiledSchema]
 ) -> Iterator[Decoded]:
-    if writer == GONE and orders.decision(route).append != "refused":
+    if writer == GONE and spec.decision(route).append != "refused":
         none = pa.RecordBatch.from_pylist([], pa.schema([]))
         decoded = Decoded(records.num_rows)
-        rows, good = _with_keys(route, writer, none, records, orders, decoded)
+        rows, good = _with_keys(route, writer, none, records, spec, decoded)
         decoded.add(Decoded(0, [writer], [rows], [good]))
         return iter([decoded])
 
     def work(begin: int, end: int) -> Decoded:
-        return _decode_writer(route, writer, records.slice(begin, end - begin), orders, schemas)
+        return _decode_writer(route, writer, records.slice(begin, end - begin), spec, schemas)
 
     def alone(begin: int, end: int, why: str) -> Decoded:
         positions = np.arange(begin, end)
-        rows = rejected_rows(route, writer, records, positions, Reason.DECODER_FAILED, why, orders)
+        rows = rejected_rows(route, writer, records, positions, Reason.DECODER_FAILED, why, spec)
         return Decoded(end - begin, rejected=[rows])
 
     return by_halves(0, records.num_rows, work, alone)
@@ -109,20 +109,20 @@ def _decode_writer(
     route: str,
     writer: Writer,
     records: pa.RecordBatch,
-    orders: Orders,
+    spec: MessageSpec,
     schemas: Mapping[int, CompiledSchema],
 ) -> Decoded:
     decoded = Decoded(records.num_rows)
     every = np.arange(records.num_rows)
 
     def reject(positions: Any, reason: Any, detail: Any) -> None:
-        decoded.rejected.append(rejected_rows(route, writer, records, positions, reason, detail, orders))
+        decoded.rejected.append(rejected_rows(route, writer, records, positions, reason, detail, spec))
 
-    decoder = _decoder(route, writer, orders, schemas)
+    decoder = _decoder(route, writer, spec, schemas)
     if isinstance(decoder, tuple):
         reject(every, *decoder)
         return decoded
-    if killers := killing(records.column("payload"), orders.killed):
+    if killers := killing(records.column("payload"), spec.killed):
         reject(list(killers), [Reason.KILLED_READER] * len(killers), list(killers.values()))
         records = records.take(pa.array(np.setdiff1d(every, list(killers))))
     split = decoder.decode(records if isinstance(decoder, ChangeDecoder) else records.column("payload"))
@@ -131,9 +131,9 @@ def _decode_writer(
         reject(rejected_at, reasons, details)
     decoded.warnings.update(split.warnings)
     good = records if split.positions is None else records.take(split.positions)
-    rows, good = _with_keys(route, writer, split.rows, good, orders, decoded)
+    rows, good = _with_keys(route, writer, split.rows, good, spec, decoded)
     try:
-        rows, good = _shaped(route, writer, rows, good, orders, decoded)
+        rows, good = _shaped(route, writer, rows, good, spec, decoded)
     except DistributaryError as e:  # of the configuration: no row is at fault
         decoded.broken = e
     decoded.decoders[writer[0]] = decoder.engine
@@ -144,25 +144,25 @@ def _decode_writer(
 
 
 def _decoder(
-    route: str, writer: Writer, orders: Orders, schemas: Mapping[int, CompiledSchema]
+    route: str, writer: Writer, spec: MessageSpec, schemas: Mapping[int, CompiledSchema]
 ) -> Decoder | ChangeDecoder | tuple[Reason, str]:
     """What decodes a writer's payloads; else why all of them are set aside, and the detail."""
     schema_id, message = writer
-    decision = orders.decision(route)
+    decision = spec.decision(route)
     if decision.append == "refused":
         return Reason.TOO_MANY_ROUTES, decision.why
     for needed_id in sorted(ids_of([writer])):
-        if needed_id in orders.refused:
-            return orders.refused[needed_id]
+        if needed_id in spec.refused:
+            return spec.refused[needed_id]
     try:
-        if orders.has_key_schemas:
-            return ChangeDecoder(writer, schemas, orders.payload_format)
+        if spec.has_key_schemas:
+            return ChangeDecoder(writer, schemas, spec.payload_format)
         return decoder_for(
             schemas[schema_id],
             message,
-            format=orders.payload_format,
-            raw_nested_indexes=orders.raw_nested_indexes,
-            null_out_of_range=orders.null_out_of_range,
+            format=spec.payload_format,
+            raw_nested_indexes=spec.raw_nested_indexes,
+            null_out_of_range=spec.null_out_of_range,
         )
     except BadIndex as e:
         return Reason.BAD_INDEX, str(e)
@@ -171,36 +171,36 @@ def _decoder(
         return Reason.BROKEN_SCHEMA, str(e) if isinstance(e, SchemaBroken) else why
 
 
-def _key_fields(route: str, columns: pa.Schema, orders: Orders) -> pa.Schema:
+def _key_fields(route: str, columns: pa.Schema, spec: MessageSpec) -> pa.Schema:
     """The columns that the records' keys are, beside those of the messages."""
-    return beside(columns, key_fields(orders.record_key, bool(orders.tables.keys_of(route))))
+    return beside(columns, key_fields(spec.record_key, bool(spec.tables.keys_of(route))))
 
 
 def _with_keys(
-    route: str, writer: Writer, rows: pa.RecordBatch, records: pa.RecordBatch, orders: Orders, decoded: Decoded
+    route: str, writer: Writer, rows: pa.RecordBatch, records: pa.RecordBatch, spec: MessageSpec, decoded: Decoded
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """The rows with the columns of their records' keys, and the records; those with other keys are set aside."""
-    fields = _key_fields(route, rows.schema, orders)
-    if orders.record_key is None or not len(fields):
+    fields = _key_fields(route, rows.schema, spec)
+    if spec.record_key is None or not len(fields):
         return rows, records
-    read, bad = read_keys(records.column(KEY), orders.record_key, bool(orders.tables.keys_of(route)))
+    read, bad = read_keys(records.column(KEY), spec.record_key, bool(spec.tables.keys_of(route)))
     columns = [*rows.columns, *(read.column(f.name) for f in fields)]
     rows = pa.RecordBatch.from_arrays(columns, schema=pa.schema([*rows.schema, *fields]))
     if not bad:
         return rows, records
     at = sorted(bad)
     details = [bad[n] for n in at]
-    decoded.rejected.append(rejected_rows(route, writer, records, at, Reason.CORRUPT_KEY, details, orders))
+    decoded.rejected.append(rejected_rows(route, writer, records, at, Reason.CORRUPT_KEY, details, spec))
     keep = np.ones(len(records), dtype=bool)
     keep[at] = False
     return rows.filter(pa.array(keep)), records.filter(pa.array(keep))
 
 
 def _shaped(
-    route: str, writer: Writer, rows: pa.RecordBatch, records: pa.RecordBatch, orders: Orders, decoded: Decoded
+    route: str, writer: Writer, rows: pa.RecordBatch, records: pa.RecordBatch, spec: MessageSpec, decoded: Decoded
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """The rows and records that are written, with the columns that are written; the others are set aside."""
-    shape = orders.shape(route)
+    shape = spec.shape(route)
     if shape.is_plain:
         return rows, records
     shaped = shape.apply(rows)
@@ -211,17 +211,15 @@ def _shaped(
         return shaped.rows, records
     positions = sorted(shaped.dropped)
     details = [shaped.dropped[n] for n in positions]
-    decoded.rejected.append(
-        rejected_rows(route, writer, records, positions, Reason.EXPECTATION_FAILED, details, orders)
-    )
+    decoded.rejected.append(rejected_rows(route, writer, records, positions, Reason.EXPECTATION_FAILED, details, spec))
     keep = np.ones(rows.num_rows, dtype=bool)
     keep[positions] = False
     return shaped.rows.filter(pa.array(keep)), records.filter(pa.array(keep))
 
 
-def incoming_schema(columns: pa.Schema, orders: Orders) -> pa.Schema:
+def incoming_schema(columns: pa.Schema, spec: MessageSpec) -> pa.Schema:
     """The columns that a writer schema's rows bring to a table, with the column that says where they came from."""
-    extra = [pa.field(ORIGIN, ORIGIN_TYPE)] if orders.tables.origin else []
+    extra = [pa.field(ORIGIN, ORIGIN_TYPE)] if spec.tables.origin else []
     return pa.schema([*payload_columns(columns), *extra])
 
 
@@ -232,7 +230,7 @@ def rejected_rows(
     positions: Any,
     reason: Reason | Sequence[Reason],
     detail: str | Sequence[str],
-    orders: Orders,
+    spec: MessageSpec,
 ) -> pa.Table:
     """Quarantine rows for `positions` of `records`, with one reason and detail for all or one each.
 
@@ -244,8 +242,8 @@ def rejected_rows(
     value = records_taken.column("payload")
     if writer[0] == GONE[0]:
         schema_id, value = None, pa.nulls(len(value), pa.binary())
-    elif orders.payload_framed:
-        value = FORMATS[orders.payload_format].frame_all(writer[0], message, value)
+    elif spec.payload_framed:
+        value = FORMATS[spec.payload_format].frame_all(writer[0], message, value)
     rows = len(value)
     filled = {
         "route": pa.repeat(route, rows),
@@ -260,13 +258,13 @@ def rejected_rows(
     )
 
 
-def all_aside(outcome: Outcome, decoded: Decoded, orders: Orders) -> tuple[Outcome, list[pa.Table]]:
+def all_aside(outcome: Outcome, decoded: Decoded, spec: MessageSpec) -> tuple[Outcome, list[pa.Table]]:
     """Of a table that cannot be written (`outcome` says why): all its records, for the quarantine."""
     route, why = outcome.route, str(outcome.error)
     bad = list(decoded.rejected)
     for writer, origin in zip(decoded.writers, decoded.origins, strict=True):
         every = np.arange(origin.num_rows)
-        bad.append(rejected_rows(route, writer, origin, every, Reason.TABLE_PARKED, why, orders))
+        bad.append(rejected_rows(route, writer, origin, every, Reason.TABLE_PARKED, why, spec))
     return replace(outcome, reasons=count_reasons(bad)), bad
 
 
@@ -275,7 +273,7 @@ def _texts(words: Sequence[str], rows: int) -> pa.Array:
 
 
 def incoming_schemas(
-    route: str, writers: Iterable[Writer], schemas: Mapping[int, CompiledSchema], orders: Orders
+    route: str, writers: Iterable[Writer], schemas: Mapping[int, CompiledSchema], spec: MessageSpec
 ) -> list[pa.Schema]:
     """What the writers of a route bring, in ascending order of schema id; the others bring nothing."""
     incoming = []
@@ -285,14 +283,14 @@ def incoming_schemas(
                 decoder = decoder_for(
                     schemas[schema_id],
                     message,
-                    format=orders.payload_format,
-                    raw_nested_indexes=orders.raw_nested_indexes,
+                    format=spec.payload_format,
+                    raw_nested_indexes=spec.raw_nested_indexes,
                 )
             except BaseException as e:
                 contained(e)  # its rows are rejected, and say why
                 continue
-            columns = pa.schema([*decoder.columns, *_key_fields(route, decoder.columns, orders)])
-            incoming.append(incoming_schema(orders.shape(route).columns(columns), orders))
+            columns = pa.schema([*decoder.columns, *_key_fields(route, decoder.columns, spec)])
+            incoming.append(incoming_schema(spec.shape(route).columns(columns), spec))
     return incoming
 
 
@@ -314,7 +312,7 @@ class Fitted:
 
 
 def fit(
-    route: str, decoded: Decoded, schema: pa.Schema | None, orders: Orders, table: Snapshot | None = None
+    route: str, decoded: Decoded, schema: pa.Schema | None, spec: MessageSpec, table: Snapshot | None = None
 ) -> Fitted:
     """Unify the decoded batches with the table's schema (None: no table yet); keep aside what may not enter. `table`:
     as it is open, where its columns may get wider types for them."""
@@ -322,12 +320,12 @@ def fit(
     entering = [(writer, batch, origin) for writer, batch, origin in every if batch.num_rows]
     rejected: list[pa.Table] = []
     while True:
-        incoming = [incoming_schema(batch.schema, orders) for _, batch, _ in entering]
-        evolution = orders.evolve(route, table, schema, incoming)
+        incoming = [incoming_schema(batch.schema, spec) for _, batch, _ in entering]
+        evolution = spec.evolve(route, table, schema, incoming)
         fitted: list[pa.Table] = []
         refused: list[list[pa.Table]] = []
         for (writer, batch, origin), slots in zip(entering, evolution.slots, strict=True):
-            fitting_rows, bad = _conformed(route, writer, batch, origin, slots, evolution.schema, orders)
+            fitting_rows, bad = _conformed(route, writer, batch, origin, slots, evolution.schema, spec)
             fitted.append(fitting_rows)
             refused.append(bad)
         still_entering = [
@@ -351,10 +349,10 @@ def fit(
     return Fitted(rows, evolution, rejected, dict(counts))
 
 
-def fit_decided(route: str, decoded: Decoded, schema: pa.Schema | None, orders: Orders) -> Fitted:
+def fit_decided(route: str, decoded: Decoded, schema: pa.Schema | None, spec: MessageSpec) -> Fitted:
     """As `fit`, into columns upon which the driver has decided for all tasks. Raises BadInput for rows that would need
     others."""
-    fitted = fit(route, decoded, schema, orders)
+    fitted = fit(route, decoded, schema, spec)
     if fitted.rows and fitted.table.schema != schema:
         raise BadInput(detail=f"{route}: rows need other columns than were decided upon: {fitted.evolution.schema}")
     return fitted
@@ -367,17 +365,17 @@ def _conformed(
     origin: pa.RecordBatch,
     slots: Sequence[Slot],
     schema: pa.Schema,
-    orders: Orders,
+    spec: MessageSpec,
 ) -> tuple[pa.Table, list[pa.Table]]:
     """One writer's rows in the columns of `schema`, and those of them that may not enter."""
-    if orders.tables.origin:
-        batch = batch.append_column(ORIGIN, _origin(origin, writer[0], orders.batch))
+    if spec.tables.origin:
+        batch = batch.append_column(ORIGIN, _origin(origin, writer[0], spec.batch))
     conformed = conform(batch, slots, schema)
     rejected = conformed.rejected
     if not len(schema):  # none of the first schema's columns could be added: there is no table to hold a row
         rejected = dict.fromkeys(range(batch.num_rows), (Reason.TOO_MANY_COLUMNS, ORIGIN)) | rejected
     bad = (
-        rejected_rows(route, writer, origin, positions, reason, f"column {column!r}", orders)
+        rejected_rows(route, writer, origin, positions, reason, f"column {column!r}", spec)
         for (reason, column), positions in by_cause(rejected).items()
     )
     return conformed.entering(schema), list(bad)

@@ -1,7 +1,7 @@
 """The owner's side of a batch: chunks of a route -> decode, fit the columns, write the file, commit the table.
 
-Runs inside Spark tasks, after the shuffle. Everything a task needs to know is in `Orders`; everything it says is an
-`Outcome` per route: a few numbers. One route's fault never touches another.
+Runs inside Spark tasks, after the shuffle. Everything a task needs to know is in `MessageSpec`; everything it says is
+an `Outcome` per route: a few numbers. One route's fault never touches another.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from distributary.engine.appending import Appending, Replay
 from distributary.engine.messages.chunks import read_records, read_rejected
 from distributary.engine.messages.decode import Decoded, Fitted, all_aside, decode, fit, fit_decided
 from distributary.engine.messages.deliver_events import deliver_events
-from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.pieces import Chunks, cut_pieces
+from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.messages.wide_commit import commit_wide
 from distributary.engine.outcomes import Append, Outcome, Parked
 from distributary.errors import WideUnfit
@@ -34,7 +34,7 @@ from distributary.tables.wide import KEY, committed_routes
 
 
 def deliver(
-    chunks: Iterable[Mapping[str, Any]], orders: Orders, schemas: Mapping[int, CompiledSchema], task: str
+    chunks: Iterable[Mapping[str, Any]], spec: MessageSpec, schemas: Mapping[int, CompiledSchema], task: str
 ) -> Iterator[Outcome | DataFile]:
     """Write the routes of one task's chunks; yields an Outcome per route, or piece of it, and the quarantine's file, if
     any.
@@ -49,36 +49,36 @@ def deliver(
         elif chunk["kind"] == "rows":
             by_route.setdefault(chunk["route"], []).append((json.loads(chunk["groups"]), read_records(chunk["blob"])))
     for route in sorted(by_route):
-        for piece in _pieces(route, by_route.pop(route), orders, schemas):
-            with limited(orders.read_sec):
-                decoded = decode(route, piece, orders, schemas)
-            outcome, bad = deliver_route(route, decoded, orders)
+        for piece in _pieces(route, by_route.pop(route), spec, schemas):
+            with limited(spec.read_sec):
+                decoded = decode(route, piece, spec, schemas)
+            outcome, bad = deliver_route(route, decoded, spec)
             rejected.extend(bad)
             yield outcome
     if rejected:
-        yield write_rejected(orders.quarantine, rejected, orders.stream, orders.batch, task, orders.store)
+        yield write_rejected(spec.quarantine, rejected, spec.stream, spec.batch, task, spec.store)
 
 
-def _pieces(route: str, chunks: Chunks, orders: Orders, schemas: Mapping[int, CompiledSchema]) -> Iterator[Chunks]:
+def _pieces(route: str, chunks: Chunks, spec: MessageSpec, schemas: Mapping[int, CompiledSchema]) -> Iterator[Chunks]:
     """What is delivered at a time: all that the task has of a route, unless the driver makes its commit."""
-    if orders.decision(route).append == "own":
+    if spec.decision(route).append == "own":
         yield chunks
         return
-    yield from cut_pieces(chunks, schemas, raw_nested_indexes=orders.raw_nested_indexes)
+    yield from cut_pieces(chunks, schemas, raw_nested_indexes=spec.raw_nested_indexes)
 
 
 # -- write -------------------------------------------------------------------------------------------------
 
 
-def deliver_route(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcome, list[pa.Table]]:
+def deliver_route(route: str, decoded: Decoded, spec: MessageSpec) -> tuple[Outcome, list[pa.Table]]:
     """Write one route; returns what was done and the rows to keep aside. Never raises for a fault of this table."""
-    if orders.has_events(route):
-        return deliver_events(route, decoded, orders)
-    outcome = Outcome(route, orders.table(route), decoded.rows_in, decoders=decoded.decoders)
+    if spec.has_events(route):
+        return deliver_events(route, decoded, spec)
+    outcome = Outcome(route, spec.table(route), decoded.rows_in, decoders=decoded.decoders)
     try:
-        append, fitted = _write(route, decoded, orders)
+        append, fitted = _write(route, decoded, spec)
     except BaseException as e:
-        return all_aside(outcome.failed(e), decoded, orders)
+        return all_aside(outcome.failed(e), decoded, spec)
     outcome = replace(outcome, append=append, warnings=dict(decoded.warnings))
     if append.state == "spark":
         return outcome, []
@@ -87,9 +87,9 @@ def deliver_route(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcome
     return replace(outcome, schema_ids=schema_ids, reasons=count_reasons(bad)), bad
 
 
-def _write(route: str, decoded: Decoded, orders: Orders) -> tuple[Append, Fitted | None]:
+def _write(route: str, decoded: Decoded, spec: MessageSpec) -> tuple[Append, Fitted | None]:
     """What was done with a route's rows, and how they fitted into the table's columns (None: nobody tried)."""
-    decision = orders.decision(route)
+    decision = spec.decision(route)
     if decision.append == "parked":
         raise Parked(decision.why)
     if decision.append == "refused":
@@ -97,51 +97,51 @@ def _write(route: str, decoded: Decoded, orders: Orders) -> tuple[Append, Fitted
     if decoded.broken is not None:
         raise decoded.broken
     if decision.append != "own":
-        fitted = fit_decided(route, decoded, decision.schema, orders)
+        fitted = fit_decided(route, decoded, decision.schema, spec)
         if decision.append == "counted":
             return Append("counted", fitted.rows), fitted
-        files = [orders.write(route, fitted.table)] if fitted.rows else []
+        files = [spec.write(route, fitted.table)] if fitted.rows else []
         return Append("files", fitted.rows, files=tuple(files)), fitted
-    if orders.wide is not None:
-        return retried(lambda: _write_wide(route, decoded, orders))
+    if spec.wide is not None:
+        return retried(lambda: _write_wide(route, decoded, spec))
     fitted, append = Appending(
-        target=orders.target(route),
-        txn=orders.txn,
-        tip=orders.tips.get(route),
-        replay=Replay(orders.batch),
-        fit=lambda columns, table: fit(route, decoded, columns, orders, table),
-        write=lambda rows: [orders.write(route, rows)],
-        why_spark=lambda table, evolution: why_spark(table, orders.tables, route, evolution),
+        target=spec.target(route),
+        txn=spec.txn,
+        tip=spec.tips.get(route),
+        replay=Replay(spec.batch),
+        fit=lambda columns, table: fit(route, decoded, columns, spec, table),
+        write=lambda rows: [spec.write(route, rows)],
+        why_spark=lambda table, evolution: why_spark(table, spec.tables, route, evolution),
     ).run()
     return append, fitted
 
 
-def _write_wide(route: str, decoded: Decoded, orders: Orders) -> tuple[Append, Fitted]:
+def _write_wide(route: str, decoded: Decoded, spec: MessageSpec) -> tuple[Append, Fitted]:
     """Commit one route's rows to the table of all routes, outside of a batch (a replay)."""
-    table = open_own(route, orders)
-    before = orders.columns(route, table)
-    fitted = fit(route, decoded, before, orders, table)
-    if table is not None and table.has(orders.txn):
-        rows_of_routes = committed_routes(table, orders.txn)
-        rows = Replay(orders.batch).rows(
+    table = open_own(route, spec)
+    before = spec.columns(route, table)
+    fitted = fit(route, decoded, before, spec, table)
+    if table is not None and table.has(spec.txn):
+        rows_of_routes = committed_routes(table, spec.txn)
+        rows = Replay(spec.batch).rows(
             None if rows_of_routes is None else rows_of_routes.get(route, 0), fitted.rows, table.uri
         )
         return Append("replayed", rows), fitted
     if not fitted.rows:
         return Append(), fitted
-    files = [orders.write(route, fitted.table)]
+    files = [spec.write(route, fitted.table)]
     after, evolved = fitted.evolution.schema, fitted.evolution.changed
     widened = {} if before is None else widened_in_words(before, after)
-    commit_wide(table, orders, {route: after}, files, {route: fitted.rows})
+    commit_wide(table, spec, {route: after}, files, {route: fitted.rows})
     return Append("written", fitted.rows, before is None, evolved, widened), fitted
 
 
-def open_own(route: str, orders: Orders) -> Snapshot | None:
+def open_own(route: str, spec: MessageSpec) -> Snapshot | None:
     """The route's table, None where there is none yet.
 
     Raises TableCollision when it was made by another pipeline or for another route (case D2), TableFault, OSError.
     """
-    table = orders.target(route).open()
-    if table is not None and orders.wide is not None and (why := spark_needed(table, [KEY])):
+    table = spec.target(route).open()
+    if table is not None and spec.wide is not None and (why := spark_needed(table, [KEY])):
         raise WideUnfit(table=table.uri, detail=why)
     return table

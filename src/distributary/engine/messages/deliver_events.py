@@ -15,15 +15,15 @@ from distributary.engine.changes.table_settings import DebeziumNames
 from distributary.engine.messages.changed import changed
 from distributary.engine.messages.decode import Decoded, all_aside
 from distributary.engine.messages.events import Maker, keyed, rejected_records, route_events
-from distributary.engine.messages.orders import Orders
+from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.outcomes import Append, Merge, Outcome, Parked, SourceEvents
 from distributary.tables.quarantine import count_reasons
 
 
-def deliver_events(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcome, list[pa.Table]]:
+def deliver_events(route: str, decoded: Decoded, spec: MessageSpec) -> tuple[Outcome, list[pa.Table]]:
     """Write one route; returns what was done and the rows to keep aside. Never raises for a fault of its tables."""
-    outcome = _begun(route, decoded, orders)
-    decision = orders.decision(route)
+    outcome = _begun(route, decoded, spec)
+    decision = spec.decision(route)
     if decision.append == "refused":
         return replace(outcome, reasons=count_reasons(decoded.rejected)), decoded.rejected
     try:
@@ -31,20 +31,20 @@ def deliver_events(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcom
             raise Parked(decision.why)
         if decoded.broken is not None:
             raise decoded.broken
-        events, bad = route_events(route, decoded, orders, maker_of(orders))
+        events, bad = route_events(route, decoded, spec, maker_of(spec))
     except BaseException as e:
-        return all_aside(outcome.failed(e), decoded, orders)
+        return all_aside(outcome.failed(e), decoded, spec)
     late: list[pa.Table] = []
     if events.rows and decision.append == "counted":
-        fitted = fit_events(events, decision.schema, orders)
-        late = list(rejected_records(route, fitted.rejected, decoded, orders))
+        fitted = fit_events(events, decision.schema, spec)
+        late = list(rejected_records(route, fitted.rejected, decoded, spec))
         bad += late
         outcome = replace(outcome, append=Append("counted", fitted.table.num_rows))
     elif events.rows:
-        delivered, unfit = deliver_route(events, orders.for_changes())
+        delivered, unfit = deliver_route(events, spec.for_changes())
         if delivered.state == "failed":
-            return all_aside(replace(outcome, fault=delivered.fault), decoded, orders)
-        late = list(rejected_records(route, unfit, decoded, orders))
+            return all_aside(replace(outcome, fault=delivered.fault), decoded, spec)
+        late = list(rejected_records(route, unfit, decoded, spec))
         bad += late
         outcome = replace(delivered, rows_in=decoded.rows_in, decoders=decoded.decoders)
     bad = [*decoded.rejected, *bad]
@@ -52,23 +52,23 @@ def deliver_events(route: str, decoded: Decoded, orders: Orders) -> tuple[Outcom
     return replace(outcome, schema_ids=ids, reasons=count_reasons(bad), warnings=dict(decoded.warnings)), bad
 
 
-def maker_of(orders: Orders) -> Maker:
+def maker_of(spec: MessageSpec) -> Maker:
     """What the pipeline's messages are."""
-    return changed if isinstance(orders.named, DebeziumNames) else keyed
+    return changed if isinstance(spec.named, DebeziumNames) else keyed
 
 
-def fit_events(events: RouteEvents, columns: pa.Schema | None, orders: Orders) -> Fitted:
+def fit_events(events: RouteEvents, columns: pa.Schema | None, spec: MessageSpec) -> Fitted:
     """The events as they would enter a merged table of these columns (None: there is none yet)."""
     schema = None if columns is None else payload_schema(columns)
-    return fit(events, schema, orders.policy(events.source.route), orders.batch, flat=False)
+    return fit(events, schema, spec.policy(events.source.route), spec.batch, flat=False)
 
 
-def _begun(route: str, decoded: Decoded, orders: Orders) -> Outcome:
+def _begun(route: str, decoded: Decoded, spec: MessageSpec) -> Outcome:
     """The outcome of a route of which no event is written (yet)."""
-    changes, source = orders.for_changes(), SourceTable(Kind.MESSAGES, "", "", route)
+    changes, source = spec.for_changes(), SourceTable(Kind.MESSAGES, "", "", route)
     log, merged = changes.named.log(source), changes.named.merged(source)
-    about = SourceEvents(source, orders.tables.keys_of(route), log is not None)
-    append = Append("files" if orders.decision(route).append == "files" else "empty", folder=log or orders.parts)
+    about = SourceEvents(source, spec.tables.keys_of(route), log is not None)
+    append = Append("files" if spec.decision(route).append == "files" else "empty", folder=log or spec.parts)
     return Outcome(route, log or merged or "", decoded.rows_in, append, Merge(merged), about, decoders=decoded.decoders)
 
 

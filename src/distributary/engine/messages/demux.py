@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from distributary.engine.apart import limited
 from distributary.engine.messages.chunks import GONE, KEY, Cut, one_array
 from distributary.engine.messages.opening import EnvelopeReader, reading
-from distributary.engine.messages.orders import killing
 from distributary.engine.messages.owned import OwnedCut
 from distributary.engine.messages.record_keys import as_objects
 from distributary.engine.messages.stored_changes import key_writers
+from distributary.engine.messages.task_spec import killing
 from distributary.errors import Reason, SchemaBroken
 from distributary.errors.border import by_halves
 from distributary.schemas.decoding import BadIndex

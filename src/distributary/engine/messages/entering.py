@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from distributary.engine.messages.chunks import Writer
 from distributary.engine.messages.decode import decode, fit
-from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.pieces import FEW_ROWS, Chunks
+from distributary.engine.messages.task_spec import MessageSpec
 from distributary.schemas.registry.compile import CompiledSchema
 
 FIRST_ROWS = 64
@@ -22,7 +22,7 @@ FIRST_ROWS = 64
 
 
 def entering(
-    route: str, chunks: Chunks, columns: pa.Schema | None, orders: Orders, schemas: Mapping[int, CompiledSchema]
+    route: str, chunks: Chunks, columns: pa.Schema | None, spec: MessageSpec, schemas: Mapping[int, CompiledSchema]
 ) -> Iterator[Writer]:
     """The writers among `chunks` of whom a row enters a table of these columns (None: there is none yet)."""
     writers: set[Writer] = set()
@@ -32,7 +32,7 @@ def entering(
             writer = (schema_id, message)
             group_records = records.slice(begin, rows)
             begin += rows
-            if writer not in writers and _enters(route, writer, group_records, columns, orders, schemas):
+            if writer not in writers and _enters(route, writer, group_records, columns, spec, schemas):
                 writers.add(writer)
                 yield writer
 
@@ -42,14 +42,14 @@ def _enters(
     writer: Writer,
     records: pa.RecordBatch,
     columns: pa.Schema | None,
-    orders: Orders,
+    spec: MessageSpec,
     schemas: Mapping[int, CompiledSchema],
 ) -> bool:
     begin, size = 0, FIRST_ROWS
     while begin < records.num_rows:
         sample = records.slice(begin, size)
-        decoded = decode(route, [([[*writer, sample.num_rows]], sample)], orders, schemas)
-        if decoded.broken is not None or fit(route, decoded, columns, orders).rows:
+        decoded = decode(route, [([[*writer, sample.num_rows]], sample)], spec, schemas)
+        if decoded.broken is not None or fit(route, decoded, columns, spec).rows:
             return True
         begin, size = begin + size, min(4 * size, FEW_ROWS)
     return False

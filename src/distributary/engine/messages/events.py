@@ -24,8 +24,8 @@ from distributary.changes.model import CHANGE, MESSAGE_METADATA_TYPE, METADATA, 
 from distributary.engine.changes.fitting import Part, RouteEvents
 from distributary.engine.messages.chunks import GONE, KEY, Writer
 from distributary.engine.messages.decode import Decoded, rejected_rows
-from distributary.engine.messages.orders import ORIGIN, Orders, payload_columns
 from distributary.engine.messages.record_keys import beside, fitting, key_fields, key_texts
+from distributary.engine.messages.task_spec import ORIGIN, MessageSpec, payload_columns
 from distributary.errors import Reason
 from distributary.tables.merge_rows import DELETED, DELETED_AT, DELETED_AT_TYPE
 from distributary.tables.snapshot import columns_of
@@ -57,12 +57,12 @@ class Some:
 
 
 class Maker(Protocol):
-    def __call__(self, some: Some, orders: Orders) -> Made:
+    def __call__(self, some: Some, spec: MessageSpec) -> Made:
         """What decoded rows are. Raises what is wrong with their route as a whole."""
         ...
 
 
-def route_events(route: str, decoded: Decoded, orders: Orders, maker: Maker) -> tuple[RouteEvents, list[pa.Table]]:
+def route_events(route: str, decoded: Decoded, spec: MessageSpec, maker: Maker) -> tuple[RouteEvents, list[pa.Table]]:
     """What a task holds of a route, as events, and the records that are none, for the quarantine.
 
     Raises ValueError, DistributaryError: what is wrong with the route as a whole.
@@ -73,7 +73,7 @@ def route_events(route: str, decoded: Decoded, orders: Orders, maker: Maker) -> 
     for writer, rows, records in zip(decoded.writers, decoded.batches, decoded.origins, strict=True):
         if not records.num_rows:
             continue
-        made_events = maker(Some(route, writer, rows, records, beside), orders)
+        made_events = maker(Some(route, writer, rows, records, beside), spec)
         for events in made_events.events:
             positions = events.numbers.combine_chunks()
             event_records = records.take(positions)
@@ -85,11 +85,11 @@ def route_events(route: str, decoded: Decoded, orders: Orders, maker: Maker) -> 
                 [b.reason for b in made_events.bad],
                 [b.detail for b in made_events.bad],
             )
-            rejected.append(rejected_rows(route, writer, records, *why, orders))
+            rejected.append(rejected_rows(route, writer, records, *why, spec))
     return events_of_route, rejected
 
 
-def rejected_records(route: str, events: Sequence[pa.Table], decoded: Decoded, orders: Orders) -> Iterator[pa.Table]:
+def rejected_records(route: str, events: Sequence[pa.Table], decoded: Decoded, spec: MessageSpec) -> Iterator[pa.Table]:
     """Events that no table took (`EVENT_REJECTED_SCHEMA`), as the records that they were."""
     why = {
         (path, row): (Reason(reason), detail)
@@ -103,7 +103,7 @@ def rejected_records(route: str, events: Sequence[pa.Table], decoded: Decoded, o
         rejections = [(position, *why[place]) for position, place in enumerate(everywhere) if place in why]
         if rejections:
             position, reasons, details = zip(*rejections, strict=True)
-            yield rejected_rows(route, writer, records, position, reasons, details, orders)
+            yield rejected_rows(route, writer, records, position, reasons, details, spec)
 
 
 def places(records: pa.RecordBatch) -> pa.Array:
@@ -128,14 +128,14 @@ def _renumbered(events: Events, records: pa.RecordBatch, positions: pa.Array) ->
 # -- messages with keys ------------------------------------------------------------------------------------
 
 
-def keyed(some: Some, orders: Orders) -> Made:
+def keyed(some: Some, spec: MessageSpec) -> Made:
     """Each message is the row of its key; one without a value says that the row is gone."""
     records = some.records
-    columns = _columns(some, orders)
-    keys = tuple(spelled_in(list(columns), key) or key for key in orders.tables.keys_of(some.route))
+    columns = _columns(some, spec)
+    keys = tuple(spelled_in(list(columns), key) or key for key in spec.tables.keys_of(some.route))
     bad = dict(_without_key(keys, columns, len(records)))
     numbered = message_numbers(
-        _newest_by(some.route, columns, records, orders),
+        _newest_by(some.route, columns, records, spec),
         *(records.column(n) for n in ("offset", "partition", "topic", "payload")),
     )
     for row, detail in numbered.bad:
@@ -151,10 +151,10 @@ def keyed(some: Some, orders: Orders) -> Made:
     return Made([events], rejected)
 
 
-def as_merged(incoming: pa.Schema, orders: Orders) -> pa.Schema:
+def as_merged(incoming: pa.Schema, spec: MessageSpec) -> pa.Schema:
     """The columns of a merged table that takes rows of a writer (`decode.incoming_schema`)."""
     columns = [f.with_name(_own_name(f.name)) for f in incoming if f.name != ORIGIN]
-    record_key = orders.record_key
+    record_key = spec.record_key
     if record_key is not None and record_key.format != "text":
         columns += beside(pa.schema(columns), key_fields(record_key, is_keyed=True))
     elif record_key is not None and spelled_in([f.name for f in columns], str(record_key.column)) is None:
@@ -164,15 +164,15 @@ def as_merged(incoming: pa.Schema, orders: Orders) -> pa.Schema:
     return pa.schema([*columns, *our_fields])
 
 
-def _columns(some: Some, orders: Orders) -> dict[str, pa.Array]:
+def _columns(some: Some, spec: MessageSpec) -> dict[str, pa.Array]:
     """What a table gets of each message, by the name that the column has beside our own."""
     named = {_own_name(f.name): some.rows.column(n) for n, f in enumerate(payload_columns(some.rows.schema))}
-    record_key = orders.record_key
+    record_key = spec.record_key
     if record_key is None or record_key.format != "text":
         return named  # with the columns of structured keys, where these are read
     name = spelled_in(list(named), str(record_key.column)) or str(record_key.column)
     if name not in named:
-        named[name] = _of_record_key(some, name, orders)
+        named[name] = _of_record_key(some, name, spec)
     return named
 
 
@@ -181,22 +181,22 @@ def _own_name(name: str) -> str:
     return f"{name}__field" if name.lower() in (CHANGE, METADATA) else name
 
 
-def _of_record_key(some: Some, name: str, orders: Orders) -> pa.Array:
+def _of_record_key(some: Some, name: str, spec: MessageSpec) -> pa.Array:
     """The records' keys as a column, of the type that it has already, if they fit."""
     texts = key_texts(some.records.column(KEY))
-    kind = _known_type(some, name, orders)
+    kind = _known_type(some, name, spec)
     typed = None if kind is None else as_type(texts, kind)
-    if typed is None and kind is not None and orders.record_key is not None and orders.record_key.type is not None:
+    if typed is None and kind is not None and spec.record_key is not None and spec.record_key.type is not None:
         return fitting(texts, kind)
     return texts if typed is None else typed
 
 
-def _known_type(some: Some, name: str, orders: Orders) -> pa.DataType | None:
+def _known_type(some: Some, name: str, spec: MessageSpec) -> pa.DataType | None:
     """As the pipeline file says, or the table has it, or the messages beside."""
-    if orders.record_key is not None and orders.record_key.type is not None:
-        return named_type(orders.record_key.type)
-    tip = orders.merge_tips.get(some.route)
-    table = tip.arrow_schema() if tip is not None else columns_of(orders.target(some.route).open())
+    if spec.record_key is not None and spec.record_key.type is not None:
+        return named_type(spec.record_key.type)
+    tip = spec.merge_tips.get(some.route)
+    table = tip.arrow_schema() if tip is not None else columns_of(spec.target(some.route).open())
     schemas = (table, *some.beside)
     return next((schema.field(name).type for schema in schemas if schema is not None and name in schema.names), None)
 
@@ -218,8 +218,8 @@ def _without_key(
         yield row, (Reason.NO_KEY_VALUE, detail)
 
 
-def _newest_by(route: str, columns: dict[str, pa.Array], records: pa.RecordBatch, orders: Orders) -> pa.Array | None:
-    name = orders.tables.newest_by_of(route)
+def _newest_by(route: str, columns: dict[str, pa.Array], records: pa.RecordBatch, spec: MessageSpec) -> pa.Array | None:
+    name = spec.tables.newest_by_of(route)
     if name is None:
         return None
     if name.startswith(OF_ORIGIN):

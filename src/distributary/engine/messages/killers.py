@@ -17,8 +17,8 @@ from distributary.engine.messages.chunks import RECORD_SCHEMA, Cut, Groups
 from distributary.engine.messages.decode import decode, fit
 from distributary.engine.messages.demux import row_origin, split_values
 from distributary.engine.messages.opening import EnvelopeReader
-from distributary.engine.messages.orders import Orders, fingerprint
 from distributary.engine.messages.pieces import Chunks, cut_pieces
+from distributary.engine.messages.task_spec import MessageSpec, fingerprint
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.scratch import Scratch
 from distributary.tables.datafile import write_data_file
@@ -29,13 +29,13 @@ Packed = list[tuple[Groups, bytes]]
 
 
 def find_killers(
-    route: str, chunks: Chunks, orders: Orders, schemas: Mapping[int, CompiledSchema], apart: Apart
+    route: str, chunks: Chunks, spec: MessageSpec, schemas: Mapping[int, CompiledSchema], apart: Apart
 ) -> Iterator[tuple[str, str]]:
     """(fingerprint, how) of the records of a route that end the process which decodes and writes them."""
-    for piece in cut_pieces(chunks, schemas, raw_nested_indexes=orders.raw_nested_indexes):
+    for piece in cut_pieces(chunks, schemas, raw_nested_indexes=spec.raw_nested_indexes):
         for [(schema_id, message, _)], records in piece:
             own_schema = {schema_id: schemas[schema_id]} if schema_id in schemas else {}
-            work = partial(_write, route=route, orders=orders, schemas=own_schema)
+            work = partial(_write, route=route, spec=spec, schemas=own_schema)
             cut = partial(_packed, schema_id, message, records)
             for position, how in killers(work, cut, records.num_rows, apart).items():
                 yield fingerprint(records.column("payload")[position].as_py()), how
@@ -60,9 +60,9 @@ def _packed(schema_id: int, message: str, records: pa.RecordBatch, begin: int, e
     return packed([([[schema_id, message, end - begin]], records.slice(begin, end - begin))])
 
 
-def _write(records: Packed, route: str, orders: Orders, schemas: Mapping[int, CompiledSchema]) -> None:
+def _write(records: Packed, route: str, spec: MessageSpec, schemas: Mapping[int, CompiledSchema]) -> None:
     """All that is done to a route's records by code that is not ours, but for the commit."""
-    fitted = fit(route, decode(route, unpacked(records), orders, schemas), None, orders)
+    fitted = fit(route, decode(route, unpacked(records), spec, schemas), None, spec)
     with Scratch("trial") as folder:
         write_data_file(str(folder), fitted.table, Store())
 

@@ -29,9 +29,9 @@ from distributary.engine.messages.chunks import CHUNK_DDL, Writer
 from distributary.engine.messages.decode import Decoded, fit, incoming_schema
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader
-from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.spool import Spool
 from distributary.engine.messages.table_names import TableNames
+from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.messages.tasks import (
     SAID_DDL,
     demux_files_task,
@@ -117,19 +117,19 @@ class Fanout:
             # Only this batch's tips: orders travel with every task.
             tips = {route: self.tips[route] for route in writers if route in self.tips}
             merge_tips = {route: self.merge_tips[route] for route in writers if route in self.merge_tips}
-            orders = self.orders(stream, batch, refused, parked, writers)
-            orders = replace(orders, tips=tips, merge_tips=merge_tips)
-            orders = self.admit(chunks, orders)
-            self.will_write(_tables(writers, orders), stream, batch)
-            delivered = self._deliver(chunks, writers, orders, compiled)
+            spec = self.spec(stream, batch, refused, parked, writers)
+            spec = replace(spec, tips=tips, merge_tips=merge_tips)
+            spec = self.admit(chunks, spec)
+            self.will_write(_tables(writers, spec), stream, batch)
+            delivered = self._deliver(chunks, writers, spec, compiled)
         delivered.seconds = {"cut": cut - started, "deliver": time.monotonic() - cut}
         return delivered
 
-    def admit(self, chunks: BatchChunks, orders: Orders) -> Orders:
+    def admit(self, chunks: BatchChunks, spec: MessageSpec) -> MessageSpec:
         """Orders without the new routes that are too many for one batch. Raises TableFault, OSError."""
-        routes_with_table = {*self.tips, *self.merge_tips, *self.on_spark, *orders.decisions}
-        refused = refused_routes(chunks.rows(), routes_with_table, orders)
-        return orders.deciding({route: Decision("refused", why=why) for route, why in refused.items()})
+        routes_with_table = {*self.tips, *self.merge_tips, *self.on_spark, *spec.decisions}
+        refused = refused_routes(chunks.rows(), routes_with_table, spec)
+        return spec.deciding({route: Decision("refused", why=why) for route, why in refused.items()})
 
     def cut(self, rows: DataFrame | BatchFiles, refused: Refusals) -> BatchChunks:
         """Demultiplex the source rows; looks up the envelope schemas that a batch brings for the first time."""
@@ -185,14 +185,14 @@ class Fanout:
             cut = rows.mapInArrow(partial(demux_task, reader=reader, spool=spool), CHUNK_DDL)
         return CarriedChunks.of(cut, reader.refused) if spool is None else SpooledChunks.of(cut, reader.refused, spool)
 
-    def orders(
+    def spec(
         self, stream: str, batch: int, refused: Refusals, parked: Mapping[str, str], routes: Iterable[str] = ()
-    ) -> Orders:
+    ) -> MessageSpec:
         """Orders for some routes. Raises TableFault, OSError."""
         wide = self.config.shared_table
         is_plain = wide is None and not self.config.envelope.is_debezium
         names = self.names.settle(routes) if is_plain else {}
-        return Orders(
+        return MessageSpec(
             pipeline=self.config.pipeline,
             stream=stream,
             batch=batch,
@@ -215,18 +215,18 @@ class Fanout:
             parts=self.config.state_folder.parts,
         )
 
-    def write_decoded(self, route: str, decoded: Decoded, orders: Orders) -> Outcome:
+    def write_decoded(self, route: str, decoded: Decoded, spec: MessageSpec) -> Outcome:
         """Write a few decoded rows by engine `spark`, outside of a batch.
 
         Raises SparkEngineError, TableFault, OSError.
         """
-        uri = orders.table(route)
-        incoming = [incoming_schema(b.schema, orders) for b in decoded.batches if b.num_rows]
+        uri = spec.table(route)
+        incoming = [incoming_schema(b.schema, spec) for b in decoded.batches if b.num_rows]
         self.on_spark.add(route)
-        schema = self.by_spark.prepare(orders.target(route), incoming, orders.policy(route))
-        fitted = fit(route, decoded, schema, orders)
+        schema = self.by_spark.prepare(spec.target(route), incoming, spec.policy(route))
+        fitted = fit(route, decoded, schema, spec)
         frame = self.spark.createDataFrame(fitted.table, spark_schema(schema))
-        self.by_spark.append(frame, uri, orders.txn)
+        self.by_spark.append(frame, uri, spec.txn)
         return Outcome(route, uri, decoded.rows_in, Append("written", fitted.rows), schema_ids=fitted.schema_ids)
 
     # -- deliver -------------------------------------------------------------------------------------------
@@ -235,35 +235,35 @@ class Fanout:
         self,
         chunks: BatchChunks,
         writers: Mapping[str, set[Writer]],
-        orders: Orders,
+        spec: MessageSpec,
         compiled: Mapping[int, CompiledSchema],
     ) -> Delivered:
         """Attempt the batch until every table is either written or parked."""
-        kind = Attempt if orders.wide is None else WideAttempt
+        kind = Attempt if spec.wide is None else WideAttempt
 
-        def attempt(orders: Orders) -> Delivered:
+        def attempt(spec: MessageSpec) -> Delivered:
             shared_arguments = (self.spark, self.store, self.by_spark, self.on_spark, self.merging)
-            return kind(*shared_arguments, chunks, writers, orders, compiled).run()
+            return kind(*shared_arguments, chunks, writers, spec, compiled).run()
 
-        def killed(orders: Orders, error: Exception) -> dict[str, str]:
-            self.find_killers(chunks, orders, compiled, error)
+        def killed(spec: MessageSpec, error: Exception) -> dict[str, str]:
+            self.find_killers(chunks, spec, compiled, error)
             # Written down before a table is touched without them.
-            self.journal.write_killed(orders.stream, orders.batch, self.killed)
+            self.journal.write_killed(spec.stream, spec.batch, self.killed)
             return dict(self.killed)
 
-        delivered = attempted(orders, attempt, killed)
+        delivered = attempted(spec, attempt, killed)
         self._remember(delivered)
         return delivered
 
     def find_killers(
-        self, chunks: BatchChunks, orders: Orders, compiled: Mapping[int, CompiledSchema], error: Exception
+        self, chunks: BatchChunks, spec: MessageSpec, compiled: Mapping[int, CompiledSchema], error: Exception
     ) -> None:
         """After a job over a batch's chunks has failed: the records that end their reader, into `killed`. Raises
         `error` where there are no new ones."""
         packing = chunks.records_of({chunk["route"] for chunk in chunks.meta if chunk["kind"] == "rows"})
         if not packing.buckets:
             raise error
-        task = partial(killers_task, orders=orders, schemas=compiled)
+        task = partial(killers_task, spec=spec, schemas=compiled)
         self._note_killers(chunks.hand_out(packing, task, SAID_DDL), error)
 
     def _remember(self, delivered: Delivered) -> None:
@@ -289,6 +289,6 @@ class Fanout:
             self.on_spark.discard(route)
 
 
-def _tables(routes: Iterable[str], orders: Orders) -> dict[str, list[str]]:
+def _tables(routes: Iterable[str], spec: MessageSpec) -> dict[str, list[str]]:
     """Addresses of the tables that a batch writes, by the route of their owner."""
-    return {("" if orders.wide else r): orders.all_of(r) for r in routes if r not in orders.decisions}
+    return {("" if spec.wide else r): spec.all_of(r) for r in routes if r not in spec.decisions}

@@ -18,9 +18,9 @@ from distributary.engine.messages.demux import demux, windows
 from distributary.engine.messages.entering import entering
 from distributary.engine.messages.killers import find_envelope_killers, find_killers
 from distributary.engine.messages.opening import EnvelopeReader
-from distributary.engine.messages.orders import Orders
 from distributary.engine.messages.pieces import cut_pieces
 from distributary.engine.messages.spool import SpoolReader
+from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.workers import in_worker
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.sources.data_files import BatchFiles
@@ -69,16 +69,16 @@ def listed_task(
 
 @in_worker
 def deliver_task(
-    batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema], name: str
+    batches: Iterator[pa.RecordBatch], spec: MessageSpec, schemas: Mapping[int, CompiledSchema], name: str
 ) -> Iterator[pa.RecordBatch]:
     """Chunks -> tables; says an Outcome per route and the DataFile of its rejected rows."""
-    yield said(list(deliver(chunk_rows(batches), orders, schemas, task=f"{name}{_partition()}")))
+    yield said(list(deliver(chunk_rows(batches), spec, schemas, task=f"{name}{_partition()}")))
 
 
 @in_worker
 def entering_task(
     batches: Iterator[pa.RecordBatch],
-    orders: Orders,
+    spec: MessageSpec,
     schemas: Mapping[int, CompiledSchema],
     columns: Mapping[str, pa.Schema | None],
 ) -> Iterator[pa.RecordBatch]:
@@ -86,19 +86,19 @@ def entering_task(
     for chunk in chunk_rows(batches):
         if chunk["kind"] == "rows":
             route, cut = chunk["route"], [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
-            yield said([(route, writer) for writer in entering(route, cut, columns[route], orders, schemas)])
+            yield said([(route, writer) for writer in entering(route, cut, columns[route], spec, schemas)])
 
 
 @in_worker
 def killers_task(
-    batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema]
+    batches: Iterator[pa.RecordBatch], spec: MessageSpec, schemas: Mapping[int, CompiledSchema]
 ) -> Iterator[pa.RecordBatch]:
     """Chunks -> the records among them that end their reader: (fingerprint, how)."""
-    with Apart(orders.read_sec) as apart:
+    with Apart(spec.read_sec) as apart:
         for chunk in chunk_rows(batches):
             if chunk["kind"] == "rows":
                 cut = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
-                yield said(list(find_killers(chunk["route"], cut, orders, schemas, apart)))
+                yield said(list(find_killers(chunk["route"], cut, spec, schemas, apart)))
 
 
 @in_worker
@@ -114,17 +114,17 @@ def envelope_killers_task(
 
 @in_worker
 def spark_rows_task(
-    batches: Iterator[pa.RecordBatch], orders: Orders, schemas: Mapping[int, CompiledSchema], route: str
+    batches: Iterator[pa.RecordBatch], spec: MessageSpec, schemas: Mapping[int, CompiledSchema], route: str
 ) -> Iterator[pa.RecordBatch]:
     """Chunks of one route -> its good rows in its table's schema, for engine `spark` to write."""
     for chunk in chunk_rows(batches):
         cut = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
-        for piece in cut_pieces(cut, schemas, raw_nested_indexes=orders.raw_nested_indexes):
-            with limited(orders.read_sec):
-                decoded = decode(route, piece, orders, schemas)
+        for piece in cut_pieces(cut, schemas, raw_nested_indexes=spec.raw_nested_indexes):
+            with limited(spec.read_sec):
+                decoded = decode(route, piece, spec, schemas)
             if decoded.broken is not None:
                 raise decoded.broken
-            fitted = fit_decided(route, decoded, orders.decision(route).schema, orders)
+            fitted = fit_decided(route, decoded, spec.decision(route).schema, spec)
             yield from fitted.table.to_batches()
 
 

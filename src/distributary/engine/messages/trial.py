@@ -10,24 +10,24 @@ from distributary.engine.messages.decode import Decoded, decode, fit
 from distributary.engine.messages.deliver_events import fit_events, maker_of
 from distributary.engine.messages.events import route_events
 from distributary.engine.messages.killers import Packed, unpacked
-from distributary.engine.messages.orders import Orders
+from distributary.engine.messages.task_spec import MessageSpec
 from distributary.schemas.registry.compile import CompiledSchema
 
 
 def count_good(
-    chunks: Packed, route: str, orders: Orders, schemas: Mapping[int, CompiledSchema], columns: pa.Schema | None
+    chunks: Packed, route: str, spec: MessageSpec, schemas: Mapping[int, CompiledSchema], columns: pa.Schema | None
 ) -> int:
     """How many would enter a table of these columns (None: there is none yet)."""
-    decoded = decode(route, unpacked(chunks), orders, schemas)
+    decoded = decode(route, unpacked(chunks), spec, schemas)
     if decoded.broken is not None:
         return 0
-    if orders.has_events(route):
-        return _count_events(route, decoded, columns, orders)
-    return fit(route, decoded, columns, orders).rows
+    if spec.has_events(route):
+        return _count_events(route, decoded, columns, spec)
+    return fit(route, decoded, columns, spec).rows
 
 
-def _count_events(route: str, decoded: Decoded, columns: pa.Schema | None, orders: Orders) -> int:
-    events, _ = route_events(route, decoded, orders, maker_of(orders))
+def _count_events(route: str, decoded: Decoded, columns: pa.Schema | None, spec: MessageSpec) -> int:
+    events, _ = route_events(route, decoded, spec, maker_of(spec))
     if not events.rows:
         return 0
-    return int(fit_events(events, columns, orders).table.num_rows)
+    return int(fit_events(events, columns, spec).table.num_rows)

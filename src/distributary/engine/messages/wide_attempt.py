@@ -54,29 +54,29 @@ class WideAttempt(Attempt):
             super()._ask(routes)
 
     def _columns(self, route: str) -> pa.Schema | None:
-        return self.orders.seen(route, self._before)
+        return self.spec.seen(route, self._before)
 
     def _open(self) -> None:
         try:
-            self._table = open_own("", self.orders)
+            self._table = open_own("", self.spec)
             if self._table is not None:
                 self._before = self._table.schema
-                if self._table.has(self.orders.txn):
+                if self._table.has(self.spec.txn):
                     self._taken = self._committed(self._table)
         except (BadInput, ReplayMismatch):
             raise
         except BaseException as e:  # the one table of all routes: without it there is nothing to go on with
-            raise StoreDown(path=str(self.orders.wide), detail=contained(e)) from e
+            raise StoreDown(path=str(self.spec.wide), detail=contained(e)) from e
 
     def _prepare_shared(self, routes: Collection[str]) -> set[str]:
         self._evolutions = {}
-        self.orders = self.orders.deciding({route: self._prepare(route) for route in sorted(routes)})
+        self.spec = self.spec.deciding({route: self._prepare(route) for route in sorted(routes)})
         return set()
 
     def _committed(self, table: Snapshot) -> Mapping[str, int]:
-        rows_of = committed_routes(table, self.orders.txn)
+        rows_of = committed_routes(table, self.spec.txn)
         if rows_of is None:
-            uri, batch = str(self.orders.wide), self.orders.batch
+            uri, batch = str(self.spec.wide), self.spec.batch
             raise ReplayMismatch(table=uri, batch=batch, committed="no longer known", decoded="?", version=__version__)
         return rows_of
 
@@ -85,8 +85,8 @@ class WideAttempt(Attempt):
             # Its rows are not in the table: to count them as written would lose them. A replay brings them.
             return Decision("parked", why=LEFT_OUT)
         try:
-            before = self.orders.seen(route, self._before)
-            evolution = self.orders.evolve(route, self._table, before, self._incoming(route))
+            before = self.spec.seen(route, self._before)
+            evolution = self.spec.evolve(route, self._table, before, self._incoming(route))
         except BaseException as e:
             self._end(e, route)
         self._evolutions[route] = evolution
@@ -109,11 +109,11 @@ class WideAttempt(Attempt):
         if not files:
             return {}
         columns = {route: self._evolutions[route].schema for route in files}
-        before = {route: self.orders.seen(route, self._before) for route in files}
+        before = {route: self.spec.seen(route, self._before) for route in files}
         every = [file for route_files in files.values() for file in route_files]
         try:
             # Also those of which no row was good: an attempt that finds them left out would take them for parked.
-            commit_wide(self._table, self.orders, columns, every, rows)
+            commit_wide(self._table, self.spec, columns, every, rows)
         except CommitConflict:
             raise
         except BaseException as e:
@@ -137,16 +137,16 @@ class WideAttempt(Attempt):
         self._open()
         if self._taken is not None:
             return CommitConflict(why)
-        changed = [r for r in sorted(routes) if self._evolutions[r].schema != self.orders.seen(r, self._before)]
+        changed = [r for r in sorted(routes) if self._evolutions[r].schema != self.spec.seen(r, self._before)]
         if not changed:
-            return StoreDown(path=str(self.orders.wide), detail=why)
-        own_fault(error, str(self.orders.wide))
+            return StoreDown(path=str(self.spec.wide), detail=why)
+        own_fault(error, str(self.spec.wide))
         return RouteFault(next((r for r in changed if self._fails_alone(r)), changed[0]), why)
 
     def _fails_alone(self, route: str) -> bool:
         with Scratch("wide") as folder:
             try:
-                trial = replace(self.orders, wide=str(folder), store=Store())
+                trial = replace(self.spec, wide=str(folder), store=Store())
                 commit_wide(None, trial, {route: self._evolutions[route].schema}, [], {})
             except BaseException as e:
                 contained(e)
@@ -156,7 +156,7 @@ class WideAttempt(Attempt):
     def _count(self, route: str, committed: int, decoded: int) -> Append:
         """What an earlier attempt has committed of a route."""
         try:
-            rows = Replay(self.orders.batch).rows(committed, decoded, self.orders.table(route))
+            rows = Replay(self.spec.batch).rows(committed, decoded, self.spec.table(route))
             return Append("replayed", rows, widened=self._widened(route))
         except BaseException as e:
             self._end(e, route)
@@ -165,5 +165,5 @@ class WideAttempt(Attempt):
         """Columns of the route that an earlier attempt at this batch has widened."""
         assert self._table is not None
         prefix = f"{table_name(route)}."
-        widened = committed_widening(self._table, self.orders.txn)
+        widened = committed_widening(self._table, self.spec.txn)
         return {path.removeprefix(prefix): text for path, text in widened.items() if path.startswith(prefix)}

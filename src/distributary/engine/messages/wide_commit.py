@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from distributary.engine.messages.orders import ORIGIN, Orders
+from distributary.engine.messages.task_spec import ORIGIN, MessageSpec
 from distributary.tables.datafile import DataFile
 from distributary.tables.snapshot import Snapshot, columns_of
 from distributary.tables.wide import about, grown, within
@@ -15,7 +15,7 @@ from distributary.tables.wide import about, grown, within
 
 def commit_wide(
     table: Snapshot | None,
-    orders: Orders,
+    spec: MessageSpec,
     columns: Mapping[str, pa.Schema],
     files: Sequence[DataFile],
     rows: Mapping[str, int],
@@ -24,8 +24,8 @@ def commit_wide(
 
     Raises CommitConflict, TableFault, OSError.
     """
-    assert orders.wide is not None
+    assert spec.wide is not None
     before = columns_of(table)
-    orders.target("").commit(
-        table, grown(before, columns, ORIGIN), files, orders.txn, about=about(rows), within=within(*columns)
+    spec.target("").commit(
+        table, grown(before, columns, ORIGIN), files, spec.txn, about=about(rows), within=within(*columns)
     )

@@ -11,7 +11,7 @@ import pyarrow as pa
 from distributary.changes.model import Reading
 from distributary.engine.appending import Replay
 from distributary.engine.changes.table_settings import Named
-from distributary.engine.decisions import BatchOrders
+from distributary.engine.decisions import TaskSpec
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.snapshot import Owner
 from distributary.tables.table import Table
@@ -57,7 +57,7 @@ class WorkFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangeOrders(BatchOrders):
+class ChangeSpec(TaskSpec):
     """One batch's orders to its tasks. `part` tells two passes over one batch apart; it is a part of the mark. `tips`:
     of the log tables, `merge_tips` of the merged ones. `killed`: files, by path.
 
@@ -92,7 +92,7 @@ class ChangeOrders(BatchOrders):
 
 
 @dataclass(frozen=True)
-class Seen:
+class FileReport:
     """What a task found in one file. `foreign`: events by route that it does not own, and has not written.
 
     `broken`: why nothing can be read. `nameless`: events that were set aside without a route, by reason. `still`: those

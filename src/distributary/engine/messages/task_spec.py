@@ -13,9 +13,9 @@ from distributary.changes.model import CHANGE, Kind, SourceTable
 from distributary.config import Tables
 from distributary.config.sources import RecordKey
 from distributary.engine.apart import detail_of
-from distributary.engine.changes.orders import ChangeOrders
 from distributary.engine.changes.table_settings import Named
-from distributary.engine.decisions import BatchOrders
+from distributary.engine.changes.task_spec import ChangeSpec
+from distributary.engine.decisions import TaskSpec
 from distributary.errors import KeysSwitched, Reason
 from distributary.schemas.shape import Shape
 from distributary.tables.datafile import DataFile, write_data_file
@@ -49,7 +49,7 @@ def payload_columns(columns: pa.Schema) -> pa.Schema:
 
 
 def fingerprint(payload: bytes) -> str:
-    """A record's payload, as `Orders.killed` and the journal have it."""
+    """A record's payload, as `MessageSpec.killed` and the journal have it."""
     return blake2b(payload, digest_size=16).hexdigest()
 
 
@@ -64,7 +64,7 @@ def _source(route: str) -> SourceTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Orders(BatchOrders):
+class MessageSpec(TaskSpec):
     """One batch's orders to its tasks. `killed`: records by `fingerprint`. `refused`: schema ids, and why their rows
     are kept aside. `wide`: address of the one table of all routes (`tables.wide`), where there is one."""
 
@@ -105,10 +105,10 @@ class Orders(BatchOrders):
         tables = self.tables.model_copy(update={"log": None})
         return self if self.named is None else replace(self, named=replace(self.named, tables=tables))
 
-    def for_changes(self) -> ChangeOrders:
+    def for_changes(self) -> ChangeSpec:
         """The same, for the routes of events."""
         assert self.named is not None
-        return ChangeOrders(
+        return ChangeSpec(
             pipeline=self.pipeline,
             stream=self.stream,
             batch=self.batch,

@@ -22,7 +22,7 @@ from distributary.changes.hashing import row_hash
 from distributary.changes.model import METADATA, METADATA_TYPE, SOURCE_TYPE
 from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings, sequence_numbers
-from distributary.engine.messages.tasks import SAID_DDL, heard, said
+from distributary.engine.messages.tasks import RESULT_DDL, decode_results, encode_result
 from distributary.engine.workers import in_worker
 from distributary.tables.evolve import Policy
 from distributary.tables.merge import Target, merge_on_tip, merge_rows
@@ -111,7 +111,11 @@ class MergedTables:
         tasks = min(CORES, len(work)) or CORES
         task = partial(_task, work=work, tasks=tasks, batch=batch, tips=self._tips)
         numbers = self._spark.range(0, tasks, 1, tasks)
-        return {uri: tip for found in heard(numbers.mapInArrow(task, SAID_DDL).toArrow()) for uri, tip in found.items()}
+        return {
+            uri: tip
+            for found in decode_results(numbers.mapInArrow(task, RESULT_DDL).toArrow())
+            for uri, tip in found.items()
+        }
 
 
 @in_worker
@@ -121,7 +125,7 @@ def _task(
     for numbers in batches:
         for number in numbers.column(0).to_pylist():
             done = {one.uri: merge_one(one, batch, tips.get(one.uri)) for one in work[number::tasks]}
-            yield said({uri: tip for uri, tip in done.items() if tip is not None})
+            yield encode_result({uri: tip for uri, tip in done.items() if tip is not None})
 
 
 def merge_one(work: Work, batch: int, tip: MergeTip | None) -> MergeTip | None:

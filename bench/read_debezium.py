@@ -13,7 +13,7 @@ from bench.workload import Place, WrongRows
 from distributary.changes.debezium.column_changes import events_of
 from distributary.changes.debezium.heads import PLAIN, Message, Record
 from distributary.changes.debezium.json_messages import read_messages
-from distributary.changes.debezium.side_by_side import Found
+from distributary.changes.debezium.side_by_side import RecordOrigins
 from distributary.changes.file_events import read_events
 from distributary.changes.model import FileEvents, Reading
 from distributary.engine.messages.chunks import KEY
@@ -69,7 +69,7 @@ def _in_avro(messages: list[Message], reading: Reading) -> Callable[[], FileEven
     records = pa.RecordBatch.from_arrays([frames.body, keys], ["payload", KEY])
     writer = frames.schema_id[0].as_py(), key_writers(keys, "avro")[0].as_py()
     count = len(messages)
-    found = Found(
+    found = RecordOrigins(
         pa.array([m.record.topic for m in messages]),
         pa.repeat(pa.scalar(0, pa.int32()), count),
         pa.array(range(count), pa.int64()),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from distributary.engine.apart import Died, Done
+from distributary.engine.apart import WorkerDied, WorkResult
 
 
 class AtHome:
@@ -17,8 +17,8 @@ class AtHome:
 
     def __init__(self, *_: Any) -> None: ...
 
-    def each(self, work: Any, items: Sequence[Any], *_: Any) -> list[Done[Any] | Died]:
-        return [Done(work(item)) for item in items]
+    def each(self, work: Any, items: Sequence[Any], *_: Any) -> list[WorkResult[Any] | WorkerDied]:
+        return [WorkResult(work(item)) for item in items]
 
 
 def end(how: str) -> None:

@@ -16,7 +16,7 @@ from distributary.config import Pipeline
 from distributary.declarative.bronze_counts import Bronze
 from distributary.declarative.datasets import Datasets, storage
 from distributary.declarative.judge import VERDICT_SCHEMA, decode_rows, judge_values
-from distributary.declarative.known_routes import Known, discover
+from distributary.declarative.known_routes import KnownRoutes, discover
 from distributary.declarative.update_ledger import Books
 from distributary.engine.messages.task_spec import ORIGIN
 from distributary.engine.schemas import Schemas
@@ -61,7 +61,7 @@ class Rest:
         self.games = Games(PLAN, self.registry)
         self.sent: list[Record] = []
 
-    def known(self) -> Known:
+    def known(self) -> KnownRoutes:
         return discover(self.config, Schemas(self.registry))
 
     def send(self, version: int, **more: Any) -> list[Record]:
@@ -70,7 +70,7 @@ class Rest:
         self.sent += records
         return records
 
-    def take(self, records: Sequence[Record], known: Known | None = None) -> None:
+    def take(self, records: Sequence[Record], known: KnownRoutes | None = None) -> None:
         """Records to bronze, and what is new there to silver."""
         known = known or self.known()
         verdicts = pa.Table.from_struct_array(judge_values(pa.array([r.value for r in records], pa.binary()), known))
@@ -85,7 +85,7 @@ class Rest:
         self.read(self.datasets.bronze, DeltaTable(str(self.config.source.path)).version() + 1)  # type: ignore[union-attr]
         self.silver(verdicts, known)
 
-    def silver(self, verdicts: pa.Table, known: Known) -> None:
+    def silver(self, verdicts: pa.Table, known: KnownRoutes) -> None:
         version = DeltaTable(self.datasets.uri(self.datasets.bronze)).version() + 1
         for route in known.routes.values():
             mine = verdicts.filter(pc.equal(verdicts.column("route"), route.route))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from distributary.engine.changes import attempt, merges
-from distributary.engine.changes.retries import Kept
+from distributary.engine.changes.retries import EventQuarantine
 from distributary.engine.changes.writer import ChangeWriter
 from distributary.running.maintain import maintain
 from distributary.state.ledger import Ledger
@@ -28,7 +28,7 @@ ORDERS, USERS = mysql_table(), mysql_table("users")
         (Shop, attempt, "run_deliver", True),
         (Sparkless, Ledger, "record", False),
         (Shop, Ledger, "record", True),
-        (Sparkless, Kept, "release", False),
+        (Sparkless, EventQuarantine, "release", False),
         (Shop, ChangeWriter, "_complete", True),
     ],
     ids=["before anything", "after the tables", "before the ledger", "after it", "before the release", "after it all"],

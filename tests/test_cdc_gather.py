@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from distributary.changes.sequence import OrderSettings
 from distributary.engine.changes.gather import Gathered, by_share, in_share, shares_of
-from distributary.engine.changes.tally import Tally
+from distributary.engine.changes.seen_events import SeenEvents
 from tests.test_cdc_orphans import events
 
 
@@ -67,27 +67,27 @@ def test_many_bytes_are_cut_into_shares_but_never_into_too_many() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40)), max_size=60), st.integers(1, 7))
 def test_a_tally_counts_each_event_once_and_knows_what_came_again(rows: list[tuple[str, int]], size: int) -> None:
-    tally = Tally()
+    seen_events = SeenEvents()
     for at in range(0, len(rows), size):
         part = rows[at : at + size]
-        tally.add(
+        seen_events.add(
             pa.chunked_array([pa.array([f for f, _ in part], pa.string())]),
             pa.chunked_array([pa.array([n for _, n in part], pa.int64())]),
         )
-    assert tally.files.total() == len(rows)
-    assert tally.repeated == len(rows) - len(set(rows))
+    assert seen_events.files.total() == len(rows)
+    assert seen_events.repeated == len(rows) - len(set(rows))
 
 
 def test_rows_that_name_no_event_are_strange_and_cost_no_memory() -> None:
-    tally = Tally()
+    seen_events = SeenEvents()
     files = pa.chunked_array([pa.array(["a", None, "a", "a"])])
-    tally.add(files, pa.chunked_array([pa.array([1, 2, 1 << 50, None], pa.int64())]))
-    assert (tally.strange, dict(tally.files), tally.repeated) == (3, {"a": 1}, 0)
+    seen_events.add(files, pa.chunked_array([pa.array([1, 2, 1 << 50, None], pa.int64())]))
+    assert (seen_events.strange, dict(seen_events.files), seen_events.repeated) == (3, {"a": 1}, 0)
 
 
 def test_a_tally_of_many_events_takes_a_bit_for_each() -> None:
-    tally = Tally()
+    seen_events = SeenEvents()
     for at in range(0, 4_000_000, 1_000_000):
         numbers = pa.array(np.arange(at, at + 1_000_000))
-        tally.add(pa.chunked_array([pa.repeat("a", len(numbers))]), pa.chunked_array([numbers]))
-    assert sum(bits.nbytes for bits in tally._seen.values()) == 500_000
+        seen_events.add(pa.chunked_array([pa.repeat("a", len(numbers))]), pa.chunked_array([numbers]))
+    assert sum(bits.nbytes for bits in seen_events._seen.values()) == 500_000

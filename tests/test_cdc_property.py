@@ -34,7 +34,7 @@ from distributary.changes.model import METADATA, Kind, SourceTable
 from distributary.engine import appending
 from distributary.engine.changes import attempt, concluding, deliver, merges, merging
 from distributary.engine.changes import writer as cdc_writer
-from distributary.engine.changes.retries import Kept
+from distributary.engine.changes.retries import EventQuarantine
 from distributary.engine.changes.table_settings import Named
 from distributary.sources.file_ledger import FileLedger
 from distributary.state.ledger import Ledger
@@ -360,7 +360,7 @@ BORDERS: tuple[tuple[Any, str], ...] = (
     (merges, "run_merges"),
     (Ledger, "record"),
     (cdc_writer, "commit_quarantine"),
-    (Kept, "release"),
+    (EventQuarantine, "release"),
 )
 
 

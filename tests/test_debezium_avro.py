@@ -13,7 +13,7 @@ import pytest
 from distributary.changes.debezium.column_changes import Columns, events_of
 from distributary.changes.debezium.heads import PLAIN, Form, Message
 from distributary.changes.debezium.json_messages import read_messages
-from distributary.changes.debezium.side_by_side import Found
+from distributary.changes.debezium.side_by_side import RecordOrigins
 from distributary.changes.model import METADATA, FileEvents, Kind, Reading
 from distributary.config import Pipeline, RegistryConfig
 from distributary.engine.messages.chunks import KEY
@@ -66,9 +66,9 @@ def read(messages: Sequence[Message], form: Form = PLAIN) -> FileEvents:
     return FileEvents(events, bad)
 
 
-def _found(messages: Sequence[Message]) -> Found:
+def _found(messages: Sequence[Message]) -> RecordOrigins:
     records = [message.record for message in messages]
-    return Found(
+    return RecordOrigins(
         pa.array([one.topic for one in records]),
         pa.array([one.partition for one in records], pa.int32()),
         pa.array([one.offset for one in records], pa.int64()),

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.declarative.bronze_counts import ENVELOPE, RouteCount
-from distributary.declarative.known_routes import Known
+from distributary.declarative.known_routes import KnownRoutes
 from distributary.declarative.update_ledger import Books
 from distributary.errors import QuarantineLimit
 from distributary.state.ledger import totals
@@ -71,7 +71,7 @@ def test_unknown_schema_ids_are_remembered_until_their_rows_come_back(tmp_path: 
     rest = Rest(tmp_path)
     records = rest.send(1)
     known = rest.known()
-    hidden = Known(known.reader.__class__(**{**vars(known.reader), "schemas": {}}), known.routes)
+    hidden = KnownRoutes(known.reader.__class__(**{**vars(known.reader), "schemas": {}}), known.routes)
     rest.take(records, hidden)
     there = [r for r in records if r.value is not None]
     assert rest.books().unknown() == {"": {ENVELOPE: len(there)}}

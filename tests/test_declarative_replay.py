@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from distributary.declarative.known_routes import Known, read_writers
+from distributary.declarative.known_routes import KnownRoutes, read_writers
 from distributary.declarative.replay import ids_there, replay
 from distributary.declarative.verify import verify
 from distributary.errors import Reason, StoreDown
@@ -59,7 +59,7 @@ def test_an_envelope_of_an_unknown_schema_waits_as_a_row_of_no_route(tmp_path: P
     rest = Rest(tmp_path)
     records = rest.send(1)
     known = rest.known()
-    rest.take(records, Known(known.reader.__class__(**{**vars(known.reader), "schemas": {}}), known.routes))
+    rest.take(records, KnownRoutes(known.reader.__class__(**{**vars(known.reader), "schemas": {}}), known.routes))
     report = replay(rest.config, rest.registry, reasons={Reason.UNKNOWN_SCHEMA_ID})
     assert sum(report.rows.values()) == sum(r.fault is None for r in records)
     bronze = DeltaTable(rest.bronze.uri).to_pyarrow_table()

@@ -17,7 +17,7 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from distributary.cli.signals import Stopper
 from distributary.declarative import runner
 from distributary.declarative.definitions import Defined
-from distributary.declarative.known_routes import Known
+from distributary.declarative.known_routes import KnownRoutes
 from distributary.declarative.lines import line
 from distributary.declarative.runner import Options, Runner
 from distributary.declarative.update import Selection, Update
@@ -249,7 +249,7 @@ def test_rows_of_unknown_envelopes_are_tried_again_only_when_an_envelope_is_new(
         tries.append(len(tries))
         return ReplayReport(left={"": len(records)})
 
-    def update(seen: Known, *, last: bool = False) -> Callable[[], Update]:
+    def update(seen: KnownRoutes, *, last: bool = False) -> Callable[[], Update]:
         def made() -> Update:
             if seen is hidden and not tries:
                 rest.take(records, hidden)

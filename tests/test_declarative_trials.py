@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from distributary.declarative.judge import judge_columns, judge_values
-from distributary.declarative.known_routes import Known
+from distributary.declarative.known_routes import KnownRoutes
 from distributary.declarative.replay import replay
 from distributary.declarative.trials import decode_in_task, judge_in_task
 from distributary.errors import Reason
@@ -70,7 +70,7 @@ def test_a_replay_tries_what_it_reads_in_a_process_apart(tmp_path: Path) -> None
 def test_what_bronze_has_called_good_and_ends_its_reader_now_stops_its_silver_table_with_words(tmp_path: Path) -> None:
     rest = Rest(tmp_path)
     record = next(r for r in rest.send(1) if r.fault is None)
-    known: Known = rest.known()
+    known: KnownRoutes = rest.known()
     good = judge_values(pa.array([record.value, with_user(record, "segfault").value], pa.binary()), known)
     ids, messages, payloads = (pc.struct_field(good, n) for n in ("schema_id", "message", "payload"))
     route = known.routes[record.game]

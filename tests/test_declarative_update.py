@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distributary.declarative.definitions import Defined
-from distributary.declarative.known_routes import Known
+from distributary.declarative.known_routes import KnownRoutes
 from distributary.declarative.update import Selection, Update, _blame, _check_names, _chosen, _to_refill
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.errors import BadInput
@@ -52,7 +52,7 @@ def test_a_table_that_was_dropped_is_filled_anew_and_a_dropped_bronze_stops_the_
     rest = Rest(tmp_path)
     silver = [rest.datasets.silver(game) for game in rest.games.names]
     kinds = {"bronze": "bronze", **dict.fromkeys(silver, "silver"), "unified_gold": "unified gold"}
-    defined = Defined(Known(EnvelopeReader("protobuf", True, "r", "s", "p"), {}), kinds, {})
+    defined = Defined(KnownRoutes(EnvelopeReader("protobuf", True, "r", "s", "p"), {}), kinds, {})
     rest.take(rest.send(1))
 
     def refilled(selection: Selection) -> set[str]:

@@ -12,12 +12,12 @@ import pytest
 
 from distributary.errors import Outage, SourceDown, SourceMissing
 from distributary.sources import file_ledger
+from distributary.sources.discovery import FileDiscovery, open_tree
 from distributary.sources.file_ledger import FileLedger, read_version, tidy, waiting
 from distributary.sources.known_files import FileRef
 from distributary.sources.listing import Round
 from distributary.sources.listing_local import LocalTree
 from distributary.sources.listing_objects import ObjectTree
-from distributary.sources.watch import Watch, open_tree
 from distributary.state.checkpoint import read_offsets
 from distributary.tables.store import Store
 from tests.services import wait_until
@@ -43,10 +43,10 @@ class Shop:
             path.parent.mkdir(parents=True)
             path.write_bytes(b"0123456789")
 
-    def watch(self) -> Watch:
+    def watch(self) -> FileDiscovery:
         ledger = FileLedger(self.state, "shop", STORE)
         ledger.create()
-        return Watch(open_tree(str(self.root), {}), ledger, 2, 1000, report=self.rounds.append)
+        return FileDiscovery(open_tree(str(self.root), {}), ledger, 2, 1000, report=self.rounds.append)
 
     def waiting(self) -> int:
         return waiting(self.state, STORE, -1).files

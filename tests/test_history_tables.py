@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.changes.reduce import Gaps
+from distributary.changes.reduce import MissingColumns
 from distributary.changes.sequence import OrderSettings
 from distributary.tables import history_table
 from distributary.tables.evolve import Policy
@@ -35,10 +35,12 @@ COLUMNS = {"id": pa.int64(), "value": pa.string()}
 MYSQL = OrderSettings(kind="mysql")
 
 
-def take(uri: str, events: Sequence[Event], batch: int, order: OrderSettings = MYSQL, gaps: Gaps | None = None) -> int:
+def take(
+    uri: str, events: Sequence[Event], batch: int, order: OrderSettings = MYSQL, gaps: MissingColumns | None = None
+) -> int:
     target = Target(Table(uri, Store(), Owner("p", "t", ("id",))), Snapshot.open(uri, Store()), Policy())
     rows = table_of(events, COLUMNS, order.kind)
-    return merge_history(target, rows, ["id"], order, gaps or Gaps(), Txn("s", batch))
+    return merge_history(target, rows, ["id"], order, gaps or MissingColumns(), Txn("s", batch))
 
 
 def versions(uri: str) -> list[dict[str, Any]]:
@@ -162,7 +164,7 @@ def test_a_batch_in_order_opens_no_file_of_versions_that_ended_before_it(
 
 def test_what_was_not_said_is_as_it_was_before(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
-    gaps = Gaps(toast=("value",))
+    gaps = MissingColumns(toast=("value",))
     take(uri, [Event({"id": 1, "value": "long"}, 10, "INSERT", sec=10)], 0, gaps=gaps)
     take(uri, [Event({"id": 1}, 20, sec=20), Event({"id": 1}, 30, sec=30)], 1, gaps=gaps)
     assert [row["value"] for row in versions(uri)] == ["long"] * 3
@@ -193,7 +195,7 @@ def test_columns_come_in_addition_and_the_source_may_have_columns_of_our_names(t
     target = Target(Table(uri, Store(), Owner("p", "t", ("id",))), Snapshot.open(uri, Store()), Policy())
     event = Event({"id": 1, "value": "b", "valid_from": "theirs"}, 20, sec=20)
     rows = table_of([event], {**COLUMNS, "valid_from": pa.string()})
-    merge_history(target, rows, ["id"], MYSQL, Gaps(), Txn("s", 1))
+    merge_history(target, rows, ["id"], MYSQL, MissingColumns(), Txn("s", 1))
     found = DeltaTable(uri).to_pyarrow_table().sort_by(VALID_FROM).to_pylist()
     assert [(row["value"], row["valid_from__field"], row[VALID_FROM]) for row in found] == [
         ("a", None, moment(10)),

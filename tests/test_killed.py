@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from distributary.engine.apart import Apart, Died, Done, killers
+from distributary.engine.apart import Apart, WorkerDied, WorkResult, killers
 from distributary.errors import Reason
 from distributary.state.journal import Journal
 from distributary.tables.store import Store
@@ -32,19 +32,19 @@ HOW = {1: "SIGKILL", 4: "SIGSEGV", 5: "it took more than 1 s of CPU time", 6: "e
 def test_work_apart_tells_what_comes_of_each_item_also_of_those_that_end_it(threads: int) -> None:
     with Apart(cpu_sec=1, threads=threads) as apart:
         found = apart.each(report, ENDS)
-        assert {n: one.how for n, one in enumerate(found) if isinstance(one, Died)} == HOW
-        assert found[0] == found[3] == found[7] == Done("FINE")
-        assert isinstance(found[2], Done)
+        assert {n: one.how for n, one in enumerate(found) if isinstance(one, WorkerDied)} == HOW
+        assert found[0] == found[3] == found[7] == WorkResult("FINE")
+        assert isinstance(found[2], WorkResult)
         assert isinstance(found[2].error, SystemExit)
         assert apart.each(report, []) == []
         [foreign] = apart.each(raise_foreign, [""])
-        assert isinstance(foreign, Done)
+        assert isinstance(foreign, WorkResult)
         assert str(foreign.error) == "Foreign: a b"
 
 
 def test_what_is_ended_from_outside_once_is_not_held_against_the_item(tmp_path: Path) -> None:
     with Apart(cpu_sec=60) as apart:
-        assert apart.each(report, ["a", f"once {tmp_path / 'mark'}", "b"])[::2] == [Done("A"), Done("B")]
+        assert apart.each(report, ["a", f"once {tmp_path / 'mark'}", "b"])[::2] == [WorkResult("A"), WorkResult("B")]
         assert (tmp_path / "mark").exists()
 
 
@@ -53,7 +53,7 @@ def test_the_answers_to_a_question_that_was_broken_off_are_not_taken_for_the_nex
         apart.each(report, ["z"])
         with pytest.raises(Exception, match="pickle"):
             apart.each(report, [threading.Lock()])  # type: ignore[arg-type]
-        assert apart.each(report, ["a"]) == [Done("A")]
+        assert apart.each(report, ["a"]) == [WorkResult("A")]
 
 
 def test_the_items_that_end_their_process_are_found_among_thousands_and_nothing_else_is() -> None:

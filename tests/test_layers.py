@@ -71,7 +71,7 @@ JUDGE_MAY_USE = (
     "audit.judge audit.verify config errors names redaction scratch shares state sources.bodies sources.kafka "
     "tables.table tables.snapshot tables.faults tables.files tables.quarantine tables.store schemas.registry "
     "engine.schemas engine.changes.backlog "
-    "engine.changes.table_settings engine.changes.tally"
+    "engine.changes.table_settings engine.changes.seen_events"
 )
 # Beside the libraries' fences: their errors leave at one edge (`tables.edge`), and are not even spoken of elsewhere.
 ERRORS_OF_DELTALAKE = {name for name, kind in vars(deltalake.exceptions).items() if isinstance(kind, type)}

@@ -72,7 +72,7 @@ class Table:
             self.tip = merged.tip
             return merged
         rows = reduced.rows
-        for column, mask in reduced.unsaid.items():
+        for column, mask in reduced.unchanged.items():
             rows = rows.append_column(f"{UNSAID}{column}", mask)
         frame = self.spark.createDataFrame(rows)
         return merge_by_spark(self.spark, target, frame, keys, rules, txn)
@@ -336,14 +336,14 @@ def test_hard_deletes_remove_the_row(table: Table) -> None:
 
 def test_changes_older_than_the_purged_tombstones_of_absent_keys_are_not_judged_and_not_lost(table: Table) -> None:
     """A delete among them changes nothing either way, and a backfilled row is what the source holds."""
-    rules = MergeRules(horizon=START_MS + 100_000)
+    rules = MergeRules(purged_until=START_MS + 100_000)
     table.merge(Event(row(1, "a"), 10, sec=500))
     events = (
         Event(row(2, "late"), 5, sec=50), Event(row(3, "new"), 30, sec=600), backfilled(row(4, "read"), sec=1),
         deleted(row(5), 6, sec=60), Event(row(1, "older"), 4, sec=40),
     )  # fmt: skip
     merged = table.merge(*events, rules=rules)
-    late = [events[n].row["id"] for n in merged.unjudged] if merged.late is None else merged.late["id"].to_pylist()
+    late = [events[n].row["id"] for n in merged.late_rows] if merged.late is None else merged.late["id"].to_pylist()
     assert late == [2]
     assert table.living() == [(1, "a"), (3, "new"), (4, "read")]
     assert merged.counts.ignored == 2

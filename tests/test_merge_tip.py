@@ -200,7 +200,7 @@ def test_new_columns_other_keys_and_another_horizon_are_left_to_who_opens_the_ta
     rows = table_of([Event({"id": 1, "value": "b", "more": "c"}, 9000)], {**COLUMNS, "more": COLUMNS["value"]})
     assert merge_on_tip(table.target(), tip, Reduced(rows), ["id"], RULES, Txn("s", 9)) is None
     assert merge_on_tip(table.target(), tip, events(1, value="b", at=9), ["value"], RULES, Txn("s", 9)) is None
-    assert table.on_tip(tip, 1, rules=replace(RULES, horizon=5)) is None
+    assert table.on_tip(tip, 1, rules=replace(RULES, purged_until=5)) is None
     assert table.version() == 1
 
 

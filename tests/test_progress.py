@@ -7,7 +7,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from distributary.engine.batch import BatchReport
-from distributary.running.progress import Tally, batch_line, header, live_view, names, summary
+from distributary.running.progress import RunTotals, batch_line, header, live_view, names, summary
 from distributary.running.report import PipelinePlan, RunReport
 from distributary.state.ledger import Entry, totals
 from distributary.state.refused import refused_routes
@@ -70,7 +70,7 @@ def test_the_live_view_has_a_line_per_table() -> None:
         "s", 3, "a_game", state="parked", rows_in=5, rows_written=4, rows_quarantined=1, schema_ids={1: 2, 2: 2}
     )
     console = Console(width=100, record=True)
-    console.print(live_view(REPORT, Tally({"a_game": entry}, {"a_game": 7}, [1.0, 0.5])))
+    console.print(live_view(REPORT, RunTotals({"a_game": entry}, {"a_game": 7}, [1.0, 0.5])))
     text = console.export_text()
     assert [*text.splitlines()[1].split()] == ["a_game", "4", "7", "2", "1", "parked"]
     assert "seconds per batch: 1.0 0.5" in text
@@ -82,7 +82,7 @@ def test_the_live_view_says_refused_where_status_does() -> None:
     idle = Entry("s", 2, "a", state="empty")
     well = Entry("s", 1, "b", rows_in=5, rows_written=4, rows_quarantined=1, reasons={"CORRUPT_PAYLOAD": 1})
     entries = [before, bad, well, idle]
-    tally = Tally(totals(entries), refused=refused_routes(entries))
+    tally = RunTotals(totals(entries), refused=refused_routes(entries))
     console = Console(width=100, record=True)
     console.print(live_view(REPORT, tally))
     lines = {line.split()[0]: line.split()[-1] for line in console.export_text().splitlines()[1:3]}

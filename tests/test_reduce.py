@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.changes.reduce import Gaps, newest, reduce_rows
+from distributary.changes.reduce import MissingColumns, newest, reduce_rows
 from distributary.changes.sequence import OrderSettings
 from tests.events import Event, backfilled, table_of
 
@@ -43,22 +43,22 @@ def test_rows_without_a_key_cannot_be_reduced() -> None:
 
 def test_what_the_newest_event_does_not_say_comes_from_the_one_before() -> None:
     rows = table_of([Event({"id": 1, "value": "long"}, 1, "INSERT"), Event({"id": 1}, 2, "UPDATE")], COLUMNS)
-    reduced = reduce_rows(rows, ["id"], OrderSettings(), Gaps(toast=("value",)))
+    reduced = reduce_rows(rows, ["id"], OrderSettings(), MissingColumns(toast=("value",)))
     assert values(reduced.rows) == {1: "long"}
-    assert not reduced.unsaid
+    assert not reduced.unchanged
 
 
 def test_what_no_event_of_the_batch_says_is_left_to_the_table() -> None:
     rows = table_of([Event({"id": 1}, 2, "UPDATE"), Event({"id": 2, "value": "x"}, 3, "UPDATE")], COLUMNS)
-    reduced = reduce_rows(rows, ["id"], OrderSettings(), Gaps(toast=("value",)))
-    assert reduced.unsaid["value"].to_pylist() == [True, False]
+    reduced = reduce_rows(rows, ["id"], OrderSettings(), MissingColumns(toast=("value",)))
+    assert reduced.unchanged["value"].to_pylist() == [True, False]
 
 
 def test_after_a_delete_an_unsaid_value_is_null() -> None:
     events = [
         Event({"id": 1, "value": "long"}, 1, "INSERT"), Event({"id": 1}, 2, "DELETE"), Event({"id": 1}, 3, "UPDATE"),
     ]  # fmt: skip
-    reduced = reduce_rows(table_of(events, COLUMNS), ["id"], OrderSettings(), Gaps(toast=("value",)))
+    reduced = reduce_rows(table_of(events, COLUMNS), ["id"], OrderSettings(), MissingColumns(toast=("value",)))
     assert values(reduced.rows) == {1: None}
 
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from distributary.config import KafkaSource
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.errors import DistributaryError, SourceDataLost, SourceMissing, SourceReplaced
-from distributary.running.bronze.unwrap import Asked, unwrap_task
+from distributary.running.bronze.unwrap import EnvelopeQuestions, unwrap_task
 from distributary.running.failures import translated
 from distributary.sources.bronze_rows import bronze_schema
 from distributary.sources.delta_source import TableId
@@ -39,7 +39,7 @@ def hop_1(tmp_path: Path, same: SameSource, between: Callable[[], None], rows: p
         yield rows
 
     shipped = pickle.loads(pickle.dumps(same))
-    asked = Asked(str(tmp_path / "asked"), Store())
+    asked = EnvelopeQuestions(str(tmp_path / "asked"), Store())
     return unwrap_task(read(), READER, bronze_schema(READER.names, headers=False), asked, shipped)
 
 

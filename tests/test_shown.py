@@ -34,7 +34,7 @@ from distributary.repair.clean import CleanPlan
 from distributary.repair.clean.clean_plan import RemainingPath, Target
 from distributary.running import progress
 from distributary.running.catalog import CatalogEntry
-from distributary.running.progress import Tally
+from distributary.running.progress import RunTotals
 from distributary.running.report import RunReport
 from distributary.state.ledger import Entry
 from distributary.state.streams import StreamRecord, StreamState
@@ -82,7 +82,7 @@ def batch(name: str) -> BatchReport:
 def proof(name: str) -> RenderableType:
     proofs = (TableProof(name, "mysql", 1, 1, 1, 1, 1, 1, 1, (name,)),)
     return simulate_render.changes_text(
-        ChangesResult(Folder(Path("d")), RUN, Tally(), proofs, verification(name), 1, 1, 1), "f"
+        ChangesResult(Folder(Path("d")), RUN, RunTotals(), proofs, verification(name), 1, 1, 1), "f"
     )
 
 

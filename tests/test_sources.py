@@ -22,9 +22,9 @@ from distributary.errors import ConfigError, SourceMissing
 from distributary.running.bronze.bronze_table import make_bronze, schema_of
 from distributary.sources.bronze import Bronze
 from distributary.sources.bronze_rows import KEY, RECEIVED
+from distributary.sources.discovery import FileDiscovery, open_tree
 from distributary.sources.file_ledger import FileLedger
 from distributary.sources.registered import SOURCES, origin_of, source_of
-from distributary.sources.watch import Watch, open_tree
 from distributary.tables.store import Store
 from tests.scenarios import Scenario
 from tests.services.kafka import Kafka
@@ -93,7 +93,7 @@ class FilesStage(Stage):
 
     def prepare(self) -> None:
         self.ledger.create()
-        Watch(open_tree(str(self.files), {}), self.ledger, 100, 10**9).look(full=True)
+        FileDiscovery(open_tree(str(self.files), {}), self.ledger, 100, 10**9).look(full=True)
 
     def taken(self) -> int:
         return self.ledger.newest_parcel

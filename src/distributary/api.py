@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from distributary.config import Pipeline as Config
     from distributary.engine.batch import BatchReport
     from distributary.engine.replay import ReplayReport
-    from distributary.kinds import Given, Kind, Rebuilt
+    from distributary.kinds import HandedToStream, Kind, Rebuilt
     from distributary.running.maintain import Maintained
     from distributary.running.report import RunReport
 
@@ -183,7 +183,9 @@ class Pipeline:
         rows = chosen(self._kind.set_aside(), route, [reason.value for reason in reasons])
         return summarize(self.config.pipeline, rows, samples)
 
-    def replay(self, *, route: str | None = None, reasons: Collection[Reason] | None = None) -> ReplayReport | Given:
+    def replay(
+        self, *, route: str | None = None, reasons: Collection[Reason] | None = None
+    ) -> ReplayReport | HandedToStream:
         """Bring rows of the quarantine into their tables, exactly once, where their cause is gone."""
         return self._kind.replay(route, reasons)
 

@@ -19,8 +19,8 @@ from distributary.config import DeltaSource, Pipeline, load_document
 from distributary.errors import BadInput
 from distributary.names import shown
 from distributary.sources.delta_batch import store_of_source
+from distributary.sources.discovery import look
 from distributary.sources.file_ledger import FileLedger
-from distributary.sources.watch import look
 from distributary.tables.faults import reading
 from distributary.tables.snapshot import columns_of
 from distributary.tables.store import Store
@@ -54,7 +54,7 @@ class Beginning:
 
 
 @dataclass(frozen=True)
-class _Tried:
+class _Trial:
     """How many records `lines` read, and their routes."""
 
     lines: Lines
@@ -71,7 +71,7 @@ def begin(document: Mapping[str, Any]) -> Beginning:
     if document["source"]["type"] == "datastream":
         return _change_files(document)
     first = _starters(document)
-    tried: list[_Tried] = []
+    tried: list[_Trial] = []
     waiting: list[Lines] = list(first)
     wrong: BadInput | None = None
     while waiting:
@@ -167,7 +167,7 @@ def _by_columns(columns: pa.Schema, has_registry: bool) -> list[Lines]:
     ]
 
 
-def _as_json(tried: Sequence[_Tried]) -> list[Lines]:
+def _as_json(tried: Sequence[_Trial]) -> list[Lines]:
     """Lines for records that can be read as texts, and say more as JSON: all in one table first."""
     for trial in tried:
         if ways := list(_together(json_lines(trial.found.records))):
@@ -188,7 +188,7 @@ def _together(lines: Sequence[str]) -> Iterator[Lines]:
     yield from ({**rest, **parsed_line} for parsed_line in envelopes)
 
 
-def _try(document: Mapping[str, Any], lines: Lines) -> _Tried:
+def _try(document: Mapping[str, Any], lines: Lines) -> _Trial:
     """Raises BadInput where the lines do not go with the rest, and as `begin`."""
     config: Pipeline = load_document({**document, **lines})
     inspection = inspect(config, LOOKED_AT)
@@ -197,10 +197,10 @@ def _try(document: Mapping[str, Any], lines: Lines) -> _Tried:
     )
     # A route alone is not enough: its payload must be one that can be read.
     broken = sum(record.payload is not None and record.payload.problem is not None for record in inspection.records)
-    return _Tried(lines, max(0, routes.total() - broken), routes, inspection)
+    return _Trial(lines, max(0, routes.total() - broken), routes, inspection)
 
 
-def _said(best: _Tried, record_count: int) -> Iterator[str]:
+def _said(best: _Trial, record_count: int) -> Iterator[str]:
     if not record_count:
         yield "the source holds no record yet: look again once it does (distributary inspect FILE)"
         return

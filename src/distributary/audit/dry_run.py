@@ -34,7 +34,7 @@ from distributary.engine.messages.events import as_merged
 from distributary.engine.messages.micro_batch import Fanout
 from distributary.engine.messages.pieces import cut_pieces
 from distributary.engine.messages.task_spec import MessageSpec
-from distributary.engine.messages.tasks import SAID_DDL, chunk_rows, heard, said
+from distributary.engine.messages.tasks import RESULT_DDL, chunk_rows, decode_results, encode_result
 from distributary.engine.outcomes import Outcome
 from distributary.engine.schemas import schemas_of
 from distributary.errors import Reason
@@ -234,7 +234,7 @@ class DryRun:
         while packing.buckets:
             task = partial(_count_task, spec=spec, schemas=compiled)
             try:
-                return list(heard(chunks.hand_out(packing, task, SAID_DDL).toArrow()))
+                return list(decode_results(chunks.hand_out(packing, task, RESULT_DDL).toArrow()))
             except SPARK_ERRORS as e:
                 self.fanout.find_killers(chunks, spec, compiled, e)
                 spec = replace(spec, killed=dict(self.fanout.killed))
@@ -316,14 +316,14 @@ def _count_task(
         if chunk["kind"] == "bad":
             rows = read_rejected(chunk["blob"])
             reasons = Counter(rows.column("reason").to_pylist())
-            yield said(_Counted(None, reasons, _unknown([rows]), _example(rows)))
+            yield encode_result(_Counted(None, reasons, _unknown([rows]), _example(rows)))
         elif chunk["kind"] == "rows":
             records = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
             for piece in cut_pieces(records, schemas, raw_nested_indexes=spec.raw_nested_indexes):
                 with limited(spec.read_sec):
                     decoded = decode(chunk["route"], piece, spec, schemas)
                 outcome, bad = deliver_route(chunk["route"], decoded, spec)
-                yield said(_Counted(outcome, {}, _unknown(bad)))
+                yield encode_result(_Counted(outcome, {}, _unknown(bad)))
 
 
 def _example(rows: pa.RecordBatch) -> Example:

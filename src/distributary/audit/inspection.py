@@ -16,7 +16,7 @@ import yaml
 
 from distributary.audit.json_samples import fields_inside, json_fields, payload_field, proposed_columns
 from distributary.config import Pipeline
-from distributary.engine.apart import Apart, Died
+from distributary.engine.apart import Apart, WorkerDied
 from distributary.engine.messages.chunks import read_rejected
 from distributary.engine.messages.demux import demux
 from distributary.engine.messages.envelopes import Envelopes
@@ -138,7 +138,7 @@ def _message(value: bytes | None, schemas: Schemas, apart: Apart) -> Message:
         return Message(look.words, look.schema_id, schema.kind, problem=refused[look.schema_id][1])
     (answer,) = apart.each(_decoded, [(value, compiled[look.schema_id])])
     message_known = Message(look.words, look.schema_id, schema.kind)
-    if isinstance(answer, Died):
+    if isinstance(answer, WorkerDied):
         return replace(message_known, problem=answer.detail)
     if answer.result is None:
         return replace(message_known, problem=str(answer.error))
@@ -173,7 +173,9 @@ def _verdicts(rows: pa.Table, config: Pipeline, schemas: Schemas, apart: Apart) 
     reader = envelopes.begin()
     while True:
         answers = apart.each(_cut, [(batch, reader) for batch in batches])
-        unknown = {n for answer in answers if not isinstance(answer, Died) and answer.result for n in answer.result[1]}
+        unknown = {
+            n for answer in answers if not isinstance(answer, WorkerDied) and answer.result for n in answer.result[1]
+        }
         if not unknown - reader.schemas.keys() - reader.refused.keys():
             break
         newly = envelopes.learn(unknown, {})
@@ -198,7 +200,7 @@ def _cut(item: tuple[pa.Table, EnvelopeReader]) -> tuple[dict[str, str | None], 
 
 
 def _verdict(answer: Any) -> dict[str, str | None]:
-    if isinstance(answer, Died):
+    if isinstance(answer, WorkerDied):
         return {"route": None, "reason": "KILLED_READER", "detail": answer.detail}
     if answer.result is None:
         return {"route": None, "reason": "DECODER_FAILED", "detail": str(answer.error)}

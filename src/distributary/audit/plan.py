@@ -18,8 +18,8 @@ from distributary.names import shown
 from distributary.running.bronze.bronze_table import check_hop_1, first_hop, open_bronze
 from distributary.running.report import build
 from distributary.running.stream import session_of
+from distributary.sources.discovery import strays_left
 from distributary.sources.registered import origin_of
-from distributary.sources.watch import strays_left
 from distributary.state.checkpoint import check_checkpoint
 from distributary.tables.store import Store
 
@@ -83,9 +83,17 @@ def plan_changes(config: Pipeline) -> Plan:
         )
         quarantined = sum(reasons.values())
         table = TablePlan(
-            route, route_plan.log or route_plan.merged or "", route_plan.before is None, "spark" if route_plan.why_spark else "task", route_plan.why_spark,
-            route_plan.events, route_plan.events - quarantined, quarantined, reasons=reasons, parked=route_plan.parked,
-        )  # fmt: skip
+            route,
+            route_plan.log or route_plan.merged or "",
+            route_plan.before is None,
+            "spark" if route_plan.why_spark else "task",
+            route_plan.why_spark,
+            route_plan.events,
+            route_plan.events - quarantined,
+            quarantined,
+            reasons=reasons,
+            parked=route_plan.parked,
+        )
         if route_plan.parked is None:
             table.add_changes(route_plan.before, route_plan.after)
         tables[route] = table

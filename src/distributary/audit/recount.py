@@ -118,7 +118,7 @@ def _repeated(files: TableFiles, sizes: Mapping[str, int], number: int, passes: 
 
 
 @dataclass
-class Kept:
+class QuarantineCount:
     """The quarantine: `rows` still kept aside by route, rows by `states`, and open rows of a table that failed:
     `parked` by (route, stream, batch)."""
 
@@ -127,7 +127,7 @@ class Kept:
     parked: Counter[tuple[str | None, str, int]] = field(default_factory=Counter)
     reasons: Counter[tuple[str | None, str]] = field(default_factory=Counter)
 
-    def add(self, other: Kept) -> None:
+    def add(self, other: QuarantineCount) -> None:
         """Add the counts of another quarantine of the same pipeline."""
         self.rows.update(other.rows)
         self.states.update(other.states)
@@ -144,13 +144,13 @@ def count_quarantine(
     store: Store,
     entries: Sequence[Entry],
     is_finished: Callable[[str, int], bool],
-) -> Kept:
+) -> QuarantineCount:
     """Count the quarantine's rows, with those that a finished batch has decided on but not yet brought in. `table`: the
     quarantine, opened after `entries` were read.
 
     Raises TableFault, OSError.
     """
-    count = Kept()
+    count = QuarantineCount()
     for piece in _kept_pieces(uri, store, table, entries, _KEPT_COLUMNS):
         groups = piece.group_by(_KEPT_COLUMNS).aggregate([([], "count_all")]).to_pylist()
         for group in groups:
@@ -159,7 +159,7 @@ def count_quarantine(
 
 
 def _keep(
-    count: Kept,
+    count: QuarantineCount,
     rows: int,
     is_finished: Callable[[str, int], bool],
     route: str | None,

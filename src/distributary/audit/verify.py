@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from typing import Any, TypeAlias
 
-from distributary.audit.recount import Count, Kept, count_quarantine, count_rows
+from distributary.audit.recount import Count, QuarantineCount, count_quarantine, count_rows
 from distributary.config import Pipeline
 from distributary.errors import Exit
 from distributary.errors.border import contained
@@ -111,9 +111,9 @@ def verify(config: Pipeline) -> Verification:
 # -- what is finished --------------------------------------------------------------------------------------
 
 
-def _read(config: Pipeline, store: Store) -> tuple[_Books, Kept]:
+def _read(config: Pipeline, store: Store) -> tuple[_Books, QuarantineCount]:
     """The ledgers and quarantines of all the streams of a pipeline. Raises TableFault, OSError."""
-    all_finished, quarantine = [], Kept()
+    all_finished, quarantine = [], QuarantineCount()
     for stream in parts(config, store):
         finished = _Finished.read(stream, store)
         uri = quarantine_uri(stream.state_root)
@@ -188,35 +188,35 @@ class _Finished:
 
 
 @dataclass(frozen=True)
-class _Opened:
+class _OpenedTable:
     """A table of ours: its files now, and those of it without what is not finished (None: nothing is)."""
 
     owner: Owner | None
     newest: TableFiles
     settled: TableFiles | None
 
-    def within(self, column: str, value: str) -> _Opened:
+    def within(self, column: str, value: str) -> _OpenedTable:
         """One partition of it."""
         newest = self.newest.within(column, value)
         if self.settled is self.newest:
-            return _Opened(self.owner, newest, newest)
-        return _Opened(self.owner, newest, None if self.settled is None else self.settled.within(column, value))
+            return _OpenedTable(self.owner, newest, newest)
+        return _OpenedTable(self.owner, newest, None if self.settled is None else self.settled.within(column, value))
 
 
-_Open: TypeAlias = Callable[[str], _Opened | None]
+_Open: TypeAlias = Callable[[str], _OpenedTable | None]
 
 
-def _open(store: Store, books: _Books, uri: str) -> _Opened | None:
+def _open(store: Store, books: _Books, uri: str) -> _OpenedTable | None:
     """None where there is no table. Raises TableFault, OSError."""
     table = Table(uri, store).open()
     if table is None:
         return None
     before, newest = books.settled(table), TableFiles(table)
     settled = newest if before is table else None if before is None else TableFiles(before)
-    return _Opened(table.owner, newest, settled)
+    return _OpenedTable(table.owner, newest, settled)
 
 
-def _check(config: Pipeline, store: Store, opened: _Open, quarantine: Kept, entry: Entry) -> TableCheck:
+def _check(config: Pipeline, store: Store, opened: _Open, quarantine: QuarantineCount, entry: Entry) -> TableCheck:
     """Compare a route's entries, added up, with its table and its rows in the quarantine."""
     count, problems = _count(config, opened, entry)
     aside = quarantine.rows[entry.route]
@@ -279,7 +279,7 @@ def _count(config: Pipeline, opened: _Open, entry: Entry) -> tuple[Count, list[s
         return Count(), [f"the table cannot be read: {contained(e)}"]
 
 
-def _in_both(store: Store, quarantine: Kept, entry: Entry) -> int:
+def _in_both(store: Store, quarantine: QuarantineCount, entry: Entry) -> int:
     """Rows kept aside because their commit seemed to fail, though it had come through; a replay lets them go."""
     parked = {key: rows for key, rows in quarantine.parked.items() if key[0] == entry.route}
     table = Table(str(entry.table), store).open() if parked else None
@@ -304,7 +304,11 @@ def _differences(entry: Entry, count: Count) -> tuple[int, int]:
 
 
 def _sum_up(
-    config: Pipeline, books: _Books, quarantine: Kept, sums: Mapping[str | None, Entry], tables: Sequence[TableCheck]
+    config: Pipeline,
+    books: _Books,
+    quarantine: QuarantineCount,
+    sums: Mapping[str | None, Entry],
+    tables: Sequence[TableCheck],
 ) -> Verification:
     own_entry = sums.get(None, Entry("", 0, None))
     rows_in = sum(entry.rows_in for entry in sums.values())

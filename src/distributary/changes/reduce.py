@@ -117,15 +117,15 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """One row per key. `unsaid`: column -> True where the row does not say what its value is, and neither does an older
-    event of the batch: the table's living row keeps its own."""
+    """One row per key. `unchanged`: column -> True where the row does not say what its value is, and neither does an
+    older event of the batch: the table's living row keeps its own."""
 
     rows: pa.Table
-    unsaid: Mapping[str, pa.Array] = field(default_factory=dict)
+    unchanged: Mapping[str, pa.Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Gaps:
+class MissingColumns:
     """Columns that an event may not speak of.
 
     `toast`: null in an update means "unchanged" (PostgreSQL does not log an unchanged TOAST value). `absent`: schema
@@ -136,7 +136,7 @@ class Gaps:
     toast: tuple[str, ...] = ()
     absent: Mapping[str, Collection[str]] = field(default_factory=dict)
 
-    def unsaid(self, rows: pa.Table) -> dict[str, Bools]:
+    def unchanged(self, rows: pa.Table) -> dict[str, Bools]:
         """Column -> the rows that do not speak of it. An insert or a delete is complete as it is."""
         metadata = _flat(rows.column(metadata_in(rows.column_names)))
         schemas = _field(metadata, "schema_key")
@@ -181,21 +181,23 @@ def newest(rows: pa.Table, keys: Sequence[str], settings: OrderSettings | None =
     return reduce_rows(rows, keys, OrderSettings() if settings is None else settings).rows
 
 
-def reduce_rows(rows: pa.Table, keys: Sequence[str], settings: OrderSettings, gaps: Gaps | None = None) -> Reduced:
+def reduce_rows(
+    rows: pa.Table, keys: Sequence[str], settings: OrderSettings, gaps: MissingColumns | None = None
+) -> Reduced:
     """As `newest`; columns that the newest event of a key does not speak of come from the events before it.
 
     Raises as `newest`.
     """
     index = KeyIndex(rows, keys)
-    unsaid = (gaps or Gaps()).unsaid(rows)
+    unchanged = (gaps or MissingColumns()).unchanged(rows)
     if len(index) == rows.num_rows:
-        return Reduced(rows, {column: pa.array(mask) for column, mask in unsaid.items()})
+        return Reduced(rows, {column: pa.array(mask) for column, mask in unchanged.items()})
     metadata = _flat(rows.column(metadata_in(rows.column_names)))
     ranked = Ranked.of(metadata, settings, oracle=has_row_ids(metadata))
     places = _winners(index.codes, len(index), ranked)
     _check_log(index.codes, places, ranked, settings)
-    reduced = Reduced(rows.take(pa.array(places)), {c: pa.array(mask[places]) for c, mask in unsaid.items()})
-    return _filled(reduced, rows, places, index.codes, ranked, unsaid) if unsaid else reduced
+    reduced = Reduced(rows.take(pa.array(places)), {c: pa.array(mask[places]) for c, mask in unchanged.items()})
+    return _filled(reduced, rows, places, index.codes, ranked, unchanged) if unchanged else reduced
 
 
 def partly(rows: pa.Table, keys: Sequence[str], settings: OrderSettings) -> pa.Table:
@@ -298,7 +300,7 @@ def _stepwise(codes: Places, rows: Places, ranked: Ranked) -> Places:
 
 
 def _filled(
-    reduced: Reduced, rows: pa.Table, places: Places, codes: Places, ranked: Ranked, unsaid: Mapping[str, Bools]
+    reduced: Reduced, rows: pa.Table, places: Places, codes: Places, ranked: Ranked, unchanged: Mapping[str, Bools]
 ) -> Reduced:
     """Look back through each key's older events for what its newest one does not say."""
     deleted = np.asarray(
@@ -307,7 +309,7 @@ def _filled(
     order = np.lexsort([ranked.numbers, codes])
     begins = np.searchsorted(codes[order], np.arange(int(codes.max()) + 2))
     table, still = reduced.rows, {}
-    for column, mask in unsaid.items():
+    for column, mask in unchanged.items():
         value_rows, open_ = places.copy(), mask[places]
         for number in np.flatnonzero(open_).tolist():
             code = codes[places[number]]
@@ -318,7 +320,7 @@ def _filled(
         values = _flat(rows.column(column)).take(pa.array(value_rows))
         table = table.set_column(table.column_names.index(column), table.schema.field(column), values)
         still[column] = pa.array(open_)
-    return replace(reduced, rows=table, unsaid={c: m for c, m in still.items() if pc.any(m).as_py()})
+    return replace(reduced, rows=table, unchanged={c: m for c, m in still.items() if pc.any(m).as_py()})
 
 
 def _said_before(winner: int, of_key: Places, mask: Bools, deleted: Bools) -> int | None:

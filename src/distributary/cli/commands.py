@@ -39,7 +39,7 @@ from distributary.cli.spread import (
 from distributary.cli.upkeep import maintain, reconcile, resync, views
 from distributary.cli.workflow import workflow
 from distributary.errors import BadInput, Exit, Reason
-from distributary.kinds import Given, kind_of
+from distributary.kinds import HandedToStream, kind_of
 from distributary.log_context import of_process
 from distributary.version import __version__
 
@@ -291,7 +291,7 @@ def replay(
     files are read again at the source: by the run that goes on, or here where there is none.
     """
     report = kind_of(load_file(file), file).replay(route, None if reason is None else {reason})
-    if isinstance(report, Given):
+    if isinstance(report, HandedToStream):
         note(f"{report.rows} rows: the run that goes on takes their files now")
         return Exit.OK
     from distributary.cli.render import replay_text

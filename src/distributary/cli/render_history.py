@@ -72,8 +72,8 @@ def _event(step: Step) -> str:
         words.append(f"PARKED: {shown(step.error or '', ERROR_CHARS)}")
     elif step.error:
         words.append(shown(step.error, ERROR_CHARS))
-    which = _which(step)
-    return f"  {'batch ' if step.kind == 'batch' and step.summed == 1 else ''}{which}, {step.at or '-'}: {'; '.join(words)}"
+    head = f"{'batch ' if step.kind == 'batch' and step.summed == 1 else ''}{_which(step)}"
+    return f"  {head}, {step.at or '-'}: {'; '.join(words)}"
 
 
 def _columns(columns: Mapping[str, str]) -> str:

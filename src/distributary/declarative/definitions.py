@@ -28,7 +28,14 @@ from distributary.declarative.datasets import Datasets
 from distributary.declarative.gold import materialized, quarantine_sql
 from distributary.declarative.gold import plan as plan_gold
 from distributary.declarative.judge import VERDICT_DDL, VERDICT_SCHEMA
-from distributary.declarative.known_routes import ROUTE_PROPERTY, WRITERS_PROPERTY, Known, Route, discover, write_down
+from distributary.declarative.known_routes import (
+    ROUTE_PROPERTY,
+    WRITERS_PROPERTY,
+    KnownRoutes,
+    Route,
+    discover,
+    write_down,
+)
 from distributary.declarative.libraries import load_function
 from distributary.declarative.persisted_views import Columns, View, apart, keep_current, make_way
 from distributary.declarative.trials import decode_in_task, judge_in_task
@@ -51,7 +58,7 @@ class Defined:
     """What was registered. `kinds`: bronze, silver, gold and so on by dataset. `views`: by name. `there`:
     tables and views that were there before. `problems`: in words, what could not be defined."""
 
-    known: Known
+    known: KnownRoutes
     kinds: Mapping[str, str]
     views: Mapping[str, View]
     there: Collection[str] = ()
@@ -86,7 +93,7 @@ def register(
 
 
 class _Definitions:
-    def __init__(self, config: Pipeline, spark: SparkSession, known: Known, base: Path, careful: bool) -> None:
+    def __init__(self, config: Pipeline, spark: SparkSession, known: KnownRoutes, base: Path, careful: bool) -> None:
         self.config = config
         self.careful = careful
         self.base = base
@@ -178,7 +185,7 @@ class _Definitions:
         )
 
 
-def growth(datasets: Datasets, known: Known) -> list[str]:
+def growth(datasets: Datasets, known: KnownRoutes) -> list[str]:
     """Commands that add the new fields of structs to the silver tables.
 
     Spark's pipelines add columns by themselves, but replace a struct as a whole, which Delta refuses
@@ -213,7 +220,7 @@ def _grown(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _grown(old.item_type, new.item_type, f"{path}.value")
 
 
-def bronze_rows(rows: DataFrame, config: Pipeline, known: Known, careful: bool = False) -> DataFrame:
+def bronze_rows(rows: DataFrame, config: Pipeline, known: KnownRoutes, careful: bool = False) -> DataFrame:
     """Source rows -> bronze rows: a verdict each, and where it came from."""
     names = list(config.envelope.columns) if config.envelope.format == "columns" else ["value"]
     task = partial(judge_in_task, known=known, careful=careful)

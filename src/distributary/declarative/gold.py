@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets
-from distributary.declarative.known_routes import Known
+from distributary.declarative.known_routes import KnownRoutes
 from distributary.names import literal, quoted
 from distributary.tables.snapshot import Owner
 
@@ -87,7 +87,7 @@ class GoldPlan:
         )
 
 
-def plan(config: Pipeline, known: Known, datasets: Datasets) -> GoldPlan:
+def plan(config: Pipeline, known: KnownRoutes, datasets: Datasets) -> GoldPlan:
     """Gold for every route that has the columns for it."""
     section = config.declarative
     golds: list[Gold] = []

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.declarative.known_routes import Known, Route
+from distributary.declarative.known_routes import KnownRoutes, Route
 from distributary.engine.messages.chunks import Cut, Writer, one_array
 from distributary.engine.messages.demux import split_payloads, split_values
 from distributary.engine.messages.task_spec import killing
@@ -49,7 +49,7 @@ VERDICT_DDL = (
 )
 
 
-def judge_values(values: pa.Array, known: Known) -> pa.StructArray:
+def judge_values(values: pa.Array, known: KnownRoutes) -> pa.StructArray:
     """Framed or bare envelopes -> a verdict each (`VERDICT_SCHEMA`), in the same order."""
     verdicts = Verdicts(known)
     verdicts.take_values(values)
@@ -62,7 +62,7 @@ def judge_values(values: pa.Array, known: Known) -> pa.StructArray:
     return verdicts.verdicts(len(values))
 
 
-def judge_columns(route: pa.Array, schema_id: pa.Array, payload: pa.Array, known: Known) -> pa.StructArray:
+def judge_columns(route: pa.Array, schema_id: pa.Array, payload: pa.Array, known: KnownRoutes) -> pa.StructArray:
     """As `judge_values`, where the source has the envelope's columns."""
     verdicts = Verdicts(known)
     verdicts.take_columns(route, schema_id, payload)
@@ -78,7 +78,7 @@ def _places(rows: int) -> pa.Table:
 class Verdicts(Cut):
     """Takes what the splitters find, as verdicts instead of chunks."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: KnownRoutes) -> None:
         super().__init__(0, 0)
         self.known = known
         self.missing: set[int] = set()

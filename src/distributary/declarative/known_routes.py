@@ -78,7 +78,7 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownRoutes:
     """What an update knows. `reader`: how envelopes are read, with all the envelope schemas there are. `failed`: routes
     that are left out, and why: their tables cannot be read. `beyond`: new ones that are too many for one update.
     `killed`: payloads that end their reader, as fingerprints, and how."""
@@ -102,7 +102,7 @@ Writers = Mapping[str, Iterable[Writer]]
 """Writers by route."""
 
 
-def discover(config: Pipeline, schemas: Schemas, more_writers: Writers | None = None) -> Known:
+def discover(config: Pipeline, schemas: Schemas, more_writers: Writers | None = None) -> KnownRoutes:
     """Ask the registry of `schemas` and the tables. `more_writers`: writers that neither names.
 
     Raises RegistryDown, RegistryDenied, StoreUnreadable, TableCollision, ShapeInvalid.
@@ -120,7 +120,7 @@ class _Discovery:
         self.message = config.payload.message or "0"
         self.most_tables = config.tables.max_new_tables
 
-    def known(self, more_writers: Writers) -> Known:
+    def known(self, more_writers: Writers) -> KnownRoutes:
         self._check_bronze()
         reader = Envelopes(self.config, self.schemas).begin()
         subjects = self.registry.subjects()
@@ -139,7 +139,7 @@ class _Discovery:
         failed = {name: why for name, why in zip(sorted(writers), routes, strict=True) if isinstance(why, str)}
         found_routes = {r.route: r for r in routes if isinstance(r, Route)}
         beyond = self._beyond(found_routes)
-        return Known(reader, {n: r for n, r in found_routes.items() if n not in beyond}, failed, beyond)
+        return KnownRoutes(reader, {n: r for n, r in found_routes.items() if n not in beyond}, failed, beyond)
 
     def _beyond(self, routes: Mapping[str, Route]) -> dict[str, str]:
         """New routes for which this update makes no table, and why: a table each, before a record has come, is what

@@ -17,7 +17,7 @@ from distributary.config import Pipeline
 from distributary.declarative.bronze_counts import Bronze, replayed_from
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.judge import judge_columns, judge_values
-from distributary.declarative.known_routes import Known, Writers, add_writers, discover
+from distributary.declarative.known_routes import KnownRoutes, Writers, add_writers, discover
 from distributary.declarative.trials import without_killers
 from distributary.engine.apart import Apart
 from distributary.engine.messages.chunks import Writer, one_array
@@ -87,7 +87,7 @@ def _judge_again(
     return verdicts, more_writers
 
 
-def _judge(rows: pa.Table, known: Known, apart: Apart) -> pa.Table:
+def _judge(rows: pa.Table, known: KnownRoutes, apart: Apart) -> pa.Table:
     """Verdicts in the order of `rows`; what would end this process is tried apart."""
     is_payload = np.asarray(pc.equal(rows.column("level"), "payload"))
     tables, places = [], []

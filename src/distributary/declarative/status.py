@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from distributary.audit.recount import Kept
+from distributary.audit.recount import QuarantineCount
 from distributary.audit.status.facts import Status
 from distributary.audit.status.facts import status as facts
 from distributary.audit.status.lag import source_lag
@@ -25,12 +25,12 @@ def status(config: Pipeline) -> Status:
     return facts(config, books=_books, lag_of=_lag)
 
 
-def _books(config: Pipeline, store: Store) -> tuple[list[Entry], Kept]:
+def _books(config: Pipeline, store: Store) -> tuple[list[Entry], QuarantineCount]:
     """The ledger, what came into bronze since (Spark's own command knows of no ledger), and what they say of rows that
     are set aside: they count in bronze."""
     books = Books(config)
     entries = [*books.ledger.entries(), *books.unsettled()]
-    set_aside_rows = Kept()
+    set_aside_rows = QuarantineCount()
     for route, entry in totals(entries).items():
         set_aside_rows.rows[route] = entry.rows_quarantined
         set_aside_rows.states["open"] += entry.rows_quarantined

@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.declarative.judge import Verdicts, decode_rows, judge_columns, judge_values, try_records
-from distributary.declarative.known_routes import Known, Route
+from distributary.declarative.known_routes import KnownRoutes, Route
 from distributary.engine.apart import Apart, killers, limited
 from distributary.engine.messages.chunks import Writer, one_array
 from distributary.engine.messages.killers import find_envelope_killers
 from distributary.engine.messages.task_spec import fingerprint
 
 
-def judge_in_task(*columns: pa.Array, known: Known, careful: bool) -> pa.StructArray:
+def judge_in_task(*columns: pa.Array, known: KnownRoutes, careful: bool) -> pa.StructArray:
     """Envelopes, or the three columns of one -> a verdict each (`judge`). What never ends dies. Raises OSError."""
     if careful:
         known = without_killers(*columns, known=known, apart=_apart(known.reader.read_sec))
@@ -43,7 +43,7 @@ def decode_in_task(
         return decode_rows(schema_id, message, payload, route)
 
 
-def without_killers(*columns: pa.Array, known: Known, apart: Apart) -> Known:
+def without_killers(*columns: pa.Array, known: KnownRoutes, apart: Apart) -> KnownRoutes:
     """`known`, by which those of these records are set aside that end the process which judges them. Raises OSError."""
     if len(columns) == 1:
         values = columns[0].cast(pa.binary()).drop_null()
@@ -57,7 +57,7 @@ def without_killers(*columns: pa.Array, known: Known, apart: Apart) -> Known:
 class _Trials(Verdicts):
     """Tries payloads apart in place of judging them. `killed`: fingerprint -> how."""
 
-    def __init__(self, known: Known, apart: Apart) -> None:
+    def __init__(self, known: KnownRoutes, apart: Apart) -> None:
         super().__init__(known)
         self.apart = apart
         self.killed: dict[str, str] = {}

@@ -38,7 +38,7 @@ _PROGRAM = (
 
 
 @dataclass(frozen=True)
-class Done(Generic[R]):
+class WorkResult(Generic[R]):
     """What the work returned, or raised."""
 
     result: R | None = None
@@ -46,7 +46,7 @@ class Done(Generic[R]):
 
 
 @dataclass(frozen=True)
-class Died:
+class WorkerDied:
     """The work ended its process. `how`: the signal's name, `exit code N`, or that it took too long."""
 
     how: str
@@ -99,14 +99,16 @@ class Apart:
         with self._lock:
             self._end()
 
-    def each(self, work: Callable[[T], R], items: Sequence[T], cpu_sec: float | None = None) -> list[Done[R] | Died]:
+    def each(
+        self, work: Callable[[T], R], items: Sequence[T], cpu_sec: float | None = None
+    ) -> list[WorkResult[R] | WorkerDied]:
         """What comes of each item, in their order. `work`, `items` and results pickle. `cpu_sec`: instead of the usual.
 
         An item counts as dead if it ends two processes: the first may have been ended by somebody else, or by another
         item of its time. Raises OSError where no process can be had.
         """
         limit, threads = cpu_sec or self.cpu_sec, self._threads
-        answers: list[Done[R] | Died] = []
+        answers: list[WorkResult[R] | WorkerDied] = []
         with self._lock:
             while len(answers) < len(items):
                 status = self._ask(work, items[len(answers) :], limit, threads, answers)
@@ -115,12 +117,17 @@ class Apart:
                 if threads > 1 or -status not in _TIMED_OUT:
                     status = self._ask(work, items[len(answers) : len(answers) + 1], limit, 1, answers)
                 if status is not None:
-                    answers.append(Died(_how(status, limit)))
+                    answers.append(WorkerDied(_how(status, limit)))
                 threads = 1
         return answers
 
     def _ask(
-        self, work: Callable[[T], R], items: Sequence[T], limit: float, threads: int, answers: list[Done[R] | Died]
+        self,
+        work: Callable[[T], R],
+        items: Sequence[T],
+        limit: float,
+        threads: int,
+        answers: list[WorkResult[R] | WorkerDied],
     ) -> int | None:
         """Adds the answers to `answers`; the status of the process where it ends before it has given them all."""
         child = self._child or self._start()
@@ -203,7 +210,9 @@ def killers(
     while ranges:
         pieces = [(n, min(n + step, end)) for begin, end in ranges for n in range(begin, end, step)]
         answers = apart.each(work, [cut(begin, end) for begin, end in pieces], limit)
-        dead = [(piece, answer.how) for piece, answer in zip(pieces, answers, strict=True) if isinstance(answer, Died)]
+        dead = [
+            (piece, answer.how) for piece, answer in zip(pieces, answers, strict=True) if isinstance(answer, WorkerDied)
+        ]
         how_of |= {begin: how for (begin, end), how in dead if end - begin == 1}
         ranges = [piece for piece, _ in dead if piece[1] - piece[0] > 1]
         step, limit = -(-step // PARTS), limit / 2  # a part of 1/32 in half the time is given 16 times as much
@@ -231,17 +240,17 @@ def main(handle: int) -> None:
     os._exit(0)  # there is nothing to tidy up, and somebody waits
 
 
-def _done(work: Callable[[T], R], item: T) -> Done[R]:
+def _done(work: Callable[[T], R], item: T) -> WorkResult[R]:
     try:
-        return Done(work(item))
+        return WorkResult(work(item))
     except BaseException as error:  # only its death counts here
-        return Done(error=error)
+        return WorkResult(error=error)
 
 
-def _pickled(answer: Done[Any]) -> bytes:
+def _pickled(answer: WorkResult[Any]) -> bytes:
     try:
         body = pickle.dumps(answer)
         pickle.loads(body) if answer.error is not None else None
         return body
     except Exception as error:  # an error of a foreign class may not come through
-        return pickle.dumps(Done(error=RuntimeError(in_words(answer.error or error))))
+        return pickle.dumps(WorkResult(error=RuntimeError(in_words(answer.error or error))))

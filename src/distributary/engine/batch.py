@@ -72,7 +72,7 @@ class Delivery(Protocol):
         ...
 
 
-class Returns(Protocol):
+class Replayer(Protocol):
     """What brings rows back out of the quarantine."""
 
     def run(self, route: str | None = None, reasons: Collection[Reason] | None = None) -> ReplayReport: ...
@@ -155,7 +155,7 @@ class BatchWriter:
         before = self.ledger.newest.get(route)
         return before is not None and before.state == "parked"
 
-    def retry(self, replay: Returns, recovered: Collection[str]) -> None:
+    def retry(self, replay: Replayer, recovered: Collection[str]) -> None:
         """Between batches: bring back the rows of tables that work again, and try those whose rest is over."""
         if self._returning is None:
             # Also what a run that died just here had still to bring back.

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.config import Pipeline
-from distributary.engine.apart import Apart, Died
+from distributary.engine.apart import Apart, WorkerDied
 from distributary.engine.changes.concluding import conclude
 from distributary.engine.changes.ledger_fields import ledger_fields
 from distributary.engine.committed import committed
@@ -248,7 +248,7 @@ class Replay:
         columns = spec.columns(route, Table(spec.table(route), self.fanout.store).open())
         work = partial(count_good, route=route, spec=spec, schemas=compiled, columns=columns)
         [answer] = self._apart.each(work, [packed(chunks)])
-        if isinstance(answer, Died):
+        if isinstance(answer, WorkerDied):
             return None
         if answer.error is not None:
             raise answer.error

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from distributary.kinds.changes import Changes
 from distributary.kinds.declarative import Declarative
-from distributary.kinds.kind import Given as Given
+from distributary.kinds.kind import HandedToStream as HandedToStream
 from distributary.kinds.kind import Kind as Kind
 from distributary.kinds.kind import Rebuilt as Rebuilt
 from distributary.kinds.messages import Messages, TwoHop, Wide

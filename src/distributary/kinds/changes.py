@@ -8,13 +8,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from distributary.errors import Reason
-from distributary.kinds.kind import Given, Kind, Rebuilt
+from distributary.kinds.kind import HandedToStream, Kind, Rebuilt
 
 if TYPE_CHECKING:
     from distributary.audit.plan import Plan
     from distributary.audit.status import Status
     from distributary.audit.verify import Verification
-    from distributary.engine.changes.ledger_fields import Behind
+    from distributary.engine.changes.ledger_fields import MergeBacklog
     from distributary.engine.replay import ReplayReport
 
 
@@ -46,10 +46,10 @@ class Changes(Kind):
 
         return judge_histories(self.config, verify_changes(self.config))
 
-    def replay(self, route: str | None, reasons: Collection[Reason] | None) -> ReplayReport | Given:
+    def replay(self, route: str | None, reasons: Collection[Reason] | None) -> ReplayReport | HandedToStream:
         """The files of what is kept aside are given to the stream once more, and taken here unless a run is on that
         does."""
-        from distributary.engine.changes.retries import Kept
+        from distributary.engine.changes.retries import EventQuarantine
         from distributary.engine.replay import ReplayReport
         from distributary.errors import AlreadyRunning
         from distributary.running.stream import Run, run, session_of
@@ -58,7 +58,7 @@ class Changes(Kind):
         from distributary.tables.store import Store
 
         config, store = self.config, Store.of(self.config.tables)
-        quarantined = Kept(quarantine_uri(config.state_root), store)
+        quarantined = EventQuarantine(quarantine_uri(config.state_root), store)
 
         def waiting() -> Counter[str]:
             rows = (row for row in quarantined.open_rows() if route in (None, row.route))
@@ -70,7 +70,7 @@ class Changes(Kind):
         try:
             run(config, once=True)
         except AlreadyRunning:
-            return Given(before.total())
+            return HandedToStream(before.total())
         still_waiting = waiting()
         return ReplayReport(dict(before - still_waiting), dict(still_waiting), failed=failed)
 
@@ -82,7 +82,7 @@ class Changes(Kind):
         rebuilt = rebuild(self.config, route, about)
         return Rebuilt(asdict(rebuilt), tuple(in_words(rebuilt, about.keys)))
 
-    def known(self, route: str) -> Behind:
+    def known(self, route: str) -> MergeBacklog:
         from distributary.repair.resync_changes import known_route
 
         return known_route(self.config, route)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from distributary.audit.status import Status
     from distributary.audit.verify import Verification
     from distributary.config import Pipeline
-    from distributary.engine.changes.ledger_fields import Behind
+    from distributary.engine.changes.ledger_fields import MergeBacklog
     from distributary.engine.replay import ReplayReport
     from distributary.running.wide_views import View
 
 
 @dataclass(frozen=True)
-class Given:
+class HandedToStream:
     """Rows of the quarantine that the run which goes on takes by itself now."""
 
     rows: int
@@ -71,7 +71,7 @@ class Kind(ABC):
         not a sample. Raises StoreUnreadable."""
 
     @abstractmethod
-    def replay(self, route: str | None, reasons: Collection[Reason] | None) -> ReplayReport | Given:
+    def replay(self, route: str | None, reasons: Collection[Reason] | None) -> ReplayReport | HandedToStream:
         """Bring rows back out of the quarantine. Raises AlreadyRunning, CleanUnfinished, StoreDown, RegistryDown."""
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Kind(ABC):
         """Make the route's table anew from rows that are kept."""
 
     @abstractmethod
-    def known(self, route: str) -> Behind:
+    def known(self, route: str) -> MergeBacklog:
         """Source table and keys of a route of change events."""
 
     def set_aside(self) -> Iterator[pa.Table]:

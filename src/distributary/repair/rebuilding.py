@@ -26,7 +26,7 @@ from distributary.tables.spark_engine import SPARK_ERRORS
 
 
 @dataclass
-class Built:
+class RebuiltRows:
     """Rows of one route, outside of any table. `files`: of its table, of `rows` rows; `bad`: of the quarantine, of
     `kept` rows. `evolution`: what the table's columns become."""
 
@@ -68,11 +68,11 @@ class _Rebuilding(Attempt):
             self._none_failed(outcome)
 
 
-def build(fanout: Fanout, rows: DataFrame | None, route: str, table: Snapshot | None, spec: MessageSpec) -> Built:
+def build(fanout: Fanout, rows: DataFrame | None, route: str, table: Snapshot | None, spec: MessageSpec) -> RebuiltRows:
     """Decode `rows` (as hop 2 reads them) by Spark's tasks. Raises BadInput (rows that break an expectation of the
     strict kind), Outage."""
     if rows is None:
-        return Built()
+        return RebuiltRows()
     try:
         with fanout.cut(rows, {}) as chunks:
             writers = chunks.writers()
@@ -93,9 +93,9 @@ def build(fanout: Fanout, rows: DataFrame | None, route: str, table: Snapshot | 
     return _built(route, delivered, attempt.evolution)
 
 
-def _built(route: str, delivered: Delivered, evolution: Evolution | None) -> Built:
+def _built(route: str, delivered: Delivered, evolution: Evolution | None) -> RebuiltRows:
     early = Counter(delivered.bad.get(route, {}))
-    built = Built(tombstones=delivered.tombstones.get(route, 0), bad=delivered.quarantine, evolution=evolution)
+    built = RebuiltRows(tombstones=delivered.tombstones.get(route, 0), bad=delivered.quarantine, evolution=evolution)
     built.reasons = early
     if (outcome := delivered.outcomes.get(route)) is not None:
         built.reasons = early + Counter(outcome.reasons)
@@ -106,7 +106,7 @@ def _built(route: str, delivered: Delivered, evolution: Evolution | None) -> Bui
     return built
 
 
-def add_returned(built: Built, replay: Replay, route: str, table: Snapshot | None, spec: MessageSpec) -> None:
+def add_returned(built: RebuiltRows, replay: Replay, route: str, table: Snapshot | None, spec: MessageSpec) -> None:
     """Add to `built` the rows that had no route when they came, so that bronze does not have them under this one: a
     replay has brought them into the route's table.
 

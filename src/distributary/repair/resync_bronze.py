@@ -31,7 +31,7 @@ from distributary.engine.replay import Replay
 from distributary.engine.schemas import schemas_of
 from distributary.errors import BadInput, StoreDown
 from distributary.names import table_name
-from distributary.repair.rebuilding import Built, add_returned, build
+from distributary.repair.rebuilding import RebuiltRows, add_returned, build
 from distributary.running.bronze.bronze_table import open_bronze, route_keys
 from distributary.running.stream import session_of
 from distributary.schemas.shape import check_shapes
@@ -198,7 +198,7 @@ class _Resync:
         except Unknown as e:
             raise BadInput(detail=f"{self.route}: it cannot be told which rows its table holds: {e}") from e
 
-    def _check(self, now: _Moment, built: Built, table: Snapshot | None) -> None:
+    def _check(self, now: _Moment, built: RebuiltRows, table: Snapshot | None) -> None:
         """Raises BadInput for rows that the stream has never taken (it began later in bronze), and for types that only
         Spark can change."""
         if table is not None and built.evolution is not None and (why := built.evolution.widening) is not None:
@@ -231,7 +231,7 @@ class _Resync:
 
     # -- rows kept aside -----------------------------------------------------------------------------------
 
-    def _compare(self, now: _Moment, built: Built) -> tuple[pa.Table | None, pa.Table | None]:
+    def _compare(self, now: _Moment, built: RebuiltRows) -> tuple[pa.Table | None, pa.Table | None]:
         """(rows kept aside until now that are good, rows that are bad for the first time); None for none. Of what was
         kept aside by a later batch nothing is said: it stays."""
         quarantine, columns = self.fanout.quarantine, REJECTED_SCHEMA.names
@@ -258,7 +258,7 @@ class _Resync:
 
     # -- the end of it -------------------------------------------------------------------------------------
 
-    def _entries(self, before: Entry, built: Built, returned: int, stream: str, created: bool) -> list[Entry]:
+    def _entries(self, before: Entry, built: RebuiltRows, returned: int, stream: str, created: bool) -> list[Entry]:
         """What the ledger has to learn beside what the replay's entry says: `returned` rows out of the quarantine."""
         ids, reasons = Counter(built.schema_ids), Counter(built.reasons)
         ids.subtract(before.schema_ids)
@@ -286,7 +286,7 @@ class _Resync:
         intent |= {"entries": [asdict(e) for e in entries], "aside": [f.to_json() for f in aside]}
         self.store.put_whole(self.mine.state_folder.resync, f"{self.key}.json", json.dumps(intent).encode())
 
-    def _commit(self, table: Snapshot | None, built: Built, txn: Txn, rows: int) -> None:
+    def _commit(self, table: Snapshot | None, built: RebuiltRows, txn: Txn, rows: int) -> None:
         """Raises CommitConflict."""
         evolution = built.evolution
         if table is None:

@@ -25,7 +25,7 @@ from distributary.engine.changes.key_columns import (
     with_types,
 )
 from distributary.engine.changes.keyed_table import absent
-from distributary.engine.changes.ledger_fields import Behind, about, ledger_fields
+from distributary.engine.changes.ledger_fields import MergeBacklog, about, ledger_fields
 from distributary.engine.changes.log_append import payload_schema
 from distributary.engine.changes.log_rows import bytes_of, log_rows
 from distributary.engine.changes.merging import of_one_log
@@ -70,7 +70,7 @@ class Rebuilt:
     history: list[DataFile] = field(default_factory=list)
 
 
-def known_route(config: Pipeline, route: str) -> Behind:
+def known_route(config: Pipeline, route: str) -> MergeBacklog:
     """Source table and keys of a route that the ledger knows; keys of the pipeline file come first.
 
     Raises BadInput for a route without a key, or one that nobody has seen.
@@ -88,7 +88,7 @@ def known_route(config: Pipeline, route: str) -> Behind:
     keys = named.keys(ledger_fields_found.source, ledger_fields_found.keys)
     if not keys:
         raise BadInput(detail=f"{route} has no key, so it has no merged table; give tables.routes.{route}.keys")
-    return Behind(ledger_fields_found.source, keys, ledger_fields_found.brought)
+    return MergeBacklog(ledger_fields_found.source, keys, ledger_fields_found.brought)
 
 
 def _named(config: Pipeline, newest: Mapping[str | None, Entry]) -> Named:
@@ -100,7 +100,7 @@ def _named(config: Pipeline, newest: Mapping[str | None, Entry]) -> Named:
     return named_tables
 
 
-def rebuild(config: Pipeline, route: str, behind: Behind) -> Rebuilt:
+def rebuild(config: Pipeline, route: str, behind: MergeBacklog) -> Rebuilt:
     """Rebuild the merged table of `route`, and its history, from the log, by the keys of `behind`; enters it into the
     ledger.
 
@@ -128,7 +128,7 @@ def rebuild(config: Pipeline, route: str, behind: Behind) -> Rebuilt:
 
 
 class _Rebuild:
-    def __init__(self, config: Pipeline, named: Named, ledger: Ledger, route: str, behind: Behind) -> None:
+    def __init__(self, config: Pipeline, named: Named, ledger: Ledger, route: str, behind: MergeBacklog) -> None:
         self.named, self.source = named, behind.source
         self.config, self.ledger, self.store, self.route = config, ledger, ledger.store, route
         self.keys, self.brought = behind.keys, behind.brought

@@ -111,7 +111,7 @@ def names(values: Iterable[str], at_most: int = SHOWN_NAMES) -> str:
 
 
 @dataclass
-class Tally:
+class RunTotals:
     """Totals by route, from the ledger: what was there before the run, and each batch since.
 
     `columns`: of each table, without `_origin`. `seconds`: of each batch of this run. `refused`: routes of which more
@@ -179,7 +179,7 @@ class Display(Protocol):
     def say(self, text: str) -> None:
         """One event in words."""
 
-    def batch(self, report: BatchReport, tally: Tally) -> None:
+    def batch(self, report: BatchReport, totals: RunTotals) -> None:
         """A batch was finished."""
 
 
@@ -199,7 +199,7 @@ class LineDisplay:
     def say(self, text: str) -> None:
         self._write(text)
 
-    def batch(self, report: BatchReport, tally: Tally) -> None:
+    def batch(self, report: BatchReport, totals: RunTotals) -> None:
         self._batch(report)
 
 
@@ -220,15 +220,17 @@ class LiveDisplay:
     def say(self, text: str) -> None:
         self._live.console.print(Text(text))
 
-    def batch(self, report: BatchReport, tally: Tally) -> None:
-        self._live.update(live_view(report, tally), refresh=True)
+    def batch(self, report: BatchReport, totals: RunTotals) -> None:
+        self._live.update(live_view(report, totals), refresh=True)
 
 
-def live_view(report: BatchReport, tally: Tally) -> RenderableType:
+def live_view(report: BatchReport, totals: RunTotals) -> RenderableType:
     """The state after a batch: a table of routes, and how long the last batches took."""
-    table = routes_table(tally.routes(), tally.columns, fresh={*report.created, *report.evolved}, refused=tally.refused)
-    last = " ".join(f"{s:.1f}" for s in tally.seconds[-SHOWN_BATCHES:])
-    rows = sum(e.rows_in for e in tally.total.values())
+    table = routes_table(
+        totals.routes(), totals.columns, fresh={*report.created, *report.evolved}, refused=totals.refused
+    )
+    last = " ".join(f"{s:.1f}" for s in totals.seconds[-SHOWN_BATCHES:])
+    rows = sum(e.rows_in for e in totals.total.values())
     return Group(table, Text(f"batch {report.batch}   {rows:,} rows so far   seconds per batch: {last}", style="dim"))
 
 

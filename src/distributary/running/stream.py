@@ -21,7 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from distributary.backoff import Backoff
 from distributary.config import Pipeline
-from distributary.engine.batch import BatchReport, BatchWriter, Returns
+from distributary.engine.batch import BatchReport, BatchWriter, Replayer
 from distributary.engine.changes.feed import Feed
 from distributary.engine.changes.micro_batch import Changes
 from distributary.engine.changes.writer import ChangeWriter
@@ -120,7 +120,7 @@ class Run:
         self._busy = threading.Lock()
         self.feed: Feed | None = None
         self.writer: BatchWriter
-        self.replay: Returns
+        self.replay: Replayer
         if config.holds_changes:
             self._take_changes()
         else:

@@ -20,7 +20,7 @@ from distributary.errors import Reason
 from distributary.errors.border import in_words
 from distributary.sink.plain_columns import plain_schema
 from distributary.sink.sink_options import SinkOptions
-from distributary.sink.written import Part, Taken, removed_on_failure
+from distributary.sink.written import RouteFiles, WrittenFiles, removed_on_failure
 from distributary.tables.conform import by_cause, conform
 from distributary.tables.engines import policy_of, why_spark
 from distributary.tables.evolve import Evolution
@@ -41,20 +41,20 @@ class RouteRows:
 
     options: SinkOptions
 
-    def take(self, batches: Iterable[pa.RecordBatch], stream: str, batch: int, task: str) -> Taken:
+    def take(self, batches: Iterable[pa.RecordBatch], stream: str, batch: int, task: str) -> WrittenFiles:
         """Write them. `task` names the task within the batch. What it wrote goes again when it fails.
 
         Raises StoreDown: the whole store cannot be written.
         """
         work = _Task(self.options)
         with removed_on_failure(work.taken, self.options):
-            for rows in held(batches):
+            for rows in row_windows(batches):
                 work.write(rows)
             work.set_aside(stream, batch, task)
         return work.taken
 
 
-def held(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def row_windows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Rows, as many at a time as are held."""
     pending: list[pa.RecordBatch] = []
     size = 0
@@ -71,7 +71,7 @@ def held(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 class _Task:
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
-        self.taken = Taken()
+        self.taken = WrittenFiles()
         self.rejected: list[pa.Table] = []
         self._evolved: dict[str, Evolution] = {}
 
@@ -107,7 +107,7 @@ class _Task:
         fitted = conform(rows.combine_chunks().to_batches()[0], evolution.slots[0], evolution.schema)
         good = fitted.entering(evolution.schema)
         if good.num_rows:
-            self.taken.parts.append(Part.of(route, table.uri, good, table.write(good)))
+            self.taken.parts.append(RouteFiles.of(route, table.uri, good, table.write(good)))
         for (reason, column), at in by_cause(fitted.rejected).items():
             self.rejected.append(rejected(route, rows.take(pa.array(at)), reason, f"column {column!r}"))
 

@@ -25,7 +25,7 @@ from distributary.engine.outcomes import Fault
 from distributary.errors import Reason, ReplayMismatch
 from distributary.sink.by_routes import rejected
 from distributary.sink.sink_options import SinkOptions
-from distributary.sink.written import Part, Taken, discard, joined
+from distributary.sink.written import RouteFiles, WrittenFiles, discard, joined
 from distributary.tables.conform import conform
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Policy
@@ -50,7 +50,7 @@ class Ending:
     options: SinkOptions
     txn: Txn
 
-    def commit(self, tasks: Iterable[Taken]) -> None:
+    def commit(self, tasks: Iterable[WrittenFiles]) -> None:
         """Commit what the tasks wrote, or what is left of an earlier attempt. Safe to repeat.
 
         Raises StoreDown; the batch can be done again.
@@ -68,7 +68,7 @@ class Ending:
             self._apply(plan or written, again=plan is not None)
             self.options.store.delete(join(self.options.intents, self._folder), f"{self.txn.version - KEPT}.json")
 
-    def abort(self, tasks: Iterable[Taken]) -> None:
+    def abort(self, tasks: Iterable[WrittenFiles]) -> None:
         """Remove what tasks of a failed attempt wrote, unless it is written down that it is committed."""
         with writing(self.options.state):
             if self._planned() is None:
@@ -80,16 +80,16 @@ class Ending:
     def _folder(self) -> str:
         return quote(self.txn.app_id, safe="").replace(".", "%2E")
 
-    def _planned(self) -> Taken | None:
+    def _planned(self) -> WrittenFiles | None:
         body = read(self.options.intents, self.options.store, self._folder, f"{self.txn.version}.json")
-        return None if body is None else Taken.from_json(json.loads(body))
+        return None if body is None else WrittenFiles.from_json(json.loads(body))
 
-    def _write_down(self, written: Taken) -> bool:
+    def _write_down(self, written: WrittenFiles) -> bool:
         """False where an earlier attempt has come before."""
         body = json.dumps(written.to_json(), ensure_ascii=False).encode()
         return put_once(self.options.intents, self.options.store, self._folder, f"{self.txn.version}.json", body)
 
-    def _admitted(self, written: Taken) -> Taken:
+    def _admitted(self, written: WrittenFiles) -> WrittenFiles:
         """Without the rows of new tables that are too many for one batch, which are set aside."""
         most, routes = self.options.tables.max_new_tables, written.by_route()
         if len(routes) <= most:
@@ -97,13 +97,13 @@ class Ending:
         new = [route for route in routes if self.options.target(route).open() is None]
         new.sort(key=lambda route: -sum(route_files.rows for route_files in routes[route]))
         beyond = too_many(new, most, "routes without a table")
-        refused = Taken([route_files for route in beyond for route_files in routes[route]])
+        refused = WrittenFiles([route_files for route in beyond for route_files in routes[route]])
         if not refused.parts:
             return written
         rows = [rejected(p.route, self._read(p), Reason.TOO_MANY_ROUTES, beyond[p.route]) for p in refused.parts]
         file = self._aside(rows, self.txn, "end")
         discard(refused, self.options)
-        return Taken(
+        return WrittenFiles(
             [route_files for route_files in written.parts if route_files.route not in beyond],
             [*written.quarantine, file],
         )
@@ -111,7 +111,7 @@ class Ending:
     def _aside(self, rows: list[pa.Table], txn: Txn, task: str) -> DataFile:
         return write_rejected(self.options.quarantine, rows, txn.app_id, txn.version, task, self.options.store)
 
-    def _read(self, route_files: Part) -> pa.Table:
+    def _read(self, route_files: RouteFiles) -> pa.Table:
         """The rows of its files."""
         columns, tables = route_files.columns(), []
         for file in route_files.files:
@@ -121,7 +121,7 @@ class Ending:
 
     # -- the commits ---------------------------------------------------------------------------------------
 
-    def _apply(self, plan: Taken, *, again: bool) -> None:
+    def _apply(self, plan: WrittenFiles, *, again: bool) -> None:
         """`again`: an earlier attempt may have done a part of it."""
         routes = plan.by_route()
         if again and (quarantine := Snapshot.open(self.options.quarantine, self.options.store)) is not None:
@@ -139,7 +139,7 @@ class Ending:
         """The mark by which the quarantine knows that it has a route's rows of this batch."""
         return Txn(f"{self.txn.app_id} {route}", self.txn.version)
 
-    def _commit_or_park(self, route: str, parts: list[Part]) -> None:
+    def _commit_or_park(self, route: str, parts: list[RouteFiles]) -> None:
         """Commit a route's files; where the table cannot take them, its rows are set aside.
 
         Raises CommitConflict (others were first each time), StoreDown, ReplayMismatch.
@@ -155,7 +155,7 @@ class Ending:
             rows = [rejected(route, self._read(route_files), Reason.TABLE_PARKED, why) for route_files in parts]
             self._commit_quarantine([self._aside(rows, txn, "parked")], txn)
 
-    def _commit(self, route: str, parts: list[Part]) -> None:
+    def _commit(self, route: str, parts: list[RouteFiles]) -> None:
         target, replay = self.options.target(route), Replay(self.txn.version)
         try:
             if len(parts) == 1:
@@ -170,7 +170,7 @@ class Ending:
             pass  # somebody has given the table other columns since
         retried(lambda: self._refitted(route, parts))
 
-    def _refitted(self, route: str, parts: list[Part]) -> None:
+    def _refitted(self, route: str, parts: list[RouteFiles]) -> None:
         """The rows of files that do not go with the table's columns, or with each other, in those that it has now.
 
         Nothing is set aside here, for it is written down how many rows come in: a value that no column can hold gets a

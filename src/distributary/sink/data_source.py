@@ -29,7 +29,7 @@ from distributary.sink.by_routes import RouteRows
 from distributary.sink.committing import Ending
 from distributary.sink.plain_columns import plain_schema
 from distributary.sink.sink_options import FORMAT, PIPELINE_OPTION, ROWS_OPTION, SinkOptions, transaction
-from distributary.sink.written import Taken
+from distributary.sink.written import WrittenFiles
 from distributary.tables.snapshot import Txn
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -41,7 +41,7 @@ class Message(WriterCommitMessage):
     """What a task says to the commit. `stream`: the query that it worked for."""
 
     stream: str
-    taken: Taken
+    taken: WrittenFiles
 
 
 class Intake(Protocol):
@@ -50,7 +50,7 @@ class Intake(Protocol):
     @property
     def options(self) -> SinkOptions: ...
 
-    def take(self, batches: Iterator[pa.RecordBatch], stream: str, batch: int, task: str) -> Taken:
+    def take(self, batches: Iterator[pa.RecordBatch], stream: str, batch: int, task: str) -> WrittenFiles:
         """Rows -> files that no table has yet."""
         ...
 
@@ -168,5 +168,5 @@ def _arrow(schema: StructType) -> pa.Schema:
         return to_arrow_schema(schema)
 
 
-def _said(messages: Sequence[WriterCommitMessage | None]) -> Iterator[Taken]:
+def _said(messages: Sequence[WriterCommitMessage | None]) -> Iterator[WrittenFiles]:
     return (message.taken for message in messages if isinstance(message, Message))

@@ -27,9 +27,9 @@ from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.outcomes import Outcome
 from distributary.engine.schemas import Schemas, schemas_of
 from distributary.errors import BadInput
-from distributary.sink.by_routes import held
+from distributary.sink.by_routes import row_windows
 from distributary.sink.sink_options import SinkOptions
-from distributary.sink.written import Part, Taken, removed_on_failure
+from distributary.sink.written import RouteFiles, WrittenFiles, removed_on_failure
 from distributary.state.journal import Refusals
 from distributary.tables.engines import why_spark
 from distributary.tables.quarantine import write_rejected
@@ -66,11 +66,11 @@ class MessageRows:
                 detail=f"the rows have no column {missing[0]!r}, which pipeline {self.config.pipeline} reads"
             )
 
-    def take(self, batches: Iterable[pa.RecordBatch], stream: str, batch: int, task: str) -> Taken:
+    def take(self, batches: Iterable[pa.RecordBatch], stream: str, batch: int, task: str) -> WrittenFiles:
         """Read, decode and write them. Raises RegistryDown, RegistryDenied, StoreDown."""
         work = _Task(self, stream, batch, task)
         with removed_on_failure(work.taken, self.options):
-            for window in held(batches):
+            for window in row_windows(batches):
                 work.write(window)
             work.set_aside()
         return work.taken
@@ -80,7 +80,7 @@ class _Task:
     def __init__(self, rows: MessageRows, stream: str, batch: int, task: str) -> None:
         self.options = rows.options
         self.part = task
-        self.taken = Taken()
+        self.taken = WrittenFiles()
         self.rejected: list[pa.Table] = []
         self.schemas, self.envelopes = _opened(pickle.dumps(rows.config))
         self.orders = _orders(rows.config, self.options, stream, batch)
@@ -143,7 +143,7 @@ class _Task:
         if (why := why_spark(table, orders.tables, route, fitted.evolution)) is not None:
             raise ValueError(f"only Spark's own writer may append to it ({why})")
         if fitted.rows:
-            self.taken.parts.append(Part.of(route, target.uri, fitted.table, target.write(fitted.table)))
+            self.taken.parts.append(RouteFiles.of(route, target.uri, fitted.table, target.write(fitted.table)))
         self.rejected += [*decoded.rejected, *fitted.rejected]
 
 

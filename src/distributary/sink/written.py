@@ -17,7 +17,7 @@ from distributary.tables.evolve import Policy, evolve
 
 
 @dataclass(frozen=True)
-class Part:
+class RouteFiles:
     """Files with rows of one route, for the table at `uri`. `schema`: their columns, as an Arrow IPC message."""
 
     route: str
@@ -27,13 +27,13 @@ class Part:
     schema: bytes
 
     @classmethod
-    def of(cls, route: str, uri: str, rows: pa.Table, file: DataFile) -> Part:
+    def of(cls, route: str, uri: str, rows: pa.Table, file: DataFile) -> RouteFiles:
         return cls(route, uri, rows.num_rows, (file,), rows.schema.serialize().to_pybytes())
 
     def columns(self) -> pa.Schema:
         return pa.ipc.read_schema(pa.py_buffer(self.schema))
 
-    def joined(self, other: Part) -> Part | None:
+    def joined(self, other: RouteFiles) -> RouteFiles | None:
         """As one; None where a column of one name has two types, by which the files fit no one table."""
         mine, theirs = self.columns(), other.columns()
         if any(mine.field(f.name).type != f.type for f in theirs if f.name in mine.names):
@@ -47,21 +47,21 @@ class Part:
         return {"route": self.route, "uri": self.uri, "rows": self.rows, "files": files, "schema": schema}
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Part:
+    def from_json(cls, content: Mapping[str, Any]) -> RouteFiles:
         files = tuple(DataFile(**file) for file in content["files"])
         return cls(content["route"], content["uri"], content["rows"], files, base64.b64decode(content["schema"]))
 
 
 @dataclass
-class Taken:
+class WrittenFiles:
     """What a task has made of its rows, or all tasks."""
 
-    parts: list[Part] = field(default_factory=list)
+    parts: list[RouteFiles] = field(default_factory=list)
     quarantine: list[DataFile] = field(default_factory=list)
 
-    def by_route(self) -> dict[str, list[Part]]:
+    def by_route(self) -> dict[str, list[RouteFiles]]:
         """The parts of each route, joined as far as they go together."""
-        files_of: dict[str, list[Part]] = defaultdict(list)
+        files_of: dict[str, list[RouteFiles]] = defaultdict(list)
         for route_files in self.parts:
             mine = files_of[route_files.route]
             for at, other in enumerate(mine):
@@ -83,20 +83,22 @@ class Taken:
         }
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Taken:
-        return cls([Part.from_json(p) for p in content["parts"]], [DataFile(**file) for file in content["quarantine"]])
+    def from_json(cls, content: Mapping[str, Any]) -> WrittenFiles:
+        return cls(
+            [RouteFiles.from_json(p) for p in content["parts"]], [DataFile(**file) for file in content["quarantine"]]
+        )
 
 
-def joined(tasks: Iterable[Taken]) -> Taken:
+def joined(tasks: Iterable[WrittenFiles]) -> WrittenFiles:
     """What all tasks have written."""
     every = list(tasks)
-    return Taken(
+    return WrittenFiles(
         [route_files for task in every for route_files in task.parts],
         [file for task in every for file in task.quarantine],
     )
 
 
-def discard(written: Taken, options: SinkOptions) -> None:
+def discard(written: WrittenFiles, options: SinkOptions) -> None:
     """Remove files that no commit will take in; what cannot be removed is an orphan, which vacuum takes."""
     places = [(route_files.uri, file) for route_files in written.parts for file in route_files.files]
     for folder, file in [*places, *((options.quarantine, file) for file in written.quarantine)]:
@@ -107,7 +109,7 @@ def discard(written: Taken, options: SinkOptions) -> None:
 
 
 @contextmanager
-def removed_on_failure(written: Taken, options: SinkOptions) -> Iterator[None]:
+def removed_on_failure(written: WrittenFiles, options: SinkOptions) -> Iterator[None]:
     """What a task has written goes again where the task fails."""
     try:
         yield

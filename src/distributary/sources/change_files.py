@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import StateFolder
 from distributary.errors import BadInput, SourceDown, SourceMissing
+from distributary.sources.discovery import look, strays_left
 from distributary.sources.file_ledger import FILES_SCHEMA, FileLedger, read_version, waiting
 from distributary.sources.port import AnswerCache, Position, Sight, Source, SourceLag
-from distributary.sources.watch import look, strays_left
 
 
 class ChangeFiles(Source):

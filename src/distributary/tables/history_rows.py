@@ -95,9 +95,9 @@ class Incoming:
     """A batch's events, as they meet the versions of the table."""
 
     def __init__(
-        self, rows: pa.Table, keys: tuple[str, ...], order: OrderSettings, unsaid: Mapping[str, pa.Array]
+        self, rows: pa.Table, keys: tuple[str, ...], order: OrderSettings, unchanged: Mapping[str, pa.Array]
     ) -> None:
-        self.rows, self.keys, self.order, self.unsaid = rows, keys, order, unsaid
+        self.rows, self.keys, self.order, self.unchanged = rows, keys, order, unchanged
         self.index = KeyIndex(rows, keys)
         self.metadata = metadata_in(rows.column_names)
         metadata = rows.column(self.metadata).combine_chunks()
@@ -207,7 +207,7 @@ class Versions:
         """Column of which some events do not speak -> by row in order, the row whose value it has."""
         rows_of, order, olds = {}, self.spans.order, len(self.met.codes)
         first = np.r_[True, self.codes[1:] != self.codes[:-1]] if len(order) else np.zeros(0, bool)
-        for column, mask in self.incoming.unsaid.items():
+        for column, mask in self.incoming.unchanged.items():
             silent = np.concatenate([np.zeros(olds, bool), _bools(mask)])[order]
             if silent.any():
                 last_said = np.maximum.accumulate(np.where(~silent | first, np.arange(len(order)), 0))

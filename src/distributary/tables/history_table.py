@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.reduce import Gaps, Places
+from distributary.changes.reduce import MissingColumns, Places
 from distributary.changes.sequence import OrderSettings
 from distributary.tables.checkpoints import checkpoint_in_turn
 from distributary.tables.commits import commit_text, put_commit
@@ -39,7 +39,7 @@ from distributary.tables.widening import evolve_table
 
 
 def merge_history(
-    target: Target, rows: pa.Table, keys: Sequence[str], order: OrderSettings, gaps: Gaps, txn: Txn
+    target: Target, rows: pa.Table, keys: Sequence[str], order: OrderSettings, gaps: MissingColumns, txn: Txn
 ) -> int:
     """Take events into the history table; returns the versions that were written. `rows`: with the payload's columns
     and their metadata, any number of a key.
@@ -48,15 +48,15 @@ def merge_history(
     whose column changed its type, TableFault, OSError, pa.ArrowException.
     """
     table = target.before
-    silent = {own_name(column): pa.array(mask) for column, mask in gaps.unsaid(rows).items()}
+    silent = {own_name(column): pa.array(mask) for column, mask in gaps.unchanged(rows).items()}
     if table is not None and (why := spark_needed(table, removes=True)) is not None:
         raise ValueError(f"a history table is written by tasks, and this one needs Spark's own writer: {why}")
     rows = as_history(rows, keys)
     evolution = evolve_table(table, columns_of(table), [rows.schema], target.policy)
     if evolution.widened and in_place(target.policy, table):
         raise ValueError(f"a history table is written by tasks, which have no type widening: {evolution.widening}")
-    rows, unsaid = fitted_rows(rows, silent, evolution, keys)
-    incoming = Incoming(rows, tuple(keys), order, unsaid)
+    rows, unchanged = fitted_rows(rows, silent, evolution, keys)
+    incoming = Incoming(rows, tuple(keys), order, unchanged)
     if table is None:
         versions = incoming.with_versions(Met.none(incoming))
         files = _Files(Writer(target.table.uri, target.table.store, (*keys, UNTIL)), keys)
@@ -69,11 +69,11 @@ def merge_history(
 
 
 def history_files(
-    uri: str, store: Store, rows: pa.Table, keys: Sequence[str], order: OrderSettings, gaps: Gaps
+    uri: str, store: Store, rows: pa.Table, keys: Sequence[str], order: OrderSettings, gaps: MissingColumns
 ) -> list[DataFile]:
     """The whole history of some keys, of which `rows` are all events, as files in the folder `uri` that no commit names
     yet; their columns are those of `as_columns`. Raises as `merge_history`."""
-    silent = {own_name(column): pa.array(mask) for column, mask in gaps.unsaid(rows).items()}
+    silent = {own_name(column): pa.array(mask) for column, mask in gaps.unchanged(rows).items()}
     incoming = Incoming(as_history(rows, keys), tuple(keys), order, silent)
     files = _Files(Writer(uri, store, (*keys, UNTIL)), keys)
     files.take(incoming.with_versions(Met.none(incoming)).written(None))

@@ -51,7 +51,7 @@ SMALL_BYTES, SMALL_FILES = 4 << 20, 8
 class Merged:
     """What a merge did.
 
-    `unjudged`: numbers of the events that are older than the tombstones which have been purged; from engine `spark`,
+    `late_rows`: numbers of the events that are older than the tombstones which have been purged; from engine `spark`,
     which does not number them, `late` has their rows. `why_spark`: why nothing was done, and engine `spark` must do it.
     `tip`: what is known of the table now. `widened`: columns that got a wider type, `score` -> `int -> bigint`.
     """
@@ -59,7 +59,7 @@ class Merged:
     counts: Counts = field(default_factory=Counts)
     created: bool = False
     evolved: bool = False
-    unjudged: tuple[int, ...] = ()
+    late_rows: tuple[int, ...] = ()
     why_spark: str | None = None
     late: pa.Table | None = field(default=None, compare=False)
     version: int | None = field(default=None, compare=False)
@@ -92,7 +92,7 @@ def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: Mer
         return Merged(why_spark=why)
     if on_read is not None and (why := on_read.why_spark()) is not None:
         return Merged(why_spark=why)
-    rows, unsaid = fitted_rows(rows, reduced.unsaid, evolution, keys)
+    rows, unchanged = fitted_rows(rows, reduced.unchanged, evolution, keys)
     incoming = Incoming(rows, keys, rules)
     if table is None:
         return _create(target, incoming, evolution, txn)
@@ -103,7 +103,7 @@ def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: Mer
     files = live_files(table, keys)
     if any(is_elsewhere(file.path) for file in files):
         return Merged(why_spark="files outside its folder, as in a clone")
-    merged = _Merge(target.table, table.version, incoming, unsaid, evolution.schema, on_read).run(files, txn)
+    merged = _Merge(target.table, table.version, incoming, unchanged, evolution.schema, on_read).run(files, txn)
     return replace(merged, evolved=evolution.changed, widened=widened)
 
 
@@ -119,7 +119,7 @@ def merge_on_tip(
     try:
         if (
             tip.keys != tuple(keys)
-            or tip.horizon != rules.horizon
+            or tip.purged_until != rules.purged_until
             or not tip.leads(target.table.uri, target.table.store)
         ):
             return None
@@ -127,9 +127,9 @@ def merge_on_tip(
         evolution = evolve(tip.arrow_schema(), [rows.schema], target.policy)
         if evolution.changed or evolution.widened:
             return None
-        rows, unsaid = fitted_rows(rows, reduced.unsaid, evolution, keys)
+        rows, unchanged = fitted_rows(rows, reduced.unchanged, evolution, keys)
         incoming = Incoming(rows, keys, rules)
-        return _Merge(target.table, tip.version, incoming, unsaid, evolution.schema).run(tip.files, txn)
+        return _Merge(target.table, tip.version, incoming, unchanged, evolution.schema).run(tip.files, txn)
     except (CommitConflict, OSError):
         return None
 
@@ -140,7 +140,7 @@ def _rows(file: LiveFile) -> int:
 
 
 def fitted_rows(
-    rows: pa.Table, unsaid: Mapping[str, pa.Array], evolution: Evolution, keys: Sequence[str]
+    rows: pa.Table, unchanged: Mapping[str, pa.Array], evolution: Evolution, keys: Sequence[str]
 ) -> tuple[pa.Table, Mapping[str, pa.Array]]:
     """The rows in the table's columns, and the masks by the names that these have there."""
     slots = {slot.source: slot for slot in evolution.slots[0]}
@@ -155,7 +155,7 @@ def fitted_rows(
             f"{len(conformed.rejected)} events do not fit the merged table, the first ({position}): "
             f"{reason.value}, column {column!r}"
         )
-    named = {slots[name].target: mask for name, mask in unsaid.items()}
+    named = {slots[name].target: mask for name, mask in unchanged.items()}
     return pa.table(conformed.columns, schema=evolution.schema), {n: m for n, m in named.items() if n is not None}
 
 
@@ -163,12 +163,12 @@ def _create(target: Target, incoming: Incoming, evolution: Evolution, txn: Txn) 
     verdict = incoming.verdict()
     new = _by_key(incoming, verdict)
     counts = verdict.counts()
-    unjudged = tuple(np.flatnonzero(verdict.unjudged).tolist())
+    late_rows = tuple(np.flatnonzero(verdict.late_rows).tolist())
     if not new.num_rows:
-        return Merged(counts, unjudged=unjudged)
+        return Merged(counts, late_rows=late_rows)
     files, _ = Writer(target.table.uri, target.table.store, incoming.keys).write(iter([new]), new.num_rows)
     version = target.table.commit(None, evolution, files, txn)
-    return Merged(counts, unjudged=unjudged, created=True, version=version)
+    return Merged(counts, late_rows=late_rows, created=True, version=version)
 
 
 def _by_key(incoming: Incoming, verdict: Verdict) -> pa.Table:
@@ -201,14 +201,14 @@ class _Merge:
         table: Table,
         version: int,
         incoming: Incoming,
-        unsaid: Mapping[str, pa.Array],
+        unchanged: Mapping[str, pa.Array],
         schema: pa.Schema,
         on_read: OnRead | None = None,
     ) -> None:
         self.table = table
         self.version = version
         self.incoming = incoming
-        self.unsaid = unsaid
+        self.unchanged = unchanged
         self.on_read = on_read
         self.vectors = None if on_read is None else on_read.reader(schema)
         self.reader = self.vectors or Reader(table.uri, table.store, schema)
@@ -232,15 +232,15 @@ class _Merge:
         counts = verdict.counts()
         text = self._commit(plan, added, counts, txn)
         live = [*(file for file in files if file.path not in written), *new]
-        unjudged = tuple(np.flatnonzero(verdict.unjudged).tolist())
-        return Merged(counts, unjudged=unjudged, version=self.version + 1, tip=self._tip(text, live))
+        late_rows = tuple(np.flatnonzero(verdict.late_rows).tolist())
+        return Merged(counts, late_rows=late_rows, version=self.version + 1, tip=self._tip(text, live))
 
     def _tip(self, text: bytes, live: Sequence[LiveFile]) -> MergeTip | None:
         rules = self.incoming.rules
         # Marks are made on a table as its log has it.
         if rules.on_read and any(file.size > TINY_BYTES for file in live):
             return None
-        return MergeTip.after(self.version + 1, text, self.reader.schema, live, self.incoming.keys, rules.horizon)
+        return MergeTip.after(self.version + 1, text, self.reader.schema, live, self.incoming.keys, rules.purged_until)
 
     def _plan(self, units: list[Unit], files: Sequence[LiveFile], *, grows: bool) -> Plan:
         if self.on_read is not None:
@@ -287,7 +287,7 @@ class _Merge:
             drop = np.zeros(rows, bool)
             drop[old_places] = True
             places = np.flatnonzero((writes == number) & verdict.replaces)
-            tail = _Tail(self.incoming, self.unsaid, places, mine)
+            tail = _Tail(self.incoming, self.unchanged, places, mine)
             units.append(Unit((replace(files[number], rows=rows),), (drop,), (tail,)))
         return units
 
@@ -313,7 +313,7 @@ class _Tail:
     """New versions of the rows that went out of one file. `olds`: their events, in the order of the file."""
 
     incoming: Incoming
-    unsaid: Mapping[str, pa.Array]
+    unchanged: Mapping[str, pa.Array]
     places: Places
     olds: Places
 
@@ -321,11 +321,11 @@ class _Tail:
     def asks_old(self) -> bool:
         """Does some new version keep a value of its old one?"""
         keeps = self.incoming.rules.keep_deleted_values and self.incoming.deletes[self.places].any()
-        return bool(keeps) or any(pc.any(mask.take(pa.array(self.places))).as_py() for mask in self.unsaid.values())
+        return bool(keeps) or any(pc.any(mask.take(pa.array(self.places))).as_py() for mask in self.unchanged.values())
 
     def __call__(self, dropped_rows: pa.Table | None, dropped: Places) -> pa.Table:
         old = self.incoming.rows.schema.empty_table() if dropped_rows is None else dropped_rows
-        return completed(self.incoming, self.places, old, self.olds, self.unsaid)
+        return completed(self.incoming, self.places, old, self.olds, self.unchanged)
 
 
 def _arranged(units: Sequence[Unit], files: Sequence[LiveFile], *, grows: bool) -> list[Unit]:

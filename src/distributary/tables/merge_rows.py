@@ -20,7 +20,7 @@ from distributary.changes.digits import metadata_in
 from distributary.changes.handed_on import HandedOn
 from distributary.changes.key_text import in_type
 from distributary.changes.keys import KeyIndex
-from distributary.changes.reduce import Gaps, Places, Ranked, has_row_ids
+from distributary.changes.reduce import MissingColumns, Places, Ranked, has_row_ids
 from distributary.changes.sequence import Bools, OrderSettings
 from distributary.changes.unfilled import FIELDS, Unfilled, lacking, may_say
 
@@ -37,7 +37,7 @@ class MergeRules:
     `keep_deleted_values`: a tombstone keeps the row's values; else only its key stays.
     `dropped_columns`: what an update does to a column that its event lacks: `null`, or `keep` the old value.
     `toast_columns`: null in an update means that the value is as it was (PostgreSQL, unchanged TOAST values).
-    `horizon`: source time in ms; tombstones older than that have been purged, so a change older than that of a key
+    `purged_until`: source time in ms; tombstones older than that have been purged, so a change older than that of a key
     that the table does not have cannot be judged.
     `settled`: transactions of Oracle of which the batch has all events of its keys; a key that rows of another one
     hand on ends the merge (`changes.handed_on`). None: it is decided by what is at hand.
@@ -52,7 +52,7 @@ class MergeRules:
     keep_deleted_values: bool = False
     dropped_columns: Literal["null", "keep"] = "null"
     toast_columns: tuple[str, ...] = ()
-    horizon: int | None = None
+    purged_until: int | None = None
     settled: frozenset[str] | None = None
     task_rows: int | None = None
     has_unchanged: bool = False
@@ -65,9 +65,9 @@ class MergeRules:
         """May the newest event of a key leave something to an older one?"""
         return bool(self.toast_columns) or self.dropped_columns == "keep" or self.has_unchanged
 
-    def gaps(self, absent: Mapping[str, Collection[str]]) -> Gaps:
+    def gaps(self, absent: Mapping[str, Collection[str]]) -> MissingColumns:
         """For `reduce_rows`. `absent`: schema key -> the table's columns that events of this schema lack."""
-        return Gaps(self.toast_columns, absent if self.dropped_columns == "keep" else {})
+        return MissingColumns(self.toast_columns, absent if self.dropped_columns == "keep" else {})
 
 
 def as_merged(rows: pa.Table, keys: Sequence[str], rules: MergeRules) -> pa.Table:
@@ -160,15 +160,15 @@ class Incoming:
             raise Unfilled(self.rows.select(self.keys).filter(pa.array(self._unfilled)))
         hard = self.deletes if self.rules.deletes == "hard" else np.zeros_like(self.deletes)
         new = ~self.matched & ~hard
-        unjudged = np.zeros_like(new)
-        if self.rules.horizon is not None:
+        late_rows = np.zeros_like(new)
+        if self.rules.purged_until is not None:
             time = pc.fill_null(pc.struct_field(self._metadata, "source_timestamp"), 0).to_numpy(zero_copy_only=False)
             backfill = _bools(pc.struct_field(self._metadata, "is_backfill"))
             # A delete changes nothing either way: the row is not there, and its tombstone would be purged.
-            old = ~self.matched & ~backfill & (time < self.rules.horizon)
-            unjudged, new = old & ~self.deletes, new & ~old
+            old = ~self.matched & ~backfill & (time < self.rules.purged_until)
+            late_rows, new = old & ~self.deletes, new & ~old
         takes = self.matched & ~self.beaten
-        return Verdict(new, takes & ~hard, takes & hard, unjudged, self.deletes)
+        return Verdict(new, takes & ~hard, takes & hard, late_rows, self.deletes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,26 +192,26 @@ class Verdict:
     new: Bools
     replaces: Bools
     removes: Bools
-    unjudged: Bools
+    late_rows: Bools
     deletes: Bools
 
     def counts(self) -> Counts:
         deleted = (self.replaces & self.deletes) | self.removes
         inserted, updated = int(self.new.sum()), int((self.replaces & ~self.deletes).sum())
         newly_deleted = int(deleted.sum())
-        ignored = len(self.new) - inserted - updated - newly_deleted - int(self.unjudged.sum())
+        ignored = len(self.new) - inserted - updated - newly_deleted - int(self.late_rows.sum())
         return Counts(inserted, updated, newly_deleted, ignored)
 
 
 def completed(
-    incoming: Incoming, places: Places, old: pa.Table, olds: Places, unsaid: Mapping[str, pa.Array]
+    incoming: Incoming, places: Places, old: pa.Table, olds: Places, unchanged: Mapping[str, pa.Array]
 ) -> pa.Table:
     """The new versions of rows (`places`: their events), with the values that stay as the table has them.
 
     `old`: rows of the table that are replaced; `olds`: the event of each.
     """
     rows = incoming.rows.take(pa.array(places))
-    kept_columns = _kept_columns(incoming, rows, places, unsaid)
+    kept_columns = _kept_columns(incoming, rows, places, unchanged)
     if not kept_columns or not old.num_rows:
         return rows
     # Of two old rows of one key the last counts; both go.
@@ -232,11 +232,11 @@ def completed(
 
 
 def _kept_columns(
-    incoming: Incoming, rows: pa.Table, places: Places, unsaid: Mapping[str, pa.Array]
+    incoming: Incoming, rows: pa.Table, places: Places, unchanged: Mapping[str, pa.Array]
 ) -> dict[str, tuple[Bools, bool]]:
     """Column -> (rows whose value stays, also that of a tombstone)."""
     kept_columns = {
-        column: (_bools(mask)[places], False) for column, mask in unsaid.items() if column in rows.column_names
+        column: (_bools(mask)[places], False) for column, mask in unchanged.items() if column in rows.column_names
     }
     are_deleted = incoming.deletes[places]
     if incoming.rules.keep_deleted_values and are_deleted.any():

@@ -26,15 +26,15 @@ and beside the rewriting of more files than that, to open the table is little.""
 @dataclass(frozen=True)
 class MergeTip:
     """A merged table as the stream's commit `version` left it. `commit`: that commit's digest. `schema`: an Arrow IPC
-    message. `keys`: by which its rows are told apart, the order of the bounds of its `files`. `horizon`: source time
-    in ms up to which tombstones have been purged."""
+    message. `keys`: by which its rows are told apart, the order of the bounds of its `files`. `purged_until`: source
+    time in ms up to which tombstones have been purged."""
 
     version: int
     commit: bytes
     schema: bytes
     files: tuple[LiveFile, ...]
     keys: tuple[str, ...]
-    horizon: int | None
+    purged_until: int | None
 
     @classmethod
     def after(
@@ -44,13 +44,13 @@ class MergeTip:
         schema: pa.Schema,
         files: Sequence[LiveFile],
         keys: Sequence[str],
-        horizon: int | None,
+        purged_until: int | None,
     ) -> MergeTip | None:
         """What is known after our commit `text`; None for a table of many files."""
         if len(files) > TIP_FILES:
             return None
         message = schema.serialize().to_pybytes()
-        return cls(version, _digest(text), message, tuple(files), tuple(keys), horizon)
+        return cls(version, _digest(text), message, tuple(files), tuple(keys), purged_until)
 
     def leads(self, uri: str, store: Store) -> bool:
         """Does the log at `uri` end with our commit? Raises OSError."""

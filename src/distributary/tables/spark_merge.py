@@ -92,8 +92,8 @@ def merge_by_spark(
             # New columns first, at any depth, by Delta's own schema merging: an append of no rows.
             plain.limit(0).write.format("delta").mode("append").option("mergeSchema", "true").save(uri)
         late = _late(spark, uri, rows.drop(*masks), keys, rules)
-        unjudged = 0 if late is None else late.num_rows
-        counts = _merge(spark, uri, source, plain.columns, keys, rules, unjudged)
+        late_rows = 0 if late is None else late.num_rows
+        counts = _merge(spark, uri, source, plain.columns, keys, rules, late_rows)
     except (PySparkException, Py4JJavaError) as e:
         if (pair := re.search(rf"{_ANEW} (\w+) (\w+)", str(e))) is not None:
             raise BegunAnew(pair[1], pair[2], rules.order.kind) from e
@@ -192,7 +192,7 @@ def _merge(
     columns: Sequence[str],
     keys: Sequence[str],
     rules: MergeRules,
-    unjudged: int,
+    late_rows: int,
 ) -> Counts:
     oracle = _has_rows(source)
     newer = _newer(rules.order, oracle, rules.settled or ())
@@ -200,10 +200,10 @@ def _merge(
         same = f"{_number('s', rules.order)} = {_number('t', rules.order)}"
         newer = f"({newer} OR ({same} AND {_LACKS.format(metadata=rules.order.metadata)}))"
     hard = f"(s.{DELETED})" if rules.deletes == "hard" else "false"
-    judged = "true" if rules.horizon is None else f"NOT {_old('s.' + rules.order.metadata, rules.horizon)}"
+    judged = "true" if rules.purged_until is None else f"NOT {_old('s.' + rules.order.metadata, rules.purged_until)}"
     sets = {quoted(name): _value(name, source, keys, rules) for name in columns}
     inserts = {quoted(name): f"s.{quoted(name)}" for name in columns}
-    judged_rows = source.count() - unjudged
+    judged_rows = source.count() - late_rows
     result = (
         SparkDeltaTable.forPath(spark, uri)
         .alias("t")
@@ -222,19 +222,19 @@ def _merge(
 
 def _late(spark: SparkSession, uri: str, rows: DataFrame, keys: Sequence[str], rules: MergeRules) -> pa.Table | None:
     """Upserts older than the purged tombstones, of keys that the table does not have."""
-    if rules.horizon is None:
+    if rules.purged_until is None:
         return None
     metadata = rules.order.metadata
-    old = rows.where(f"{_old(metadata, rules.horizon)} AND NOT coalesce({metadata}.is_deleted, false)").alias("s")
+    old = rows.where(f"{_old(metadata, rules.purged_until)} AND NOT coalesce({metadata}.is_deleted, false)").alias("s")
     if old.isEmpty():
         return None
     table_keys = SparkDeltaTable.forPath(spark, uri).toDF().select(*(F.col(quoted(key)) for key in keys)).alias("t")
     return old.join(table_keys, F.expr(_on(keys)), "left_anti").toArrow()
 
 
-def _old(metadata: str, horizon: int) -> str:
+def _old(metadata: str, purged_until: int) -> str:
     backfill = f"coalesce({metadata}.is_backfill, false)"
-    return f"(NOT {backfill} AND coalesce({metadata}.source_timestamp, 0) < {horizon})"
+    return f"(NOT {backfill} AND coalesce({metadata}.source_timestamp, 0) < {purged_until})"
 
 
 def _on(keys: Sequence[str]) -> str:

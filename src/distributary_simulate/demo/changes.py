@@ -24,7 +24,7 @@ from distributary.audit.verify import Verification
 from distributary.changes.model import Kind
 from distributary.config import Pipeline
 from distributary.running.hops import TwoHop
-from distributary.running.progress import Display, Tally
+from distributary.running.progress import Display, RunTotals
 from distributary.running.report import RunReport
 from distributary.running.stream import Run
 from distributary.state.ledger import Entry, Ledger, totals
@@ -137,7 +137,7 @@ class TableProof:
 class ChangesResult:
     folder: Folder
     report: RunReport
-    tally: Tally
+    tally: RunTotals
     proofs: tuple[TableProof, ...]
     verification: Verification
     files: int
@@ -165,7 +165,7 @@ def play_changes(
         config = folder.write_pipeline()
         history = History(PLAN)
         writer = Writer(folder, display, history, events)
-        tally = Tally()
+        tally = RunTotals()
         report = run_fed(config, writer, tally, display, handle)
         truth = history.truth()
         save_truth(truth, folder.truth)

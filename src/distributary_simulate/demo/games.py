@@ -25,7 +25,7 @@ from distributary.engine.batch import BatchReport
 from distributary.engine.schemas import registry_of
 from distributary.running.bronze.ingest import STREAM as BRONZE
 from distributary.running.hops import TwoHop, run
-from distributary.running.progress import Display, Tally
+from distributary.running.progress import Display, RunTotals
 from distributary.running.report import RunReport
 from distributary.running.stream import Run, session_of
 from distributary.state.lock import only_run
@@ -160,7 +160,7 @@ class Feeder(threading.Thread):
 Handle = Callable[[Run | TwoHop], None]
 
 
-def run_fed(config: Pipeline, feeder: Feeder, tally: Tally, display: Display, handle: Handle) -> RunReport:
+def run_fed(config: Pipeline, feeder: Feeder, tally: RunTotals, display: Display, handle: Handle) -> RunReport:
     """Run a pipeline until its feeder ends it.
 
     Raises JavaMissing, SparkNotStarted, what the feeder raised, and KeyboardInterrupt when it did not finish.
@@ -283,7 +283,7 @@ class Producer(Feeder):
 class Result:
     folder: Folder
     report: RunReport
-    tally: Tally
+    tally: RunTotals
     comparison: Comparison
     verification: Verification
     query: Query
@@ -306,7 +306,7 @@ def play(folder: Folder, display: Display, handle: Handle = lambda _: None, plan
         DeltaTable.create(str(folder.source), Schema.from_arrow(VALUE_SCHEMA))
         registry = registry_of(config)
         producer = Producer(Games(replace(plan, form=folder.form), registry), folder, display)
-        tally = Tally()
+        tally = RunTotals()
         report = run_fed(config, producer, tally, display, handle)
         comparison = compare(config, registry, producer.truth)
         query = ask(session_of(config), config, producer.games.names[0])

@@ -269,8 +269,8 @@ def _finished(books: Books, table: Snapshot) -> Snapshot | None:
 
 def _finish(books: Books, checked: _RouteCheck) -> TableCheck:
     entry, log, route = checked.entry, checked.log, str(checked.entry.route)
-    lost = max(0, entry.rows_written - (log.rows - log.tally.repeated - log.tally.strange))
-    doubled = max(log.tally.repeated, log.rows - log.tally.strange - entry.rows_written, 0)
+    lost = max(0, entry.rows_written - (log.rows - log.seen_events.repeated - log.seen_events.strange))
+    doubled = max(log.seen_events.repeated, log.rows - log.seen_events.strange - entry.rows_written, 0)
     if lost:
         log.problems.append(f"{lost} events are missing from the log table")
     if doubled:
@@ -283,12 +283,12 @@ def _finish(books: Books, checked: _RouteCheck) -> TableCheck:
         table=entry.table,
         engine=entry.engine,
         rows_in=entry.rows_in,
-        rows_written=log.rows - log.tally.strange,
+        rows_written=log.rows - log.seen_events.strange,
         rows_quarantined=books.kept[entry.route],
         rows_lost=lost,
         rows_duplicated=doubled,
         rows_pending=log.pending,
-        rows_foreign=log.foreign + log.tally.strange,
+        rows_foreign=log.foreign + log.seen_events.strange,
         problems=tuple(log.problems),
     )
 

@@ -42,7 +42,7 @@ SILENT = "!"
 """In a schema key, before the columns of which an event does not speak."""
 
 
-class Said(NamedTuple):
+class LoggedEvent(NamedTuple):
     """An event. `time`: ms; `values`: a number that rows of the same values share, None where it says only a part."""
 
     place: tuple[Any, ...]
@@ -63,7 +63,7 @@ class Version(NamedTuple):
     values: int | None
 
 
-def versions(events: Iterable[Said]) -> list[Version]:
+def versions(events: Iterable[LoggedEvent]) -> list[Version]:
     """What the events of one key, in any order, were from when to when."""
     spans: list[Version] = []
     ordered = _in_order({event.place: event for event in events}.values())
@@ -77,7 +77,7 @@ def versions(events: Iterable[Said]) -> list[Version]:
     return spans[::-1]
 
 
-def _in_order(events: Iterable[Said]) -> list[Said]:
+def _in_order(events: Iterable[LoggedEvent]) -> list[LoggedEvent]:
     """Oracle checks keys at the end of a statement: a row that leaves a key stands before another that took it."""
     ordered = sorted(events, key=lambda event: event.place)
     for event in [
@@ -103,14 +103,14 @@ class Rules:
     repairs: Sequence[int] = ()
     silent: bool = False
 
-    def said(self, row: Mapping[str, Any]) -> Said:
+    def said(self, row: Mapping[str, Any]) -> LoggedEvent:
         """A row of the log, or the event of a row of the history."""
         about = next(row[name] for name in ABOUT if row.get(name) is not None)
         time, number, source = about["source_timestamp"], about["change_sequence_number"], about.get("source") or {}
         time_us = time or 0
         generation = bisect_right(self.repairs, time_us if about["is_backfill"] else time_us + HOUR_MS)
         silent = self.silent or SILENT in (about["schema_key"] or "")
-        return Said(
+        return LoggedEvent(
             (generation, bisect_right(self.epochs, time_us), number[6:]),
             time,
             bool(about["is_deleted"]),
@@ -145,11 +145,11 @@ class _Sorted:
         self._db.execute("CREATE TABLE found (key TEXT, is_event INTEGER, body BLOB)")
         self._db.execute("BEGIN")
 
-    def add(self, entries: Iterable[tuple[str, Said | Version]]) -> None:
-        rows = ((key, isinstance(entry, Said), pickle.dumps(entry)) for key, entry in entries)
+    def add(self, entries: Iterable[tuple[str, LoggedEvent | Version]]) -> None:
+        rows = ((key, isinstance(entry, LoggedEvent), pickle.dumps(entry)) for key, entry in entries)
         self._db.executemany("INSERT INTO found VALUES (?, ?, ?)", rows)
 
-    def by_key(self) -> Iterator[tuple[list[Said], list[Version]]]:
+    def by_key(self) -> Iterator[tuple[list[LoggedEvent], list[Version]]]:
         every = self._db.execute("SELECT * FROM found ORDER BY key")
         for _, group in groupby(every, key=lambda row: row[0]):
             of_key = [(bool(is_event), pickle.loads(body)) for _, is_event, body in group]

@@ -17,7 +17,7 @@ from distributary.audit.judge.likeness import Names, same, unlike
 from distributary.audit.judge.merged import RECONCILED
 from distributary.audit.judge.plain_values import plain, spelled
 from distributary.audit.judge.source_files import SourceFiles
-from distributary.engine.changes.tally import Tally
+from distributary.engine.changes.seen_events import SeenEvents
 from distributary.tables.files import TableFiles
 
 METADATA, ORIGIN = "datastream_metadata", "_origin"
@@ -41,12 +41,12 @@ class LogRow:
 
 @dataclass
 class LogCount:
-    """A log table as counted. `tally`: which events of which files are there."""
+    """A log table as counted. `seen_events`: which events of which files are there."""
 
     rows: int = 0
     pending: int = 0
     foreign: int = 0
-    tally: Tally = field(default_factory=Tally)
+    seen_events: SeenEvents = field(default_factory=SeenEvents)
     wrong: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
@@ -112,7 +112,7 @@ def counted(piece: pa.Table, newest: int, log: LogCount) -> pa.Table:
     log.pending += pc.sum(pc.greater(batch, newest)).as_py() or 0
     ours = pc.fill_null(pc.less_equal(batch, newest), False)
     log.rows += pc.sum(ours).as_py() or 0
-    log.tally.add(pa.chunked_array([file.filter(ours)]), pa.chunked_array([row.filter(ours)]))
+    log.seen_events.add(pa.chunked_array([file.filter(ours)]), pa.chunked_array([row.filter(ours)]))
     by_reconcile = pc.and_(pc.is_null(batch), pc.fill_null(pc.starts_with(file.cast(pa.string()), RECONCILED), False))
     return piece.filter(pc.or_(pc.is_valid(batch), by_reconcile))
 
@@ -173,7 +173,7 @@ def missing_events(
         numbers = sources.rows[path].get(route)
         if numbers is None or skip(path):
             continue
-        absent = set(log.tally.missing(path, numbers).tolist())
+        absent = set(log.seen_events.missing(path, numbers).tolist())
         quarantined = aside.get(path, set())
         lost, both = len(absent - quarantined), len(set(numbers.tolist()) & quarantined - absent)
         if lost:

@@ -35,13 +35,13 @@ class SourceEvent(NamedTuple):
 class Rules:
     """What a merged table is to be judged by.
 
-    `horizon`: source time (ms) before which tombstones may be gone. `silent`: what the newest event does not say may
-    be what an older one said.
+    `purged_until`: source time (ms) before which tombstones may be gone. `silent`: what the newest event does not say
+    may be what an older one said.
     """
 
     keys: Sequence[str]
     order: Order
-    horizon: int | None = None
+    purged_until: int | None = None
     silent: bool = False
 
 
@@ -112,7 +112,7 @@ class MergedJudge:
         living = [row for row in rows if not row.deleted]
         meta = newest[0].meta
         if meta.deleted:
-            purged = self.rules.horizon is not None and (meta.source_ms or 0) < self.rules.horizon
+            purged = self.rules.purged_until is not None and (meta.source_ms or 0) < self.rules.purged_until
             self.found["deleted keys have a living row in the merged table"] += bool(living)
             self.found["deleted keys have no row in the merged table, by which an older event is known"] += (
                 not rows and not purged

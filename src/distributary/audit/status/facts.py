@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from distributary.audit.recount import Kept, count_quarantine
+from distributary.audit.recount import QuarantineCount, count_quarantine
 from distributary.audit.status.lag import pipeline_lag
 from distributary.config import Pipeline
 from distributary.engine.changes.table_settings import history_of
@@ -137,7 +137,7 @@ class Status:
         return asdict(self)
 
 
-Books = Callable[[Pipeline, Store], tuple[list[Entry], Kept]]
+Books = Callable[[Pipeline, Store], tuple[list[Entry], QuarantineCount]]
 Lag = Callable[[Pipeline, Store], SourceLag]
 
 
@@ -180,10 +180,10 @@ def status(
     )
 
 
-def _books(config: Pipeline, store: Store) -> tuple[list[Entry], Kept]:
+def _books(config: Pipeline, store: Store) -> tuple[list[Entry], QuarantineCount]:
     """The ledgers and the quarantines of all streams that the pipeline has had, added up."""
     entries_of_all: list[Entry] = []
-    quarantine_count = Kept()
+    quarantine_count = QuarantineCount()
     for stream_config in parts(config, store):
         entries = read_entries(stream_config.state_root, store)
         ledger = Ledger(stream_config.state_root, stream_config.pipeline, store, entries)
@@ -230,7 +230,7 @@ def is_running(state_root: str, name: str = "run") -> bool | None:
     return False
 
 
-def _tables(config: Pipeline, entries: Sequence[Entry], quarantine: Kept, now: float) -> list[TableStatus]:
+def _tables(config: Pipeline, entries: Sequence[Entry], quarantine: QuarantineCount, now: float) -> list[TableStatus]:
     written: dict[str | None, Entry] = {e.route: e for e in entries if e.rows_written > 0}
     newest = last_with_rows(entries)
     sums = totals(entries)
@@ -250,7 +250,7 @@ def _judged(entry: Entry, last: Sequence[Entry]) -> Entry:
     return replace(entry, state=QUARANTINED) if entry.state != "parked" and is_refused(last) else entry
 
 
-def _table(route: str, entry: Entry, last: Entry | None, quarantine: Kept, now: float) -> TableStatus:
+def _table(route: str, entry: Entry, last: Entry | None, quarantine: QuarantineCount, now: float) -> TableStatus:
     parked = entry.state == "parked"
     return TableStatus(
         route=route,
@@ -279,7 +279,7 @@ def _table(route: str, entry: Entry, last: Entry | None, quarantine: Kept, now: 
     )
 
 
-def _reasons(quarantine: Kept, *routes: str) -> dict[str, int]:
+def _reasons(quarantine: QuarantineCount, *routes: str) -> dict[str, int]:
     """Reason -> rows that are set aside, the most first: of some routes, or of all rows."""
     counts: Counter[str] = Counter()
     for (route, reason), rows in quarantine.reasons.items():
@@ -297,7 +297,11 @@ def _append_only(tables: Sequence[TableStatus]) -> list[str]:
 
 
 def _attention(
-    tables: Sequence[TableStatus], newest: Sequence[Entry], quarantine: Kept, running: bool | None, lag: SourceLag
+    tables: Sequence[TableStatus],
+    newest: Sequence[Entry],
+    quarantine: QuarantineCount,
+    running: bool | None,
+    lag: SourceLag,
 ) -> list[str]:
     sentences = [
         f"the table of {shown(t.route)} is parked after {t.failures} failed attempt{'' if t.failures == 1 else 's'}, "

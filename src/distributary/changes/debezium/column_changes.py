@@ -20,9 +20,9 @@ from distributary.changes.debezium.connect import Connect
 from distributary.changes.debezium.heads import (
     FLAT_FIELDS,
     NO_DOCUMENT,
+    ChangeHeader,
     Form,
     Record,
-    Said,
     Unusable,
     flat_table,
     head_of,
@@ -30,7 +30,7 @@ from distributary.changes.debezium.heads import (
     source_table,
 )
 from distributary.changes.debezium.positions import KINDS, sequence
-from distributary.changes.debezium.side_by_side import SOURCE, Bools, Found, Sayings, metadata, places
+from distributary.changes.debezium.side_by_side import SOURCE, Bools, ChangeHeaders, RecordOrigins, metadata, places
 from distributary.changes.debezium.stored_columns import AS_IS, column, unlogged
 from distributary.changes.debezium.token_rows import schema_key_of
 from distributary.changes.file_events import EventParts
@@ -56,18 +56,18 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class _Taken:
+class _TakenChanges:
     """Messages taken apart. `row`: the columns of the rows, of deletes before the change; `there`: which have one;
     `kinds`: of their columns. `unlogged`: column -> rows of which the value was not logged."""
 
-    said: Sayings
+    said: ChangeHeaders
     row: Arrays
     there: Bools
     kinds: Mapping[str, Connect]
     unlogged: Mapping[str, Bools] = field(default_factory=dict)
 
 
-def events_of(columns: Columns, origins: Found, reading: Reading, form: Form) -> FileEvents:
+def events_of(columns: Columns, origins: RecordOrigins, reading: Reading, form: Form) -> FileEvents:
     """Every message: in `events` or in `bad`. Numbers are the places of the messages."""
     parts = EventParts(reading, typed=True, sequence=partial(sequence, by_offset=form.by_offset))
     changes_taken = _gone(columns) if columns.gone else _flattened(columns, form) if form.flattened else _whole(columns)
@@ -86,7 +86,7 @@ def events_of(columns: Columns, origins: Found, reading: Reading, form: Form) ->
 # -- apart ---------------------------------------------------------------------------------------------------
 
 
-def _whole(columns: Columns) -> _Taken | None:
+def _whole(columns: Columns) -> _TakenChanges | None:
     value = columns.value
     if not {"op", "source"} <= set(value.schema.names) or not pa.types.is_struct(value.schema.field("source").type):
         return None
@@ -107,16 +107,16 @@ def _whole(columns: Columns) -> _Taken | None:
     has_image = np.where(deleted, True, _valid(images.get("after"), count))
     kind = _kind_of(columns.kind, ("after", "before"))
     kinds = {name: kind.get(name, AS_IS) for name in names}
-    return _Taken(headers, _with_key(row, _named(columns.key), deleted), has_image, kinds)
+    return _TakenChanges(headers, _with_key(row, _named(columns.key), deleted), has_image, kinds)
 
 
-def _gone(columns: Columns) -> _Taken | None:
+def _gone(columns: Columns) -> _TakenChanges | None:
     if columns.key is None:
         return None
     count = columns.key.num_rows
     kinds = {} if columns.key_kind is None else dict(columns.key_kind.fields)
     headers = _said(pa.repeat(pa.scalar("d"), count), {}, pa.nulls(count, pa.int64()), None)
-    return _Taken(
+    return _TakenChanges(
         headers, _named(columns.key), np.ones(count, bool), {n: kinds.get(n, AS_IS) for n in _named(columns.key)}
     )
 
@@ -125,7 +125,7 @@ def _named(rows: pa.RecordBatch | None) -> Arrays:
     return {} if rows is None else dict(zip(rows.schema.names, rows.columns, strict=True))
 
 
-def _documents(columns: Columns, headers: Sayings) -> _Taken:
+def _documents(columns: Columns, headers: ChangeHeaders) -> _TakenChanges:
     """Of MongoDB: a document and its id are JSON in a text."""
     value, count = columns.value, columns.value.num_rows
     key = None if columns.key is None else columns.key.column(0)
@@ -133,10 +133,10 @@ def _documents(columns: Columns, headers: Sayings) -> _Taken:
     data = pc.if_else(pa.array(headers.deleted), pa.scalar(None, pa.string()), after.cast(pa.string()))
     row = {"_id": pa.nulls(count, pa.string()) if key is None else key.cast(pa.string()), "data": data}
     has_image = headers.deleted | np.asarray(data.is_valid().to_numpy(zero_copy_only=False), bool)
-    return _Taken(headers, row, has_image, {"_id": Connect("string"), "data": Connect("string")})
+    return _TakenChanges(headers, row, has_image, {"_id": Connect("string"), "data": Connect("string")})
 
 
-def _flattened(columns: Columns, form: Form) -> _Taken:
+def _flattened(columns: Columns, form: Form) -> _TakenChanges:
     value = columns.value
     kinds = dict(columns.kind.fields) if columns.kind is not None else {}
     meta: Arrays = {}
@@ -154,14 +154,14 @@ def _flattened(columns: Columns, form: Form) -> _Taken:
     op = pc.if_else(pc.fill_null(is_deleted, False), "d", op)
     headers = _said(op, meta, meta.get("read_ms", pa.nulls(count, pa.int64())), None)
     row = _with_key(row, _named(columns.key), headers.deleted)
-    return _Taken(headers, row, np.ones(count, bool), {name: kinds.get(name, AS_IS) for name in row})
+    return _TakenChanges(headers, row, np.ones(count, bool), {name: kinds.get(name, AS_IS) for name in row})
 
 
-def _said(op: pa.Array, source: Arrays, time: pa.Array, transaction: pa.Array | None) -> Sayings:
+def _said(op: pa.Array, source: Arrays, time: pa.Array, transaction: pa.Array | None) -> ChangeHeaders:
     source_fields = {name: _source_field(source[name], kind) for name, kind in SOURCE.items() if name in source}
     missing = pa.nulls(len(op), pa.string())
     transaction = missing if transaction is None else _cast(transaction, pa.string())
-    return Sayings(op, source_fields, _cast(time, pa.int64()), transaction)
+    return ChangeHeaders(op, source_fields, _cast(time, pa.int64()), transaction)
 
 
 def _source_field(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -225,7 +225,7 @@ def _valid(array: pa.Array | None, count: int) -> Bools:
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), bool)
 
 
-def _without_unlogged(changes_taken: _Taken, form: Form) -> _Taken:
+def _without_unlogged(changes_taken: _TakenChanges, form: Form) -> _TakenChanges:
     row, marked = dict(changes_taken.row), {}
     living = ~changes_taken.said.deleted
     for name, array in changes_taken.row.items():
@@ -233,13 +233,13 @@ def _without_unlogged(changes_taken: _Taken, form: Form) -> _Taken:
         if mask is not None and (mask & living).any():
             marked[name] = mask & living
             row[name] = array.take(pa.array(np.arange(len(array)), mask=marked[name]))
-    return _Taken(changes_taken.said, row, changes_taken.there, changes_taken.kinds, marked)
+    return _TakenChanges(changes_taken.said, row, changes_taken.there, changes_taken.kinds, marked)
 
 
 # -- by table ------------------------------------------------------------------------------------------------
 
 
-def _groups(changes_taken: _Taken, origins: Found, form: Form) -> Iterator[tuple[Places, str | None]]:
+def _groups(changes_taken: _TakenChanges, origins: RecordOrigins, form: Form) -> Iterator[tuple[Places, str | None]]:
     """The places of messages of one table, in which the same columns were not logged; and their connector."""
     headers = changes_taken.said
     names = [headers.field(name) for name in ("connector", "db", "schema", "table", "collection")]
@@ -259,11 +259,11 @@ def _groups(changes_taken: _Taken, origins: Found, form: Form) -> Iterator[tuple
 
 
 def _add(
-    changes_taken: _Taken,
+    changes_taken: _TakenChanges,
     keys: tuple[str, ...],
     at: Places,
     connector: str | None,
-    origins: Found,
+    origins: RecordOrigins,
     reading: Reading,
     form: Form,
     parts: EventParts,
@@ -306,17 +306,17 @@ def _kind(source: Mapping[str, Any]) -> Kind:
     return kind_by_fields(source)
 
 
-def _source_at(headers: Sayings, place: int) -> dict[str, Any]:
+def _source_at(headers: ChangeHeaders, place: int) -> dict[str, Any]:
     return {name: array[place].as_py() for name, array in headers.source.items()}
 
 
-def _why(headers: Sayings, origins: Found, place: int, form: Form) -> tuple[Reason, str]:
+def _why(headers: ChangeHeaders, origins: RecordOrigins, place: int, form: Form) -> tuple[Reason, str]:
     """What is wrong with one of them."""
     parts = (values[place].as_py() for values in (origins.topic, origins.partition, origins.offset, origins.time_ms))
     topic, partition, offset, time = parts
     record = Record(topic or "", partition or 0, offset or 0, time)
     try:
-        head_of(Said(headers.op[place].as_py() or "", _source_at(headers, place)), record, form)
+        head_of(ChangeHeader(headers.op[place].as_py() or "", _source_at(headers, place)), record, form)
     except Unusable as exc:
         return exc.reason, exc.detail
     return Reason.NO_ROW_IMAGE, NO_DOCUMENT

@@ -117,7 +117,7 @@ class Head(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ChangeHeader:
     """The change of one message, as far as it is not the row. `source`: as the message has it."""
 
     op: str
@@ -126,7 +126,7 @@ class Said:
     transaction: str = ""
 
 
-def head_of(change_head: Said, record: Record, form: Form) -> Head:
+def head_of(change_head: ChangeHeader, record: Record, form: Form) -> Head:
     """Raises Unusable."""
     change = CHANGES.get(change_head.op)
     if change is None:
@@ -166,7 +166,7 @@ def head_of(change_head: Said, record: Record, form: Form) -> Head:
     )
 
 
-def _no_change(change_head: Said) -> Unusable:
+def _no_change(change_head: ChangeHeader) -> Unusable:
     if change_head.op == "t":
         return Unusable(Reason.TRUNCATED, "the source's table was emptied by TRUNCATE")
     known_ops = ", ".join((*CHANGES, "t"))

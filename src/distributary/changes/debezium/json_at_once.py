@@ -19,7 +19,7 @@ import pyarrow as pa
 from distributary.changes.debezium.heads import NEW_KEY, OLD_KEY, Form, Message, source_table
 from distributary.changes.debezium.message_fields import FIELDS, UNDECODABLE, Fields, Opener
 from distributary.changes.debezium.positions import KINDS
-from distributary.changes.debezium.side_by_side import SOURCE, Bools, Found, Sayings, metadata, places
+from distributary.changes.debezium.side_by_side import SOURCE, Bools, ChangeHeaders, RecordOrigins, metadata, places
 from distributary.changes.debezium.token_rows import NULL, TokenRows, schema_key_of
 from distributary.changes.debezium.unlogged import stands_for_unchanged, txns
 from distributary.changes.metadata import Rows
@@ -151,13 +151,13 @@ def _only(rows: Rows, sure: Bools) -> Rows:
     return Rows(sure_rows.numbers, sure_rows.top, sure_rows.source, sure_rows.payload, faults, rows.untyped)
 
 
-def _said(changes: Sequence[_Change]) -> Sayings:
+def _said(changes: Sequence[_Change]) -> ChangeHeaders:
     columns = dict(zip(_NAMES, zip(*(_FIELDS(change.source) for change in changes), strict=True), strict=True))
     # 0 is none
     columns["txId"] = tuple(str(number) if number else None for number in columns["txId"])
     nothing = (None,) * len(changes)
     source = {name: pa.array(values, SOURCE[name]) for name, values in columns.items() if values != nothing}
-    return Sayings(
+    return ChangeHeaders(
         pa.array([change.op for change in changes], pa.string()),
         source,
         pa.array([change.ts_ms for change in changes], pa.int64()),
@@ -165,14 +165,14 @@ def _said(changes: Sequence[_Change]) -> Sayings:
     )
 
 
-def _found(messages: Sequence[Message], ops: Sequence[str]) -> Found:
+def _found(messages: Sequence[Message], ops: Sequence[str]) -> RecordOrigins:
     records = [message.record for message in messages]
     moved = None
     if any(record.headers for record in records):
         halves = [NEW_KEY if op == "d" else OLD_KEY for op in ops]
         flags = [half in record.headers for half, record in zip(halves, records, strict=True)]
         moved = pa.array(flags, pa.bool_())
-    return Found(
+    return RecordOrigins(
         pa.array([record.topic for record in records], pa.string()),
         pa.array([record.partition for record in records], pa.int32()),
         pa.array([record.offset for record in records], pa.int64()),

@@ -19,10 +19,10 @@ from distributary.changes.debezium.heads import (
     FLAT_FIELDS,
     NO_DOCUMENT,
     PLAIN,
+    ChangeHeader,
     Form,
     Head,
     Message,
-    Said,
     Unusable,
     head_of,
 )
@@ -81,7 +81,7 @@ def bad_message(number: int, message: Message, reason: Reason, detail: str) -> B
 class _Change:
     """A message taken apart. `row`: after the change, of a delete before it; `key`: the fields of the record's key."""
 
-    said: Said
+    said: ChangeHeader
     schema: bytes
     row: Fields | None
     key: Fields
@@ -100,7 +100,7 @@ def _change(message: Message, form: Form) -> _Change | None:
     if message.value is None:
         # Behind the change that says it, or in its place.
         alone = form.flattened and form.by_offset and keys
-        return _Change(Said("d", {}), key_schema, None, key, keys) if alone else None
+        return _Change(ChangeHeader("d", {}), key_schema, None, key, keys) if alone else None
     schema, fields = opened(message.value)
     if form.flattened:
         return _flattened(schema, fields, key, keys, form)
@@ -114,7 +114,7 @@ def _change(message: Message, form: Form) -> _Change | None:
         return None
     source = _object(fields.get("source"))
     transaction = _object(fields.get("transaction"))
-    change_head = Said(op, source, _int(fields.get("ts_ms")), str(transaction.get("id") or ""))
+    change_head = ChangeHeader(op, source, _int(fields.get("ts_ms")), str(transaction.get("id") or ""))
     if str(source.get("connector")) != "mongodb":
         row = PERHAPS.decode(fields.get("before" if op == "d" else "after", NULL))
         return _Change(change_head, schema, row, key, keys)
@@ -156,7 +156,7 @@ def _flattened(schema: bytes, fields: Fields, key: Fields, keys: tuple[str, ...]
             row[name] = raw
     is_deleted = str(meta.pop("deleted", "")).lower() == "true"
     op = "d" if is_deleted else str(meta.pop("op", None) or "u")
-    change_head = Said(op, meta, _millis(meta.pop("read_ms", None)))
+    change_head = ChangeHeader(op, meta, _millis(meta.pop("read_ms", None)))
     return _Change(change_head, schema, row, key, keys)
 
 

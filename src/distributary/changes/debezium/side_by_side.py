@@ -55,7 +55,7 @@ _GTID = r"^[0-9]+-[0-9]+-(?P<number>[0-9]{1,18})$"
 
 
 @dataclass(frozen=True)
-class Found:
+class RecordOrigins:
     """Where messages were found. `moved`: their headers say that each is one half of a key change; None for none."""
 
     topic: pa.Array
@@ -64,14 +64,14 @@ class Found:
     time_ms: pa.Array
     moved: pa.Array | None = None
 
-    def take(self, at: pa.Array) -> Found:
+    def take(self, at: pa.Array) -> RecordOrigins:
         moved = None if self.moved is None else self.moved.take(at)
         topic, partition, offset = (values.take(at) for values in (self.topic, self.partition, self.offset))
-        return Found(topic, partition, offset, self.time_ms.take(at), moved)
+        return RecordOrigins(topic, partition, offset, self.time_ms.take(at), moved)
 
 
 @dataclass(frozen=True)
-class Sayings:
+class ChangeHeaders:
     """The changes of some messages, as far as they are not rows. `source`: `SOURCE`, as many of them as there are."""
 
     op: pa.Array
@@ -79,9 +79,9 @@ class Sayings:
     time_ms: pa.Array
     transaction: pa.Array
 
-    def take(self, at: pa.Array) -> Sayings:
+    def take(self, at: pa.Array) -> ChangeHeaders:
         source = {name: array.take(at) for name, array in self.source.items()}
-        return Sayings(self.op.take(at), source, self.time_ms.take(at), self.transaction.take(at))
+        return ChangeHeaders(self.op.take(at), source, self.time_ms.take(at), self.transaction.take(at))
 
     def field(self, name: str) -> pa.Array:
         values = self.source.get(name)
@@ -102,7 +102,7 @@ class Sayings:
         return pc.if_else(pc.less(pc.abs(time), _WIDEST), time, pa.scalar(None, pa.int64()))
 
 
-def places(kind: Kind, headers: Sayings, origins: Found, form: Form) -> tuple[Places, Bools]:
+def places(kind: Kind, headers: ChangeHeaders, origins: RecordOrigins, form: Form) -> tuple[Places, Bools]:
     """The place of each change, and of which it is known: only these may be given to `metadata`."""
     rows = len(headers.op)
     is_change = _bools(pc.is_in(headers.op, value_set=pa.array(list(CHANGES))))
@@ -119,7 +119,7 @@ def places(kind: Kind, headers: Sayings, origins: Found, form: Form) -> tuple[Pl
     return out, is_change & (is_placed | backfill)
 
 
-def _mysql(kind: Kind, headers: Sayings, time: Longs, offset: Longs) -> tuple[Any, Bools]:
+def _mysql(kind: Kind, headers: ChangeHeaders, time: Longs, offset: Longs) -> tuple[Any, Bools]:
     coded = headers.field("file").dictionary_encode()
     numbers = [file_number(text) for text in coded.dictionary.to_pylist()]
     files = pa.array([n if n is not None and n < 2**63 else None for n in numbers], pa.int64()).take(coded.indices)
@@ -134,13 +134,13 @@ def _mysql(kind: Kind, headers: Sayings, time: Longs, offset: Longs) -> tuple[An
     return np.column_stack([*(np.maximum(_whole(number), 0) for number in parts), offset]), has_place
 
 
-def _postgresql(kind: Kind, headers: Sayings, time: Longs, offset: Longs) -> tuple[Any, Bools]:
+def _postgresql(kind: Kind, headers: ChangeHeaders, time: Longs, offset: Longs) -> tuple[Any, Bools]:
     lsn = headers.field("lsn")
     number = np.maximum(_whole(lsn), 0)
     return np.column_stack([number >> 32, number & 0xFFFF_FFFF, time, np.zeros_like(time)]), _there(lsn)
 
 
-def _by_row(kind: Kind, headers: Sayings, time: Longs, offset: Longs) -> tuple[Any, Bools]:
+def _by_row(kind: Kind, headers: ChangeHeaders, time: Longs, offset: Longs) -> tuple[Any, Bools]:
     """As `positions` has it for each."""
     names = [name for name in SOURCE if name in headers.source]
     columns = [headers.source[name].to_pylist() for name in names]
@@ -161,8 +161,8 @@ _PLACES = {Kind.MYSQL: _mysql, Kind.POSTGRESQL: _postgresql}
 def metadata(
     table: SourceTable,
     keys: Sequence[str],
-    headers: Sayings,
-    origins: Found,
+    headers: ChangeHeaders,
+    origins: RecordOrigins,
     places: Places,
     form: Form,
     schema_key: str,
@@ -197,7 +197,7 @@ def metadata(
     return top, source | _kept(headers)
 
 
-def _change_types(headers: Sayings, origins: Found) -> pa.Array:
+def _change_types(headers: ChangeHeaders, origins: RecordOrigins) -> pa.Array:
     names = pa.array(list(CHANGES.values())).take(pc.index_in(headers.op, value_set=pa.array(list(CHANGES))))
     if origins.moved is None:
         return names
@@ -206,7 +206,7 @@ def _change_types(headers: Sayings, origins: Found) -> pa.Array:
     return pc.if_else(pc.and_(pc.fill_null(origins.moved, False), can_move), moved, names)
 
 
-def _kept(headers: Sayings) -> dict[str, pa.Array]:
+def _kept(headers: ChangeHeaders) -> dict[str, pa.Array]:
     """As `heads` keeps them, in the fields that change files have too."""
     lsn = headers.field("lsn")
     if lsn.null_count < len(lsn):

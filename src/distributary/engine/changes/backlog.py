@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 
 from distributary.config import Pipeline
 from distributary.engine.changes.planned import parcel_done as parcel_done
+from distributary.sources.discovery import waiting_files
 from distributary.sources.file_ledger import after_parcel, read_version
 from distributary.sources.listing import place
-from distributary.sources.watch import waiting_files
 from distributary.state.checkpoint import last_committed, read_offsets
 from distributary.state.ledger import Ledger
 from distributary.tables.store import Store

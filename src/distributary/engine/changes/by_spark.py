@@ -19,7 +19,7 @@ from distributary.changes.reduce import METADATA, NUMBER, Reduced, reduce_rows
 from distributary.changes.unfilled import Unfilled
 from distributary.engine.changes.key_columns import key_types
 from distributary.engine.changes.keyed_table import Into, absent
-from distributary.engine.changes.merging import UNSAID, done_by, horizon, of_one_log, write_reduced
+from distributary.engine.changes.merging import UNSAID, done_by, of_one_log, purged_until, write_reduced
 from distributary.engine.changes.task_spec import ORIGIN, ChangeSpec
 from distributary.engine.changes.transactions import all_of, others_of
 from distributary.engine.outcomes import Outcome
@@ -66,7 +66,7 @@ class BySpark:
             target = Target(into.table(spec), table, named.policy(outcome.route))
             session = self._merge_session()
             rows = _read(session, [join(spec.parts, f.path) for f in begun.files])
-            rules = named.rules(about.source, horizon(table))
+            rules = named.rules(about.source, purged_until(table))
             if len(begun.files) > 1:
                 # Shares of the keys; but a delete by ROWID has found its key only after they were made.
                 rows = newest_by_spark(rows, about.keys, rules.order)
@@ -135,7 +135,7 @@ def _decided_anew(rows: DataFrame, into: Into, rules: MergeRules, spec: ChangeSp
     new = pc.invert(pc.is_in(_numbers(reduced.rows), _numbers(of_transactions)))
     if not pc.any(new).as_py():
         return None
-    masks = {column: mask.filter(new) for column, mask in reduced.unsaid.items()}
+    masks = {column: mask.filter(new) for column, mask in reduced.unchanged.items()}
     return write_reduced(Reduced(reduced.rows.filter(new), masks), spec)
 
 

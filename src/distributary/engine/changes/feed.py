@@ -12,12 +12,12 @@ from distributary.config import Pipeline
 from distributary.config.quantities import moment
 from distributary.engine.changes.merges import Merges
 from distributary.engine.changes.micro_batch import Changes
-from distributary.engine.changes.retries import Aside
+from distributary.engine.changes.retries import RejectedEvent
 from distributary.engine.replay import ReplayReport
 from distributary.errors import Reason
+from distributary.sources.discovery import FileDiscovery, open_tree, strays_left
 from distributary.sources.file_ledger import FileLedger
 from distributary.sources.listing import Round
-from distributary.sources.watch import Watch, open_tree, strays_left
 from distributary.state.ledger import Ledger
 from distributary.tables.faults import writing
 
@@ -51,14 +51,14 @@ class Feed:
         self._clock = clock
         self._retries: dict[str, tuple[int, float]] = {}
         changes.reached = self._reached
-        self._watch: Watch | None = None
+        self._watch: FileDiscovery | None = None
         self.failure: BaseException | None = None
 
     def begin(self, once: bool, failed: Callable[[BaseException], None]) -> None:
         """Look for files: at everything (`once`), or from now on. Raises SourceDown, SourceMissing, StoreDown."""
         self.files.create()
         start = None if self.source.start_date is None else moment(self.source.start_date)
-        self._watch = watch = Watch(
+        self._watch = watch = FileDiscovery(
             open_tree(self.source.path, self.changes.options),
             self.files,
             self.source.max_files_per_batch,
@@ -142,7 +142,7 @@ class Feed:
         """Routes of the events that are kept aside for `reason`. Raises TableFault, OSError."""
         return {row.route for row in self.changes.kept.open_rows(f"reason = '{reason.value}'") if row.route}
 
-    def _wanted(self, route: str | None, reasons: Collection[Reason] | None) -> list[Aside]:
+    def _wanted(self, route: str | None, reasons: Collection[Reason] | None) -> list[RejectedEvent]:
         condition = "level <> 'merge'"
         if reasons is not None:
             condition += f" AND reason IN ({', '.join(repr(r.value) for r in reasons)})"

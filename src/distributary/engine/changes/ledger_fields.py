@@ -13,7 +13,7 @@ from distributary.state.ledger import Entry
 
 
 @dataclass(frozen=True)
-class Behind:
+class MergeBacklog:
     """A route whose log has rows that are not in its merged table yet. `brought`: the columns that events of each
     schema key speak of, where the settings ask for it (`dropped_columns: keep`). `anew`: all of the log is to be
     merged, since the source's log has begun anew."""
@@ -24,14 +24,14 @@ class Behind:
     anew: bool = False
 
 
-def about(entry: Entry) -> Behind | None:
+def about(entry: Entry) -> MergeBacklog | None:
     """Source table and keys of a route, as its ledger entry has them."""
     if entry.about is None:
         return None
     fields = json.loads(entry.about)
     kind, database, schema, table = fields["source"]
     brought = {key: tuple(names) for key, names in fields.get("brought", {}).items()}
-    return Behind(
+    return MergeBacklog(
         SourceTable(Kind(kind), database, schema, table), tuple(fields["keys"]), brought, fields.get("anew", False)
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 from distributary.config import Pipeline
 from distributary.engine.changes.gather import shares_of
 from distributary.engine.changes.key_columns import key_columns, key_types
-from distributary.engine.changes.ledger_fields import Behind, about, ledger_fields
+from distributary.engine.changes.ledger_fields import MergeBacklog, about, ledger_fields
 from distributary.engine.changes.log_rows import files_of
 from distributary.engine.changes.merging import MergeWork, begun_merge
 from distributary.engine.changes.micro_batch import Changes
@@ -31,7 +31,7 @@ from distributary.tables.table import Table
 @dataclass(frozen=True)
 class _Due:
     route: str
-    behind: Behind
+    behind: MergeBacklog
     work: MergeWork | None
 
 
@@ -119,7 +119,7 @@ class Merges:
             self.changes.resting.add(route)
         return replace(outcome, merge=merge)
 
-    def _work(self, route: str, behind: Behind, stream: str) -> MergeWork:
+    def _work(self, route: str, behind: MergeBacklog, stream: str) -> MergeWork:
         """The files of the route's log that hold batches which its merged table does not have."""
         named, store = self.changes.named, self.changes.store
         uri, merged = named.log(behind.source), named.merged(behind.source)

@@ -24,13 +24,13 @@ from distributary.engine.changes.fitting import Fitted, RouteEvents
 from distributary.engine.changes.gather import Gathered, by_share
 from distributary.engine.changes.key_columns import KeyTypes, key_columns, key_types, whole
 from distributary.engine.changes.keyed_table import Into, absent, check_keys, hold, with_wider_keys
+from distributary.engine.changes.late_upserts import late_upserts
 from distributary.engine.changes.log_rows import log_rows
 from distributary.engine.changes.orphans import resolve, split
 from distributary.engine.changes.recording import record
 from distributary.engine.changes.rejected_events import rejected_events
 from distributary.engine.changes.task_spec import ORIGIN, ChangeSpec
 from distributary.engine.changes.transactions import Asked, log_of
-from distributary.engine.changes.unjudged import unjudged
 from distributary.engine.outcomes import Merge, Outcome, SourceEvents
 from distributary.errors import KeysChanged, LogBegunAnew, Reason
 from distributary.tables.datafile import DataFile, write_data_file
@@ -132,7 +132,7 @@ def _on_tip(into: Into, rows: pa.Table, spec: ChangeSpec, txn: Txn) -> Merge | N
         return None
     record(into, rows, spec, txn)
     started = time.monotonic()
-    rules = named.rules(into.source, tip.horizon)
+    rules = named.rules(into.source, tip.purged_until)
     reduced = reduce_rows(rows, into.keys, rules.order, rules.gaps(absent(rows, into.brought)))
     looked = time.monotonic()
     target = Target(into.table(spec), None, named.policy(route))
@@ -155,7 +155,7 @@ def _opened(into: Into, rows: pa.Table, spec: ChangeSpec, txn: Txn, widened: dic
     table = into.table(spec).open()
     check_keys(into, table)
     table, types = with_wider_keys(into, table, rows.schema, spec, widened)
-    rules = named.rules(into.source, horizon(table))
+    rules = named.rules(into.source, purged_until(table))
     started = time.monotonic()
     events, begun = _identified(into, whole(rows, types), table, spec)
     events, rules = questions.answered(into.source, into.keys, spec, events, types, rules)
@@ -164,7 +164,7 @@ def _opened(into: Into, rows: pa.Table, spec: ChangeSpec, txn: Txn, widened: dic
     looked = time.monotonic()
     begun = replace(begun, seconds={"reduce": looked - started})
     if table is not None and table.has(txn):
-        late = _late_events(route, unjudged(reduced.rows, into.keys, rules.horizon, table))
+        late = _late_events(route, late_upserts(reduced.rows, into.keys, rules.purged_until, table))
         return begun.then(replace(into.begun(), late=late))
     if (why := by_settings(named.tables, route)) is None:
         target = Target(into.table(spec), table, named.policy(route))
@@ -178,8 +178,8 @@ def _opened(into: Into, rows: pa.Table, spec: ChangeSpec, txn: Txn, widened: dic
 def done_by(into: Into, merged: Merged, rows: pa.Table | None = None) -> Merge:
     """What a merge of `rows` did. Engine `spark` gives the rows that it could not judge itself."""
     late = _late_events(into.route, merged.late)
-    if merged.unjudged and rows is not None:
-        late += _late_events(into.route, rows.take(pa.array(merged.unjudged, pa.int64())))
+    if merged.late_rows and rows is not None:
+        late += _late_events(into.route, rows.take(pa.array(merged.late_rows, pa.int64())))
     return replace(
         into.begun(),
         created=merged.created,
@@ -207,7 +207,7 @@ def _left_to_spark(into: Into, reduced: Reduced, spec: ChangeSpec, why: str) -> 
 def write_reduced(reduced: Reduced, spec: ChangeSpec) -> DataFile:
     """Reduced rows as a file of ours, for Spark."""
     rows = reduced.rows
-    for column, mask in reduced.unsaid.items():
+    for column, mask in reduced.unchanged.items():
         rows = rows.append_column(f"{UNSAID}{column}", mask)
     return write_data_file(spec.parts, rows, spec.store)
 
@@ -314,7 +314,7 @@ HORIZON = "distributary.purgedUntil"
 """Table property: source time in ms up to which tombstones have been removed."""
 
 
-def horizon(table: Snapshot | None) -> int | None:
+def purged_until(table: Snapshot | None) -> int | None:
     """Source time (ms) before which an event of an unknown key cannot be judged."""
     text = None if table is None else table.properties.get(HORIZON)
     return None if text is None else int(text)

@@ -19,8 +19,8 @@ from distributary.config import Pipeline
 from distributary.engine.attempts import attempted, killers_after
 from distributary.engine.changes.attempt import Attempt, Result
 from distributary.engine.changes.by_spark import BySpark
-from distributary.engine.changes.ledger_fields import Behind
-from distributary.engine.changes.retries import Aside, Kept, narrowed, previous
+from distributary.engine.changes.ledger_fields import MergeBacklog
+from distributary.engine.changes.retries import EventQuarantine, RejectedEvent, narrowed, previous
 from distributary.engine.changes.routing import FileRoutes
 from distributary.engine.changes.settled import Settled
 from distributary.engine.changes.table_settings import Named, reading_of
@@ -58,7 +58,7 @@ class Changes:
         self.options = source_options(config)
         self.reading = reading_of(config)
         self.quarantine = quarantine_uri(config.state_root)
-        self.kept = Kept(self.quarantine, store)
+        self.kept = EventQuarantine(self.quarantine, store)
         self.files = FileRoutes(self.reading, self.options, config.quarantine.read_sec)
         self.settled = Settled(config.state_root, store)
         self.journal = Journal(config.state_root, store)
@@ -69,7 +69,7 @@ class Changes:
         """And those in the merged tables."""
         self.brought: dict[str, Mapping[str, tuple[str, ...]]] = {}
         """By route, the columns of every schema that has come; only where `dropped_columns` is `keep`."""
-        self.behind: dict[str, Behind] = {}
+        self.behind: dict[str, MergeBacklog] = {}
         """Routes whose log has rows that are not merged yet."""
         self.resting: set[str] = set()
         """Routes whose merged table could not be written: only their log is, until its rest is over."""
@@ -159,7 +159,7 @@ class Changes:
 
     # -- before --------------------------------------------------------------------------------------------
 
-    def _files(self, rows: DataFrame) -> tuple[list[WorkFile], dict[str, list[Aside]]]:
+    def _files(self, rows: DataFrame) -> tuple[list[WorkFile], dict[str, list[RejectedEvent]]]:
         """The batch's files, and what the quarantine has of those that come again."""
         refs = rows.toArrow().to_pylist()
         # Spark may make a batch without files, of a commit that holds none.
@@ -208,7 +208,7 @@ class Changes:
 
     # -- after ---------------------------------------------------------------------------------------------
 
-    def _delivered(self, result: Result, released: Sequence[Aside], spec: ChangeSpec) -> ChangesDelivered:
+    def _delivered(self, result: Result, released: Sequence[RejectedEvent], spec: ChangeSpec) -> ChangesDelivered:
         bad: dict[str | None, Counter[str]] = {None: Counter()}
         for file_seen in result.seen.values():
             bad[None].update(file_seen.nameless)
@@ -258,7 +258,7 @@ class Changes:
         elif merge.state in ("waiting", "parked") and events.has_log:
             before = self.behind.get(route)
             merge = replace(merge, anew=merge.anew or (before is not None and before.anew))
-            self.behind[route] = Behind(events.source, events.keys, anew=merge.anew)
+            self.behind[route] = MergeBacklog(events.source, events.keys, anew=merge.anew)
         fault = outcome.fault
         if merge.state == "parked" and fault is None:
             self.resting.add(route)
@@ -293,7 +293,9 @@ def _spent(result: Result) -> dict[str, float]:
     return spent
 
 
-def _released(result: Result, aside: Mapping[str, Sequence[Aside]], fresh: Collection[str]) -> list[Aside]:
+def _released(
+    result: Result, aside: Mapping[str, Sequence[RejectedEvent]], fresh: Collection[str]
+) -> list[RejectedEvent]:
     """Rows of the quarantine that this batch has brought into a table. `fresh`: files that were delivered as new."""
     good = {
         (path, n)

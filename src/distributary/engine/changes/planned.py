@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from distributary.changes.model import FileEvents, Reading
 from distributary.config import Pipeline
-from distributary.engine.apart import Apart, Died
+from distributary.engine.apart import Apart, WorkerDied
 from distributary.engine.changes.fitting import Part, RouteEvents, fit
 from distributary.engine.changes.log_append import payload_schema
 from distributary.engine.changes.read import events_of
@@ -23,10 +23,10 @@ from distributary.engine.changes.table_settings import Named, reading_of
 from distributary.errors import Outage, Reason
 from distributary.errors.border import contained
 from distributary.sources.bodies import open_body, source_options
+from distributary.sources.discovery import look
 from distributary.sources.file_ledger import FileLedger, parcels, parcels_after
 from distributary.sources.known_files import FileRef
 from distributary.sources.listing import Round
-from distributary.sources.watch import look
 from distributary.state.ledger import Ledger
 from distributary.tables.engines import why_spark
 from distributary.tables.faults import reading
@@ -152,7 +152,7 @@ def _events(config: Pipeline, refs: list[FileRef], plan: FilesPlan, apart: Apart
     read_apart = _Read(reading_of(config), source_options(config))
     for ref in refs:
         [answer] = apart.each(read_apart, [ref.path])
-        if isinstance(answer, Died):
+        if isinstance(answer, WorkerDied):
             plan.reasons[Reason.KILLED_READER] += 1
             plan.killers[ref.path] = answer.how
             continue

@@ -82,7 +82,7 @@ def _read(file: WorkFile, owned: frozenset[str] | None, spec: ChangeSpec, result
 
 
 @dataclass
-class _Taken:
+class _TakenEvents:
     """What became of one file's events beside those that the task holds now. `routes`: of all that are wanted;
     `foreign`: how many of these belong to other tasks; `bad`: those for the quarantine."""
 
@@ -99,10 +99,12 @@ def _take(
     result: ReadFiles,
     *,
     changed: bool,
-) -> _Taken:
+) -> _TakenEvents:
     """Put the wanted events of one file beside those of the files before it."""
     again = file.only is not None
-    of_file = _Taken([] if again or file.routes is not None else [e for e in events.bad if e.row not in file.aside])
+    of_file = _TakenEvents(
+        [] if again or file.routes is not None else [e for e in events.bad if e.row not in file.aside]
+    )
     for table_events in events.events:
         route = table_events.table.route
         if file.routes is not None and route not in file.routes:

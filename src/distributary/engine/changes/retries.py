@@ -23,7 +23,7 @@ _WANTED = ("id", "route", "reason", "level", "file", "row")
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class RejectedEvent:
     """One open row of the quarantine."""
 
     id: str
@@ -34,20 +34,20 @@ class Aside:
     row: int | None
 
 
-class Kept:
+class EventQuarantine:
     """The quarantine of a pipeline of change files."""
 
     def __init__(self, uri: str, store: Store) -> None:
         self.uri = uri
         self.store = store
 
-    def open_rows(self, condition: str = "TRUE") -> list[Aside]:
+    def open_rows(self, condition: str = "TRUE") -> list[RejectedEvent]:
         """Rows that wait, for which the SQL condition `condition` holds. Raises TableFault, OSError."""
         columns = ", ".join(f'"{name}"' for name in _WANTED)
         rows = self._query(f"SELECT {columns} FROM t WHERE state = 'open' AND ({condition})")
         if rows is None:
             return []
-        return [Aside(*values) for values in zip(*(rows.column(n).to_pylist() for n in _WANTED), strict=True)]
+        return [RejectedEvent(*values) for values in zip(*(rows.column(n).to_pylist() for n in _WANTED), strict=True)]
 
     def waiting(self) -> dict[str, list[tuple[str, bytes]]]:
         """Events that are in a log and wait to be merged, by route: (id, the row). Raises TableFault, OSError."""
@@ -58,12 +58,12 @@ class Kept:
                 waits.setdefault(row["route"], []).append((row["id"], row["value"]))
         return waits
 
-    def of_files(self, paths: Collection[str]) -> dict[str, list[Aside]]:
+    def of_files(self, paths: Collection[str]) -> dict[str, list[RejectedEvent]]:
         """Open rows by file."""
         if not paths:
             return {}
         listed = ", ".join("'" + p.replace("'", "''") + "'" for p in sorted(paths))
-        rows_of: dict[str, list[Aside]] = {}
+        rows_of: dict[str, list[RejectedEvent]] = {}
         for row in self.open_rows(f"file IN ({listed})"):
             rows_of.setdefault(row.file, []).append(row)
         return rows_of
@@ -83,7 +83,7 @@ class Kept:
         return rows.cast(pa.schema([EVENT_QUARANTINE_SCHEMA.field(name) for name in rows.column_names]))
 
 
-def narrowed(file: WorkFile, then: Before, rows: Sequence[Aside]) -> WorkFile:
+def narrowed(file: WorkFile, then: Before, rows: Sequence[RejectedEvent]) -> WorkFile:
     """A file that comes again, with what is wanted of it.
 
     Where nothing could be read of a part of it, or where it is another file now, all of it is wanted that is not in a

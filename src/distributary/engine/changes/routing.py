@@ -12,7 +12,7 @@ import pyarrow as pa
 from distributary.changes.contents import PARQUET
 from distributary.changes.file_events import peek
 from distributary.changes.model import Reading, SourceTable
-from distributary.engine.apart import Apart, Done
+from distributary.engine.apart import Apart, WorkResult
 from distributary.engine.changes.task_spec import FileReport, WorkFile
 from distributary.errors import Outage
 from distributary.errors.border import contained
@@ -51,9 +51,9 @@ class FileRoutes:
                 unknown.setdefault(key if key[1] else ("", file.path), []).append(file)
         answers = self._apart.each(self._peek, list(unknown.values()))
         for (key, alike), answer in zip(unknown.items(), answers, strict=True):
-            if isinstance(answer, Done) and answer.error is not None:
+            if isinstance(answer, WorkResult) and answer.error is not None:
                 raise answer.error
-            source = answer.result if isinstance(answer, Done) else None
+            source = answer.result if isinstance(answer, WorkResult) else None
             routes = () if source is None else (source.route,)
             self.sources |= {} if source is None else {source.route: source}
             routes_of |= dict.fromkeys((file.path for file in alike), routes)

@@ -94,13 +94,13 @@ class Named:
             round(self.restart_margin * 1000),
         )
 
-    def rules(self, source: SourceTable, horizon: int | None) -> MergeRules:
+    def rules(self, source: SourceTable, purged_until: int | None) -> MergeRules:
         tables = self.tables
         return MergeRules(
             keep_deleted_values=tables.deleted_values == "keep",
             dropped_columns=tables.dropped_columns,
             toast_columns=tuple(self.own(source.route).toast_columns),
-            horizon=horizon,
+            purged_until=purged_until,
             settled=None if self.log(source) is None else frozenset(),
             task_rows=tables.merge_engine_rows,
             on_read=tables.merge == "merge_on_read",
@@ -159,8 +159,8 @@ class DebeziumNames(Named):
         source = table_of(route)
         return self.log(source) or self.merged(source)
 
-    def rules(self, source: SourceTable, horizon: int | None) -> MergeRules:
-        return replace(super().rules(source, horizon), has_unchanged=True)
+    def rules(self, source: SourceTable, purged_until: int | None) -> MergeRules:
+        return replace(super().rules(source, purged_until), has_unchanged=True)
 
 
 def source_of(about: str) -> SourceTable:

@@ -14,7 +14,7 @@ from distributary.engine.changes.deliver import Work, deliver
 from distributary.engine.changes.merging import MergeWork, merge_files
 from distributary.engine.changes.read import load
 from distributary.engine.changes.task_spec import ChangeSpec, WorkFile
-from distributary.engine.messages.tasks import SAID_DDL, heard, said
+from distributary.engine.messages.tasks import RESULT_DDL, decode_results, encode_result
 from distributary.engine.workers import in_worker
 
 
@@ -38,7 +38,7 @@ def _run(spark: SparkSession, tasks: int, function: Any) -> list[Any]:
     if not tasks:
         return []
     numbers = spark.range(0, tasks, 1, tasks)
-    return [value for values in heard(numbers.mapInArrow(function, SAID_DDL).toArrow()) for value in values]
+    return [value for values in decode_results(numbers.mapInArrow(function, RESULT_DDL).toArrow()) for value in values]
 
 
 @in_worker
@@ -46,7 +46,7 @@ def deliver_task(
     batches: Iterator[pa.RecordBatch], buckets: Sequence[Sequence[Work]], spec: ChangeSpec, name: str
 ) -> Iterator[pa.RecordBatch]:
     for number in _numbers(batches):
-        yield said(list(deliver(buckets[number], spec, f"{name}{number}")))
+        yield encode_result(list(deliver(buckets[number], spec, f"{name}{number}")))
 
 
 @in_worker
@@ -54,7 +54,7 @@ def merge_task(
     batches: Iterator[pa.RecordBatch], work: Sequence[MergeWork], spec: ChangeSpec
 ) -> Iterator[pa.RecordBatch]:
     for number in _numbers(batches):
-        yield said([merge_files(work[number], spec)])
+        yield encode_result([merge_files(work[number], spec)])
 
 
 @in_worker
@@ -63,7 +63,7 @@ def killers_task(
 ) -> Iterator[pa.RecordBatch]:
     with Apart(spec.read_sec) as apart:
         for number in _numbers(batches):
-            yield said(list(_killers(shares[number], spec, apart)))
+            yield encode_result(list(_killers(shares[number], spec, apart)))
 
 
 def _killers(files: Sequence[WorkFile], spec: ChangeSpec, apart: Apart) -> Iterator[tuple[str, str]]:

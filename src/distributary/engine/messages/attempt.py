@@ -26,7 +26,7 @@ from distributary.engine.messages.decode import incoming_schemas
 from distributary.engine.messages.deliver import open_own
 from distributary.engine.messages.pieces import cells_of
 from distributary.engine.messages.task_spec import MessageSpec
-from distributary.engine.messages.tasks import SAID_DDL, deliver_task, entering_task, heard, spark_rows_task
+from distributary.engine.messages.tasks import RESULT_DDL, decode_results, deliver_task, entering_task, spark_rows_task
 from distributary.engine.outcomes import Append, Delivered, Outcome, State, check_counts, join_into, raise_store_faults
 from distributary.engine.packing import Packing
 from distributary.schemas.registry.compile import CompiledSchema
@@ -105,7 +105,7 @@ class Attempt:
             return
         events: dict[str, list[Outcome]] = {}
         task = partial(deliver_task, spec=self.spec, schemas=self.compiled, name=name)
-        for answers in heard(self.chunks.hand_out(packing, task, SAID_DDL).toArrow()):
+        for answers in decode_results(self.chunks.hand_out(packing, task, RESULT_DDL).toArrow()):
             for answer in answers:
                 if isinstance(answer, DataFile):
                     delivered.quarantine.append(answer)
@@ -138,7 +138,9 @@ class Attempt:
             return
         task = partial(entering_task, spec=self.spec, schemas=self.compiled, columns=columns_asked)
         self._enter |= {route: set() for route in columns_asked}
-        for entered in heard(self.chunks.hand_out(self.chunks.records_of(columns_asked), task, SAID_DDL).toArrow()):
+        for entered in decode_results(
+            self.chunks.hand_out(self.chunks.records_of(columns_asked), task, RESULT_DDL).toArrow()
+        ):
             for route, writer in entered:
                 self._enter[route].add(writer)
 

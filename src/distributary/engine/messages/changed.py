@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 from distributary.changes.debezium.column_changes import events_of
 from distributary.changes.debezium.heads import NEW_KEY, OLD_KEY, Form, Message, Record
 from distributary.changes.debezium.json_messages import read_messages
-from distributary.changes.debezium.side_by_side import Found
+from distributary.changes.debezium.side_by_side import RecordOrigins
 from distributary.changes.maxwell import as_debezium
 from distributary.changes.model import BadEvent, Events, FileEvents, Reading, SourceTable
 from distributary.engine.changes.fitting import column_name
 from distributary.engine.changes.table_settings import DebeziumNames
 from distributary.engine.messages.chunks import GONE, KEY
-from distributary.engine.messages.events import Made, Some
+from distributary.engine.messages.events import MadeEvents, WriterRecords
 from distributary.engine.messages.stored_changes import columns_of
 from distributary.engine.messages.task_spec import MessageSpec
 from distributary.errors import Reason
@@ -28,7 +28,7 @@ from distributary.tables.table import Table
 _PASSED = "it says nothing of a row"
 
 
-def changed(some: Some, spec: MessageSpec) -> Made:
+def changed(some: WriterRecords, spec: MessageSpec) -> MadeEvents:
     """What the changes say."""
     read = _by_columns(some, spec) if spec.has_key_schemas else _by_messages(some, spec)
     count = len(some.records)
@@ -51,7 +51,7 @@ def changed(some: Some, spec: MessageSpec) -> Made:
         is_told[item.numbers.to_numpy()] = True
     is_told[[item.row for item in bad]] = True
     bad += [BadEvent(int(n), Reason.CORRUPT_EVENT, _PASSED, b"") for n in np.flatnonzero(~is_told)]
-    return Made([item for index, item in enumerate(events) if index not in unusable], bad)
+    return MadeEvents([item for index, item in enumerate(events) if index not in unusable], bad)
 
 
 Read = Callable[[int, int], FileEvents]
@@ -63,7 +63,7 @@ def _rules(spec: MessageSpec) -> tuple[Reading, Form]:
     return Reading(json_numbers="double"), spec.named.form
 
 
-def _by_messages(some: Some, spec: MessageSpec) -> Read:
+def _by_messages(some: WriterRecords, spec: MessageSpec) -> Read:
     """Messages in JSON."""
     reading, form = _rules(spec)
     values = [None] * len(some.records) if some.writer == GONE else some.rows.column(0).to_pylist()
@@ -77,7 +77,7 @@ def _by_messages(some: Some, spec: MessageSpec) -> Read:
     return lambda begin, end: read_messages(messages[begin:end], reading, form)
 
 
-def _by_columns(some: Some, spec: MessageSpec) -> Read:
+def _by_columns(some: WriterRecords, spec: MessageSpec) -> Read:
     """Messages that `stored_changes` has read. Without a value, they delete the row of their key."""
     reading, form = _rules(spec)
     origins, is_gone = _found(some.records), some.writer[0] == GONE[0]
@@ -89,13 +89,13 @@ def _by_columns(some: Some, spec: MessageSpec) -> Read:
     return read
 
 
-def _found(records: pa.RecordBatch) -> Found:
+def _found(records: pa.RecordBatch) -> RecordOrigins:
     moved = None
     headers = _header_names(records)
     if any(headers):
         moved = pa.array([bool(names & {NEW_KEY, OLD_KEY}) for names in headers])
     topic, partition, offset = (records.column(name) for name in ("topic", "partition", "offset"))
-    return Found(topic, partition, offset, _times(records), moved)
+    return RecordOrigins(topic, partition, offset, _times(records), moved)
 
 
 def _moved(file_events: FileEvents, by: int) -> FileEvents:

@@ -35,7 +35,7 @@ OF_ORIGIN = f"{ORIGIN}."
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeEvents:
     """What was made of some records: `events`, whose numbers count the records, and what is none (`BadEvent.row`
     likewise)."""
 
@@ -44,7 +44,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Some:
+class WriterRecords:
     """One writer's rows of a route, as decoded. `records`: `RECORD_SCHEMA` of the same rows, where each was, and its
     key. Of `GONE`, records without a value, the rows have no columns. `beside`: the columns of the route's other rows
     in this task."""
@@ -57,7 +57,7 @@ class Some:
 
 
 class Maker(Protocol):
-    def __call__(self, some: Some, spec: MessageSpec) -> Made:
+    def __call__(self, some: WriterRecords, spec: MessageSpec) -> MadeEvents:
         """What decoded rows are. Raises what is wrong with their route as a whole."""
         ...
 
@@ -73,7 +73,7 @@ def route_events(route: str, decoded: Decoded, spec: MessageSpec, maker: Maker) 
     for writer, rows, records in zip(decoded.writers, decoded.batches, decoded.origins, strict=True):
         if not records.num_rows:
             continue
-        made_events = maker(Some(route, writer, rows, records, beside), spec)
+        made_events = maker(WriterRecords(route, writer, rows, records, beside), spec)
         for events in made_events.events:
             positions = events.numbers.combine_chunks()
             event_records = records.take(positions)
@@ -128,7 +128,7 @@ def _renumbered(events: Events, records: pa.RecordBatch, positions: pa.Array) ->
 # -- messages with keys ------------------------------------------------------------------------------------
 
 
-def keyed(some: Some, spec: MessageSpec) -> Made:
+def keyed(some: WriterRecords, spec: MessageSpec) -> MadeEvents:
     """Each message is the row of its key; one without a value says that the row is gone."""
     records = some.records
     columns = _columns(some, spec)
@@ -142,13 +142,13 @@ def keyed(some: Some, spec: MessageSpec) -> Made:
         bad.setdefault(row, (Reason.BAD_POSITION, detail))
     rejected = [BadEvent(row, reason, detail, b"") for row, (reason, detail) in sorted(bad.items())]
     if len(bad) == len(records):
-        return Made(bad=rejected)
+        return MadeEvents(bad=rejected)
     metadata = _metadata(some.writer, records, numbered.numbers)
     table = pa.table([*columns.values(), metadata], names=[*columns, CHANGE])
     positions = pa.array(np.setdiff1d(np.arange(len(records)), list(bad)), pa.int64())
     source = SourceTable(Kind.MESSAGES, "", "", some.route)
     events = Events(source, str(some.writer[0]), keys, table.take(positions), pa.chunked_array([positions]))
-    return Made([events], rejected)
+    return MadeEvents([events], rejected)
 
 
 def as_merged(incoming: pa.Schema, spec: MessageSpec) -> pa.Schema:
@@ -164,7 +164,7 @@ def as_merged(incoming: pa.Schema, spec: MessageSpec) -> pa.Schema:
     return pa.schema([*columns, *our_fields])
 
 
-def _columns(some: Some, spec: MessageSpec) -> dict[str, pa.Array]:
+def _columns(some: WriterRecords, spec: MessageSpec) -> dict[str, pa.Array]:
     """What a table gets of each message, by the name that the column has beside our own."""
     named = {_own_name(f.name): some.rows.column(n) for n, f in enumerate(payload_columns(some.rows.schema))}
     record_key = spec.record_key
@@ -181,7 +181,7 @@ def _own_name(name: str) -> str:
     return f"{name}__field" if name.lower() in (CHANGE, METADATA) else name
 
 
-def _of_record_key(some: Some, name: str, spec: MessageSpec) -> pa.Array:
+def _of_record_key(some: WriterRecords, name: str, spec: MessageSpec) -> pa.Array:
     """The records' keys as a column, of the type that it has already, if they fit."""
     texts = key_texts(some.records.column(KEY))
     kind = _known_type(some, name, spec)
@@ -191,7 +191,7 @@ def _of_record_key(some: Some, name: str, spec: MessageSpec) -> pa.Array:
     return texts if typed is None else typed
 
 
-def _known_type(some: Some, name: str, spec: MessageSpec) -> pa.DataType | None:
+def _known_type(some: WriterRecords, name: str, spec: MessageSpec) -> pa.DataType | None:
     """As the pipeline file says, or the table has it, or the messages beside."""
     if spec.record_key is not None and spec.record_key.type is not None:
         return named_type(spec.record_key.type)

@@ -33,11 +33,11 @@ from distributary.engine.messages.spool import Spool
 from distributary.engine.messages.table_names import TableNames
 from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.messages.tasks import (
-    SAID_DDL,
+    RESULT_DDL,
+    decode_results,
     demux_files_task,
     demux_task,
     envelope_killers_task,
-    heard,
     killers_task,
 )
 from distributary.engine.messages.wide_attempt import WideAttempt
@@ -160,13 +160,13 @@ class Fanout:
         files = rows if isinstance(rows, BatchFiles) else None
         frame = self._numbers(rows) if isinstance(rows, BatchFiles) else rows
         task = partial(envelope_killers_task, reader=reader, files=files)
-        self._note_killers(frame.mapInArrow(task, SAID_DDL), error)
+        self._note_killers(frame.mapInArrow(task, RESULT_DDL), error)
 
     def _note_killers(self, search: DataFrame, error: Exception) -> None:
         """What a search after `error` has found. Raises it where that is nothing new, or no worker has died."""
 
         def search_result() -> dict[str, str]:
-            return {record: how for task_answer in heard(search.toArrow()) for record, how in task_answer}
+            return {record: how for task_answer in decode_results(search.toArrow()) for record, how in task_answer}
 
         all_killers = killers_after(error, self.killed, search_result)
         new = len(all_killers) - len(self.killed)
@@ -264,7 +264,7 @@ class Fanout:
         if not packing.buckets:
             raise error
         task = partial(killers_task, spec=spec, schemas=compiled)
-        self._note_killers(chunks.hand_out(packing, task, SAID_DDL), error)
+        self._note_killers(chunks.hand_out(packing, task, RESULT_DDL), error)
 
     def _remember(self, delivered: Delivered) -> None:
         """Keep the tips of the tables just written; any other knowledge of a table that was touched is stale."""

@@ -10,7 +10,7 @@ from typing import Literal
 import pyarrow as pa
 
 from distributary.config.sources import RecordKey
-from distributary.engine.messages.routing import ALL, MessageRouter, RecordRouter, Routed, Wanted, wrong_route
+from distributary.engine.messages.routing import ALL, MessageRouter, RecordRouter, Routed, RouteFilter, wrong_route
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Rejected, Split
 from distributary.schemas.formats import decoder_for
 from distributary.schemas.json.nodes import Record
@@ -58,7 +58,7 @@ class EnvelopeReader:
     """Has a record's key a schema of its own, which belongs to its writer (`stored_changes`)?"""
     deletes: Callable[[str], bool] | None = None
     """Of which routes a record without a value deletes the row of its key; None: of none."""
-    wanted: Wanted = ALL
+    wanted: RouteFilter = ALL
     infers: Record | None = None
     """What is declared of payloads whose other fields have columns by the kinds of their values."""
     by_record: RecordRouter | None = None
@@ -86,7 +86,7 @@ class EnvelopeReader:
 
 
 @dataclass(frozen=True)
-class Found:
+class OpenedValues:
     """What was read of some values. `positions`: of those that can be read (None: all); `rejected`: the others.
     `route`: None where the record says it; `payload`: None where it is the whole value. `passed`: how many say
     nothing of a row, and are neither."""
@@ -99,7 +99,7 @@ class Found:
     passed: int = 0
 
 
-def reading(reader: EnvelopeReader, schema_id: int, message: str) -> Callable[[pa.BinaryArray], Found]:
+def reading(reader: EnvelopeReader, schema_id: int, message: str) -> Callable[[pa.BinaryArray], OpenedValues]:
     """What opens the values that one schema wrote. Raises BadIndex, SchemaBroken: none of them can be opened."""
     schema = reader.schemas[schema_id]
     if reader.by_message is not None:
@@ -113,8 +113,8 @@ def reading(reader: EnvelopeReader, schema_id: int, message: str) -> Callable[[p
     return lambda bodies: _of_envelope(decoder.decode(bodies), reader)
 
 
-def _of_message(routed: Routed) -> Found:
-    return Found(
+def _of_message(routed: Routed) -> OpenedValues:
+    return OpenedValues(
         routed.route, pa.nulls(len(routed.route), pa.int32()), None, routed.positions, routed.rejected, routed.passed
     )
 
@@ -125,17 +125,17 @@ def json_envelope(reader: EnvelopeReader) -> JsonEnvelope:
     return JsonEnvelope(reader.path, schema_id, payload, is_binary=reader.payload_format not in ("json_bare", "text"))
 
 
-def _of_json(bodies: pa.BinaryArray, envelope: JsonEnvelope, is_by_record: bool) -> Found:
+def _of_json(bodies: pa.BinaryArray, envelope: JsonEnvelope, is_by_record: bool) -> OpenedValues:
     opened = envelope.open(bodies)
     route = None if is_by_record else opened.route
-    return Found(route, opened.schema_id, opened.payload, opened.positions, opened.rejected)
+    return OpenedValues(route, opened.schema_id, opened.payload, opened.positions, opened.rejected)
 
 
-def _of_envelope(split: Split, reader: EnvelopeReader) -> Found:
+def _of_envelope(split: Split, reader: EnvelopeReader) -> OpenedValues:
     rows = split.rows
     route = None if reader.by_record else column_at(rows, reader.path).cast(pa.string())
     payload = rows.column(reader.payload).cast(pa.binary())
-    return Found(route, _schema_ids(rows, reader), payload, split.positions, list(split.rejected))
+    return OpenedValues(route, _schema_ids(rows, reader), payload, split.positions, list(split.rejected))
 
 
 def wrong_fields(columns: pa.Schema, reader: EnvelopeReader) -> str | None:

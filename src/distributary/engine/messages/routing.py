@@ -53,7 +53,7 @@ class MessageRouter(Protocol):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RouteFilter:
     """Which routes are written: those that a pattern of `include` matches (without any: all), and none of `exclude`."""
 
     include: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class Wanted:
         return included and not any(fnmatchcase(name, pattern) for pattern in self.exclude)
 
 
-ALL = Wanted()
+ALL = RouteFilter()
 
 
 @dataclass(frozen=True)

@@ -25,16 +25,16 @@ from distributary.engine.workers import in_worker
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.sources.data_files import BatchFiles
 
-SAID_DDL = "body binary"
+RESULT_DDL = "body binary"
 _SAID_SCHEMA = pa.schema([("body", pa.binary())])
 
 
-def said(value: Any) -> pa.RecordBatch:
+def encode_result(value: Any) -> pa.RecordBatch:
     """One thing that a task tells the driver."""
     return pa.RecordBatch.from_pydict({"body": [pickle.dumps(value)]}, schema=_SAID_SCHEMA)
 
 
-def heard(rows: pa.Table) -> Iterator[Any]:
+def decode_results(rows: pa.Table) -> Iterator[Any]:
     """What the tasks of a job told: our own values from our own tasks."""
     for body in rows.column("body"):
         yield pickle.loads(body.as_py())
@@ -72,7 +72,7 @@ def deliver_task(
     batches: Iterator[pa.RecordBatch], spec: MessageSpec, schemas: Mapping[int, CompiledSchema], name: str
 ) -> Iterator[pa.RecordBatch]:
     """Chunks -> tables; says an Outcome per route and the DataFile of its rejected rows."""
-    yield said(list(deliver(chunk_rows(batches), spec, schemas, task=f"{name}{_partition()}")))
+    yield encode_result(list(deliver(chunk_rows(batches), spec, schemas, task=f"{name}{_partition()}")))
 
 
 @in_worker
@@ -86,7 +86,7 @@ def entering_task(
     for chunk in chunk_rows(batches):
         if chunk["kind"] == "rows":
             route, cut = chunk["route"], [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
-            yield said([(route, writer) for writer in entering(route, cut, columns[route], spec, schemas)])
+            yield encode_result([(route, writer) for writer in entering(route, cut, columns[route], spec, schemas)])
 
 
 @in_worker
@@ -98,7 +98,7 @@ def killers_task(
         for chunk in chunk_rows(batches):
             if chunk["kind"] == "rows":
                 cut = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
-                yield said(list(find_killers(chunk["route"], cut, spec, schemas, apart)))
+                yield encode_result(list(find_killers(chunk["route"], cut, spec, schemas, apart)))
 
 
 @in_worker
@@ -109,7 +109,7 @@ def envelope_killers_task(
     with Apart(reader.read_sec) as apart:
         for window in windows(batches if files is None else _rows_of(files, batches)):
             values = one_array(window.column("value")).drop_null()
-            yield said(list(find_envelope_killers(values, reader, apart).items()))
+            yield encode_result(list(find_envelope_killers(values, reader, apart).items()))
 
 
 @in_worker

@@ -34,7 +34,7 @@ from distributary.running.bronze.bronze_table import (
     make_bronze,
     schema_of,
 )
-from distributary.running.bronze.unwrap import Asked, unwrap_task
+from distributary.running.bronze.unwrap import EnvelopeQuestions, unwrap_task
 from distributary.running.failures import translated, tries
 from distributary.running.report import build
 from distributary.running.stream import rest_sec, triggered
@@ -68,7 +68,7 @@ class Ingest:
         self.refused: Refusals = {}
         self.query: StreamingQuery | None = None
         self._known: set[int] = set()
-        self._asked = Asked(HopFolder(hop_1_state(config)).asked, self.store)
+        self._asked = EnvelopeQuestions(HopFolder(hop_1_state(config)).asked, self.store)
         self.identity = SourceIdentity(first_hop(config), self.store)
         self._start: Start | None = None
         self._outages = 0

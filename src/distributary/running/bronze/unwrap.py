@@ -27,7 +27,7 @@ class UnknownEnvelopes(Exception):
 
 
 @dataclass(frozen=True)
-class Asked:
+class EnvelopeQuestions:
     """Where tasks leave the ids of the envelope schemas they need: of an error, Spark passes on words only."""
 
     folder: str
@@ -82,7 +82,7 @@ def unwrap_task(
     batches: Iterator[pa.RecordBatch],
     reader: EnvelopeReader,
     schema: pa.Schema,
-    asked: Asked,
+    asked: EnvelopeQuestions,
     same: SameSource | None = None,
     careful: bool = False,
 ) -> Iterator[pa.RecordBatch]:

@@ -15,7 +15,7 @@ MOST_EVENTS = 1 << 31
 _BITS = np.left_shift(np.uint8(1), np.arange(8, dtype=np.uint8))
 
 
-class Tally:
+class SeenEvents:
     """`files`: events by file; `repeated`: how often one came again; `strange`: rows that name no event of a file."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ def open_tree(path: str, options: Options) -> Tree:
 STRAYS_NAMED = 5
 
 
-class Watch:
+class FileDiscovery:
     """Looks for new files and enters them into the ledger. `look` from one thread at a time.
 
     A stream that is slower than the files come would fall back for good if each look made a small batch. So once the

@@ -15,17 +15,17 @@ from distributary.tables.files import TableFiles
 from distributary.tables.snapshot import Snapshot
 
 
-def unjudged(rows: pa.Table, keys: Sequence[str], horizon: int | None, table: Snapshot) -> pa.Table:
-    """Of events, one per key, the upserts older than `horizon` (ms) whose key the table does not have.
+def late_upserts(rows: pa.Table, keys: Sequence[str], purged_until: int | None, table: Snapshot) -> pa.Table:
+    """Of events, one per key, the upserts older than `purged_until` (ms) whose key the table does not have.
 
     Raises TableFault, OSError, pa.ArrowException.
     """
-    if horizon is None:
+    if purged_until is None:
         return rows.slice(0, 0)
     metadata = rows.column(metadata_in(rows.column_names)).combine_chunks()
     time, backfill, deleted = (pc.struct_field(metadata, n) for n in ("source_timestamp", "is_backfill", "is_deleted"))
     either = pc.or_(pc.fill_null(backfill, False), pc.fill_null(deleted, False))
-    old = rows.filter(pc.and_(pc.less(pc.fill_null(time, 0), horizon), pc.invert(either)))
+    old = rows.filter(pc.and_(pc.less(pc.fill_null(time, 0), purged_until), pc.invert(either)))
     if not old.num_rows:
         return old
     index = KeyIndex(old, keys)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeAlias
 
@@ -87,6 +87,21 @@ class Verification:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    def judged(self, tables: Sequence[TableCheck], notes: Iterable[str]) -> Verification:
+        """With what a closer look says of the tables, in the same order: the problems that it adds to them count."""
+        problems = [
+            f"{shown(table.table or table.route)}: {text}"
+            for table, before in zip(tables, self.tables, strict=True)
+            for text in table.problems[len(before.problems) :]
+        ]
+        return replace(
+            self,
+            ok=self.ok and not problems,
+            tables=tuple(tables),
+            problems=(*self.problems, *problems),
+            notes=(*self.notes, *notes),
+        )
 
 
 def verify(config: Pipeline) -> Verification:

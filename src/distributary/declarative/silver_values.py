@@ -39,12 +39,7 @@ def judge_silver(config: Pipeline, counted: Verification, *, deep: bool) -> Veri
         return replace(counted, notes=(*counted.notes, text))
     judge = _Silver(config, deep)
     tables = [judge.table(table) for table in counted.tables]
-    pairs = zip(tables, counted.tables, strict=True)
-    problems = tuple(f"{t.table}: {text}" for t, old in pairs for text in t.problems[len(old.problems) :])
-    return replace(
-        counted, ok=counted.ok and not problems, tables=tuple(tables), problems=(*counted.problems, *problems),
-        notes=(*counted.notes, *judge.notes),
-    )  # fmt: skip
+    return counted.judged(tables, judge.notes)
 
 
 class _Silver:

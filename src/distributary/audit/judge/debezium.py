@@ -74,15 +74,7 @@ def judge_changes(config: Pipeline, counted: Verification, records: Records | No
             tables.append(_table(config, table, merged.get(table.route), records, notes, avro))
     finally:
         records.close()
-    problems = [
-        f"{shown(t.table or t.route)}: {text}"
-        for t, old in zip(tables, counted.tables, strict=True)
-        for text in t.problems[len(old.problems) :]
-    ]
-    return replace(
-        counted, ok=counted.ok and not problems, tables=tuple(tables), problems=(*counted.problems, *problems),
-        notes=(*counted.notes, *notes),
-    )  # fmt: skip
+    return counted.judged(tables, notes)
 
 
 def _merged_tables(config: Pipeline) -> dict[str, str]:

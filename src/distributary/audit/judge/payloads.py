@@ -64,15 +64,7 @@ def judge_payloads(config: Pipeline, counted: Verification, *, deep: bool) -> Ve
         tables = [judged.get(table.route, table) for table in counted.tables]
     finally:
         judge.close()
-    problems = tuple(
-        f"{shown(t.table or t.route)}: {text}"
-        for t, old in zip(tables, counted.tables, strict=True)
-        for text in t.problems[len(old.problems) :]
-    )
-    return replace(
-        counted, ok=counted.ok and not problems, tables=tuple(tables), problems=(*counted.problems, *problems),
-        notes=(*counted.notes, *judge.notes),
-    )  # fmt: skip
+    return counted.judged(tables, judge.notes)
 
 
 def _judge_of(config: Pipeline, store: Store, deep: bool) -> _Judge | DeltaValues:

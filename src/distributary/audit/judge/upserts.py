@@ -75,19 +75,7 @@ def judge_upserts(config: Pipeline, counted: Verification, aside: Iterable[pa.Ta
         return replace(counted, notes=(*counted.notes, f"the rows of tables with keys were not judged: {e}"))
     finally:
         source.close()
-    problems = tuple(
-        f"{shown(t.table or t.route)}: {text}"
-        for t, old in zip(tables, counted.tables, strict=True)
-        for text in t.problems[len(old.problems) :]
-    )
-    notes = (*counted.notes, *judge.notes)
-    return replace(
-        counted,
-        ok=counted.ok and not problems,
-        tables=tuple(tables),
-        problems=(*counted.problems, *problems),
-        notes=notes,
-    )
+    return counted.judged(tables, judge.notes)
 
 
 def _read(config: Pipeline) -> tuple[dict[tuple[str, int], int], dict[str, str]]:

@@ -426,7 +426,7 @@ def test_rows_that_name_no_record_are_found_by_their_values(tmp_path: Path) -> N
     lane.batch([(7, body) for body in bodies])
     table = DeltaTable(str(tmp_path / "a")).to_pyarrow_table()
     read = judge.reader(schema_of(V2), (0,))
-    opener: Any = SimpleNamespace(said=lambda writer, body: read(body))
+    opener: Any = SimpleNamespace(read=lambda writer, body: read(body))
     payloads = Counter({(Writer(7, (0,)), body): 1 for body in bodies})
     assert missing(opener, payloads, [table]) == (3, 0)
     payloads[Writer(7, (0,)), b'{"user": "b", "score": "6"}'] = 1

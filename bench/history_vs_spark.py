@@ -20,14 +20,14 @@ from bench.merges import KEYS, NUMBER, Work, events, save
 from bench.result import Case, Result
 from bench.workload import CORES, SPARK_TUNED, Place, WrongRows, say, session
 from distributary.changes.model import METADATA
-from distributary.changes.reduce import Gaps
+from distributary.changes.reduce import MissingColumns
 from distributary.changes.sequence import OrderSettings
-from distributary.engine.messages.tasks import SAID_DDL, heard, said
+from distributary.engine.messages.tasks import RESULT_DDL, decode_results, encode_result
 from distributary.engine.workers import in_worker
 from distributary.tables.evolve import Policy
 from distributary.tables.history_table import merge_history
 from distributary.tables.merge import Target
-from distributary.tables.snapshot import Mark, Owner
+from distributary.tables.snapshot import Owner, Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
@@ -75,7 +75,7 @@ def _ours(spark: SparkSession, work: Sequence[Work], batch: int) -> float:
     tasks = min(CORES, len(work))
     task = partial(_task, work=work, tasks=tasks, batch=batch)
     began = time.monotonic()
-    list(heard(spark.range(0, tasks, 1, tasks).mapInArrow(task, SAID_DDL).toArrow()))
+    list(decode_results(spark.range(0, tasks, 1, tasks).mapInArrow(task, RESULT_DDL).toArrow()))
     return time.monotonic() - began
 
 
@@ -83,14 +83,14 @@ def _ours(spark: SparkSession, work: Sequence[Work], batch: int) -> float:
 def _task(batches: Iterator[pa.RecordBatch], work: Sequence[Work], tasks: int, batch: int) -> Iterator[pa.RecordBatch]:
     for numbers in batches:
         for number in numbers.column(0).to_pylist():
-            yield said({one.uri: _take(one, batch) for one in work[number::tasks]})
+            yield encode_result({one.uri: _take(one, batch) for one in work[number::tasks]})
 
 
 def _take(work: Work, batch: int) -> int:
     table = Table(work.uri, Store(), Owner("bench", work.uri, KEYS))
     target = Target(table, table.open(), Policy("add", "widen", can_widen=False))
     rows = pq.ParquetFile(work.changes).read(use_threads=False)
-    return merge_history(target, rows, KEYS, OrderSettings(kind="mysql"), Gaps(), Mark("bench", batch))
+    return merge_history(target, rows, KEYS, OrderSettings(kind="mysql"), MissingColumns(), Txn("bench", batch))
 
 
 def _other(spark: SparkSession, work: Sequence[Work]) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from distributary.changes.debezium.heads import Message, Record
-from distributary.changes.maxwell import routes_of
+from distributary.changes.maxwell import KEY_CHANGED, as_debezium, routes_of
 from tests.test_debezium_topics import Shop, judged
 
 NAMED_BY_KEY, NAMED_BY_MESSAGE = "the key names the columns", "the message does"
@@ -94,3 +94,35 @@ def test_the_judge_finds_a_wrong_value(tmp_path: Path) -> None:
 def test_routes_are_the_tables_names() -> None:
     found = routes_of([sent("insert", 0, id=1).value or b"", b"null", b"[]"])
     assert (found.routes, found.positions, [at for at, _ in found.bad]) == (["shop.orders"], [0], [1, 2])
+
+
+def test_the_record_s_key_in_small_letters_names_the_columns_as_the_row_spells_them() -> None:
+    key = json.dumps({"database": "d", "table": "t", "pk.id": 1, "pk.tenantid": 2}).encode()
+    body = {"database": "d", "table": "t", "type": "update", "data": {"id": 1, "tenantId": 2}, "old": {"tenantId": 1}}
+    made = as_debezium(Message(Record("t", 0, 0), key, json.dumps(body).encode()))
+    assert json.loads(made.key or b"") == {"id": 1, "tenantId": 2}
+    assert json.loads(made.value or b"")["op"] not in ("u", "c", "d")
+
+
+def test_a_key_column_that_the_row_lacks_is_null_and_merges_no_rows() -> None:
+    body = {"database": "d", "table": "t", "type": "insert", "primary_key_columns": ["id", "n"], "data": {"id": 1}}
+    made = as_debezium(Message(Record("t", 0, 0), None, json.dumps(body).encode()))
+    assert json.loads(made.key or b"") == {"id": 1, "n": None}
+
+
+def test_keys_of_the_configuration_tell_that_a_key_has_changed() -> None:
+    body = {"database": "d", "table": "t", "type": "update", "data": {"id": 2}, "old": {"id": 1}}
+    message = Message(Record("t", 0, 0), None, json.dumps(body).encode())
+    assert json.loads(as_debezium(message).value or b"")["op"] == "u"
+    assert json.loads(as_debezium(message, ("ID",)).value or b"")["op"] == KEY_CHANGED
+
+
+@pytest.mark.parametrize("bad", [{"ts": 1e308}, {"position": "bin.000007:" + "1" * 5000}])
+def test_a_number_beyond_all_bounds_sets_its_message_aside_and_no_other(tmp_path: Path, bad: dict[str, Any]) -> None:
+    body = json.loads(sent("insert", 1, 100, id=2, name="b").value or b"") | bad
+    shop = Shop(tmp_path, format="maxwell")
+    shop.take(
+        [sent("insert", 0, 50, id=1, name="a"), Message(Record("srv.maxwell", 0, 1), None, json.dumps(body).encode())]
+    )
+    assert living(shop) == [(1, "a")]
+    assert len(shop.quarantined()) == 1

@@ -18,7 +18,7 @@ Source: Maxwell's documentation, "Data format", "Reference" (output options) and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -52,6 +52,7 @@ class _Change(msgspec.Struct):
 
 
 _DECODER = msgspec.json.Decoder(_Change)
+_NULL = msgspec.Raw(b"null")
 _KEY = msgspec.json.Decoder(_Fields)
 
 
@@ -75,8 +76,11 @@ def routes_of(bodies: Iterable[bytes]) -> Routes:
     return routes_found
 
 
-def as_debezium(message: Message) -> Message:
-    """The same change as Debezium would say it; what is no message of Maxwell stays as it is, and is none there."""
+def as_debezium(message: Message, own: Sequence[str] = ()) -> Message:
+    """The same change as Debezium would say it; what is no message of Maxwell stays as it is, and is none there.
+
+    `own`: the key's columns, where neither the message nor its record says them.
+    """
     if message.value is None:
         return message
     try:
@@ -91,14 +95,21 @@ def as_debezium(message: Message) -> Message:
         "connector": "mysql", "db": change.database, "table": change.table, "ts_ms": ms, "gtid": change.gtid,
         "file": file or None, "pos": int(pos) if pos.isdecimal() else None, "row": change.xoffset,
     }  # fmt: skip
+    keys = _as_spelled(keys or own, row)
     op: str | None = OPS.get(change.type or "", change.type)
     if op == "u" and not set(keys).isdisjoint(change.old or ()):
         op = KEY_CHANGED
     envelope: dict[str, Any] = {"op": op, "source": source, "before" if op == "d" else "after": row}
     if change.xid is not None:
         envelope["transaction"] = {"id": str(change.xid)}
-    key = {name: row[name] for name in keys if name in row}
+    key = {name: row.get(name, _NULL) for name in keys}
     return Message(message.record, msgspec.json.encode(key) if key else None, msgspec.json.encode(envelope))
+
+
+def _as_spelled(keys: Sequence[str], row: _Fields) -> list[str]:
+    """A record's key has its columns in small letters."""
+    spelled = {name.lower(): name for name in row}
+    return [name if name in row else spelled.get(name.lower(), name) for name in keys]
 
 
 def _keys(change: _Change, key: bytes | None) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from distributary.audit.judge.debezium_messages import Change, Rules
 
@@ -17,7 +19,7 @@ class MaxwellRules(Rules):
         """Raises ValueError, TypeError, KeyError, AttributeError for what is no change."""
         message = json.loads(value, parse_float=Decimal)
         named = {} if key is None else json.loads(key)
-        keys = message.get("primary_key_columns") or [n[3:] for n in named if n.startswith("pk.")]
+        keys = message.get("primary_key_columns") or _spelled([n[3:] for n in named if n.startswith("pk.")], message)
         kind = _TYPES[message["type"]]
         source = {"connector": "mysql", "ts_ms": int(message["ts"] * 1000), "gtid": message.get("gtid")}
         if message.get("position"):
@@ -26,3 +28,9 @@ class MaxwellRules(Rules):
         place = self._place(source, "r" if kind == "READ" else "c", offset)
         identity = f"{topic}-{partition}-{offset}"
         return Change(tuple(keys), message["data"], place, identity, kind == "DELETE", False, kind)
+
+
+def _spelled(names: Sequence[str], message: dict[str, Any]) -> list[str]:
+    """A record's key writes its columns in small letters, whatever letters they have."""
+    row = message["data"]
+    return [next((c for c in row if c.lower() == name.lower()), name) if name not in row else name for name in names]

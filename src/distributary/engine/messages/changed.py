@@ -72,9 +72,10 @@ def _by_messages(some: WriterRecords, spec: MessageSpec) -> Read:
         for record, key, value in zip(_records(some.records), some.records.column(KEY).to_pylist(), values, strict=True)
     ]
     assert isinstance(spec.named, DebeziumNames)
-    if spec.named.is_maxwell:
-        messages = list(map(as_debezium, messages))
-    return lambda begin, end: read_messages(messages[begin:end], reading, form)
+    if not spec.named.is_maxwell:
+        return lambda begin, end: read_messages(messages[begin:end], reading, form)
+    own = spec.named.own(some.route).keys or ()
+    return lambda begin, end: read_messages([as_debezium(m, own) for m in messages[begin:end]], reading, form)
 
 
 def _by_columns(some: WriterRecords, spec: MessageSpec) -> Read:

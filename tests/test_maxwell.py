@@ -126,3 +126,18 @@ def test_a_number_beyond_all_bounds_sets_its_message_aside_and_no_other(tmp_path
     )
     assert living(shop) == [(1, "a")]
     assert len(shop.quarantined()) == 1
+
+
+def test_the_last_row_of_a_transaction_which_has_no_xoffset_is_its_newest(tmp_path: Path) -> None:
+    rows = [({"xoffset": 0}, "a"), ({"xoffset": 1}, "b"), ({"commit": True}, "c")]
+    messages = []
+    for offset, (more, name) in enumerate(rows):
+        body = json.loads(sent("update", offset, 100, id=1, name=name).value or b"")
+        del body["xoffset"]
+        messages.append(Message(Record("srv.maxwell", 0, offset), None, json.dumps(body | more).encode()))
+    for way, order in enumerate((messages, messages[::-1])):
+        shop = Shop(tmp_path / str(way), format="maxwell")
+        for message in order:
+            shop.take([message])
+        assert living(shop) == [(1, "c")]
+        assert judged(shop, messages).ok

@@ -44,6 +44,7 @@ class _Change(msgspec.Struct):
     ts: float | int | None = None
     xid: int | None = None
     xoffset: int | None = None
+    commit: bool | None = None
     position: str | None = None
     gtid: str | None = None
     primary_key_columns: list[str] | None = None
@@ -53,6 +54,7 @@ class _Change(msgspec.Struct):
 
 _DECODER = msgspec.json.Decoder(_Change)
 _NULL = msgspec.Raw(b"null")
+_LAST: Final = 2**63 - 1
 _KEY = msgspec.json.Decoder(_Fields)
 
 
@@ -93,7 +95,7 @@ def as_debezium(message: Message, own: Sequence[str] = ()) -> Message:
     ms = None if change.ts is None else int(change.ts * 1000)
     source = {
         "connector": "mysql", "db": change.database, "table": change.table, "ts_ms": ms, "gtid": change.gtid,
-        "file": file or None, "pos": int(pos) if pos.isdecimal() else None, "row": change.xoffset,
+        "file": file or None, "pos": int(pos) if pos.isdecimal() else None, "row": _row_of(change),
     }  # fmt: skip
     keys = _as_spelled(keys or own, row)
     op: str | None = OPS.get(change.type or "", change.type)
@@ -104,6 +106,11 @@ def as_debezium(message: Message, own: Sequence[str] = ()) -> Message:
         envelope["transaction"] = {"id": str(change.xid)}
     key = {name: row.get(name, _NULL) for name in keys}
     return Message(message.record, msgspec.json.encode(key) if key else None, msgspec.json.encode(envelope))
+
+
+def _row_of(change: _Change) -> int | None:
+    """The last row of a transaction has `commit` in place of its xoffset (Maxwell's RowMap)."""
+    return _LAST if change.xoffset is None and change.commit else change.xoffset
 
 
 def _as_spelled(keys: Sequence[str], row: _Fields) -> list[str]:

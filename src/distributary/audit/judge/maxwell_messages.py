@@ -24,7 +24,10 @@ class MaxwellRules(Rules):
         source = {"connector": "mysql", "ts_ms": int(message["ts"] * 1000), "gtid": message.get("gtid")}
         if message.get("position"):
             file, _, pos = message["position"].rpartition(":")
-            source |= {"file": file, "pos": int(pos), "row": message.get("xoffset")}
+            # Maxwell writes `commit` and no xoffset with the last row of a transaction, which is its newest.
+            row = message.get("xoffset")
+            row = 2**63 - 1 if row is None and message.get("commit") else row
+            source |= {"file": file, "pos": int(pos), "row": row}
         place = self._place(source, "r" if kind == "READ" else "c", offset)
         identity = f"{topic}-{partition}-{offset}"
         return Change(tuple(keys), message["data"], place, identity, kind == "DELETE", False, kind)

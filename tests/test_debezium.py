@@ -11,12 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from distributary.audit.judge.likeness import same
 from distributary.changes.debezium.heads import PLAIN, Form, Message, Record
 from distributary.changes.debezium.json_messages import read_messages
 from distributary.changes.debezium.source_table import routes_of
 from distributary.changes.digits import unchanged_columns
+from distributary.changes.key_text import key_texts
 from distributary.changes.model import METADATA, Events, FileEvents, Kind, Reading
 from distributary.errors import Reason
+from distributary.tables.evolve import Policy, evolve
 from tests.debezium_messages import base64_of, change, flattened, key_of, named, schema_of, text, tombstone
 
 KINDS = {"id": "int32", "name": "string"}
@@ -254,6 +257,51 @@ def test_without_a_schema_values_are_what_they_look_like_and_a_setting_makes_dat
     row = {"id": 1, "born": 19_756, "paid": "EjQ=", "on": True, "deep": {"a": 1}}
     found = rows(read(change("c", row), columns={"shop.orders.born": "date"}))
     assert found == [{"id": 1, "born": date(2024, 2, 3), "paid": "EjQ=", "on": True, "deep": '{"a":1}'}]
+
+
+BIGGEST = 2**64 - 1
+"""Of MySQL's BIGINT UNSIGNED."""
+
+
+def test_without_a_schema_whole_numbers_beyond_bigint_round_neither_themselves_nor_their_neighbours() -> None:
+    ids = [2**53, 2**53 + 1, BIGGEST]
+    found = read(*(change("c", {"id": id}, offset=n) for n, id in enumerate(ids)), json_numbers="double")
+    assert [row["id"] for row in rows(found)] == ids
+    column = pa.schema([only(found).rows.schema.field("id")])
+    assert column.field("id").type == pa.decimal128(20, 0)
+    bigint = pa.schema([("id", pa.int64())])
+    assert evolve(bigint, [column], Policy()).schema == column
+    assert evolve(column, [bigint], Policy()).schema == column
+    assert key_texts([pa.array([2**53 + 1])])[0] == key_texts([only(found).rows.column("id")])[1]
+
+
+def test_without_a_schema_whole_numbers_have_up_to_38_digits() -> None:
+    numbers = [10**38 - 1, 10**38, 7]
+    found = read(
+        *(change("c", {"id": n, "v": value}, offset=n) for n, value in enumerate(numbers)), json_numbers="double"
+    )
+    assert [(event.row, event.reason) for event in found.bad] == [(1, Reason.VALUE_OUT_OF_RANGE)]
+    assert rows(found) == [{"id": 0, "v": 10**38 - 1}, {"id": 2, "v": 7}]
+
+
+def test_without_a_schema_a_whole_number_that_fractions_beside_it_would_round_is_set_aside() -> None:
+    numbers = [0.5, 2**53 + 1, 2**53, 123456789012345680000]
+    found = read(
+        *(change("c", {"id": n, "v": value}, offset=n) for n, value in enumerate(numbers)), json_numbers="double"
+    )
+    assert [(event.row, event.reason) for event in found.bad] == [(1, Reason.VALUE_OUT_OF_RANGE)]
+    assert [row["v"] for row in rows(found)] == [0.5, 2.0**53, 123456789012345680000.0]
+
+
+@pytest.mark.parametrize(
+    "number", [2**53 + 1, BIGGEST, -(2**53) - 1, 10**400], ids=["odd", "uint64", "negative", "huge"]
+)
+def test_the_judge_does_not_take_a_rounded_number_for_what_was_said(number: int) -> None:
+    rounded = float(number) if number < 10**300 else float("inf")
+    assert not same(number, rounded)
+    assert same(number, Decimal(number))
+    assert same(2**53, 2.0**53)
+    assert same(123456789012345680000, 123456789012345680000.0)
 
 
 def test_a_value_that_is_none_of_its_type_sets_its_message_aside_and_no_other() -> None:

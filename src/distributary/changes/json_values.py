@@ -6,6 +6,7 @@ So one mapping, `types.column`, serves both formats. A token is a value as it st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -37,6 +38,8 @@ QUOTE = ord('"')
 DIGITS = frozenset(b"-0123456789")
 LONGEST_DECIMAL = 1_000
 """Digits; no database has more, and a number such as 1e999999999 must not be written out."""
+_WIDE = (pa.decimal128(20, 0), pa.decimal128(casts.WIDEST_DECIMAL, 0))
+"""For whole numbers beyond bigint: into the first, a bigint column is widened."""
 _ARRAY: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -119,6 +122,7 @@ def _items(token: str) -> list[str | None]:
 def by_tokens(tokens: Tokens, reading: Reading) -> JsonColumn:
     """Without a schema: whole numbers are LONG, other numbers what the setting says, objects and lists their text.
 
+    Where that is a float, whole numbers beyond LONG are decimals: a float would round them, and all beside them.
     Strings stay strings: a text that looks like a time may be one, or not, from one file to the next.
     """
     first = tokens.first
@@ -132,10 +136,39 @@ def by_tokens(tokens: Tokens, reading: Reading) -> JsonColumn:
         try:
             return JsonColumn(Scalar("long"), tokens.texts.cast(pa.int64()))
         except pa.ArrowInvalid:
-            number_type = casts.named_type(reading.json_numbers) or pa.string()
-            array, bad = casts.cast(tokens.texts, number_type)
-            return JsonColumn(_as_is(number_type), array, _faults(tokens.texts, bad, reading.json_numbers))
+            return _numbers(tokens.texts, reading)
     return JsonColumn(TEXT, tokens.unquoted())
+
+
+def _numbers(texts: pa.Array, reading: Reading) -> JsonColumn:
+    """Numbers of which not all are LONG."""
+    number_type = casts.named_type(reading.json_numbers) or pa.string()
+    name = reading.json_numbers
+    if not pa.types.is_floating(number_type):
+        array, bad = casts.cast(texts, number_type)
+    elif pc.any(pc.match_substring_regex(texts, "[.eE]")).as_py():
+        array, bad = _each(texts, number_type, _float)
+    else:
+        array, bad = _wide(texts)
+        name, number_type = f"decimal({array.type.precision},0)", array.type
+    return JsonColumn(_as_is(number_type), array, _faults(texts, bad, name))
+
+
+def _wide(texts: pa.Array) -> casts.Cast:
+    """Whole numbers; those of more than 38 digits are out of place."""
+    try:
+        return texts.cast(_WIDE[0]), None
+    except pa.ArrowInvalid:
+        return casts.cast(texts, _WIDE[1])
+
+
+def _float(token: str) -> float:
+    """Raises ValueError for a number that is beyond all floats, and for a whole one that a float would round."""
+    number = float(token)
+    is_whole = not set(".eE") & set(token)
+    if math.isinf(number) or (is_whole and int(token) not in (int(number), Decimal(repr(number)))):
+        raise ValueError(token)
+    return number
 
 
 def _as_is(kind: pa.DataType) -> Node:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -198,12 +199,19 @@ def _alike(value: Any, parsed: Any) -> bool:
 
 def _same_number(value: Any, cell: Any) -> bool:
     left, right = _number(value), _number(cell)
-    if left is None or right is None:
+    if left is None or right is None or _is_rounded(left, right):
         return False
     if isinstance(left, float) or isinstance(right, float):
         left, right = float(left), float(right)
         return left == right or (left != left and right != right) or _float32(left) == _float32(right)
     return left == right
+
+
+def _is_rounded(said: int | float | Decimal, kept: int | float | Decimal) -> bool:
+    """Is a large whole number another one as it is kept? Its float may have its own digits, or its shortest ones."""
+    if not isinstance(said, int) or not isinstance(kept, float) or abs(said) <= 2**53:
+        return False
+    return not math.isfinite(kept) or said not in (int(kept), Decimal(repr(kept)))
 
 
 def _number(value: Any) -> int | float | Decimal | None:

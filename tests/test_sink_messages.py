@@ -19,6 +19,7 @@ from distributary.sink.payload_column import decoded, readers
 from distributary.tables.snapshot import Txn
 from distributary_simulate.games.records import Faults, Plan
 from tests.declarative import World, _multiset
+from tests.sparkless_messages import SOURCE, Players
 
 FAULTS = Faults(corrupt=3, unknown_id=2, tombstones=2, bad_envelope=2)
 
@@ -105,3 +106,20 @@ def test_without_a_schema_there_is_nothing_to_decode_with(world: World) -> None:
         readers(RegistryConfig(path=str(world.root / "registry")), "protobuf", (), None, "0")
     with pytest.raises(BadInput, match="no schema to decode with: 99"):
         readers(RegistryConfig(path=str(world.root / "registry")), "protobuf", (99,), None, "0")
+
+
+def test_a_column_that_tasks_name_in_another_case_keeps_its_values(tmp_path: Path) -> None:
+    texts = {
+        1: 'syntax = "proto3"; message player { int64 id = 1; string Note = 2; }',
+        2: 'syntax = "proto3"; message player { int64 id = 1; string note = 2; }',
+    }
+    players = Players(tmp_path, texts, tables={"keys": []})
+    records = [players.record(1, 1, Note="one"), players.record(2, 2, note="two")]
+    rows = MessageRows(players.config)
+    taken = [
+        rows.take([pa.RecordBatch.from_pylist([record], schema=SOURCE)], "query", 0, str(n))
+        for n, record in enumerate(records)
+    ]
+    Ending(rows.options, Txn("query", 0)).commit(taken)
+    (column,) = [c for c in DeltaTable(players.table).to_pyarrow_table().column_names if c.lower() == "note"]
+    assert sorted(DeltaTable(players.table).to_pyarrow_table().column(column).to_pylist()) == ["one", "two"]

@@ -34,11 +34,15 @@ class RouteFiles:
         return pa.ipc.read_schema(pa.py_buffer(self.schema))
 
     def joined(self, other: RouteFiles) -> RouteFiles | None:
-        """As one; None where a column of one name has two types, by which the files fit no one table."""
+        """As one; None where a column has two types, or is named in two cases: the files fit no one table."""
         mine, theirs = self.columns(), other.columns()
         if any(mine.field(f.name).type != f.type for f in theirs if f.name in mine.names):
             return None
-        columns = evolve(mine, [theirs], Policy()).schema.serialize().to_pybytes()
+        both = evolve(mine, [theirs], Policy()).schema
+        # `note` beside `Note` is the same column: a file that has it by the other name would be read as null.
+        if any(field.name not in both.names for field in theirs):
+            return None
+        columns = both.serialize().to_pybytes()
         return replace(self, rows=self.rows + other.rows, files=self.files + other.files, schema=columns)
 
     def to_json(self) -> dict[str, Any]:

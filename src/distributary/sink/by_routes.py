@@ -77,7 +77,14 @@ class _Task:
 
     def write(self, rows: pa.Table) -> None:
         rows = rows.cast(plain_schema(rows.schema))
-        for route, route_rows in split(rows, self.options.route):
+        good = []
+        for is_text, piece in by_text(rows):
+            if is_text:
+                good.append(piece)
+            else:
+                detail = "a text in it is no UTF-8, as a CAST of bytes can be"
+                self.rejected.append(rejected(None, piece, Reason.VALUE_OUT_OF_RANGE, detail))
+        for route, route_rows in split(pa.concat_tables(good), self.options.route) if good else ():
             if route is None:
                 self.rejected.append(
                     rejected(None, route_rows, Reason.NO_ROUTE, f"column {self.options.route!r} is empty")
@@ -124,6 +131,23 @@ class _Task:
         return evolution
 
 
+def by_text(rows: pa.Table) -> Iterator[tuple[bool, pa.Table]]:
+    """Rows whose texts all are UTF-8, which Spark does not ask of them, and single ones that have another text."""
+    try:
+        rows.validate(full=True)
+    except pa.ArrowInvalid:
+        if rows.num_rows <= 1:
+            yield False, rows
+            return
+        half = rows.num_rows // 2
+        # Taken, not sliced: of a slice of a struct Arrow looks at all its children.
+        for begin, end in ((0, half), (half, rows.num_rows)):
+            yield from by_text(rows.take(pa.array(range(begin, end))))
+        return
+    if rows.num_rows:
+        yield True, rows
+
+
 def split(rows: pa.Table, column: str) -> Iterator[tuple[str | None, pa.Table]]:
     """The rows of each route, in the order in which they came; None: of no route, null or empty."""
     values = pc.fill_null(rows.column(column).cast(pa.string()), "").combine_chunks().dictionary_encode()
@@ -144,10 +168,44 @@ def rejected(route: str | None, rows: pa.Table, reason: Reason, detail: str) -> 
         "reason": pa.array([reason.value] * count),
         "detail": pa.array([detail] * count),
         "level": pa.array(["row"] * count),
-        "value": pa.array([_json(row) for row in rows.to_pylist()], pa.binary()),
+        "value": pa.array([_json(row) for row in _values(rows)], pa.binary()),
     }
     columns = [filled[f.name] if f.name in filled else pa.nulls(count, f.type) for f in REJECTED_SCHEMA]
     return pa.table(columns, schema=REJECTED_SCHEMA)
+
+
+def _values(rows: pa.Table) -> list[dict[str, Any]]:
+    """Rows as Python's values. Where it has none for a time (beyond the year 9999) that is a number, as it is stored,
+    and where it has none for a text (no UTF-8), its bytes."""
+    try:
+        return list(rows.to_pylist())
+    except (ValueError, OverflowError):
+        columns = {name: rows.column(name) for name in rows.column_names}
+        return [{name: _value(column.slice(at, 1)) for name, column in columns.items()} for at in range(rows.num_rows)]
+
+
+def _value(one: pa.ChunkedArray) -> Any:
+    for kind in (one.type, _stored(one.type, with_texts=False)):
+        try:
+            return one.cast(kind)[0].as_py()
+        except (ValueError, OverflowError):
+            pass
+    return one.cast(_stored(one.type, with_texts=True))[0].as_py()
+
+
+def _stored(kind: pa.DataType, *, with_texts: bool) -> pa.DataType:
+    """The type with times as numbers; `with_texts`: and with texts as bytes."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_stored(field.type, with_texts=with_texts)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_stored(kind.key_type, with_texts=with_texts), _stored(kind.item_type, with_texts=with_texts))
+    if pa.types.is_list(kind):
+        return pa.list_(_stored(kind.value_type, with_texts=with_texts))
+    if pa.types.is_timestamp(kind):
+        return pa.int64()
+    if pa.types.is_date(kind):
+        return pa.int32()
+    return pa.binary() if with_texts and pa.types.is_string(kind) else kind
 
 
 def _json(row: dict[str, Any]) -> bytes:

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructType
 
 from distributary.config import load
 from distributary.errors import BadInput
@@ -93,6 +93,7 @@ class DistributarySource(DataSource):
         if options.route not in schema.names:
             columns = ", ".join(schema.names)
             raise BadInput(detail=f"option 'route': there is no column {options.route!r}. The rows have: {columns}")
+        check_route(schema, options.route)
         plain_schema(_arrow(schema))
         return RouteRows(options)
 
@@ -149,6 +150,14 @@ def _taken(rows: Iterator[pa.RecordBatch], intake: Intake, stream: str, batch: i
     context = TaskContext.get()
     task = "0" if context is None else f"{context.partitionId()}.{context.attemptNumber()}"
     return Message(stream, intake.take(rows, stream, batch, task))
+
+
+def check_route(schema: StructType, route: str) -> None:
+    """Raises BadInput: the column of the route holds bytes, of which nobody knows whether they are a name."""
+    if isinstance(schema[route].dataType, BinaryType):
+        raise BadInput(
+            detail=f'the route {route!r} is binary. Cast it: .withColumn("{route}", F.col("{route}").cast("string"))'
+        )
 
 
 def packed(intake: Intake) -> str:

@@ -13,7 +13,7 @@ from distributary.config import Pipeline, load_document
 from distributary.errors import BadInput
 from distributary.names import quoted
 from distributary.sink.by_routes import RouteRows
-from distributary.sink.data_source import Intake, packed
+from distributary.sink.data_source import Intake, check_route, packed
 from distributary.sink.message_rows import MessageRows
 from distributary.sink.sink_options import FORMAT, ROWS_OPTION, SinkOptions
 
@@ -44,6 +44,7 @@ def writer(
     document["source"] = {"type": "delta", "path": "/"}
     intake: Intake
     if payload is None:
+        check_route(rows.schema, route)
         config = load_document({**document, "envelope": "none", "payload": {"format": "bytes"}})
         intake = RouteRows(SinkOptions(route, config.pipeline, config.tables, config.state_root))
     else:

@@ -57,6 +57,12 @@ class MessageRows:
         config = self.config
         return SinkOptions("", config.pipeline, config.tables, config.state_root)
 
+    @property
+    def _texts(self) -> tuple[str, ...]:
+        """Columns beside the message that are read as text."""
+        envelope = self.config.envelope
+        return ("topic", envelope.columns[0]) if envelope.format == "columns" else ("topic",)
+
     def check(self, columns: Iterable[str]) -> None:
         """Raises BadInput: the rows have not the columns that the pipeline reads."""
         envelope = self.config.envelope
@@ -71,9 +77,28 @@ class MessageRows:
         work = _Task(self, stream, batch, task)
         with removed_on_failure(work.taken, self.options):
             for window in row_windows(batches):
-                work.write(window)
+                work.write(with_sound_texts(window, self._texts))
             work.set_aside()
         return work.taken
+
+
+def with_sound_texts(rows: pa.Table, columns: tuple[str, ...]) -> pa.Table:
+    """Rows whose texts in `columns` all are UTF-8, which Spark does not ask of them: any other is null, as if the
+    source had not said it, and the message itself is kept as it is."""
+    for at, field in enumerate(rows.schema):
+        if field.name not in columns or not pa.types.is_string(field.type):
+            continue
+        try:
+            rows.column(at).validate(full=True)
+        except pa.ArrowInvalid:
+            texts = rows.column(at).cast(pa.binary()).to_pylist()
+            sound = [text if text is None else text.decode(errors="ignore") for text in texts]
+            same = [
+                None if text is None or text.encode() != given else text
+                for text, given in zip(sound, texts, strict=True)
+            ]
+            rows = rows.set_column(at, field, pa.array(same, field.type))
+    return rows
 
 
 class _Task:

@@ -14,15 +14,18 @@ import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from distributary.engine.appending import Replay, commit_files
 from distributary.engine.decisions import too_many
 from distributary.engine.outcomes import Fault
-from distributary.errors import Reason, ReplayMismatch
+from distributary.errors import Reason, ReplayMismatch, StoreDown, TableCollision
+from distributary.errors.border import TableFault
 from distributary.sink.by_routes import rejected
 from distributary.sink.sink_options import SinkOptions
 from distributary.sink.written import RouteFiles, WrittenFiles, discard, joined
@@ -33,7 +36,7 @@ from distributary.tables.faults import CommitConflict, writing
 from distributary.tables.put_once import put_once, read
 from distributary.tables.quarantine import commit_quarantine, write_rejected
 from distributary.tables.snapshot import Snapshot, Txn, columns_of
-from distributary.tables.store import join
+from distributary.tables.store import filesystem, join
 from distributary.tables.table import retried
 from distributary.tables.widening import evolve_table
 
@@ -64,7 +67,8 @@ class Ending:
                     return
                 plan = None if self._write_down(written) else self._planned()
             if plan is not None and plan.names() != written.names():
-                discard(written, self.options)
+                plan = self._still_there(plan, written)
+                discard(written.without(plan.names()), self.options)
             self._apply(plan or written, again=plan is not None)
             self.options.store.delete(join(self.options.intents, self._folder), f"{self.txn.version - KEPT}.json")
 
@@ -83,6 +87,47 @@ class Ending:
     def _planned(self) -> WrittenFiles | None:
         body = read(self.options.intents, self.options.store, self._folder, f"{self.txn.version}.json")
         return None if body is None else WrittenFiles.from_json(json.loads(body))
+
+    def _still_there(self, plan: WrittenFiles, written: WrittenFiles) -> WrittenFiles:
+        """`plan`, with this attempt's own files in place of those that a vacuum has taken since, for no commit names
+        them. Files of a table that has the batch may be gone: it may have been compacted.
+
+        Raises StoreDown: this attempt's own are not as many rows, so that one would be lost or doubled.
+        """
+        options, own, parts, aside = self.options, written.by_route(), [], plan.quarantine
+        quarantine = Snapshot.open(options.quarantine, options.store)
+        for route, planned in plan.by_route().items():
+            uri, files = planned[0].uri, [file for part in planned for file in part.files]
+            is_parked = quarantine is not None and quarantine.has(self._parking(route))
+            if not is_parked and self._is_any_gone(uri, files) and not self._may_have_batch(route):
+                _check_rows(uri, sum(part.rows for part in planned), sum(part.rows for part in own.get(route, [])))
+                planned = own[route]
+            parts += planned
+        is_aside = quarantine is not None and quarantine.has(self.txn)
+        if aside and not is_aside and self._is_any_gone(options.quarantine, aside):
+            counts = [sum(file.rows for file in files) for files in (aside, written.quarantine)]
+            _check_rows(options.quarantine, *counts)
+            aside = written.quarantine
+        return WrittenFiles(parts, aside)
+
+    def _is_any_gone(self, uri: str, files: Sequence[DataFile]) -> bool:
+        found = filesystem(uri, self.options.store).get_file_info([file.path for file in files])
+        return any(info.type == pafs.FileType.NotFound for info in found)
+
+    def _may_have_batch(self, route: str) -> bool:
+        """True also of a table that cannot be read."""
+        try:
+            return self._has_batch(route)
+        except TableFault:
+            return True
+
+    def _has_batch(self, route: str) -> bool:
+        """Whether the route's table has this batch. Raises OSError."""
+        try:
+            table = self.options.target(route).open()
+        except TableCollision:
+            return False  # another's: no attempt has written to it
+        return table is not None and table.has(self.txn)
 
     def _write_down(self, written: WrittenFiles) -> bool:
         """False where an earlier attempt has come before."""
@@ -127,7 +172,7 @@ class Ending:
         if again and (quarantine := Snapshot.open(self.options.quarantine, self.options.store)) is not None:
             routes = {r: parts for r, parts in routes.items() if not quarantine.has(self._parking(r))}
         with ThreadPoolExecutor(AT_A_TIME) as pool:
-            list(pool.map(self._commit_or_park, routes, routes.values()))
+            list(pool.map(partial(self._commit_or_park, again=again), routes, routes.values()))
         self._commit_quarantine(plan.quarantine, self.txn)
 
     def _commit_quarantine(self, files: Sequence[DataFile], txn: Txn) -> None:
@@ -139,7 +184,7 @@ class Ending:
         """The mark by which the quarantine knows that it has a route's rows of this batch."""
         return Txn(f"{self.txn.app_id} {route}", self.txn.version)
 
-    def _commit_or_park(self, route: str, parts: list[RouteFiles]) -> None:
+    def _commit_or_park(self, route: str, parts: list[RouteFiles], *, again: bool) -> None:
         """Commit a route's files; where the table cannot take them, its rows are set aside.
 
         Raises CommitConflict (others were first each time), StoreDown, ReplayMismatch.
@@ -152,8 +197,23 @@ class Ending:
             if not self.options.parks:
                 raise
             why, txn = Fault.of(e).own(parts[0].uri), self._parking(route)
+            if self._is_done(route, why, again=again):
+                return
             rows = [rejected(route, self._read(route_files), Reason.TABLE_PARKED, why) for route_files in parts]
             self._commit_quarantine([self._aside(rows, txn, "parked")], txn)
+
+    def _is_done(self, route: str, why: str, *, again: bool) -> bool:
+        """Whether a table that has just failed has the batch nevertheless, so that its rows must not be set aside.
+
+        Raises StoreDown: an earlier attempt may have committed it (`again`), and the table's log does not say.
+        """
+        try:
+            return self._has_batch(route)
+        except OSError as e:
+            if not again:
+                return False
+            detail = f"{why}; an earlier attempt may have written this batch to it, which its log must say first"
+            raise StoreDown(path=self.options.target(route).uri, detail=detail) from e
 
     def _commit(self, route: str, parts: list[RouteFiles]) -> None:
         target, replay = self.options.target(route), Replay(self.txn.version)
@@ -191,3 +251,13 @@ class Ending:
             return
         file = target.write(pa.concat_tables(fitted))
         commit_files(target, [file], count, evolution.schema, txn, Replay(txn.version))
+
+
+def _check_rows(uri: str, planned: int, own: int) -> None:
+    """Raises StoreDown: files that are gone cannot be replaced."""
+    if planned != own:
+        detail = (
+            f"files of an earlier attempt at this batch are gone, with {planned} rows, and this attempt has {own} "
+            "(docs/sink.md, Exactly once)"
+        )
+        raise StoreDown(path=uri, detail=detail)

@@ -80,6 +80,11 @@ class WrittenFiles:
         """The names of all files."""
         return {file.path for file in [*self.quarantine, *(f for route_files in self.parts for f in route_files.files)]}
 
+    def without(self, names: set[str]) -> WrittenFiles:
+        """All files but those of these names."""
+        parts = [replace(p, files=tuple(file for file in p.files if file.path not in names)) for p in self.parts]
+        return WrittenFiles(parts, [file for file in self.quarantine if file.path not in names])
+
     def to_json(self) -> dict[str, Any]:
         return {
             "parts": [route_files.to_json() for parts in self.by_route().values() for route_files in parts],

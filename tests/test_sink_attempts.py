@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from distributary.config import Envelope
 from distributary.engine.appending import commit_files
 from distributary.errors import StoreDown
 from distributary.sink import committing
 from distributary.sink.by_routes import RouteRows
 from distributary.sink.committing import Ending
+from distributary.sink.message_rows import MessageRows
 from distributary.tables.snapshot import Txn
+from tests.sparkless_messages import SOURCE, Players
 from tests.test_sink import TWO, Killed, Rows, aside, batch, files, held, kill_after, live, options
 
 ASIDE: Rows = [{"game": None, "n": 4}]
@@ -124,3 +128,37 @@ def test_two_routes_of_one_table_name_do_not_mix_in_the_next_attempt(
         Ending(found, Txn("query", 0)).commit([taken])
     assert held(lake, "order_placed", "n") == [1]
     assert [(route, reason) for route, reason, _ in aside(lake)] == [("order_placed", "TABLE_PARKED")]
+
+
+def test_messages_are_not_set_aside_without_their_bytes_where_a_table_fails_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    players = Players(tmp_path, {1: 'syntax = "proto3"; message player { int64 id = 1; }'}, tables={"keys": []})
+    rows = MessageRows(players.config)
+    taken = [rows.take([pa.RecordBatch.from_pylist([players.record(7)], schema=SOURCE)], "query", 0, "0")]
+    with monkeypatch.context() as patch:
+        patch.setattr(committing, "commit_files", lambda *_: (_ for _ in ()).throw(ValueError("just now")))
+        with pytest.raises(StoreDown, match="just now"):
+            Ending(rows.options, Txn("query", 0)).commit(taken)
+    Ending(rows.options, Txn("query", 0)).commit(taken)
+    assert DeltaTable(players.table).to_pyarrow_table().column("id").to_pylist() == [7]
+    assert not Path(f"{players.config.state_root}/quarantine/_delta_log").exists()
+
+
+def test_messages_of_two_new_routes_with_one_table_name_stop_no_stream(tmp_path: Path) -> None:
+    players = Players(
+        tmp_path,
+        {1: 'syntax = "proto3"; message player { int64 id = 1; }'},
+        tables={"keys": [], "name": "{route|snake}"},
+    )
+    config = players.config.model_copy(update={"envelope": Envelope(format="columns")})
+    route, schema_id, payload = config.envelope.columns
+    values = [players.record(n)["value"] for n in (1, 2)]
+    batch_rows = {route: ["OrderPlaced", "order_placed"], schema_id: pa.nulls(2, pa.int32()), payload: values}
+    rows = MessageRows(config)
+    taken = [rows.take(pa.table(batch_rows).to_batches(), "query", 0, "0")]
+    for _ in range(2):
+        Ending(rows.options, Txn("query", 0)).commit(taken)
+    (committed,) = DeltaTable(f"{config.tables.root}/order_placed").to_pyarrow_table().column("id").to_pylist()
+    (waiting,) = DeltaTable(f"{config.state_root}/quarantine").to_pyarrow_table().to_pylist()
+    assert {committed, json.loads(waiting["value"])["id"]} == {1, 2}

@@ -194,11 +194,13 @@ class Ending:
         except (CommitConflict, ReplayMismatch):
             raise
         except BaseException as e:
-            if not self.options.parks:
-                raise
-            why, txn = Fault.of(e).own(parts[0].uri), self._parking(route)
+            uri, txn = parts[0].uri, self._parking(route)
+            why = Fault.of(e).own(uri)
             if self._is_done(route, why, again=again):
                 return
+            # Another owner's table is that for good: the batch would come again for nothing.
+            if not self.options.parks and not isinstance(e, TableCollision):
+                raise StoreDown(path=uri, detail=why) from e
             rows = [rejected(route, self._read(route_files), Reason.TABLE_PARKED, why) for route_files in parts]
             self._commit_quarantine([self._aside(rows, txn, "parked")], txn)
 

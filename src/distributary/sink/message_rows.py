@@ -54,8 +54,10 @@ class MessageRows:
 
     @property
     def options(self) -> SinkOptions:
+        """At the end of a batch a message's bytes are gone, and `replay` needs them: nothing is parked there for a
+        fault that may go."""
         config = self.config
-        return SinkOptions("", config.pipeline, config.tables, config.state_root)
+        return SinkOptions("", config.pipeline, config.tables, config.state_root, parks=False)
 
     @property
     def _texts(self) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 @dataclass(frozen=True)
 class SinkOptions:
     """Where rows go. `route`: the column that says it. `name`: who owns the tables. `parks`: rows of a table that
-    cannot be written are set aside, else the batch fails."""
+    fails when the batch ends are set aside, else the batch fails and comes again."""
 
     route: str
     name: str

@@ -139,6 +139,34 @@ def test_a_late_event_that_says_what_a_newer_one_does_not_is_asked_for_with_all_
     assert table.living() == [(1, "second"), (2, "other")]
 
 
+def test_a_value_of_an_older_event_of_the_batch_is_asked_for_where_the_row_may_have_a_newer_one(table: Table) -> None:
+    if table.spark is not None:
+        pytest.skip("docs/debezium.md says it of engine spark")
+    rules = MergeRules(has_unchanged=True)
+    schema = with_unchanged("b" * 40, ["value"])
+    first, newer = Event(row(1, "first"), 100, "INSERT"), Event(row(1, "newer"), 300, "UPDATE")
+    table.merge(first, newer, rules=rules)
+    last = Event(row(1), 400, "UPDATE", schema=schema)
+    with pytest.raises(Unfilled) as asked:
+        table.merge(first, last, rules=rules)
+    assert asked.value.keys.to_pylist() == [{"id": 1}]
+    table.merge(first, newer, last, rules=replace(rules, filled=True), again=True)
+    assert table.living() == [(1, "newer")]
+    table.merge(Event(row(1, "newest"), 500, "UPDATE"), last.with_(at=600), rules=rules)  # none can be between
+    assert table.living() == [(1, "newest")]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["before the row's own event", "with the row's own event"])
+def test_a_late_event_says_what_a_row_lacks_also_below_one_that_does_not(table: Table, again: bool) -> None:
+    if table.spark is not None:
+        pytest.skip("docs/debezium.md says it of engine spark")
+    rules = MergeRules(has_unchanged=True)
+    silent = Event(row(1), 500, "UPDATE", schema=with_unchanged("b" * 40, ["value"]))
+    table.merge(silent, rules=rules)
+    with pytest.raises(Unfilled):
+        table.merge(Event(row(1, "said"), 100, "INSERT"), silent if again else silent.with_(at=200), rules=rules)
+
+
 def test_places_in_the_log_are_compared_as_numbers(table: Table) -> None:
     """DataflowTemplates, to-SQL: as texts, 999 is after 1000 and bin.999999 after bin.1000000."""
     table.merge(Event(row(1, "position 999"), 999), Event(row(2, "file 999999"), 5, file="mysql-bin.999999"))

@@ -122,6 +122,8 @@ class Reduced:
 
     rows: pa.Table
     unchanged: Mapping[str, pa.Array] = field(default_factory=dict)
+    since: Numbers | None = None
+    """The number of the oldest event that each row has a value of, where that is not its own; None: of no row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +310,7 @@ def _filled(
     )
     order = np.lexsort([ranked.numbers, codes])
     begins = np.searchsorted(codes[order], np.arange(int(codes.max()) + 2))
-    table, still = reduced.rows, {}
+    table, still, since = reduced.rows, {}, ranked.numbers[places]
     for column, mask in unchanged.items():
         value_rows, open_ = places.copy(), mask[places]
         for number in np.flatnonzero(open_).tolist():
@@ -316,23 +318,26 @@ def _filled(
             of_key = order[begins[code] : begins[code + 1]]
             source_row = _said_before(int(places[number]), of_key, mask, deleted)
             if source_row is not None:
-                value_rows[number], open_[number] = source_row, False
+                value_rows[number], open_[number] = source_row[0], False
+                since[number] = min(since[number], ranked.numbers[source_row[1]])
         values = _flat(rows.column(column)).take(pa.array(value_rows))
         table = table.set_column(table.column_names.index(column), table.schema.field(column), values)
         still[column] = pa.array(open_)
-    return replace(reduced, rows=table, unchanged={c: m for c, m in still.items() if pc.any(m).as_py()})
+    still = {c: m for c, m in still.items() if pc.any(m).as_py()}
+    return replace(reduced, rows=table, unchanged=still, since=since)
 
 
-def _said_before(winner: int, of_key: Places, mask: Bools, deleted: Bools) -> int | None:
-    """The row that says the value: the last one before the winner that does; after a delete the winner, with null."""
-    last_row: int | None = None
+def _said_before(winner: int, of_key: Places, mask: Bools, deleted: Bools) -> tuple[int, int] | None:
+    """(The row that has the value, the row that says so): the last one before the winner that does; after a delete the
+    winner, with null."""
+    last_row: tuple[int, int] | None = None
     for row in of_key.tolist():
         if row == winner:
             break
         if deleted[row]:
-            last_row = winner
+            last_row = winner, row
         elif not mask[row]:
-            last_row = row
+            last_row = row, row
     return last_row
 
 

@@ -93,7 +93,7 @@ def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: Mer
     if on_read is not None and (why := on_read.why_spark()) is not None:
         return Merged(why_spark=why)
     rows, unchanged = fitted_rows(rows, reduced.unchanged, evolution, keys)
-    incoming = Incoming(rows, keys, rules)
+    incoming = Incoming(rows, keys, rules, reduced.since)
     if table is None:
         return _create(target, incoming, evolution, txn)
     widened = said_of(table, evolution)
@@ -128,7 +128,7 @@ def merge_on_tip(
         if evolution.changed or evolution.widened:
             return None
         rows, unchanged = fitted_rows(rows, reduced.unchanged, evolution, keys)
-        incoming = Incoming(rows, keys, rules)
+        incoming = Incoming(rows, keys, rules, reduced.since)
         return _Merge(target.table, tip.version, incoming, unchanged, evolution.schema).run(tip.files, txn)
     except (CommitConflict, OSError):
         return None

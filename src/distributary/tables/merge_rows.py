@@ -21,7 +21,7 @@ from distributary.changes.handed_on import HandedOn
 from distributary.changes.key_text import in_type
 from distributary.changes.keys import KeyIndex
 from distributary.changes.reduce import MissingColumns, Places, Ranked, has_row_ids
-from distributary.changes.sequence import Bools, OrderSettings
+from distributary.changes.sequence import Bools, Numbers, OrderSettings
 from distributary.changes.unfilled import FIELDS, Unfilled, lacking, may_say
 
 DELETED = "_deleted"
@@ -92,8 +92,8 @@ def as_merged(rows: pa.Table, keys: Sequence[str], rules: MergeRules) -> pa.Tabl
 class Incoming:
     """A batch's events, one per key, as they meet the rows of the table, a part at a time."""
 
-    def __init__(self, rows: pa.Table, keys: Sequence[str], rules: MergeRules) -> None:
-        """Raises ValueError when two events have one key."""
+    def __init__(self, rows: pa.Table, keys: Sequence[str], rules: MergeRules, since: Numbers | None = None) -> None:
+        """`since`: as `Reduced.since`. Raises ValueError when two events have one key."""
         self.rows, self.keys, self.rules = rows, tuple(keys), rules
         self.index = KeyIndex(rows, keys)
         if len(self.index) != rows.num_rows:
@@ -105,6 +105,7 @@ class Incoming:
         self.oracle = has_row_ids(metadata)
         self._ranked = Ranked.of(metadata, rules.order, oracle=self.oracle).settled(rules.settled or ())
         self._metadata = metadata
+        self._since = self._ranked.numbers if since is None else since
         self.deletes = _bools(pc.struct_field(metadata, "is_deleted"))
         self.matched = np.zeros(rows.num_rows, bool)
         self.beaten = np.zeros(rows.num_rows, bool)
@@ -138,20 +139,23 @@ class Incoming:
             self.rules.order,
         )
         if self.rules.has_unchanged:
-            wins = self._fills(mine, theirs, wins, ours.numbers == others.numbers)
+            wins = self._fills(mine, theirs, wins, others.numbers)
         self.matched[mine] = True
         self.beaten[mine[~wins]] = True
         return places, mine, wins
 
-    def _fills(self, mine: Places, theirs: pa.Array, wins: Bools, same: Bools) -> Bools:
-        """Which events hold over their row, or are its own and complete it."""
-        open_ = lacking(theirs)
+    def _fills(self, mine: Places, theirs: pa.Array, wins: Bools, numbers: Numbers) -> Bools:
+        """Which events hold over their row, or are its own and complete it. `numbers`: of the rows."""
+        open_, own = lacking(theirs), self._ranked.numbers[mine]
         if self.rules.filled:
-            return np.asarray(wins | (same & open_))
-        late = np.flatnonzero(open_ & ~wins & ~same)
+            return np.asarray(wins | ((own == numbers) & open_))
+        has_older = self._since[mine] < own
+        # A value of an event that is older than the row's own is perhaps not the newest.
+        self._unfilled[mine[wins & has_older & (self._since[mine] < numbers)]] = True
+        late = np.flatnonzero(open_ & ~wins & ((own != numbers) | has_older))
         if len(late):
             completes = may_say(self._metadata.take(pa.array(mine[late])), theirs.take(pa.array(late)))
-            self._unfilled[mine[late[np.array(completes, bool)]]] = True
+            self._unfilled[mine[late[np.array(completes, bool) | has_older[late]]]] = True
         return wins
 
     def verdict(self) -> Verdict:

@@ -427,7 +427,7 @@ def test_a_run_that_was_interrupted_in_the_middle_is_completed_exactly_once_by_t
 def test_a_source_that_is_not_there_is_one_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["run", str(file), "--once"]) == Exit.BAD_INPUT
     assert capsys.readouterr().err == (
-        f"error: {file.parent}/source has no Delta table. Check source.path, or write to it first.\n"
+        f"error: {file.parent}/source has no Delta table. Check source.path, or write to it first. [SOURCE_MISSING]\n"
     )
 
 

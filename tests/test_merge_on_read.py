@@ -24,10 +24,11 @@ from distributary.repair.resync_changes import known_route, rebuild
 from distributary.running.maintain import maintain, purge
 from distributary.tables import merge, merge_on_read, vectors
 from distributary.tables.checkpoints import CHECKPOINT_COMMITS
+from distributary.tables.commits import commit_text, put_commit
 from distributary.tables.evolve import Policy
 from distributary.tables.faults import CommitConflict
 from distributary.tables.log_adds import logged_adds
-from distributary.tables.merge import Merged, Target, merge_rows
+from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
 from distributary.tables.merge_on_read import wide_stats
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.purge import purge_vectors, vacuum_vectors
@@ -353,6 +354,37 @@ def test_rows_that_delta_rs_deletes_or_compacts_beside_stay_so(lake: Lake) -> No
     wanted = {**dict.fromkeys(range(100), "a"), 3: "b", 8: "c", 9: "d"}
     del wanted[7]
     assert lake.values() == wanted
+
+
+def test_rows_that_another_writer_marks_in_a_tiny_file_stay_deleted_and_none_doubles(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (merge_on_read, merge):
+        monkeypatch.setattr(module, "TINY_BYTES", 64 << 10)
+    _mark(lake, 7)
+    tip = lake.merge(update(200, "new", 1000)).tip
+    lake.batch += 1
+    reduced = reduce_rows(table_of([update(3, "b", 1001)], COLUMNS, "mysql"), ["id"], lake.rules.order)
+    target = Target(Table(lake.uri, Store(), OWNER), None, Policy(can_widen=False))
+    if tip is None or merge_on_tip(target, tip, reduced, ["id"], lake.rules, Txn("s", lake.batch)) is None:
+        lake.merge(update(3, "b", 1001))
+    wanted = {**dict.fromkeys(range(100), "a"), 3: "b", 200: "new"}
+    del wanted[7]
+    assert lake.values() == wanted
+
+
+def _mark(lake: Lake, row: int) -> None:
+    """As Spark's DELETE of one row of the table's only file, however small that is."""
+    (add,) = lake.adds()
+    (vector,) = vectors.write_vectors(lake.uri, Store(), [np.array([row], np.uint64)])
+    table = lake.snapshot()
+    metadata, protocol = merge_on_read.OnRead(table).upgrade()
+    rows = json.loads(add["stats"])["numRecords"]
+    marked = merge_on_read.Marked(add, vector, rows)
+    removed = [(add["path"], add["size"])]
+    about = {"operation": "DELETE"}
+    text = commit_text(table.version, None, [marked], removed, about=about, metadata=metadata, protocol=protocol)
+    put_commit(lake.uri, Store(), table.version + 1, text)
 
 
 @pytest.mark.spark

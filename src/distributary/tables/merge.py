@@ -240,6 +240,9 @@ class _Merge:
         # Marks are made on a table as its log has it.
         if rules.on_read and any(file.size > TINY_BYTES for file in live):
             return None
+        # Another writer marks tiny files too.
+        if self.on_read is not None and any(file.path in self.on_read.vectors for file in live):
+            return None
         return MergeTip.after(self.version + 1, text, self.reader.schema, live, self.incoming.keys, rules.purged_until)
 
     def _plan(self, units: list[Unit], files: Sequence[LiveFile], *, grows: bool) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,21 @@ def test_old_tombstones_go_and_later_events_that_cannot_be_judged_are_kept_aside
     assert shop.reasons() == {"LATE_EVENT": 1}
     assert len(shop.log("shop_orders_log")) == 5
     shop.check()
+
+
+def test_one_event_of_a_clock_that_is_ahead_purges_nothing_and_makes_nothing_late(lake: Path) -> None:
+    shop = Sparkless(lake)
+    now = int(time.time()) - START_MS // 1000 - 600
+    far = now + 74 * 365 * DAY
+    gone = change(ORDERS, "INSERT", order(1, "a"), 1, sec=now), change(ORDERS, "DELETE", order(1, "a"), 2, sec=now + 1)
+    shop.send(*gone, change(ORDERS, "INSERT", order(2, "odd"), 3, sec=far))
+    shop.run()
+    done = {d.table.rsplit("/", 1)[-1]: d for d in maintain(shop.config)}["shop_orders"]
+    assert (done.purged, done.held, done.skipped) == (0, None, None)
+    shop.send(*(change(ORDERS, "INSERT", order(n, "new"), n, sec=now + n) for n in (10, 11)))
+    shop.run()
+    assert shop.living("shop_orders") == [(2, "odd"), (10, "new"), (11, "new")]
+    assert shop.reasons() == {}
 
 
 def test_compaction_changes_nothing_and_the_stream_goes_on(lake: Path) -> None:

@@ -2,14 +2,16 @@
 no version needs any more removed.
 
 Of a merged table, tombstones go once they are older than `tables.tombstone_retention`, counted back from the newest
-source time that is merged, not from the wall clock: a backlog must not purge itself. How far is written into the table
-first, since an older event that comes later can then not be judged any more. So none goes that is newer than the oldest
-file that waits (`engine.changes.backlog`), and none of a table whose log is ahead of it. Of messages, tombstones go
-where the pipeline file gives `tables.tombstone_retention`, and none that is newer than a message in the quarantine.
+source time that is merged, not from the wall clock (a backlog must not purge itself), unless that time lies in the
+future. How far is written into the table first, since an older event that comes later can then not be judged any more.
+So none goes that is newer than the oldest file that waits (`engine.changes.backlog`), and none of a table whose log is
+ahead of it. Of messages, tombstones go where the pipeline file gives `tables.tombstone_retention`, and none that is
+newer than a message in the quarantine.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -172,7 +174,8 @@ def _purge(table: Snapshot, config: Pipeline, entry: Entry, oldest: Oldest, upke
     newest = _newest_ms(table)
     if newest is None:
         return
-    limit = newest - int(config.tables.tombstone_retention * 1000)
+    # One record of a clock that is ahead must not make all that comes later late.
+    limit = min(newest, int(time.time() * 1000)) - int(config.tables.tombstone_retention * 1000)
     if not _has_older(table, limit):
         return
     if entry.state == "parked" or entry.merge_state in ("waiting", "parked"):

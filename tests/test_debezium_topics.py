@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -30,8 +30,15 @@ from distributary.engine.schemas import schemas_of
 from distributary.errors import Reason
 from distributary.kinds import kind_of
 from distributary.running.catalog import register_tables
+from distributary.running.maintain import maintain
 from distributary.state.ledger import Ledger
-from distributary.tables.quarantine import ORIGIN_FIELDS
+from distributary.tables.quarantine import (
+    ORIGIN_FIELDS,
+    REJECTED_SCHEMA,
+    commit_quarantine,
+    quarantine_uri,
+    write_rejected,
+)
 from distributary.tables.store import Store
 from distributary_simulate.changes.history import History, HistoryPlan
 from tests.debezium_messages import MS, change, flattened, text, tombstone
@@ -155,6 +162,35 @@ def test_a_batch_makes_a_log_of_all_changes_and_a_table_of_the_rows_that_live(tm
     ]
     assert shop.take([put("u", 1, 4, 5, name="older")]).rows_written == 1
     assert [row["name"] for row in shop.living("shop_orders")] == ["a"]
+
+
+DAY_MS = 86_400_000
+
+
+def test_tombstones_stay_while_any_message_waits_in_the_quarantine(tmp_path: Path) -> None:
+    """A connector that was behind sent it days after its change: the record's time says nothing of that."""
+    shop = Shop(tmp_path, {"tombstone_retention": "30 days"})
+
+    def at(op: str, key: int, offset: int, day: int) -> Message:
+        row = {"id": key, "name": "old", "big": None}
+        return change(op, row, kinds=KINDS, offset=offset, pos=10 * offset + 10, ts_ms=MS + (day - 60) * DAY_MS)
+
+    created = at("c", 1, 0, 0)
+    shop.take([at("d", 1, 1, 1)])
+    shop.take([at("c", 2, 2, 60)])
+    sent = datetime.fromtimestamp(MS / 1000, UTC) - timedelta(days=25)
+    aside = {"route": "shop.orders", "reason": "TABLE_PARKED", "detail": "", "level": "payload", "timestamp": sent}
+    place = {"topic": created.record.topic, "partition": 0, "offset": 0}
+    row = {**aside, **place, "value": created.value, "key": created.key}
+    uri, store = quarantine_uri(shop.config.state_root), Store.of(shop.config.tables)
+    file = write_rejected(uri, [pa.Table.from_pylist([row], schema=REJECTED_SCHEMA)], STREAM, 99, "0", store)
+    commit_quarantine(uri, "shop", [file], STREAM, 99, store)
+    held = {done.table: done for done in maintain(shop.config)}[f"{shop.config.tables.root}/shop_orders"]
+    assert (held.purged, held.held) == (0, "messages wait in the quarantine that are as old")
+    shop.replay()
+    assert [row["id"] for row in shop.living("shop_orders")] == [2]
+    done = {done.table: done for done in maintain(shop.config)}[held.table]
+    assert (done.purged, done.held, done.skipped) == (1, None, None)
 
 
 def test_a_batch_that_is_taken_again_changes_nothing(tmp_path: Path) -> None:

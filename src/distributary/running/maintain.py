@@ -195,7 +195,7 @@ def _purge(table: Snapshot, config: Pipeline, entry: Entry, oldest: Oldest, upke
 
 
 def oldest_aside_ms(config: Pipeline, store: Store, route: str) -> int | None:
-    """The time of the oldest message of the route that waits in the quarantine, in ms; 0 for one without a time, None
+    """The time of the oldest message of the route that waits in the quarantine, in ms; 0 where it is not known, None
     where none waits. Raises TableFault, OSError."""
     table = Table(quarantine_uri(config.state_root), store).open()
     oldest: int | None = None
@@ -204,7 +204,9 @@ def oldest_aside_ms(config: Pipeline, store: Store, route: str) -> int | None:
         mine = pc.or_(pc.is_null(whose), pc.fill_null(pc.equal(whose, route), False))
         times = piece.filter(pc.and_(mine, pc.not_equal(piece.column("state"), "replayed"))).column("timestamp")
         if len(times):
-            first = 0 if times.null_count else pc.min(times.cast(pa.timestamp("ms", "UTC"), safe=False)).value
+            # Of Debezium, the record may have come long after its change, whose time the tombstones have.
+            unknown = config.envelope.is_debezium or times.null_count
+            first = 0 if unknown else pc.min(times.cast(pa.timestamp("ms", "UTC"), safe=False)).value
             oldest = first if oldest is None else min(oldest, first)
     return oldest
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from distributary.audit import quarantined
 from distributary.audit.status import status
 from distributary.cli.entry import execute
 from distributary.errors import BadInput, Exit, Reason
 from distributary.state.ledger import Entry, replay_stream
-from distributary.tables.quarantine import update_rows
+from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, update_rows, write_rejected
+from distributary.tables.store import Store
 from tests.lake import Lake
 
 
@@ -48,6 +51,30 @@ def test_rows_are_counted_by_route_and_reason_the_most_first(made: Lake) -> None
         (None, Reason.CORRUPT_PAYLOAD, 1),
     ]
     assert found.rows == status(made.config).quarantined == 10
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("daily-load-eu", "daily-load-us"),
+        (f"{uuid.UUID(int=7)} chess", f"{uuid.UUID(int=7)} go"),
+        (str(uuid.UUID(int=7)), f"{uuid.UUID(int=7)} go"),
+    ],
+)
+def test_rows_of_streams_that_begin_alike_have_ids_of_their_own(tmp_path: Path, one: str, other: str) -> None:
+    uri, rows = str(tmp_path / "q"), pa.Table.from_pylist([{"value": b"?"}], schema=REJECTED_SCHEMA)
+    for stream in (one, other):
+        commit_quarantine(uri, "games", [write_rejected(uri, [rows], stream, 1, "0", Store())], stream, 1, Store())
+    ids = {row["stream"]: row["id"] for row in DeltaTable(uri).to_pyarrow_table().to_pylist()}
+    update_rows(uri, Store(), [ids[one]], {"state": "'replayed'"})
+    found = DeltaTable(uri).to_pyarrow_table().to_pylist()
+    assert {row["stream"]: row["state"] for row in found} == {one: "replayed", other: "open"}
+
+
+def test_the_id_of_a_streaming_query_begins_its_rows_ids(tmp_path: Path) -> None:
+    stream, rows = str(uuid.UUID(int=7 << 96)), pa.Table.from_pylist([{"value": b"?"}], schema=REJECTED_SCHEMA)
+    file = write_rejected(str(tmp_path), [rows], stream, 3, "5", Store())
+    assert pq.read_table(tmp_path / file.path).column("id").to_pylist() == ["00000007-3-5-0"]
 
 
 def test_a_group_has_its_newest_rows_as_samples_and_counts_its_details(made: Lake) -> None:

@@ -18,7 +18,9 @@ from distributary.sink.by_routes import RouteRows, split
 from distributary.sink.committing import Ending
 from distributary.sink.plain_columns import plain_schema
 from distributary.sink.sink_options import SinkOptions
+from distributary.tables.quarantine import update_rows
 from distributary.tables.snapshot import Txn
+from distributary.tables.store import Store
 
 Rows = list[dict[str, Any]]
 TWO: Rows = [{"game": "chess", "n": 1}, {"game": "go", "n": 2}, {"game": "chess", "n": 3}]
@@ -215,6 +217,19 @@ def test_a_table_that_breaks_after_the_decision_gives_its_rows_to_the_quarantine
     assert held(lake, "chess", "n") == [1, 3]
     assert aside(lake) == [("go", "TABLE_PARKED", {"game": "go", "n": 2})]
     assert not (lake / "go/_delta_log").exists()
+
+
+def test_rows_of_routes_that_park_in_one_batch_are_told_apart(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: Any, **more: Any) -> None:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(committing, "commit_files", broken)
+    batch(lake, [{"game": "chess", "n": 1}, {"game": "checkers", "n": 2}])
+    quarantine = options(lake).quarantine
+    ids = {row["route"]: row["id"] for row in DeltaTable(quarantine).to_pyarrow_table().to_pylist()}
+    update_rows(quarantine, Store(), [ids["chess"]], {"state": "'replayed'"})
+    rows = DeltaTable(quarantine).to_pyarrow_table().to_pylist()
+    assert {row["route"]: row["state"] for row in rows} == {"chess": "replayed", "checkers": "open"}
 
 
 def test_two_routes_of_one_table_name_do_not_mix(lake: Path) -> None:

@@ -6,7 +6,9 @@ Nothing is thrown away: a row keeps its bytes, why it is here, and where it came
 
 from __future__ import annotations
 
+import hashlib
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +27,8 @@ from distributary.tables.store import Store
 from distributary.tables.table import Table
 
 UPDATE_ATTEMPTS = 8
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 ORIGIN_FIELDS = (
     pa.field("topic", pa.string()),
@@ -102,7 +106,7 @@ def write_rejected(
     now = pa.scalar(int(time.time() * 1e6), pa.timestamp("us", tz="UTC"))
     count = rows.num_rows
     filled = {
-        "id": pa.array([f"{stream[:8]}-{batch}-{task}-{n}" for n in range(count)]),
+        "id": pa.array([f"{_prefix(stream)}-{batch}-{task}-{n}" for n in range(count)]),
         "quarantined_at": pa.repeat(now, count),
         "stream": pa.repeat(stream, count),
         "batch": pa.repeat(pa.scalar(batch, pa.int64()), count),
@@ -112,6 +116,11 @@ def write_rejected(
     columns = [filled.get(f.name, rows.column(f.name) if f.name in rows.column_names else None) for f in schema]
     with writing(uri):
         return write_data_file(uri, pa.table(columns, schema=schema), store)
+
+
+def _prefix(stream: str) -> str:
+    """What tells a stream from others, in short: of names that somebody chose, two may begin alike."""
+    return stream[:8] if _UUID.fullmatch(stream) else hashlib.sha256(stream.encode()).hexdigest()[:16]
 
 
 def with_all_columns(rows: pa.Table) -> pa.Table:

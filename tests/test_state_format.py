@@ -16,6 +16,9 @@ from distributary.audit.verify import verify
 from distributary.config import Pipeline, StateFolder, load
 from distributary.errors import StateNewer, StoreDown, StoreUnreadable
 from distributary.repair.clean import apply, clean
+from distributary.repair.reconcile import Reconcile
+from distributary.repair.resync_changes import known_route, rebuild
+from distributary.running.maintain import maintain
 from distributary.shares import Share
 from distributary.state.cleaning import at_work
 from distributary.state.divisions import parts
@@ -25,11 +28,14 @@ from distributary.tables.store import Store
 from distributary.version import __version__
 from tests.lake import Lake
 from tests.scenarios import Scenario, message
+from tests.shop import backfilled, change, mysql_table, order
+from tests.sparkless import Sparkless
 
 OLDER = Path(__file__).parent / "older_state.tar.gz"
 """Two runs of release 0.1.0 while it was made (28 November 2026): a Delta source, a registry, two tables, two records
 in the quarantine; its ledger has paths as the pipeline file had them, and neither `sequence` nor `excluded`."""
 STORE = Store()
+DAY = 86_400
 
 
 def file(config: Pipeline) -> Path:
@@ -65,6 +71,7 @@ READERS: dict[str, Callable[[Pipeline], Any]] = {
     "quarantine": lambda config: list(set_aside(config)),
     "clean": lambda config: apply(clean(config)),
     "shares": lambda config: parts(config, STORE),
+    "maintain": lambda config: list(maintain(config)),
     "run": start,
 }
 
@@ -80,6 +87,20 @@ def test_state_of_a_newer_release_is_refused_with_what_to_install_and_nothing_ch
     assert caught.value.parameters["found"] == FORMAT + 1
     assert {"9.9.0", __version__} <= set(caught.value.parameters.values())
     assert sorted(p for p in lake.rglob("*") if p.suffix != ".lock") == before
+
+
+def test_repairs_refuse_state_of_a_newer_release(lake: Path) -> None:
+    shop = Sparkless(lake)
+    shop.send(change(mysql_table(), "INSERT", order(1, "a"), 1))
+    shop.send(backfilled(mysql_table(), order(2, "b"), sec=DAY))
+    shop.run()
+    known = known_route(shop.config, "shop.orders")
+    found = Reconcile(shop.config, "shop.orders", known.source, known.keys)
+    assert found.plan().vanished == 1
+    number(shop.config, FORMAT + 1)
+    for verb in (found.apply, lambda: rebuild(shop.config, "shop.orders", known)):
+        with pytest.raises(StateNewer):
+            verb()
 
 
 def test_a_share_looks_at_the_number_of_the_whole_pipeline(lake: Path) -> None:

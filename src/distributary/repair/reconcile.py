@@ -99,7 +99,7 @@ class Reconcile:
         return self.report
 
     def apply(self) -> Reconciled:
-        """Write the deletes of `plan` to the log; the caller merges them. Raises CleanUnfinished too."""
+        """Write the deletes of `plan` to the log; the caller merges them. Raises CleanUnfinished, StateNewer too."""
         vanished = self._gone
         if vanished is None or not vanished.num_rows:
             return self.report

@@ -104,7 +104,7 @@ def rebuild(config: Pipeline, route: str, behind: MergeBacklog) -> Rebuilt:
     """Rebuild the merged table of `route`, and its history, from the log, by the keys of `behind`; enters it into the
     ledger.
 
-    Raises BadInput (no log, or a table that Spark must write), LogBegunAnew, CleanUnfinished, StoreDown.
+    Raises BadInput (no log, or a table that Spark must write), LogBegunAnew, CleanUnfinished, StateNewer, StoreDown.
     """
     store = Store.of(config.tables)
     with writing(config.tables.root):

@@ -70,8 +70,8 @@ Oldest = Callable[[], int | None]
 def maintain(config: Pipeline) -> Iterator[Maintained]:
     """Look after every table of the pipeline, one after the other. Safe beside a run.
 
-    Raises CleanUnfinished, and StoreUnreadable when the ledger cannot be read; a table that cannot be is `skipped`,
-    with the reason.
+    Raises CleanUnfinished, StateNewer, and StoreUnreadable when the ledger cannot be read; a table that cannot be is
+    `skipped`, with the reason.
     """
     store = Store.of(config.tables)
     with reading(config.state_root):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from distributary.config import Pipeline, StateFolder
 from distributary.errors import CleanUnfinished
 from distributary.state.lock import only_run
-from distributary.state.state_format import claim_format
+from distributary.state.state_format import check_format, claim_format
 from distributary.tables.faults import reading
 from distributary.tables.store import Store
 
@@ -48,11 +48,15 @@ def begin(config: Pipeline, tables: Mapping[str, str | None], streams: Collectio
 
 
 def check_not_begun(config: Pipeline, store: Store) -> None:
-    """Of the whole pipeline, also for one of its streams. Raises CleanUnfinished, StoreUnreadable."""
+    """Of the whole pipeline, also for one of its streams: neither a clean-up nor a newer release has had its state.
+
+    Raises CleanUnfinished, StateNewer, StoreUnreadable.
+    """
     with reading(config.whole_state):
         begun = store.get(config.whole_state, StateFolder.clean.name) is not None
     if begun:
         raise CleanUnfinished(pipeline=config.pipeline)
+    check_format(config, store)
 
 
 @contextmanager

@@ -72,8 +72,8 @@ def current_parts(config: Pipeline, store: Store) -> list[Pipeline]:
 def claim(config: Pipeline, division: Division | None, store: Store) -> int:
     """Before a run: let the pipeline follow `division` (None: run whole), if it follows no other one.
 
-    Returns the generation. Raises ShareConflict when it does, CleanUnfinished, OSError when the state folder cannot be
-    written.
+    Returns the generation. Raises ShareConflict when it does, CleanUnfinished, StateNewer, OSError when the state
+    folder cannot be written.
     """
     check_not_begun(config, store)
     followed = current(config, store)

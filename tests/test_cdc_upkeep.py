@@ -15,8 +15,10 @@ from distributary.errors import BadInput
 from distributary.repair.clean import apply, clean, forget_names
 from distributary.repair.reconcile import Reconcile
 from distributary.repair.resync_changes import known_route, rebuild
+from distributary.running import maintain as upkeep
 from distributary.running.maintain import maintain
 from distributary.running.stream import Run, session_of
+from distributary.tables.faults import CommitConflict
 from distributary_simulate.changes.model import CDC_METHOD, Change, Column, Position, Table
 from distributary_simulate.changes.unified import INTEGER, STRING
 from tests.shop import START_MS, Shop, backfilled, change, mysql_table, order
@@ -149,6 +151,28 @@ def test_one_event_of_a_clock_that_is_ahead_purges_nothing_and_makes_nothing_lat
     shop.run()
     assert shop.living("shop_orders") == [(2, "odd"), (10, "new"), (11, "new")]
     assert shop.reasons() == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FileNotFoundError("3.json is gone"), (False, "FileNotFoundError: 3.json is gone")),
+        (CommitConflict("another upkeep was first"), (True, None)),
+    ],
+)
+def test_an_error_in_the_upkeep_of_the_file_ledger_stays_with_it(
+    lake: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: tuple[bool, str | None]
+) -> None:
+    def fails(*given: object) -> None:
+        raise error
+
+    shop = Sparkless(lake)
+    shop.send(change(ORDERS, "INSERT", order(1, "a"), 1))
+    shop.run()
+    monkeypatch.setattr(upkeep, "version_read", lambda *given: 10)
+    monkeypatch.setattr(upkeep, "tidy", fails)
+    done = list(maintain(shop.config))[-1]
+    assert (done.table, (done.busy, done.skipped)) == (shop.config.state_folder.files, said)
 
 
 def test_compaction_changes_nothing_and_the_stream_goes_on(lake: Path) -> None:

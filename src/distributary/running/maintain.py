@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -100,10 +101,22 @@ def maintain(config: Pipeline) -> Iterator[Maintained]:
 def _tidy(config: Pipeline, store: Store) -> Maintained:
     """The file ledger has an upkeep of its own: Spark's stream reads it commit by commit."""
     upkeep = Maintained(config.state_folder.files, None)
-    version = version_read(config, store)
-    if version >= 0:
-        tidy(config.state_root, store, version)
+    with _kept(upkeep):
+        version = version_read(config, store)
+        if version >= 0:
+            tidy(config.state_root, store, version)
     return upkeep
+
+
+@contextmanager
+def _kept(upkeep: Maintained) -> Iterator[None]:
+    """What goes wrong with one table stays with it."""
+    try:
+        yield
+    except CommitConflict:
+        upkeep.busy = True
+    except BaseException as e:
+        upkeep.skipped = contained(e)
 
 
 def _look_after(
@@ -119,7 +132,7 @@ def _look_after(
 ) -> Maintained:
     """`merged`: the route's entry, where this is its merged table. `joins`: small files into large ones; a history
     joins its own as it is written, open versions apart from ended ones."""
-    try:
+    with _kept(upkeep):
         table = Table(uri, store).open()
         if table is None:
             # As long as nothing has been set aside, there is no quarantine, and all is well.
@@ -135,10 +148,6 @@ def _look_after(
             if config.tables.merge == "merge_on_read":
                 purge_vectors(Snapshot(uri, store))
             _compact(table, config, upkeep, joins=joins)
-    except CommitConflict:
-        upkeep.busy = True
-    except BaseException as e:
-        upkeep.skipped = contained(e)
     return upkeep
 
 

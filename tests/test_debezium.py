@@ -238,9 +238,30 @@ def test_a_value_of_each_type_comes_as_the_source_has_it(kind: Any, value: Any, 
     assert value_of(kind, None) is None
 
 
+_VARIABLE = schema_of({"scale": "int32", "value": "bytes"}, "io.debezium.data.VariableScaleDecimal")
+
+
 def test_a_decimal_of_variable_scale_keeps_its_digits() -> None:
-    kind = schema_of({"scale": "int32", "value": "bytes"}, "io.debezium.data.VariableScaleDecimal")
-    assert value_of(kind, {"scale": 6, "value": base64_of(12_345_678_901)}) == "12345.678901"
+    assert value_of(_VARIABLE, {"scale": 6, "value": base64_of(12_345_678_901)}) == "12345.678901"
+
+
+def test_a_decimal_of_variable_scale_may_have_zeros_before_its_point() -> None:
+    assert value_of(_VARIABLE, {"scale": -3, "value": base64_of(5)}) == "5000"
+    assert value_of(_VARIABLE, {"scale": -2, "value": base64_of(-5)}) == "-500"
+
+
+@pytest.mark.parametrize("scale", [200_000_000, -200_000_000])
+def test_a_scale_that_no_database_has_sets_its_message_aside_before_it_takes_memory(scale: int) -> None:
+    kinds = {"id": "int32", "value": _VARIABLE}
+    found = read(change("c", {"id": 1, "value": {"scale": scale, "value": base64_of(5)}}, kinds=kinds))
+    assert [bad.reason for bad in found.bad] == [Reason.VALUE_OUT_OF_RANGE]
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale", "text_of_5"), [(25, -2, "500"), (38, -2, "500"), (5, 10, "0.0000000005")]
+)
+def test_a_decimal_that_delta_has_no_type_for_is_its_text(precision: int, scale: int, text_of_5: str) -> None:
+    assert value_of(decimal(precision, scale), base64_of(5)) == text_of_5
 
 
 def test_a_point_is_a_struct_of_its_parts() -> None:

@@ -142,6 +142,8 @@ def test_a_history_says_in_avro_what_it_says_in_json(kind: Kind, form: Form) -> 
         ({"type": "array", "items": {"type": "int32", "optional": True}}, [1, None, 3]),
         ({"type": "array", "items": {**named("int32", f"{_T}Date")}}, [19_756, None]),
         ({"type": "array", "items": named("bytes", f"{_C}Decimal", scale="1")}, [base64_of(15)]),
+        ({"type": "array", "items": named("int64", f"{_T}NanoTime")}, [14_706_500_000_000, -1, None]),
+        ({"type": "array", "items": named("bytes", "io.debezium.data.Bits", length="10")}, ["VA==", "/wE=", None]),
         ({"type": "map", "keys": {"type": "string"}, "values": {"type": "string"}}, {"a": "b"}),
         (schema_of({"scale": "int32", "value": "bytes"}, "io.debezium.data.VariableScaleDecimal"),
          {"scale": 6, "value": base64_of(12_345_678_901)}),

@@ -24,6 +24,8 @@ Mask = npt.NDArray[np.bool_]
 Cast = tuple[pa.Array, Mask | None]
 
 WIDEST_DECIMAL = 38
+LONGEST_SCALE = 20_000
+"""Digits behind the point, or zeros before it: PostgreSQL has up to 16,383."""
 OVER_38_DIGITS = 10**38 >> 64
 DAY_US = 86_400_000_000
 # how Datastream writes PostgreSQL's infinity and -infinity (DataflowTemplates#2203); all beyond them is taken as such
@@ -133,8 +135,12 @@ def exact_decimal(value: bytes, scale: int) -> Decimal:
 
 
 def decimal_text(value: bytes, scale: int) -> str:
-    """A decimal of any width as plain text with all its digits."""
+    """A decimal of any width as plain text with all its digits. Raises ValueError for a scale that no database has."""
+    if abs(scale) > LONGEST_SCALE:
+        raise ValueError(f"a scale of {scale}")
     number = int.from_bytes(value, "big", signed=True)
+    if scale < 0:  # of Oracle: 5 with the scale -3 is 5000
+        number, scale = number * 10**-scale, 0
     digits = str(abs(number)).rjust(scale + 1, "0")
     sign = "-" if number < 0 else ""
     return sign + (f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits)

@@ -114,7 +114,10 @@ def _type(schema: Mapping[str, Any]) -> Connect:
 def node_of(kind: Connect) -> Node:
     """The type as the mapping of columns knows it."""
     if kind.name == DECIMAL:
-        return Scalar("bytes", "decimal", kind.precision or casts.WIDEST_DECIMAL, kind.scale)
+        precision = kind.precision or casts.WIDEST_DECIMAL
+        if not 0 <= kind.scale <= precision:  # Delta has no such decimal: its text
+            precision = casts.WIDEST_DECIMAL + 1
+        return Scalar("bytes", "decimal", precision, kind.scale)
     if kind.name == VARIABLE:
         return Scalar("string", "number")
     if kind.name in LOGICAL:

@@ -43,10 +43,9 @@ def _is_plain(kind: Connect) -> bool:
 
 
 def _is_as_stored(kind: Connect) -> bool:
-    return kind.name == DECIMAL or kind.name not in (VARIABLE, NANO_TIME, BITS, *_TEXTS) or not kind.is_text
-
-
-_TEXTS = frozenset(LOGICAL)
+    return kind.name == DECIMAL or (
+        kind.name not in (VARIABLE, NANO_TIME, BITS) and not (kind.name in LOGICAL and kind.is_text)
+    )
 
 
 def _micros(stored: pa.Array) -> pa.Array:

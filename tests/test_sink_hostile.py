@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from distributary.config import Envelope
 from distributary.errors import BadInput
 from distributary.sink.committing import Ending
 from distributary.sink.data_source import DistributarySource
+from distributary.sink.frame_writer import origin_columns
 from distributary.sink.message_rows import MessageRows
 from distributary.tables.snapshot import Txn
 from tests.sparkless_messages import Players
@@ -92,3 +106,23 @@ def test_a_message_whose_route_or_topic_is_no_utf8_stops_no_batch(tmp_path: Path
 def test_no_file_of_a_table_has_text_that_others_cannot_read(lake: Path) -> None:
     batch(lake, pa.table({"game": ["go"] * 4, "v": text(b"\xff", b"a", b"\xc3\xa9", b"\xc3")}))
     assert sorted(DeltaTable(lake / "go").to_pyarrow_table().column("v").to_pylist()) == ["a", "é"]
+
+
+def test_a_column_goes_along_as_a_records_only_where_it_has_the_type_of_a_record() -> None:
+    header = StructType([StructField("key", StringType()), StructField("value", BinaryType(), False)])
+    of_kafka = {
+        "topic": StringType(), "partition": IntegerType(), "offset": LongType(), "timestamp": TimestampType(),
+        "key": BinaryType(), "headers": ArrayType(header),
+    }  # fmt: skip
+    assert set(origin_columns(_frame(of_kafka))) == set(of_kafka)
+    mine = {
+        "topic": IntegerType(), "partition": StringType(), "offset": DoubleType(), "timestamp": StringType(),
+        "key": StringType(), "headers": StringType(), "score": LongType(),
+    }  # fmt: skip
+    assert origin_columns(_frame(mine)) == []
+    nearly = {"timestamp": TimestampNTZType(), "offset": IntegerType(), "topic": StringType()}
+    assert origin_columns(_frame(nearly)) == ["topic"]
+
+
+def _frame(types: Mapping[str, DataType]) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in types.items()])

@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from distributary.config import Pipeline, load_document
 from distributary.errors import BadInput
@@ -17,8 +18,15 @@ from distributary.sink.data_source import Intake, check_route, packed
 from distributary.sink.message_rows import MessageRows
 from distributary.sink.sink_options import FORMAT, ROWS_OPTION, SinkOptions
 
-TOLD = ("topic", "partition", "offset", "timestamp", "headers", "key")
-"""Columns that say where a record comes from, which go along where they are there."""
+TOLD = {
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "headers": "array<struct<key:string,value:binary>>",
+    "key": "binary",
+}
+"""Columns of a record of Kafka's, which say where it comes from, and their types in Spark."""
 
 
 def writer(
@@ -75,7 +83,11 @@ def _as_read(rows: DataFrame, config: Pipeline, route: str, payload: str, schema
     names = config.envelope.columns
     ids = F.lit(None) if schema_id is None else F.col(quoted(schema_id))
     columns_given = (F.col(quoted(route)).cast("string"), ids.cast("int"), F.col(quoted(payload)))
-    origin_columns = [F.col(name) for name in TOLD if name in rows.columns and name not in names]
-    return rows.select(
-        *(column.alias(name) for column, name in zip(columns_given, names, strict=True)), *origin_columns
-    )
+    origin = [F.col(name) for name in origin_columns(rows.schema) if name not in names]
+    return rows.select(*(column.alias(name) for column, name in zip(columns_given, names, strict=True)), *origin)
+
+
+def origin_columns(schema: StructType) -> list[str]:
+    """The columns that say where a record comes from, and go along. One of such a name and another type is the user's
+    own, and says something else."""
+    return [field.name for field in schema if TOLD.get(field.name) == field.dataType.simpleString()]

@@ -184,13 +184,13 @@ def _values(rows: pa.Table) -> list[dict[str, Any]]:
         return [{name: _value(column.slice(at, 1)) for name, column in columns.items()} for at in range(rows.num_rows)]
 
 
-def _value(one: pa.ChunkedArray) -> Any:
-    for kind in (one.type, _stored(one.type, with_texts=False)):
+def _value(cell: pa.ChunkedArray) -> Any:
+    for kind in (cell.type, _stored(cell.type, with_texts=False)):
         try:
-            return one.cast(kind)[0].as_py()
+            return cell.cast(kind)[0].as_py()
         except (ValueError, OverflowError):
             pass
-    return one.cast(_stored(one.type, with_texts=True))[0].as_py()
+    return cell.cast(_stored(cell.type, with_texts=True))[0].as_py()
 
 
 def _stored(kind: pa.DataType, *, with_texts: bool) -> pa.DataType:

@@ -97,22 +97,21 @@ class Ending:
         options, own, parts, aside = self.options, written.by_route(), [], plan.quarantine
         quarantine = Snapshot.open(options.quarantine, options.store)
         for route, planned in plan.by_route().items():
-            uri, files = planned[0].uri, [file for part in planned for file in part.files]
+            uri, files = planned[0].uri, [file for route_files in planned for file in route_files.files]
             is_parked = quarantine is not None and quarantine.has(self._parking(route))
             if not is_parked and self._is_any_gone(uri, files) and not self._may_have_batch(route):
-                _check_rows(uri, sum(part.rows for part in planned), sum(part.rows for part in own.get(route, [])))
+                _check_rows(uri, planned, own.get(route, []))
                 planned = own[route]
             parts += planned
         is_aside = quarantine is not None and quarantine.has(self.txn)
         if aside and not is_aside and self._is_any_gone(options.quarantine, aside):
-            counts = [sum(file.rows for file in files) for files in (aside, written.quarantine)]
-            _check_rows(options.quarantine, *counts)
+            _check_rows(options.quarantine, aside, written.quarantine)
             aside = written.quarantine
         return WrittenFiles(parts, aside)
 
     def _is_any_gone(self, uri: str, files: Sequence[DataFile]) -> bool:
-        found = filesystem(uri, self.options.store).get_file_info([file.path for file in files])
-        return any(info.type == pafs.FileType.NotFound for info in found)
+        infos = filesystem(uri, self.options.store).get_file_info([file.path for file in files])
+        return any(info.type == pafs.FileType.NotFound for info in infos)
 
     def _may_have_batch(self, route: str) -> bool:
         """True also of a table that cannot be read."""
@@ -255,11 +254,12 @@ class Ending:
         commit_files(target, [file], count, evolution.schema, txn, Replay(txn.version))
 
 
-def _check_rows(uri: str, planned: int, own: int) -> None:
+def _check_rows(uri: str, planned: Sequence[RouteFiles | DataFile], own: Sequence[RouteFiles | DataFile]) -> None:
     """Raises StoreDown: files that are gone cannot be replaced."""
-    if planned != own:
+    before, now = (sum(files.rows for files in several) for several in (planned, own))
+    if before != now:
         detail = (
-            f"files of an earlier attempt at this batch are gone, with {planned} rows, and this attempt has {own} "
+            f"files of an earlier attempt at this batch are gone, with {before} rows, and this attempt has {now} "
             "(docs/sink.md, Exactly once)"
         )
         raise StoreDown(path=uri, detail=detail)

@@ -96,8 +96,8 @@ def with_sound_texts(rows: pa.Table, columns: tuple[str, ...]) -> pa.Table:
             texts = rows.column(at).cast(pa.binary()).to_pylist()
             sound = [text if text is None else text.decode(errors="ignore") for text in texts]
             same = [
-                None if text is None or text.encode() != given else text
-                for text, given in zip(sound, texts, strict=True)
+                None if text is None or text.encode() != as_given else text
+                for text, as_given in zip(sound, texts, strict=True)
             ]
             rows = rows.set_column(at, field, pa.array(same, field.type))
     return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,57 @@ def test_flattened_rows_and_tombstones_are_read_by_offset() -> None:
     places = {**kinds, "__lsn": "int64", "__source_ts_ms": "int64", "__op": "string"}
     row = {"id": 1, "name": "a", "__deleted": "false", "__lsn": 77, "__source_ts_ms": 5, "__op": "c"}
     same([flattened(row, key={"id": 1}, kinds=places)], Form(flattened=True))
+
+
+def events_in_columns(values: list[dict[str, Any]], keys: pa.Array, schema: pa.Schema | None = None) -> FileEvents:
+    key = pa.RecordBatch.from_arrays([keys], ["id"])
+    value = pa.RecordBatch.from_pylist(values, schema)
+    found = _found([change("c", {"id": 1}, offset=offset) for offset in range(len(values))])
+    return events_of(Columns(value, None, key, None), found, Reading(), PLAIN)
+
+
+def in_columns(**source: Any) -> dict[str, Any]:
+    place = {"connector": "mysql", "db": "d", "table": "t", "file": "b.1", "pos": 4, "row": 0, "ts_ms": 5}
+    return {"op": "c", "source": {**place, **source}, "before": {"id": None}, "after": {"id": 1}, "ts_ms": 1}
+
+
+@pytest.mark.parametrize("form", [Form(), Form(by_offset=True)], ids=["by position", "by offset"])
+def test_a_document_of_mongodb_has_its_key_in_any_order(form: Form) -> None:
+    source = {"connector": "mongodb", "db": "d", "collection": "c", "ts_ms": 5000, "ord": 1}
+    value = pa.RecordBatch.from_pylist([{"op": "c", "source": source, "after": '{"_id":1}', "ts_ms": 1}])
+    key = pa.RecordBatch.from_pydict({"id": ["1"]})
+    found = events_of(Columns(value, None, key, None), _found([change("c", {"id": 1})]), Reading(), form)
+    assert [events.keys for events in found.events] == [("_id",)]
+
+
+def test_a_delete_whose_row_before_is_empty_has_its_key_also_in_a_narrower_type() -> None:
+    gone = {**in_columns(), "op": "d", "after": {"id": None}}
+    schema = pa.RecordBatch.from_pylist([in_columns()]).schema
+    found = events_in_columns([gone], pa.array([7], pa.int32()), schema)
+    assert [row["id"] for row in found.events[0].rows.to_pylist()] == [7]
+
+
+@pytest.mark.parametrize("odd", [{"ts_ms": -(2**63)}, {"gtid": "0-1-1234567890123456789"}])
+def test_a_place_at_the_end_of_its_type_is_what_it_is_in_json(odd: dict[str, Any]) -> None:
+    columns = events_in_columns([in_columns(**odd)], pa.array([1]))
+    message = change("c", {"id": 1})
+    body = {**in_columns(**odd), "before": None}
+    by_json = read_messages([message._replace(key=b'{"id":1}', value=json.dumps(body).encode())], Reading(), PLAIN)
+    one, other = (found.events[0].rows.to_pylist()[0][METADATA] for found in (columns, by_json))
+    assert (one["change_sequence_number"], one["source_timestamp"]) == (
+        other["change_sequence_number"], other["source_timestamp"]
+    )  # fmt: skip
+
+
+def test_a_number_that_no_long_holds_takes_none_of_its_neighbours_with_it() -> None:
+    kind = pa.RecordBatch.from_pylist([in_columns()]).schema
+    source = kind.field("source").type
+    fields = [pa.field(f.name, pa.uint64() if f.name == "row" else f.type) for f in source]
+    kind = kind.set(kind.get_field_index("source"), pa.field("source", pa.struct(fields)))
+    beside = events_in_columns([in_columns(row=1), in_columns(row=2**63)], pa.array([1, 2]), kind)
+    alone = events_in_columns([in_columns(row=1)], pa.array([1]), kind)
+    both, one = (found.events[0].rows.to_pylist()[0][METADATA]["change_sequence_number"] for found in (beside, alone))
+    assert both == one
 
 
 @pytest.mark.parametrize(

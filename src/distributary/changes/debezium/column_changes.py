@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.changes import casts
 from distributary.changes.debezium.connect import Connect
 from distributary.changes.debezium.heads import (
     FLAT_FIELDS,
@@ -150,7 +151,8 @@ def _flattened(columns: Columns, form: Form) -> _TakenChanges:
     count = value.num_rows
     nothing = pa.nulls(count, pa.string())
     is_deleted = pc.equal(pc.utf8_lower(_cast(meta.get("deleted", nothing), pa.string())), "true")
-    op = pc.coalesce(_cast(meta.get("op", nothing), pa.string()), pa.scalar("u"))
+    op = _cast(meta.get("op", nothing), pa.string())
+    op = pc.if_else(pc.equal(pc.fill_null(op, ""), ""), "u", op)
     op = pc.if_else(pc.fill_null(is_deleted, False), "d", op)
     headers = _said(op, meta, meta.get("read_ms", pa.nulls(count, pa.int64())), None)
     row = _with_key(row, _named(columns.key), headers.deleted)
@@ -176,8 +178,10 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array
     try:
         return array.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+    except pa.ArrowNotImplementedError:
         return pa.nulls(len(array), kind)
+    except pa.ArrowInvalid:  # one value must not take those of its neighbours with it
+        return casts.each(array, kind, lambda value: value)[0]
 
 
 def _fields(struct: pa.Array) -> Arrays:
@@ -213,7 +217,8 @@ def _with_key(row: Arrays, key: Arrays, deleted: Bools) -> Arrays:
         return row
     columns_of_row = dict(row)
     for name, values in key.items():
-        if name in row and values.type == row[name].type:
+        if name in row:
+            values = _cast(values, row[name].type)
             use = deleted & np.asarray(values.is_valid().to_numpy(zero_copy_only=False), bool)
             columns_of_row[name] = _one_of(row[name], values, use)
     return columns_of_row
@@ -294,7 +299,7 @@ def _add(
         columns.append((name, converted.node, converted.array))
         faults += [(place, Reason.VALUE_OUT_OF_RANGE, f"column {name}: {why}") for place, why in converted.faults]
     silent = tuple(sorted(name for name, mask in changes_taken.unlogged.items() if mask[at[0]]))
-    names = ("_id",) if table.kind is Kind.MONGODB and not form.flattened else keys
+    names = ("_id",) if connector == "mongodb" and not form.flattened else keys
     top, source = metadata(table, names, headers, places_here, where, form, schema_key_of(columns, silent, typed=True))
     parts.add(Rows(at, top, source, columns, tuple(faults)), table.kind)
 

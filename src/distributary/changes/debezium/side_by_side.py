@@ -99,7 +99,7 @@ class ChangeHeaders:
     @property
     def source_ms(self) -> pa.Array:
         time = self.field("ts_ms")
-        return pc.if_else(pc.less(pc.abs(time), _WIDEST), time, pa.scalar(None, pa.int64()))
+        return _millis(time)
 
 
 def places(kind: Kind, headers: ChangeHeaders, origins: RecordOrigins, form: Form) -> tuple[Places, Bools]:
@@ -126,9 +126,11 @@ def _mysql(kind: Kind, headers: ChangeHeaders, time: Longs, offset: Longs) -> tu
     gtid = headers.field("gtid")
     if gtid.null_count < len(gtid):
         sequence = pc.struct_field(pc.extract_regex(gtid, _GTID), "number").cast(pa.int64())
-        # One of 19 digits is left to `heads`.
+        # One of 19 digits may be none.
         odd = pc.and_(pc.is_null(sequence), pc.match_substring_regex(gtid, r"^[0-9]+-[0-9]+-[0-9]+$"))
-        files = pc.if_else(pc.fill_null(odd, False), pa.scalar(None, pa.int64()), pc.coalesce(sequence, files))
+        if pc.any(odd).as_py():
+            return _by_row(kind, headers, time, offset)
+        files = pc.coalesce(sequence, files)
     parts = [files, headers.field("pos"), headers.field("row")]
     has_place = _there(files) & _there(parts[1])
     return np.column_stack([*(np.maximum(_whole(number), 0) for number in parts), offset]), has_place
@@ -234,7 +236,8 @@ def _some(texts: pa.Array) -> pa.Array:
 
 
 def _millis(time: pa.Array) -> pa.Array:
-    return pc.if_else(pc.less(pc.abs(time), _WIDEST), time, pa.scalar(None, pa.int64()))
+    fits = pc.and_(pc.less(time, _WIDEST), pc.greater(time, -_WIDEST))
+    return pc.if_else(fits, time, pa.scalar(None, pa.int64()))
 
 
 def _there(numbers: pa.Array) -> Bools:

@@ -112,6 +112,11 @@ def test_what_is_no_record_is_set_aside_and_spoils_no_other() -> None:
     assert [rows[0], rows[4]] == [{"a__bigint": 1}, {"a__string": "x"}]
 
 
+def test_empty_objects_of_two_spellings_are_apart() -> None:
+    bodies = [b'{"a":{}}', b'{"A":{"d":null}}']
+    assert read(bodies, {}, 2) == read(bodies, {}, 1)
+
+
 _NAMES = st.sampled_from(["a", "b", "A", "meta", "x y", "a__string", "_origin", "n"])
 _VALUES = st.recursive(
     st.none()

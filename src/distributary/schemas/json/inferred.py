@@ -150,7 +150,10 @@ def _spelled(leaves: Iterable[Leaf]) -> dict[Path, Path | None]:
         for n in range(1, len(path) + 1):
             is_struct = n < len(path) or kind == "empty"
             key = (*(name.lower() for name in path[:n]), *(["{"] if is_struct else []))
-            path_of[key] = None if n == len(path) and kind == "empty" else path[:n]
+            is_empty = n == len(path) and kind == "empty"
+            path_of[key] = None if is_empty else path[:n]
+            if is_empty:  # and spelled in one way only
+                path_of[(*key, "}")] = path[:n]
     return path_of
 
 

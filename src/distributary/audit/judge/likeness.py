@@ -207,11 +207,11 @@ def _same_number(value: Any, cell: Any) -> bool:
     return left == right
 
 
-def _is_rounded(said: int | float | Decimal, kept: int | float | Decimal) -> bool:
-    """Is a large whole number another one as it is kept? Its float may have its own digits, or its shortest ones."""
-    if not isinstance(said, int) or not isinstance(kept, float) or abs(said) <= 2**53:
+def _is_rounded(number: int | float | Decimal, stored: int | float | Decimal) -> bool:
+    """Is a large whole number another one as it is stored? Its float may have its own digits, or its shortest ones."""
+    if not isinstance(number, int) or not isinstance(stored, float) or abs(number) <= 2**53:
         return False
-    return not math.isfinite(kept) or said not in (int(kept), Decimal(repr(kept)))
+    return not math.isfinite(stored) or number not in (int(stored), Decimal(repr(stored)))
 
 
 def _number(value: Any) -> int | float | Decimal | None:

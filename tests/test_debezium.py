@@ -333,6 +333,42 @@ def test_a_value_that_is_none_of_its_type_sets_its_message_aside_and_no_other() 
     assert rows(found) == [{"id": 2, "paid": Decimal("0.05")}]
 
 
+_DATE = named("int32", f"{_T}Date")
+_STRUCT = schema_of({"f": "int8"}, "shop.Part")
+
+
+def _list(kind: str) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": kind, "optional": True}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad", "good"),
+    [
+        (_list("string"), '"1.5"', '["1.5"]'), (_list("string"), "[1.7]", '["a"]'), (_list("string"), '{"a":1}', "[]"),
+        (_list("int8"), "[1.7]", "[1]"), (_list("int8"), "[true]", "[1]"), (_list("int8"), '"1"', "[1]"),
+        (_list("boolean"), "[1]", "[true]"), (_list("double"), "[true]", "[1.5]"),
+        (_list("double"), "[1e400]", '["NaN"]'),
+        (_list("float"), "[1e39]", '["Infinity"]'), (_DATE, "1.7", "1"), (_DATE, "true", "1"),
+        (named("int64", f"{_T}NanoTime"), "1000.7", "1000"), (named("int64", f"{_T}Timestamp"), "true", "5"),
+        (_STRUCT, '{"f":1.7}', '{"f":1}'), (_STRUCT, '{"g":1}', "{}"), (_STRUCT, "[]", '{"f":null}'),
+        ("double", "1e400", "1e300"), ("double", "-1e400", '"-Infinity"'), ("float", "1e39", "1e38"),
+        ({"type": "map", "keys": {"type": "string"}, "values": {"type": "double"}}, '{"a":1e400}', '{"a":1.5}'),
+        ({"type": "map", "keys": {"type": "string"}, "values": {"type": "double"}}, '"a"', "{}"),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_type_than_its_schema_says_is_set_aside_and_not_bent(kind: Any, bad: str, good: str) -> None:
+    messages = [change("c", {"id": n, "v": "TOKEN"}, kinds={"id": "int32", "v": kind}, offset=n) for n in (0, 1)]
+    spelled = [
+        message._replace(value=(message.value or b"").replace(b'"TOKEN"', token.encode()))
+        for message, token in zip(messages, (bad, good), strict=True)
+    ]
+    found = read(*spelled)
+    assert [(event.row, event.reason) for event in found.bad] == [(0, Reason.VALUE_OUT_OF_RANGE)]
+    (row,) = rows(found)
+    assert row["id"] == 1
+    assert row["v"] is not None
+
+
 # -- flattened ---------------------------------------------------------------------------------------------------------
 
 

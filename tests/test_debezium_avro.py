@@ -146,6 +146,8 @@ def test_a_history_says_in_avro_what_it_says_in_json(kind: Kind, form: Form) -> 
         ({"type": "array", "items": named("int64", f"{_T}NanoTime")}, [14_706_500_000_000, -1, None]),
         ({"type": "array", "items": named("bytes", "io.debezium.data.Bits", length="10")}, ["VA==", "/wE=", None]),
         ({"type": "map", "keys": {"type": "string"}, "values": {"type": "string"}}, {"a": "b"}),
+        ({"type": "map", "keys": {"type": "string"}, "values": {"type": "bytes"}}, {"a": "/w=="}),
+        ({"type": "map", "keys": {"type": "string"}, "values": {"type": "double"}}, {"a": "NaN", "b": "-Infinity"}),
         (schema_of({"scale": "int32", "value": "bytes"}, "io.debezium.data.VariableScaleDecimal"),
          {"scale": 6, "value": base64_of(12_345_678_901)}),
         (schema_of({"x": "double", "wkb": "bytes"}, "io.debezium.data.geometry.Point"), {"x": 1.0, "wkb": "AQE="}),

@@ -209,7 +209,7 @@ def _stored(node: Node, tokens: Tokens, reading: Reading) -> casts.Cast:
         plain = tokens.first <= set(b"tf")
         return (pc.equal(texts, "true"), None) if plain else _each(texts, pa.bool_(), _boolean)
     if node.kind in ("float", "double"):
-        return _fast(tokens.unquoted(), arrow_type(node), float)
+        return _floats(tokens.unquoted(), arrow_type(node))
     if node.kind in ("bytes", "fixed"):
         return _each(texts, pa.binary(), _bytes(reading))
     if node.logical.startswith(("timestamp", "local-timestamp")):
@@ -224,6 +224,25 @@ def _fast(texts: pa.Array, kind: pa.DataType, convert: Callable[[str], Any]) -> 
         return texts.cast(kind), None
     except pa.ArrowInvalid:
         return _each(texts, kind, convert)
+
+
+def _floats(texts: pa.Array, kind: pa.DataType) -> casts.Cast:
+    """A number beyond all of the type has no place in it: Arrow and Python would make an infinity of it."""
+    array, bad = _fast(texts, kind, _finite)
+    spelled_out = pc.match_substring(texts, "inf", ignore_case=True)
+    endless = pc.fill_null(pc.and_not(pc.is_inf(array), spelled_out), False)
+    if not pc.any(endless).as_py():
+        return array, bad
+    mask = endless.to_numpy(zero_copy_only=False)
+    return pc.if_else(endless, pa.scalar(None, kind), array), mask if bad is None else mask | bad
+
+
+def _finite(text: str) -> float:
+    """Raises ValueError for no number, and for one beyond all floats; `Infinity` is a value."""
+    number = float(text)
+    if math.isinf(number) and "inf" not in text.lower():
+        raise ValueError(text)
+    return number
 
 
 def _times(tokens: Tokens, node: Scalar) -> casts.Cast:
@@ -284,7 +303,7 @@ def _unscaled(text: str, node: Scalar) -> bytes:
 def _scalar(node: Scalar, reading: Reading) -> Callable[[str], Any]:
     """From an unquoted text."""
     if node.kind in ("float", "double"):
-        return float
+        return _finite
     if node.kind == "boolean":
         return _boolean
     if node.logical == "decimal":

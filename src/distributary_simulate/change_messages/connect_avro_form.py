@@ -138,4 +138,6 @@ def _value(schema: dict[str, Any], value: Any) -> Any:
             return {key: _value(schema["values"], inner) for key, inner in value.items()}
         case "bytes":
             return base64.b64decode(value)
+        case "float" | "double":
+            return float(value)
     return value

@@ -20,7 +20,11 @@ connector, and the messages of Debezium 3.6.
 
 from __future__ import annotations
 
+import base64
 import json
+import math
+import re
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -64,6 +68,8 @@ LOGICAL = {
     f"{_TIME}IsoTimestamp": "timestamp-micros",
 }
 _CONVERT: dict[str, Callable[[Any], Any]] = {"boolean": bool, "string": str, "float": float, "double": float}
+_WHOLE = re.compile(r"-?\d{1,40}", re.ASCII)
+_NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
 NANO_TIME = f"{_TIME}NanoTime"
 
 
@@ -140,32 +146,49 @@ def loader(kind: Connect, *, stored: bool = False) -> Callable[[Any], Any]:
     """From a value as JSON has it, or as it is `stored` in Avro, what `node_of` stores. Raises ValueError, TypeError,
     KeyError for what is none."""
     unbytes = _as_is if stored else casts.unbase64
+    whole = int if stored else _whole
     if kind.name == VARIABLE:
-        return lambda value: casts.decimal_text(unbytes(value["value"]), int(value["scale"]))
+        return lambda value: casts.decimal_text(unbytes(value["value"]), whole(value["scale"]))
     if kind.name == NANO_TIME:
-        return lambda value: int(value) // 1000
+        return lambda value: whole(value) // 1000
     if kind.name in LOGICAL and kind.is_text:
         return _days if LOGICAL[kind.name] == "date" else _micros
     if kind.kind == "struct":
         loaders = {name: _perhaps(loader(child, stored=stored)) for name, child in kind.fields}
-        return lambda value: {name: load(value.get(name)) for name, load in loaders.items()}
+        return _as_is_struct(loaders) if stored else _struct(loaders)
     if kind.kind == "array" and kind.item is not None:
         item = _perhaps(loader(kind.item, stored=stored))
-        return lambda value: [item(child) for child in value]
+        return lambda value: [item(child) for child in (value if stored else _checked(value, list))]
     if kind.kind == "map":
-        return _entries if stored else lambda value: json.dumps(value, ensure_ascii=False)
+        return _entries if stored else _map
     if kind.kind == "bytes":
         return partial(_bits, length=kind.precision, unbytes=unbytes) if kind.name == BITS else unbytes
-    convert: Callable[[Any], Any] = _CONVERT.get(SCALARS[kind.kind], int)
-    return convert
+    scalar = SCALARS[kind.kind]
+    return (_CONVERT if stored else _CHECKED).get(scalar, whole)
 
 
 def _perhaps(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else load(value)
 
 
+def _as_is_struct(loaders: Mapping[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    return lambda value: {name: load(value.get(name)) for name, load in loaders.items()}
+
+
 def _entries(value: list[dict[str, Any]]) -> str:
-    return json.dumps({entry["key"]: entry["value"] for entry in value}, ensure_ascii=False)
+    """A map as Avro stores it, as Connect's converter to JSON writes one."""
+    return json.dumps({entry["key"]: _in_json(entry["value"]) for entry in value}, ensure_ascii=False, allow_nan=False)
+
+
+def _in_json(value: Any) -> Any:
+    """Bytes in base64, and the numbers that JSON has no word for as text."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {name: _in_json(child) for name, child in value.items()}
+    return [_in_json(child) for child in value] if isinstance(value, list) else value
 
 
 def _bits(value: Any, length: int, unbytes: Callable[[Any], bytes]) -> bytes:
@@ -180,3 +203,59 @@ def _micros(value: str) -> int:
 
 def _days(value: str) -> int:
     return instant(value.removesuffix("Z"))[0] // casts.DAY_US
+
+
+# -- values of JSON: nothing is rounded, cut off or taken for another type ---------------------------------------------
+
+
+def _checked(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"no {kind.__name__}")
+    return value
+
+
+def _whole(value: Any) -> int:
+    """A whole number, or the text of one."""
+    if type(value) is int:
+        return value
+    if not isinstance(value, str) or _WHOLE.fullmatch(value) is None:
+        raise ValueError("no whole number")
+    return int(value)
+
+
+def _float(value: Any, form: str) -> float:
+    """`form`: the struct code of the type; a native one would make an infinity of what is too large.
+
+    Raises ValueError, TypeError, OverflowError.
+    """
+    if isinstance(value, bool):
+        raise ValueError("no number")
+    number = float(value)
+    if not math.isfinite(number) and value not in _NO_NUMBERS:
+        raise ValueError("beyond all numbers of the type")
+    struct.pack(form, number)
+    return number
+
+
+def _map(value: Any) -> str:
+    """Keys that are no texts come as a list of pairs."""
+    if not isinstance(value, dict | list):
+        raise ValueError("no map")
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _struct(loaders: Mapping[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    def load(value: Any) -> dict[str, Any]:
+        if strange := _checked(value, dict).keys() - loaders.keys():
+            raise ValueError(f"the schema has no {min(strange)}")
+        return {name: convert(value.get(name)) for name, convert in loaders.items()}
+
+    return load
+
+
+_CHECKED: dict[str, Callable[[Any], Any]] = {
+    "boolean": partial(_checked, kind=bool),
+    "string": partial(_checked, kind=str),
+    "float": partial(_float, form="<f"),
+    "double": partial(_float, form="<d"),
+}

@@ -146,11 +146,11 @@ def loader(kind: Connect, *, stored: bool = False) -> Callable[[Any], Any]:
     """From a value as JSON has it, or as it is `stored` in Avro, what `node_of` stores. Raises ValueError, TypeError,
     KeyError for what is none."""
     unbytes = _as_is if stored else casts.unbase64
-    whole = int if stored else _whole
+    integer = int if stored else _whole
     if kind.name == VARIABLE:
-        return lambda value: casts.decimal_text(unbytes(value["value"]), whole(value["scale"]))
+        return lambda value: casts.decimal_text(unbytes(value["value"]), integer(value["scale"]))
     if kind.name == NANO_TIME:
-        return lambda value: whole(value) // 1000
+        return lambda value: integer(value) // 1000
     if kind.name in LOGICAL and kind.is_text:
         return _days if LOGICAL[kind.name] == "date" else _micros
     if kind.kind == "struct":
@@ -164,7 +164,7 @@ def loader(kind: Connect, *, stored: bool = False) -> Callable[[Any], Any]:
     if kind.kind == "bytes":
         return partial(_bits, length=kind.precision, unbytes=unbytes) if kind.name == BITS else unbytes
     scalar = SCALARS[kind.kind]
-    return (_CONVERT if stored else _CHECKED).get(scalar, whole)
+    return (_CONVERT if stored else _CHECKED).get(scalar, integer)
 
 
 def _perhaps(load: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -7,13 +7,9 @@ needs no schemas of keys, and what is kept aside is read again in the same way.
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable, Mapping
-from datetime import date, datetime
-from decimal import Decimal
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +23,7 @@ from distributary.schemas.formats import FORMATS, decoder_for
 from distributary.schemas.json.bare import declared_record
 from distributary.schemas.json.decoder import JsonDecoder
 from distributary.schemas.json.nodes import UNDECLARED, Tree
+from distributary.schemas.json.row_text import object_text
 from distributary.state.journal import Refusals
 
 MAGIC: Final = b"\0"
@@ -79,18 +76,10 @@ def _decoded(schema: CompiledSchema, index: str, format: str, bodies: list[bytes
         contained(e)
         return texts
     places = range(len(bodies)) if split.positions is None else split.positions.to_pylist()
+    kind = pa.struct(list(split.rows.schema))
     for position, row in zip(places, split.rows.to_pylist(), strict=True):
-        texts[position] = json.dumps(row, default=_plain).encode()
+        texts[position] = object_text(row, kind)
     return texts
-
-
-def _plain(value: Any) -> Any:
-    """What JSON has no word for, as `payload.columns` reads it."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, date | datetime):
-        return value.isoformat()
-    return int(value) if isinstance(value, Decimal) and value == value.to_integral() else str(value)
 
 
 # -- where rows are written ---------------------------------------------------------------------------------

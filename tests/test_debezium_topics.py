@@ -146,8 +146,9 @@ def test_after_any_batches_in_any_order_the_merged_tables_are_those_of_the_sourc
                 assert is_held == plain(column.type, row.get(column.name)), (key, column)
 
 
-def put(op: str, key: int, offset: int, pos: int, **values: Any) -> Message:
-    return change(op, {"id": key, "name": None, "big": None, **values}, kinds=KINDS, offset=offset, pos=pos)
+def put(op: str, key: int, offset: int, pos: int, ts_ms: int = MS, **values: Any) -> Message:
+    row = {"id": key, "name": None, "big": None, **values}
+    return change(op, row, kinds=KINDS, offset=offset, pos=pos, ts_ms=ts_ms)
 
 
 def test_a_batch_makes_a_log_of_all_changes_and_a_table_of_the_rows_that_live(tmp_path: Path) -> None:
@@ -237,6 +238,28 @@ def test_a_value_that_was_not_logged_is_that_of_the_newest_older_change_whatever
         (2, "d", None),
     ]
     assert len(shop.rows("shop_orders_log")) == 8
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::3])
+def test_each_version_of_a_history_has_the_values_that_were_not_logged_whatever_the_order_of_batches(
+    order: Sequence[int], tmp_path: Path
+) -> None:
+    history = [
+        [put("c", 1, 0, 10, big="first", ts_ms=MS + 1_000)],
+        [put("u", 1, 1, 20, name="b", big="second", ts_ms=MS + 2_000)],
+        [put("u", 1, 2, 30, name="c", big=UNCHANGED, ts_ms=MS + 3_000)],
+        [put("u", 1, 3, 40, name="d", big="fourth", ts_ms=MS + 4_000)],
+    ]
+    shop = Shop(tmp_path, {"history": "{database}_{table}_history"})
+    for number in order:
+        shop.take(history[number])
+    rows = sorted(shop.rows("shop_orders_history"), key=lambda row: row["valid_from"])
+    assert [row["big"] for row in rows] == ["first", "second", "second", "fourth"]
+    judged = judge_histories(shop.config, verify(shop.config))
+    assert judged.ok, judged.problems
+    DeltaTable(str(tmp_path / "lake" / "shop_orders_history")).update({"big": "'first'"}, predicate="name = 'c'")
+    judged = judge_histories(shop.config, verify(shop.config))
+    assert any("do not have the values" in problem for problem in judged.problems)
 
 
 @pytest.mark.spark

@@ -95,6 +95,17 @@ def test_change_files_tell_from_when_to_when_each_version_held(lake: Path) -> No
     assert not [note for note in verified(shop).notes if "history" in note]
 
 
+def test_a_late_event_says_what_a_version_behind_it_did_not_by_toast_columns(lake: Path) -> None:
+    shop = Sparkless(lake, tables={**TABLES, "routes": {"shop.orders": {"toast_columns": ["status"]}}})
+    send(shop, 1, "first", 100, "INSERT")
+    shop.run()
+    shop.send(change(ORDERS, "UPDATE-INSERT", {"id": 1, "status": None}, 300, sec=300))
+    shop.run()
+    send(shop, 1, "second", 200)
+    shop.run()
+    assert [row[1] for row in orders(shop)] == ["first", "second", "second"]
+
+
 @pytest.mark.parametrize(
     ("target", "name", "after"),
     [

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from distributary.changes.reduce import MissingColumns
 from distributary.changes.sequence import OrderSettings
+from distributary.changes.unfilled import Unfilled
 from distributary.tables import history_table
 from distributary.tables.evolve import Policy
 from distributary.tables.history_rows import IS_CURRENT, OPEN, UNTIL, VALID_FROM, VALID_TO
@@ -36,11 +37,16 @@ MYSQL = OrderSettings(kind="mysql")
 
 
 def take(
-    uri: str, events: Sequence[Event], batch: int, order: OrderSettings = MYSQL, gaps: MissingColumns | None = None
+    uri: str,
+    events: Sequence[Event],
+    batch: int,
+    order: OrderSettings = MYSQL,
+    gaps: MissingColumns | None = None,
+    **more: bool,
 ) -> int:
     target = Target(Table(uri, Store(), Owner("p", "t", ("id",))), Snapshot.open(uri, Store()), Policy())
     rows = table_of(events, COLUMNS, order.kind)
-    return merge_history(target, rows, ["id"], order, gaps or MissingColumns(), Txn("s", batch))
+    return merge_history(target, rows, ["id"], order, gaps or MissingColumns(), Txn("s", batch), **more)
 
 
 def versions(uri: str) -> list[dict[str, Any]]:
@@ -168,6 +174,61 @@ def test_what_was_not_said_is_as_it_was_before(tmp_path: Path) -> None:
     take(uri, [Event({"id": 1, "value": "long"}, 10, "INSERT", sec=10)], 0, gaps=gaps)
     take(uri, [Event({"id": 1}, 20, sec=20), Event({"id": 1}, 30, sec=30)], 1, gaps=gaps)
     assert [row["value"] for row in versions(uri)] == ["long"] * 3
+
+
+def silent_ones(events: Sequence[Event], random: Random, *, marked: bool) -> list[Event]:
+    """Events of which some do not speak of their value."""
+    schema = "a" * 40 + ("!value" if marked else "")
+    return [
+        e.with_(row={"id": e.row["id"]}, schema=schema) if e.change not in DELETES and random.random() < 0.5 else e
+        for e in events
+    ]
+
+
+def spoken(events: Sequence[Event]) -> list[Event]:
+    """The events in order, each with the value that its key had then."""
+    values: dict[int, Any] = {}
+    whole = []
+    for event in sorted(events, key=lambda e: e.at):
+        key = event.row["id"]
+        values[key] = None if event.change in DELETES else event.row.get("value", values.get(key))
+        whole.append(event if event.change in DELETES else event.with_(row={"id": key, "value": values[key]}))
+    return whole
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["the event says so", "null in an update"])
+@given(logs(), st.integers(0, 2**32))
+def test_values_that_were_not_logged_are_those_of_the_sorted_events_whatever_comes_late(
+    marked: bool, events: list[Event], seed: int
+) -> None:
+    random = Random(seed)
+    events = silent_ones(events, random, marked=marked)
+    gaps = MissingColumns() if marked else MissingColumns(toast=("value",))
+    log: list[Event] = []
+    with tempfile.TemporaryDirectory() as folder:
+        uri = str(Path(folder) / "t")
+        for number, batch in enumerate(b for b in delivered(events, random) if b):
+            log += batch
+            try:
+                take(uri, batch, number, gaps=gaps, partial=not marked)
+            except Unfilled as e:
+                asked = set(e.keys.column("id").to_pylist())
+                more = [event for event in log if event.row["id"] in asked]
+                take(uri, batch + more, number, gaps=gaps, partial=not marked, filled=True)
+        assert versions(uri) == by_hand(spoken(events))
+
+
+def test_a_late_event_that_is_silent_asks_for_all_events_as_the_one_before_it_may_have_no_version(
+    tmp_path: Path,
+) -> None:
+    uri, silent = str(tmp_path / "t"), "a" * 40 + "!value"
+    first, tied = Event({"id": 1, "value": "a"}, 10, sec=10), Event({"id": 1, "value": "b"}, 20, sec=30)
+    late, last = Event({"id": 1}, 30, sec=20, schema=silent), Event({"id": 1, "value": "c"}, 40, sec=30)
+    take(uri, [first, tied, last], 0)
+    with pytest.raises(Unfilled):
+        take(uri, [late], 1)
+    take(uri, [first, tied, last, late], 1, filled=True)
+    assert [row["value"] for row in versions(uri)] == ["a", "b", "c"]
 
 
 def test_a_batch_that_comes_again_commits_nothing(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ began the version. A delete is a row too, which holds for no time: an older even
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from distributary.changes.keys import KeyIndex
 from distributary.changes.reduce import Places, Ranked, has_row_ids
 from distributary.changes.sequence import Bools, Longs, Numbers, OrderSettings
 from distributary.changes.spans import NEVER, Spans, in_true_order, spans
+from distributary.changes.unfilled import Unfilled, lacking
 from distributary.tables.datafile import LONGEST_TEXT
 from distributary.tables.merge_files import LiveFile
 from distributary.tables.merge_rows import DELETED
@@ -60,8 +61,8 @@ def as_history(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 @dataclass(frozen=True)
 class Met:
-    """Versions of the table that may change: in which file and where in it, of which key and event, and what is known
-    of their time."""
+    """Versions of the table that may change: in which file and where in it, of which key and event, what is known of
+    their time, and whether their event may have said only a part (`silent`)."""
 
     file: Places
     row: Places
@@ -71,33 +72,43 @@ class Met:
     deleted: Bools
     begin: Longs
     end: Longs
+    silent: Bools
     until: pa.Array
 
     @classmethod
     def none(cls, incoming: Incoming) -> Met:
         no, nothing = np.zeros(0, np.int64), np.zeros(0, bool)
-        return cls(no, no, no, [], no, nothing, no, no, pa.array([], pa.string()))
+        return cls(no, no, no, [], no, nothing, no, no, nothing, pa.array([], pa.string()))
 
     @classmethod
     def joined(cls, met_of_files: Sequence[Met], incoming: Incoming) -> Met:
         not_empty = [met for met in met_of_files if len(met.codes)]
         if not not_empty:
             return cls.none(incoming)
-        names = ("file", "row", "codes", "times", "deleted", "begin", "end")
+        names = ("file", "row", "codes", "times", "deleted", "begin", "end", "silent")
         arrays = [np.concatenate([getattr(met, name) for met in not_empty]) for name in names]
-        file, row, codes, times, deleted, begin, end = arrays
+        file, row, codes, times, deleted, begin, end, silent = arrays
         until = pa.concat_arrays([met.until for met in not_empty])
         ranked = [ranked_rows for met in not_empty for ranked_rows in met.ranked]
-        return cls(file, row, codes, ranked, times, deleted, begin, end, until)
+        return cls(file, row, codes, ranked, times, deleted, begin, end, silent, until)
 
 
 class Incoming:
     """A batch's events, as they meet the versions of the table."""
 
     def __init__(
-        self, rows: pa.Table, keys: tuple[str, ...], order: OrderSettings, unchanged: Mapping[str, pa.Array]
+        self,
+        rows: pa.Table,
+        keys: tuple[str, ...],
+        order: OrderSettings,
+        unchanged: Mapping[str, pa.Array],
+        *,
+        filled: bool = False,
+        partial: bool = False,
     ) -> None:
+        """`filled`, `partial`: as `history_table.merge_history` has them."""
         self.rows, self.keys, self.order, self.unchanged = rows, keys, order, unchanged
+        self.filled, self.partial = filled, partial
         self.index = KeyIndex(rows, keys)
         self.metadata = metadata_in(rows.column_names)
         metadata = rows.column(self.metadata).combine_chunks()
@@ -157,28 +168,66 @@ class Incoming:
             is_deleted,
             begin[places],
             end[places],
+            ~is_deleted if self.partial else lacking(metadata),
             until.take(pa.array(places)),
         )
 
     def with_versions(self, met: Met) -> Versions:
-        """What becomes of the versions that were met, and of the events."""
+        """What becomes of the versions that were met, and of the events. Raises Unfilled where events came late: which
+        value a version has, all events of its key tell."""
         codes = np.concatenate([met.codes, self.index.codes])
         ranked = _together([*met.ranked, self.ranked])
         times, deleted = np.concatenate([met.times, self.times]), np.concatenate([met.deleted, self.deleted])
         key_spans = spans(codes, in_true_order(codes, ranked), times, deleted)
-        return Versions(self, met, key_spans, codes[key_spans.order], _heads(ranked.numbers, self.order))
+        if not self.filled:
+            self._check_filled(met, key_spans, codes)
+        silent = self._still_silent(codes, ranked.numbers, len(met.codes))
+        return Versions(self, met, key_spans, codes[key_spans.order], _heads(ranked.numbers, self.order), silent)
+
+    def _check_filled(self, met: Met, key_spans: Spans, codes: Places) -> None:
+        """An event that came before a version may say what that one does not. The value of a silent one there may be
+        that of an event without a version, which would hold for no time."""
+        olds, order = len(met.codes), key_spans.order
+        is_new, of_key = order >= olds, codes[order]
+        first_new, last_old = np.full(len(self.index), len(order)), np.full(len(self.index), -1)
+        np.minimum.at(first_new, of_key[is_new], np.flatnonzero(is_new))
+        np.maximum.at(last_old, of_key[~is_new], np.flatnonzero(~is_new))
+        silent = np.concatenate([met.silent, self._silent()])[order]
+        places = np.arange(len(order))
+        unsure = silent & np.where(is_new, places < last_old[of_key], places > first_new[of_key])
+        if unsure.any():
+            asked = np.isin(self.index.codes, of_key[unsure])
+            raise Unfilled(self.rows.select(self.keys).filter(pa.array(asked)))
+
+    def _silent(self) -> Bools:
+        """The events that do not speak of a column."""
+        masks = [np.zeros(self.rows.num_rows, bool), *map(_bools, self.unchanged.values())]
+        return np.asarray(np.logical_or.reduce(masks), bool)
+
+    def _still_silent(self, codes: Places, numbers: Numbers, olds: int) -> Mapping[str, Bools]:
+        """Column -> the versions that were met whose event has come again, and does not speak of it."""
+        if not self.filled:
+            return {}
+        events = list(zip(codes.tolist(), numbers.tolist(), strict=True))
+        masks = {}
+        for column, mask in self.unchanged.items():
+            silent = {event for event, is_silent in zip(events[olds:], _bools(mask).tolist(), strict=True) if is_silent}
+            masks[column] = np.array([event in silent for event in events[:olds]], bool)
+        return masks
 
 
 @dataclass(frozen=True)
 class Versions:
     """`spans` of the versions that were met and the events behind them, and what of it is new. `codes`: of their keys,
-    `heads`: the beginnings of the places of all rows."""
+    `heads`: the beginnings of the places of all rows. `still_silent`: versions that were met and are to be filled anew,
+    by column."""
 
     incoming: Incoming
     met: Met
     spans: Spans
     codes: Places
     heads: Numbers
+    still_silent: Mapping[str, Bools] = field(default_factory=dict)
 
     def until(self) -> pa.Array:
         """Of each row in the order of the spans."""
@@ -198,6 +247,8 @@ class Versions:
             (self.spans.begin[mine] == met.begin[met_rows]) & (self.spans.end[mine] == met.end[met_rows]) & until
         )
         same[[row for sources in self._sources().values() for row in sources[sources < olds].tolist()]] = False
+        for silent in self.still_silent.values():
+            same &= ~silent
         return np.flatnonzero(~same)
 
     def is_new(self) -> bool:
@@ -208,7 +259,8 @@ class Versions:
         rows_of, order, olds = {}, self.spans.order, len(self.met.codes)
         first = np.r_[True, self.codes[1:] != self.codes[:-1]] if len(order) else np.zeros(0, bool)
         for column, mask in self.incoming.unchanged.items():
-            silent = np.concatenate([np.zeros(olds, bool), _bools(mask)])[order]
+            met_silent = self.still_silent.get(column, np.zeros(olds, bool))
+            silent = np.concatenate([met_silent, _bools(mask)])[order]
             if silent.any():
                 last_said = np.maximum.accumulate(np.where(~silent | first, np.arange(len(order)), 0))
                 rows_of[column] = np.where(silent, order[last_said], np.iinfo(np.int64).max)

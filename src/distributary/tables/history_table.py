@@ -39,13 +39,22 @@ from distributary.tables.widening import evolve_table
 
 
 def merge_history(
-    target: Target, rows: pa.Table, keys: Sequence[str], order: OrderSettings, gaps: MissingColumns, txn: Txn
+    target: Target,
+    rows: pa.Table,
+    keys: Sequence[str],
+    order: OrderSettings,
+    gaps: MissingColumns,
+    txn: Txn,
+    *,
+    filled: bool = False,
+    partial: bool = False,
 ) -> int:
     """Take events into the history table; returns the versions that were written. `rows`: with the payload's columns
-    and their metadata, any number of a key.
+    and their metadata, any number of a key. `filled`: among them is all that the log has of the keys that Unfilled
+    named. `partial`: any event may have said only a part, also one whose metadata does not say so.
 
-    Raises CommitConflict (open the table again and redo), ValueError for a table that a task must not write or a key
-    whose column changed its type, TableFault, OSError, pa.ArrowException.
+    Raises Unfilled (redo with all events of these keys), CommitConflict (open the table again and redo), ValueError for
+    a table that a task must not write or a key whose column changed its type, TableFault, OSError, pa.ArrowException.
     """
     table = target.before
     silent = {own_name(column): pa.array(mask) for column, mask in gaps.unchanged(rows).items()}
@@ -56,7 +65,7 @@ def merge_history(
     if evolution.widened and in_place(target.policy, table):
         raise ValueError(f"a history table is written by tasks, which have no type widening: {evolution.widening}")
     rows, unchanged = fitted_rows(rows, silent, evolution, keys)
-    incoming = Incoming(rows, tuple(keys), order, unchanged)
+    incoming = Incoming(rows, tuple(keys), order, unchanged, filled=filled, partial=partial)
     if table is None:
         versions = incoming.with_versions(Met.none(incoming))
         files = _Files(Writer(target.table.uri, target.table.store, (*keys, UNTIL)), keys)

@@ -1,7 +1,8 @@
 """Does a history table say from when to when each version of a row held?
 
 The events of the log are sorted key by key and gone through from the newest to the oldest: each holds until the next
-one, which no earlier one outlives. What comes out is held against the table's rows. That the log has the events of
+one, which no earlier one outlives. A column of which an event does not speak has the value of the one before it. What
+comes out is held against the table's rows. That the log has the events of
 the source is judged elsewhere.
 
 Memory: one key at a time; rows lie on the local disk (`sqlite3`).
@@ -19,10 +20,12 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from distributary.audit.judge.change_events import HOUR_MS
 from distributary.audit.judge.likeness import bases
 from distributary.audit.judge.merged import alike, key_of
+from distributary.audit.judge.plain_values import nothing
 from distributary.audit.judge.table_rows import rows_of
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import Pipeline
@@ -43,12 +46,14 @@ SILENT = "!"
 
 
 class LoggedEvent(NamedTuple):
-    """An event. `time`: ms; `values`: a number that rows of the same values share, None where it says only a part."""
+    """An event. `time`: ms; `values`: a number for each column with a value, that cells of the same value share, None
+    where nobody can tell which it speaks of; `silent`: columns of which it does not speak."""
 
     place: tuple[Any, ...]
     time: int | None
     deleted: bool
-    values: int | None
+    values: Mapping[str, int] | None
+    silent: frozenset[str] = frozenset()
     change: str = ""
     transaction: str | None = None
     row: str | None = None
@@ -60,13 +65,13 @@ class Version(NamedTuple):
     begin: int | None
     end: int | None
     current: bool
-    values: int | None
+    values: Mapping[str, int] | None
 
 
 def versions(events: Iterable[LoggedEvent]) -> list[Version]:
     """What the events of one key, in any order, were from when to when."""
     spans: list[Version] = []
-    ordered = _in_order({event.place: event for event in events}.values())
+    ordered = _filled(_in_order({event.place: event for event in events}.values()))
     begin: int | None = None
     for number, event in enumerate(reversed(ordered)):
         end, times = begin, [time for time in (event.time, begin) if time is not None]
@@ -75,6 +80,19 @@ def versions(events: Iterable[LoggedEvent]) -> list[Version]:
         if not event.deleted and (newest or begin != end):
             spans.append(Version(begin, None if newest else end, newest, event.values))
     return spans[::-1]
+
+
+def _filled(ordered: Sequence[LoggedEvent]) -> list[LoggedEvent]:
+    """The events, each with the values that its row had then."""
+    row: Mapping[str, int] = {}
+    whole = []
+    for event in ordered:
+        if event.values is not None:
+            kept = {name: value for name, value in row.items() if name in event.silent}
+            event = event._replace(values=kept | {n: v for n, v in event.values.items() if n not in event.silent})
+        row = {} if event.deleted else event.values or {}
+        whole.append(event)
+    return whole
 
 
 def _in_order(events: Iterable[LoggedEvent]) -> list[LoggedEvent]:
@@ -96,7 +114,8 @@ def _in_order(events: Iterable[LoggedEvent]) -> list[LoggedEvent]:
 
 @dataclass(frozen=True)
 class Rules:
-    """`keys`: the key columns. `epochs`, `repairs`: times in ms, sorted. `silent`: any event may say only a part."""
+    """`keys`: the key columns. `epochs`, `repairs`: times in ms, sorted. `silent`: any event may say only a part, and
+    none says which."""
 
     keys: Sequence[str]
     epochs: Sequence[int] = ()
@@ -109,23 +128,28 @@ class Rules:
         time, number, source = about["source_timestamp"], about["change_sequence_number"], about.get("source") or {}
         time_us = time or 0
         generation = bisect_right(self.repairs, time_us if about["is_backfill"] else time_us + HOUR_MS)
-        silent = self.silent or SILENT in (about["schema_key"] or "")
         return LoggedEvent(
             (generation, bisect_right(self.epochs, time_us), number[6:]),
             time,
             bool(about["is_deleted"]),
-            None if silent else alike(self._values(row)),
+            None if self.silent else self._values(row),
+            _silent_columns(about["schema_key"] or ""),
             about.get("change_type") or "",
             source.get("tx_id"),
             source.get("row_id"),
         )
 
-    def _values(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def _values(self, row: Mapping[str, Any]) -> dict[str, int]:
         """What is no key: the history has the whole key in its column, also where the log has it in one beside."""
         of_log = "_origin" in row
         ours = (*ABOUT, "_origin") if of_log else (*ABOUT, *OWN)
         keys = {bases(key.lower())[-1] for key in self.keys}
-        return {name: value for name, value in row.items() if name not in ours and bases(name.lower())[-1] not in keys}
+        columns: dict[str, dict[str, Any]] = {}
+        for name, value in row.items():
+            base = bases(name.lower())[-1]
+            if name not in ours and base not in keys and not nothing(value):
+                columns.setdefault(base, {})[name] = value
+        return {base: alike(cells) for base, cells in columns.items()}
 
     def key(self, row: Mapping[str, Any]) -> str:
         """An older log has keys in its columns only."""
@@ -134,6 +158,11 @@ class Rules:
         if origin.get("key") and [n.lower() for n in names] == [n.lower() for n in self.keys]:
             return json.dumps(json.loads(origin["key"]))
         return json.dumps(key_of(row, self.keys))
+
+
+def _silent_columns(schema_key: str) -> frozenset[str]:
+    names = unquote(schema_key.partition(SILENT)[2].replace(",", "\n")).split("\n")
+    return frozenset(bases(name.lower())[-1] for name in names if name)
 
 
 class _Sorted:

@@ -2,6 +2,9 @@
 
 The history has a batch first, so it holds all that the merged table does. Where it cannot be written, the merge waits
 with it; where the merge cannot be done, the history meets the same events again, which changes nothing.
+
+Of a value that was not logged a version has that of the version before it. Where an event comes late, before such a
+version, the log is asked for all events of the key (`changes.unfilled`), and its versions are filled anew.
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from distributary.changes.unfilled import Unfilled
 from distributary.engine.changes.key_columns import whole
 from distributary.engine.changes.keyed_table import Into, absent, check_keys, with_wider_keys
 from distributary.engine.changes.task_spec import ORIGIN, ChangeSpec
+from distributary.engine.changes.transactions import all_of
 from distributary.tables.engines import for_rewrites
 from distributary.tables.history_table import merge_history
 from distributary.tables.merge import Target
@@ -32,8 +37,19 @@ def record(into: Into, events: pa.Table, spec: ChangeSpec, txn: Txn) -> None:
     check_keys(own, table)
     table, types = with_wider_keys(own, table, events.schema, spec, {})
     events = whole(events, types)
-    rules = spec.named.rules(own.source, None)
-    gaps = rules.gaps(absent(events, own.brought))
     made_with = for_rewrites(spec.named.tables.properties)
     target = Target(replace(own.table(spec), properties=made_with), table, spec.named.policy(own.route))
-    merge_history(target, events.drop_columns([ORIGIN]), own.keys, rules.order, gaps, txn)
+    try:
+        _take(own, target, events, spec, txn)
+    except Unfilled as e:
+        # Apart from what the merge asks for: a history may have begun later than the merged table.
+        more = all_of(own.source, spec, e.keys, events, types)
+        _take(own, target, pa.concat_tables([events, more], promote_options="permissive"), spec, txn, filled=True)
+
+
+def _take(own: Into, target: Target, events: pa.Table, spec: ChangeSpec, txn: Txn, *, filled: bool = False) -> None:
+    rules = spec.named.rules(own.source, None)
+    gaps = rules.gaps(absent(events, own.brought))
+    partial = bool(rules.toast_columns) or rules.dropped_columns == "keep"
+    rows = events.drop_columns([ORIGIN])
+    merge_history(target, rows, own.keys, rules.order, gaps, txn, filled=filled, partial=partial)

@@ -56,7 +56,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("target", "step"),
-    [(Fanout, "orders"), (Ledger, "record"), (BatchWriter, "_complete")],
+    [(Fanout, "spec"), (Ledger, "record"), (BatchWriter, "_complete")],
     ids=["before any table", "before the ledger", "after the ledger"],
 )
 def test_an_id_refused_in_the_first_attempt_stays_refused_in_the_next(lake: Path, target: Any, step: str) -> None:

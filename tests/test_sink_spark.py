@@ -59,7 +59,7 @@ def test_rows_of_a_stream_go_to_a_table_per_route_each_once(spark: SparkSession,
     assert [len(DeltaTable(lake / game).file_uris()) for game in GAMES] == [2, 2]
 
 
-def test_a_task_that_fails_leaves_nothing_and_its_batch_comes_again(
+def test_a_task_that_fails_commits_nothing_and_its_batch_comes_again(
     spark: SparkSession, tmp_path: Path, lake: Path
 ) -> None:
     feed(tmp_path / "source", 0)
@@ -76,7 +76,8 @@ def test_a_task_that_fails_leaves_nothing_and_its_batch_comes_again(
     rows = source(spark, tmp_path / "source").repartition(4, "game").mapInArrow(breaks, "game string, n bigint")
     with pytest.raises(PySparkException):
         run(rows, lake)
-    assert not list(lake.glob("*/part-*"))
+    # A task that Spark kills while it writes may leave a file; no table has it.
+    assert not list(lake.glob("*/_delta_log/*"))
     bad.unlink()
     run(rows, lake)
     assert numbers(lake) == list(range(20))

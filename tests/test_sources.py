@@ -214,7 +214,7 @@ def test_columns_of_kafka_are_refused_with_what_is_allowed(tmp_path: Path) -> No
     given = {"pipeline": "p", "source": kafka, "tables": {"root": str(tmp_path)}, "envelope": {"format": "columns"}}
     with pytest.raises(ConfigError) as caught:
         load_document({**given, **REGISTRY})
-    assert "envelope.format" in str(caught.value) and "protobuf and none" in str(caught.value)
+    assert "envelope.format" in str(caught.value) and "protobuf, avro, json and none" in str(caught.value)
 
 
 def test_a_source_is_chosen_by_its_type_and_bronze_stands_for_it_in_the_second_hop(tmp_path: Path) -> None:

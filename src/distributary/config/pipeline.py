@@ -172,6 +172,10 @@ class Pipeline(Model):
         return self.layout == "declarative"
 
     @property
+    def is_fanout(self) -> bool:
+        return self.layout == "fanout"
+
+    @property
     def reads_keys(self) -> bool:
         """Are the records' keys read?"""
         named = self.source.record_key is not None or self.envelope.route.place == "key"

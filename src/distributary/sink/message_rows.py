@@ -46,7 +46,7 @@ class MessageRows:
         """Raises BadInput: the pipeline writes other than a row of a table per message."""
         config = self.config
         events = config.holds_changes or config.envelope.is_debezium or config.tables.has_keys
-        if events or config.layout != "fanout" or config.share is not None:
+        if events or not config.is_fanout or config.share is not None:
             raise BadInput(
                 detail=f"pipeline {config.pipeline} is not one that a sink can write: it takes layout fanout, each "
                 "message a row of its table, without tables.keys and without Debezium"

@@ -19,11 +19,11 @@ def kept_layout(config: Pipeline, store: Store) -> str | None:
 
 def claim_layout(config: Pipeline, store: Store) -> None:
     """Before a run. Raises LayoutChanged, OSError."""
-    layout = config.layout
+    wanted_layout = config.layout
     claimed = kept_layout(config, store)
-    if claimed is None and layout != "fanout":
+    if claimed is None and wanted_layout != "fanout":
         claimed = "fanout" if has_run(config, store) else None
-    if claimed not in (None, layout):
-        raise LayoutChanged(pipeline=config.pipeline, found=claimed, wanted=layout)
-    if claimed is None and layout != "fanout":
-        store.put_whole(config.state_root, StateFolder.layout.name, json.dumps({"layout": layout}).encode())
+    if claimed not in (None, wanted_layout):
+        raise LayoutChanged(pipeline=config.pipeline, found=claimed, wanted=wanted_layout)
+    if claimed is None and wanted_layout != "fanout":
+        store.put_whole(config.state_root, StateFolder.layout.name, json.dumps({"layout": wanted_layout}).encode())

@@ -196,8 +196,8 @@ class Incoming:
         places = np.arange(len(order))
         unsure = silent & np.where(is_new, places < last_old[of_key], places > first_new[of_key])
         if unsure.any():
-            asked = np.isin(self.index.codes, of_key[unsure])
-            raise Unfilled(self.rows.select(self.keys).filter(pa.array(asked)))
+            unsure_rows = np.isin(self.index.codes, of_key[unsure])
+            raise Unfilled(self.rows.select(self.keys).filter(pa.array(unsure_rows)))
 
     def _silent(self) -> Bools:
         """The events that do not speak of a column."""

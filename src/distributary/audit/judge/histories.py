@@ -85,14 +85,14 @@ def versions(events: Iterable[LoggedEvent]) -> list[Version]:
 def _filled(ordered: Sequence[LoggedEvent]) -> list[LoggedEvent]:
     """The events, each with the values that its row had then."""
     row: Mapping[str, int] = {}
-    whole = []
+    filled_events = []
     for event in ordered:
         if event.values is not None:
-            kept = {name: value for name, value in row.items() if name in event.silent}
-            event = event._replace(values=kept | {n: v for n, v in event.values.items() if n not in event.silent})
+            earlier = {name: value for name, value in row.items() if name in event.silent}
+            event = event._replace(values=earlier | {n: v for n, v in event.values.items() if n not in event.silent})
         row = {} if event.deleted else event.values or {}
-        whole.append(event)
-    return whole
+        filled_events.append(event)
+    return filled_events
 
 
 def _in_order(events: Iterable[LoggedEvent]) -> list[LoggedEvent]:

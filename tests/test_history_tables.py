@@ -231,6 +231,25 @@ def test_a_late_event_that_is_silent_asks_for_all_events_as_the_one_before_it_ma
     assert [row["value"] for row in versions(uri)] == ["a", "b", "c"]
 
 
+def test_a_silent_event_that_comes_again_beside_a_late_one_of_another_key_keeps_its_value(tmp_path: Path) -> None:
+    """The event that had its value may have no version, as another of the same moment came after it."""
+    uri, silent = str(tmp_path / "t"), "a" * 40 + "!value"
+    log = [
+        Event({"id": 1, "value": "a"}, 10, sec=10),
+        Event({"id": 1}, 11, sec=10, schema=silent),
+        Event({"id": 1, "value": "z"}, 5, "DELETE", sec=5),
+        Event({"id": 2, "value": "b"}, 12, sec=10),
+        Event({"id": 2}, 20, sec=20, schema=silent),
+    ]
+    take(uri, log, 0)
+    again = [log[1], Event({"id": 2, "value": "c"}, 15, sec=15)]
+    with pytest.raises(Unfilled) as asked:
+        take(uri, again, 1)
+    keys = set(asked.value.keys.column("id").to_pylist())
+    take(uri, again + [event for event in log if event.row["id"] in keys], 1, filled=True)
+    assert [(row["id"], row["value"]) for row in versions(uri)] == [(1, "a"), (2, "b"), (2, "c"), (2, "c")]
+
+
 def test_a_batch_that_comes_again_commits_nothing(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     events = [Event({"id": 1, "value": "a"}, 10, sec=10), Event({"id": 1, "value": "b"}, 20, sec=20)]

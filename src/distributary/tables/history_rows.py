@@ -196,7 +196,9 @@ class Incoming:
         places = np.arange(len(order))
         unsure = silent & np.where(is_new, places < last_old[of_key], places > first_new[of_key])
         if unsure.any():
-            unsure_rows = np.isin(self.index.codes, of_key[unsure])
+            # What comes with all events of some keys fills every version anew whose event has come again.
+            repeated = self.index.codes[self._silent() & np.isin(self.index.codes, met.codes)]
+            unsure_rows = np.isin(self.index.codes, np.union1d(of_key[unsure], repeated))
             raise Unfilled(self.rows.select(self.keys).filter(pa.array(unsure_rows)))
 
     def _silent(self) -> Bools:

@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["SCALARS", "ColumnType", "conflict", "read_type"]
+from distributary.config.base import fault
+
+__all__ = ["SCALARS", "ColumnType", "check_columns", "conflict", "read_type"]
 
 SCALARS: Final = ("bigint", "double", "boolean", "string", "date", "timestamp", "timestamp_ntz", "binary", "json")
 ColumnType = tuple[str, ...] | tuple[str, "ColumnType"] | tuple[str, int, int]
@@ -29,6 +31,18 @@ def read_type(text: str, depth: int = 0) -> ColumnType:
     hint = f"; write {_WORDS[text]}" if text in _WORDS else ""
     allowed = f"{', '.join(SCALARS)}, decimal(p,s), array<type>, map<string,type>"
     raise ValueError(f"there is no type {text!r}{hint}. Allowed: {allowed}")
+
+
+def check_columns(columns: Mapping[str, str]) -> None:
+    """Of a model's key `columns`: path -> type. Raises the fault of the first that names no type, or no column."""
+    for path, kind in columns.items():
+        try:
+            read_type(kind)
+        except ValueError as e:
+            raise fault(f"columns.{path}", str(e)) from e
+    if (wrong := conflict(columns)) is not None:
+        detail = "allowed: names with dots between them, of which none is an object and a value at once"
+        raise fault(f"columns.{wrong}", detail)
 
 
 def conflict(columns: Mapping[str, str]) -> str | None:

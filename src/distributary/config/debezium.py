@@ -21,7 +21,7 @@ def check_debezium(config: Pipeline) -> None:
     tables, payload = config.tables, config.payload
     if not config.source.has_offsets:
         raise fault("source.type", "changes of Debezium are read from Kafka: allowed is kafka")
-    if config.layout != "fanout":
+    if not config.is_fanout:
         raise fault("layout", "changes of Debezium have one layout: leave it out")
     if payload.format == "protobuf":
         key_name = "payload.format" if "format" in payload.model_fields_set else "payload.format, which is not given,"

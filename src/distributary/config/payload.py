@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from distributary.config.base import Model, fault
-from distributary.config.column_types import conflict, read_type
+from distributary.config.column_types import check_columns
 from distributary.config.quantities import Text
 
 
@@ -63,14 +63,7 @@ class Payload(Model):
     def _check_columns(self) -> None:
         if self.columns and self.encoding != "json_bare":
             raise fault("columns", "allowed with format json and framing none only: a schema says the columns itself")
-        for path, kind in self.columns.items():
-            try:
-                read_type(kind)
-            except ValueError as e:
-                raise fault(f"columns.{path}", str(e)) from e
-        if (wrong := conflict(self.columns)) is not None:
-            detail = "allowed: names with dots between them, of which none is an object and a value at once"
-            raise fault(f"columns.{wrong}", detail)
+        check_columns(self.columns)
 
     @property
     def encoding(self) -> str:

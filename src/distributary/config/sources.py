@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from distributary.config.addresses import Brokers, Place
 from distributary.config.base import Model, fault
-from distributary.config.column_types import conflict, read_type
+from distributary.config.column_types import check_columns
 from distributary.config.kafka_security import KafkaSecurity
 from distributary.config.quantities import (
     ColumnType,
@@ -55,14 +55,7 @@ class RecordKey(Model):
             raise fault("column", f"a key of format {self.format} is a record: give columns")
         if not self.columns:
             raise fault("columns", "give the fields that are columns, as in {player_id: bigint}")
-        for path, kind in self.columns.items():
-            try:
-                read_type(kind)
-            except ValueError as e:
-                raise fault(f"columns.{path}", str(e)) from e
-        if (wrong := conflict(self.columns)) is not None:
-            detail = "allowed: names with dots between them, of which none is an object and a value at once"
-            raise fault(f"columns.{wrong}", detail)
+        check_columns(self.columns)
         return self
 
     @property

@@ -147,7 +147,7 @@ def _check_layout(config: Pipeline) -> None:
     for layout, key in (("two_hop", "bronze"), ("wide", "wide")):
         if config.layout != layout and is_given(config, key):
             raise fault(key, f"allowed with layout: {layout} only")
-    if config.holds_changes and config.layout != "fanout":
+    if config.holds_changes and not config.is_fanout:
         raise fault("layout", "change files have one layout; leave it out")
     if config.bronze.new_checkpoint == "continue" and not config.source.has_offsets:
         raise fault("bronze.new_checkpoint", "continue: allowed with source.type kafka only, which has offsets")

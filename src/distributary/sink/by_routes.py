@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.engine.outcomes import Fault
+from distributary.engine.windows import windows
 from distributary.errors import Reason
 from distributary.errors.border import in_words
 from distributary.sink.plain_columns import plain_schema
@@ -48,24 +49,10 @@ class RouteRows:
         """
         work = _Task(self.options)
         with removed_on_failure(work.taken, self.options):
-            for rows in row_windows(batches):
+            for rows in windows(batches, HELD_BYTES):
                 work.write(rows)
             work.set_aside(stream, batch, task)
         return work.taken
-
-
-def row_windows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Rows, as many at a time as are held."""
-    pending: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        pending.append(batch)
-        size += batch.nbytes
-        if size >= HELD_BYTES:
-            yield pa.Table.from_batches(pending)
-            pending, size = [], 0
-    if any(batch.num_rows for batch in pending):
-        yield pa.Table.from_batches(pending)
 
 
 class _Task:

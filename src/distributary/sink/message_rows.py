@@ -26,8 +26,9 @@ from distributary.engine.messages.pieces import Chunks, cut_pieces
 from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.outcomes import Outcome
 from distributary.engine.schemas import Schemas, schemas_of
+from distributary.engine.windows import windows
 from distributary.errors import BadInput
-from distributary.sink.by_routes import row_windows
+from distributary.sink import by_routes
 from distributary.sink.sink_options import SinkOptions
 from distributary.sink.written import RouteFiles, WrittenFiles, removed_on_failure
 from distributary.state.journal import Refusals
@@ -78,7 +79,7 @@ class MessageRows:
         """Read, decode and write them. Raises RegistryDown, RegistryDenied, StoreDown."""
         work = _Task(self, stream, batch, task)
         with removed_on_failure(work.taken, self.options):
-            for window in row_windows(batches):
+            for window in windows(batches, by_routes.HELD_BYTES):
                 work.write(with_sound_texts(window, self._texts))
             work.set_aside()
         return work.taken

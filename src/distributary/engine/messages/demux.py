@@ -21,11 +21,13 @@ from distributary.engine.messages.owned import OwnedCut
 from distributary.engine.messages.record_keys import as_objects
 from distributary.engine.messages.stored_changes import key_writers
 from distributary.engine.messages.task_spec import killing
+from distributary.engine.windows import windows
 from distributary.errors import Reason, SchemaBroken
 from distributary.errors.border import by_halves
 from distributary.schemas.decoding import BadIndex
 from distributary.schemas.formats import FORMATS
 from distributary.schemas.json.inferred import shapes
+from distributary.schemas.protobuf.framing import Frames
 from distributary.sources.bronze_rows import set_apart
 from distributary.tables.quarantine import ORIGIN_FIELDS, REJECTED_SCHEMA
 
@@ -51,26 +53,12 @@ def demux(
     topic, partition, offset, timestamp as the source has.
     """
     seq = 0
-    for window in windows(batches):
+    for window in windows(batches, WINDOW_BYTES):
         cut = Cut(task, seq) if reader.share is None else OwnedCut(task, seq, reader.share)
         with limited(reader.read_sec):
             _split(window, reader, cut)
         yield from cut.batches(spool)
         seq = cut.seq
-
-
-def windows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Source rows, about `WINDOW_BYTES` at a time."""
-    pending: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        pending.append(batch)
-        size += batch.nbytes
-        if size >= WINDOW_BYTES:
-            yield pa.Table.from_batches(pending)
-            pending, size = [], 0
-    if pending:
-        yield pa.Table.from_batches(pending)
 
 
 # -- envelope -> (route, writer schema, payload, origin), bad ones apart ------------------------------------
@@ -268,19 +256,8 @@ def split_payloads(
         has_payload = pc.is_valid(payload)
         _cut_gone(route.filter(pc.invert(has_payload)), origin.filter(pc.invert(has_payload)), reader, cut)
         route, payload, origin = route.filter(has_payload), payload.filter(has_payload), origin.filter(has_payload)
-    if reader.payload_framed:
-        header = FORMATS[reader.payload_format]
-        frames = header.split_frames(payload, legacy_varints=reader.legacy_varints)
-        schema_id, index, body, reason = frames.schema_id, frames.index, frames.body, frames.reason
-        detail = "payload header"
-    else:
-        schema_id, body, detail = (
-            one_array(origin.column("envelope_schema_id")),
-            payload,
-            "the envelope has no schema id",
-        )
-        index = pa.repeat(reader.payload_message, len(payload))
-        reason = pc.if_else(pc.is_null(schema_id), Reason.NO_SCHEMA_ID.value, pa.scalar(None, pa.string()))
+    frames, detail = _frames(payload, one_array(origin.column("envelope_schema_id")), reader)
+    schema_id, index, body, reason = frames.schema_id, frames.index, frames.body, frames.reason
     if reason.null_count < len(reason):
         bad, good = pc.is_valid(reason), pc.is_null(reason)
         about, why, value = origin.filter(bad), reason.filter(bad), payload.filter(bad)
@@ -294,6 +271,16 @@ def split_payloads(
     if reader.infers is not None and len(body):
         index = shapes(route, body, reader.infers)
     cut.rows(route, schema_id, index, body, origin)
+
+
+def _frames(payload: pa.Array, wrapped_id: pa.Array, reader: EnvelopeReader) -> tuple[Frames, str]:
+    """What the payload's own header says, or the envelope in its place; and where a reason for refusing was found."""
+    if reader.payload_framed:
+        header = FORMATS[reader.payload_format]
+        return header.split_frames(payload, legacy_varints=reader.legacy_varints), "payload header"
+    index = pa.repeat(reader.payload_message, len(payload))
+    reason = pc.if_else(pc.is_null(wrapped_id), Reason.NO_SCHEMA_ID.value, pa.scalar(None, pa.string()))
+    return Frames(wrapped_id, index, payload, reason), "the envelope has no schema id"
 
 
 def _cut_gone(route: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cut) -> None:

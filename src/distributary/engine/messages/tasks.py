@@ -14,13 +14,14 @@ from distributary.engine.apart import Apart, limited
 from distributary.engine.messages.chunks import one_array, read_records
 from distributary.engine.messages.decode import decode, fit_decided
 from distributary.engine.messages.deliver import deliver
-from distributary.engine.messages.demux import demux, windows
+from distributary.engine.messages.demux import WINDOW_BYTES, demux
 from distributary.engine.messages.entering import entering
 from distributary.engine.messages.killers import find_envelope_killers, find_killers
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.pieces import cut_pieces
 from distributary.engine.messages.spool import SpoolReader
 from distributary.engine.messages.task_spec import MessageSpec
+from distributary.engine.windows import windows
 from distributary.engine.workers import in_worker
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.sources.data_files import BatchFiles
@@ -107,7 +108,7 @@ def envelope_killers_task(
 ) -> Iterator[pa.RecordBatch]:
     """Source rows, or a task's number -> those that end the process which opens them: (fingerprint, how)."""
     with Apart(reader.read_sec) as apart:
-        for window in windows(batches if files is None else _rows_of(files, batches)):
+        for window in windows(batches if files is None else _rows_of(files, batches), WINDOW_BYTES):
             values = one_array(window.column("value")).drop_null()
             yield encode_result(list(find_envelope_killers(values, reader, apart).items()))
 

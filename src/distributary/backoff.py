@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass
+
+# From 0 to 1, of the operating system: the state of `random` belongs to the program that uses this library, which may
+# have seeded it, and two workers forked with the same state would rest alike.
+any_chance = random.SystemRandom().random
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ that is wrong ends it with an error that says what to do.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections import Counter
@@ -19,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from distributary.backoff import Backoff
+from distributary.backoff import Backoff, any_chance
 from distributary.config import Pipeline
 from distributary.engine.batch import BatchReport, BatchWriter, Replayer
 from distributary.engine.changes.feed import Feed
@@ -97,7 +96,7 @@ def triggered(writer: DataStreamWriter, config: Pipeline, once: bool) -> DataStr
 
 def rest_sec(outages: int) -> float:
     """How long a stream rests after so many outages in a row, before it begins again."""
-    return Backoff(FIRST_REST_SEC, LONGEST_REST_SEC, jitter=0.5).rest_sec(outages, random.random())
+    return Backoff(FIRST_REST_SEC, LONGEST_REST_SEC, jitter=0.5).rest_sec(outages, any_chance())
 
 
 class _Stopped(Exception):

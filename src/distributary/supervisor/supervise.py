@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from distributary.backoff import any_chance
 from distributary.errors import Exit
 from distributary.state.streams import StreamRecord, StreamState
 from distributary.supervisor.child import Child, Process, Stream
@@ -55,7 +55,7 @@ class Edges:
 
     launch: Callable[[Stream], Child] = Process
     now: Callable[[], float] = time.time
-    chance: Callable[[], float] = random.random
+    chance: Callable[[], float] = any_chance
     pause: Callable[[float], None] | None = None
     changed: Callable[[Change], None] = lambda _: None
     batch: Callable[[str, Mapping[str, Any]], None] = lambda *_: None

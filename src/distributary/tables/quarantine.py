@@ -7,7 +7,6 @@ Nothing is thrown away: a row keeps its bytes, why it is here, and where it came
 from __future__ import annotations
 
 import hashlib
-import random
 import re
 import time
 from collections import Counter
@@ -16,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.backoff import Backoff
+from distributary.backoff import Backoff, any_chance
 from distributary.config import StateFolder
 from distributary.errors.border import TableFault
 from distributary.tables.datafile import DataFile, write_data_file
@@ -157,7 +156,7 @@ def update_rows(
         except CommitConflict as e:
             if attempt == UPDATE_ATTEMPTS - 1:
                 raise TableFault.of(e) from e
-            time.sleep(Backoff(0.1, jitter=1.0).rest_sec(attempt + 1, random.random()))
+            time.sleep(Backoff(0.1, jitter=1.0).rest_sec(attempt + 1, any_chance()))
 
 
 def commit_quarantine(

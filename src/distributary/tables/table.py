@@ -8,7 +8,6 @@ mark: one wins, the other gets CommitConflict (tried: deltalake 1.6.6).
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, Transaction
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from distributary.backoff import Backoff
+from distributary.backoff import Backoff, any_chance
 from distributary.errors import TableCollision
 from distributary.errors.border import contained
 from distributary.tables.checkpoints import checkpoint_in_turn
@@ -50,7 +49,7 @@ def retried(decide: Callable[[], _T]) -> _T:
         try:
             return decide()
         except CommitConflict:
-            time.sleep(Backoff(0.05, jitter=1.0).rest_sec(attempt + 1, random.random()))
+            time.sleep(Backoff(0.05, jitter=1.0).rest_sec(attempt + 1, any_chance()))
     return decide()
 
 

@@ -14,7 +14,6 @@ Error codes are those of https://docs.confluent.io/platform/current/schema-regis
 from __future__ import annotations
 
 import contextlib
-import random
 import ssl
 import time
 import weakref
@@ -28,7 +27,7 @@ from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClien
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from distributary.backoff import Backoff
+from distributary.backoff import Backoff, any_chance
 from distributary.errors import (
     DistributaryError,
     RegistryDenied,
@@ -74,7 +73,7 @@ class ConfluentRegistry:
         config: RegistryConfig,
         *,
         sleep: Callable[[float], None] = time.sleep,
-        jitter: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = any_chance,
     ) -> None:
         if config.url is None:
             raise ValueError("registry.url is needed")

@@ -33,6 +33,7 @@ NAMES = (
     "decode_json",
     "read_debezium",
     "log_length",
+    "maintain",
     "listing_growth",
     "books",
     "floods",

@@ -7,9 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
 
+from distributary.audit.verify import verify
 from distributary.running.maintain import maintain
+from distributary.state.ledger import Entry
 from distributary.tables.snapshot import Owner, Snapshot
+from distributary.tables.wide import KEY
 from tests.lake import Lake
 
 
@@ -47,3 +51,42 @@ def test_what_another_pipeline_made_is_left_alone(made: Lake) -> None:
     assert [done.skipped for done in maintain(made.config) if done.skipped] == ["it was not made by this pipeline"]
     assert DeltaTable(uri).version() == before
     assert pa.table(DeltaTable(uri).to_pyarrow_table()).num_rows == 3
+
+
+def test_the_one_table_of_all_routes_is_looked_after_as_one(lake: Path) -> None:
+    made = Lake(lake, layout="wide", maintenance={"min_files": 1})
+    uri = made.config.shared_table
+    assert uri is not None
+    for number in range(3):
+        rows = pa.table({KEY: ["ann", "bob"], "_route": ["ann", "bob"], "ann": [{"n": number}, None]})
+        write_deltalake(uri, rows, mode="append", partition_by=[KEY])
+        entries = [Entry(made.stream, number, route, table=uri, rows_written=1) for route in ("ann", "bob")]
+        made.ledger.record(made.stream, number, [*entries, Entry(made.stream, number, None)], {})
+    Snapshot(uri, made.store).set_properties(Owner("games", "").properties())
+    done = {one.table: one for one in maintain(made.config)}
+    assert {one.skipped for one in done.values()} == {None}
+    assert (done[uri].files_before, done[uri].files_after) == (6, 2)
+    assert DeltaTable(uri).to_pyarrow_table().num_rows == 6
+
+
+def test_a_table_that_has_no_rows_yet_is_no_fault(made: Lake) -> None:
+    """Its rows were all set aside."""
+    late = Entry(made.stream, 1, "late", table=made.table("late"), rows_in=1, rows_quarantined=1)
+    made.ledger.record(made.stream, 1, [late, Entry(made.stream, 1, None)], {})
+    assert {done.skipped for done in maintain(made.config)} == {None}
+    gone = Entry(made.stream, 2, "gone", table=made.table("gone"), rows_in=1, rows_written=1)
+    made.ledger.record(made.stream, 2, [gone, Entry(made.stream, 2, None)], {})
+    assert {done.skipped for done in maintain(made.config)} == {None, "there is no such table"}
+
+
+@pytest.mark.spark
+def test_spark_looks_after_a_table_that_only_spark_may_write(lake: Path, spark: SparkSession) -> None:
+    made = Lake(lake, maintenance={"min_files": 2, "vacuum_after": "0 seconds"})
+    for number in range(4):
+        made.batch(number, {"ann_game": {1: 3}})
+    uri = made.table("ann_game")
+    spark.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    done = next(one for one in maintain(made.config, lambda: spark) if one.route == "ann_game")
+    assert (done.skipped, done.files_before, done.files_after) == (None, 4, 1)
+    assert len(list(Path(uri).glob("*.parquet"))) == 1, "what was replaced is away"
+    assert verify(made.config).ok

@@ -160,12 +160,12 @@ def _rename(to: Migrated, name: Callable[[str], str]) -> None:
 
 
 def _compaction(value: str, to: Migrated) -> None:
-    if _flag(value):
-        to.put("maintenance.every", "1 hour")
+    _flag(value)  # whatever it says: a run looks after its tables by itself
 
 
 def _few(value: str, to: Migrated) -> None:
     to.put("maintenance.min_files", _whole(value))
+    to.put("maintenance.small_files", _whole(value))
 
 
 def _largest(value: str, to: Migrated) -> None:
@@ -221,10 +221,10 @@ VARIABLES = (
     Variable(
         "DATABRICKS_DELTA_AUTO_COMPACTION_ENABLED",
         "false",
-        "`maintenance.every`, or `distributary maintain`",
+        "nothing: a run joins small files by itself (`maintenance.automatic`)",
         _compaction,
     ),
-    Variable("DATABRICKS_DELTA_MIN_NUMBER_OF_FILES", "", "`maintenance.min_files`", _few),
+    Variable("DATABRICKS_DELTA_MIN_NUMBER_OF_FILES", "", "`maintenance.min_files`, `maintenance.small_files`", _few),
     Variable("DATABRICKS_DELTA_MAX_FILE_SIZE_BYTES", "", "nothing: files below the target size are joined", _largest),
     Variable("DATABRICKS_DELTA_TARGET_FILE_SIZE_BYTES", "", "`maintenance.target_file_size`", _target),
     Variable(

@@ -1,4 +1,4 @@
-"""Keys that say who is told and who may read: notices, grants."""
+"""Keys that say who is told, who may read, and who looks after the tables: notices, grants, upkeep."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Literal, Self, TypeAlias
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from distributary.config.base import Model, fault
-from distributary.config.quantities import Duration, Text
+from distributary.config.quantities import Duration, Size, Text
 
 NoticeEvent: TypeAlias = Literal["failure", "parked", "recovery"]
 Privilege: TypeAlias = Literal["SELECT", "MODIFY"]
 Readable: TypeAlias = Literal["table", "view", "log"]
+
+DAY_SEC = 86400.0
 
 
 class Email(Model):
@@ -117,3 +119,27 @@ class Grant(Model):
         if not name.isprintable() or name != name.strip():
             raise ValueError("allowed: a name in one line, without spaces around it")
         return name
+
+
+class Maintenance(Model):
+    automatic: bool = Field(
+        default=True,
+        description="A run looks after its tables by itself, between batches and while nothing comes, with at most a "
+        "twentieth of a busy stream's time. `false`: only `distributary maintain` does.",
+    )
+    small_files: int = Field(
+        default=64, ge=1, description="A run joins the small files of a table once it has more than so many."
+    )
+    every: Duration = Field(
+        default=DAY_SEC,
+        gt=0,
+        description="How often a run does the rest of a table's upkeep, as `distributary maintain` does: old "
+        "tombstones and old files go.",
+    )
+    min_files: int = Field(
+        default=8, ge=1, description="Tables with up to so many files are not compacted by `distributary maintain`."
+    )
+    target_file_size: Size = Field(default=128 * 2**20, description="What compaction joins files to.")
+    vacuum_after: Duration = Field(
+        default=7 * DAY_SEC, description="Files that no newest version needs stay so long, for readers of older ones."
+    )

@@ -14,7 +14,7 @@ from distributary.config.base import Model, fault
 from distributary.config.databricks import Databricks
 from distributary.config.declarative import Declarative
 from distributary.config.layouts import Bronze, Wide
-from distributary.config.operating import Grant, Metrics, Notices
+from distributary.config.operating import Grant, Maintenance, Metrics, Notices
 from distributary.config.payload import Payload
 from distributary.config.quantities import Duration, Option, Text
 from distributary.config.reading import (
@@ -28,7 +28,7 @@ from distributary.config.sources import (
 )
 from distributary.config.state_folder import StateFolder
 from distributary.config.together import check_together
-from distributary.config.writing import Maintenance, Quarantine, Tables
+from distributary.config.writing import Quarantine, Tables
 from distributary.errors import ConfigError, NotYet
 from distributary.redaction import MASK
 from distributary.shares import Share

@@ -359,19 +359,6 @@ class Tables(Model):
         )
 
 
-class Maintenance(Model):
-    every: Duration | None = Field(
-        default=None,
-        description="Look after the tables between batches this often, as `distributary maintain` does. Without it: by "
-        "that command only.",
-    )
-    min_files: int = Field(default=8, ge=1, description="Tables with up to so many files are not compacted.")
-    target_file_size: Size = Field(default=128 * 2**20, description="What compaction joins files to.")
-    vacuum_after: Duration = Field(
-        default=7 * DAY_SEC, description="Files that no newest version needs stay so long, for readers of older ones."
-    )
-
-
 class Quarantine(Model):
     max_ratio: float = Field(
         default=0.5,

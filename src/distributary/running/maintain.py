@@ -12,13 +12,14 @@ newer than a message in the quarantine.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
 from distributary.changes.model import metadata_in
 from distributary.config import Pipeline
@@ -31,6 +32,7 @@ from distributary.errors.border import contained
 from distributary.sources.file_ledger import tidy
 from distributary.state.cleaning import check_not_begun
 from distributary.state.ledger import Entry, read_entries, totals
+from distributary.tables.crowding import crowd_of
 from distributary.tables.engines import spark_needed
 from distributary.tables.faults import CommitConflict, reading
 from distributary.tables.files import TableFiles
@@ -38,8 +40,10 @@ from distributary.tables.merge_rows import DELETED, DELETED_AT
 from distributary.tables.purge import purge_vectors, vacuum_vectors
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.snapshot import OWNER_KEY, Owner, Snapshot
+from distributary.tables.spark_upkeep import compact_by_spark, vacuum_by_spark
 from distributary.tables.store import Store
 from distributary.tables.table import Table
+from distributary.tables.wide import KEY
 
 PURGED_OF_MESSAGES = "distributary.tombstonesPurgedUntil"
 """Table property of messages' tables: source time in ms up to which tombstones have been removed. Other than of change
@@ -66,10 +70,28 @@ class Maintained:
 
 Oldest = Callable[[], int | None]
 """`oldest_waiting_ms`, asked once, and only when something could be purged: it lists the whole source."""
+Spark = Callable[[], SparkSession]
+"""A session, asked for only where delta-rs must not write a table."""
 
 
-def maintain(config: Pipeline) -> Iterator[Maintained]:
-    """Look after every table of the pipeline, one after the other. Safe beside a run.
+@dataclass(frozen=True)
+class OwnTable:
+    """A table that the pipeline looks after. `merged`: the route's entry, where this is a merged table whose tombstones
+    are purged. `joins`: small files into large ones; a history joins its own as it is written, open versions apart from
+    ended ones. `is_filled`: are rows in it, by the ledger?"""
+
+    uri: str
+    route: str | None
+    owner: Owner
+    merged: Entry | None = None
+    partitioned_by: tuple[str, ...] = ()
+    joins: bool = True
+    is_filled: bool = False
+
+
+def maintain(config: Pipeline, spark: Spark | None = None) -> Iterator[Maintained]:
+    """Look after every table of the pipeline, one after the other. Safe beside a run. `spark`: else one is made, where
+    it is needed.
 
     Raises CleanUnfinished, StateNewer, and StoreUnreadable when the ledger cannot be read; a table that cannot be is
     `skipped`, with the reason.
@@ -78,27 +100,38 @@ def maintain(config: Pipeline) -> Iterator[Maintained]:
     with reading(config.state_root):
         check_not_begun(config, store)
         sums = totals(read_entries(config.state_root, store))
-    files = lru_cache(maxsize=1)(lambda: oldest_waiting_ms(config, store))
-    for route, entry in sorted((r, e) for r, e in sums.items() if r is not None):
-        owner = Owner(config.pipeline, route)
-        oldest = files if config.holds_changes else partial(oldest_aside_ms, config, store, route)
+    carer = Carer(config, store, spark or lru_cache(maxsize=1)(lambda: _session(config)))
+    for table in tables_of(config, sums):
+        yield carer.whole(table)
+    if config.source.reads_files:
+        yield tidied(config, store)
+
+
+def _session(config: Pipeline) -> SparkSession:
+    from distributary.running.stream import session_of  # a run looks after its tables too
+
+    return session_of(config)
+
+
+def tables_of(config: Pipeline, sums: Mapping[str | None, Entry]) -> Iterator[OwnTable]:
+    """The tables that a ledger knows, each once, and the quarantine. `sums`: of each route."""
+    wide = config.shared_table
+    if wide is not None:
+        filled = any(entry.rows_written > 0 for entry in sums.values())
+        yield OwnTable(wide, None, Owner(config.pipeline, ""), partitioned_by=(KEY,), is_filled=filled)
+    for route, entry in sorted((r, e) for r, e in sums.items() if r is not None and wide is None):
+        owner, filled = Owner(config.pipeline, route), entry.rows_written > 0
         for uri in dict.fromkeys(u for u in (entry.table, entry.merged) if u):
             merged = entry if uri == entry.merged and _purges(config) else None
-            yield _look_after(uri, owner, store, config, Maintained(uri, route), merged, oldest)
+            yield OwnTable(uri, route, owner, merged, is_filled=filled and uri == entry.table)
         if entry.merged is not None and (history := history_of(config, entry.about)) is not None:
-            done = Maintained(history, route)
-            yield _look_after(history, owner, store, config, done, None, oldest, joins=False)
+            yield OwnTable(history, route, owner, joins=False)
     # There, bronze keeps what is set aside: a partitioned table, which Spark has to look after.
     if not config.is_declarative:
-        quarantine = quarantine_uri(config.state_root)
-        yield _look_after(
-            quarantine, Owner(config.pipeline, ""), store, config, Maintained(quarantine, None), None, files
-        )
-    if config.source.reads_files:
-        yield _tidy(config, store)
+        yield OwnTable(quarantine_uri(config.state_root), None, Owner(config.pipeline, ""))
 
 
-def _tidy(config: Pipeline, store: Store) -> Maintained:
+def tidied(config: Pipeline, store: Store) -> Maintained:
     """The file ledger has an upkeep of its own: Spark's stream reads it commit by commit."""
     upkeep = Maintained(config.state_folder.files, None)
     with _kept(upkeep):
@@ -119,36 +152,84 @@ def _kept(upkeep: Maintained) -> Iterator[None]:
         upkeep.skipped = contained(e)
 
 
-def _look_after(
-    uri: str,
-    owner: Owner,
-    store: Store,
-    config: Pipeline,
-    upkeep: Maintained,
-    merged: Entry | None,
-    oldest: Oldest,
-    *,
-    joins: bool = True,
-) -> Maintained:
-    """`merged`: the route's entry, where this is its merged table. `joins`: small files into large ones; a history
-    joins its own as it is written, open versions apart from ended ones."""
-    with _kept(upkeep):
-        table = Table(uri, store).open()
-        if table is None:
-            # As long as nothing has been set aside, there is no quarantine, and all is well.
-            upkeep.skipped = None if upkeep.route is None else "there is no such table"
-        elif table.owner != owner:
-            upkeep.skipped = "it was not made by this pipeline"
-        elif why := spark_needed(table):
-            upkeep.skipped = f"delta-rs must not write it: {why}"
+class Carer:
+    """Looks after single tables of one pipeline. Never raises for a table: it is `skipped` then, or `busy`."""
+
+    def __init__(self, config: Pipeline, store: Store, spark: Spark) -> None:
+        self.config = config
+        self.store = store
+        self._spark = spark
+        self._oldest_file = lru_cache(maxsize=1)(lambda: oldest_waiting_ms(config, store))
+
+    def _oldest(self, route: str | None) -> Oldest:
+        """Asks for the oldest event of a route that is in no table yet."""
+        if self.config.holds_changes:
+            return self._oldest_file
+        return partial(oldest_aside_ms, self.config, self.store, route or "")
+
+    def whole(self, table: OwnTable) -> Maintained:
+        """All of upkeep: old tombstones out, small files into few, old files away."""
+        return self._done(table, self._whole)
+
+    def join(self, table: OwnTable, at_most: int) -> Maintained:
+        """Only join its small files, where there are more than `at_most`; `files_before` and `files_after` count those
+        of its fullest partition."""
+        return self._done(table, partial(self._join, at_most=at_most))
+
+    def _done(self, table: OwnTable, work: Callable[[OwnTable, Snapshot, Maintained], None]) -> Maintained:
+        upkeep = Maintained(table.uri, table.route)
+        with _kept(upkeep):
+            opened = Table(table.uri, self.store).open()
+            if opened is None:
+                # What nothing has been written to need not be there, and all is well.
+                upkeep.skipped = "there is no such table" if table.is_filled else None
+            elif opened.owner != table.owner:
+                upkeep.skipped = "it was not made by this pipeline"
+            else:
+                work(table, opened, upkeep)
+        return upkeep
+
+    def _whole(self, table: OwnTable, opened: Snapshot, upkeep: Maintained) -> None:
+        rules = self.config.maintenance
+        by_spark = spark_needed(opened, table.partitioned_by) is not None
+        if not by_spark:
+            _own(opened)
+            if table.merged is not None:
+                _purge(opened, self.config, table.merged, self._oldest(table.route), upkeep)
+            if self.config.tables.merge == "merge_on_read":
+                purge_vectors(Snapshot(table.uri, self.store))
+            opened.refresh()
+        upkeep.files_before = upkeep.files_after = len(opened.addresses())
+        if table.joins and upkeep.files_before > rules.min_files:
+            opened = self._compact(opened, by_spark, rules.target_file_size)
+            upkeep.files_after = len(opened.addresses())
+        enforce, hours = rules.vacuum_after >= DEFAULT_RETENTION_SEC, rules.vacuum_after // 3600
+        if by_spark:
+            vacuum_by_spark(self._spark(), opened.uri, hours, enforce=enforce)
         else:
-            _own(table)
-            if merged is not None:
-                _purge(table, config, merged, oldest, upkeep)
-            if config.tables.merge == "merge_on_read":
-                purge_vectors(Snapshot(uri, store))
-            _compact(table, config, upkeep, joins=joins)
-    return upkeep
+            upkeep.vacuumed = len(opened.vacuum(hours, enforce=enforce))
+            opened.refresh()
+            upkeep.vacuumed += len(vacuum_vectors(opened, rules.vacuum_after))
+
+    def _join(self, table: OwnTable, opened: Snapshot, upkeep: Maintained, at_most: int) -> None:
+        # Where rows are marked as deleted, their files are written anew first, which is the whole of upkeep.
+        if not table.joins or "deletionVectors" in opened.reader_features:
+            return
+        target = self.config.maintenance.target_file_size
+        crowd = crowd_of(opened, target)
+        upkeep.files_before = upkeep.files_after = crowd.files
+        if crowd.files > at_most:
+            by_spark = spark_needed(opened, table.partitioned_by) is not None
+            opened = self._compact(opened, by_spark, crowd.join_up_to)
+            upkeep.files_after = crowd_of(opened, target).files
+
+    def _compact(self, table: Snapshot, by_spark: bool, target: int) -> Snapshot:
+        """The table after it. Raises CommitConflict, TableFault, SparkEngineError, OSError."""
+        if by_spark:
+            compact_by_spark(self._spark(), table.uri, target)
+        else:
+            Snapshot(table.uri, table.store).compact(target_size=target, max_concurrent_tasks=2)
+        return Snapshot(table.uri, table.store)
 
 
 def _purges(config: Pipeline) -> bool:
@@ -161,21 +242,6 @@ def _own(table: Snapshot) -> None:
     if table.owner is not None and OWNER_KEY not in table.properties:
         table.set_properties(table.owner.properties())
         table.refresh()
-
-
-def _compact(table: Snapshot, config: Pipeline, upkeep: Maintained, *, joins: bool) -> None:
-    rules = config.maintenance
-    table.refresh()
-    upkeep.files_before = upkeep.files_after = len(table.addresses())
-    if joins and upkeep.files_before > rules.min_files:
-        table = Snapshot(table.uri, table.store)
-        table.compact(target_size=rules.target_file_size, max_concurrent_tasks=2)
-        table.refresh()
-        upkeep.files_after = len(table.addresses())
-    enforce = rules.vacuum_after >= DEFAULT_RETENTION_SEC
-    upkeep.vacuumed = len(table.vacuum(rules.vacuum_after // 3600, enforce=enforce))
-    table.refresh()
-    upkeep.vacuumed += len(vacuum_vectors(table, rules.vacuum_after))
 
 
 def _purge(table: Snapshot, config: Pipeline, entry: Entry, oldest: Oldest, upkeep: Maintained) -> None:

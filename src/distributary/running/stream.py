@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,13 +32,12 @@ from distributary.errors import (
     DistributaryError,
     Reason,
     StoreDown,
-    StoreUnreadable,
 )
 from distributary.errors.border import in_words
 from distributary.log_context import about
 from distributary.running.catalog import register_tables
 from distributary.running.failures import translated, tries
-from distributary.running.maintain import maintain
+from distributary.running.gaps import Gaps
 from distributary.running.report import RunReport, added, build
 from distributary.running.wide_views import refresh
 from distributary.schemas.shape import check_shapes
@@ -131,7 +129,7 @@ class Run:
         self._failure: BaseException | None = None
         self._outages = 0
         self._stopping = threading.Event()
-        self._maintained = time.monotonic()
+        self.gaps = Gaps(config, self.ledger, lambda: self.spark, self._busy)
 
     def _take_messages(self) -> None:
         fanout = Fanout(self.spark, self.config, schemas_of(self.config), self.store)
@@ -180,18 +178,27 @@ class Run:
         if self.config.shared_table is not None:
             # A run that died after its last batch may have left some out of date.
             refresh(self.spark, self.config, self.ledger)
+        self.gaps.begin()
+        drained = False
+        try:
+            drained = self._run_queries(once)
+        finally:
+            self.gaps.end(drained)
+        parked = tuple(sorted(e.route for e in self.ledger.newest.values() if e.state == "parked" and e.route))
+        return replace(self.report, parked=parked, waiting=self._waiting())
+
+    def _run_queries(self, once: bool) -> bool:
+        """Query after query, until one ends; has it taken all that there was?"""
         while True:
             try:
                 self._run_query(once)
-                break
+                return not self._stopping.is_set()
             except DistributaryError as e:
                 self._outages += 1
                 if not e.retryable or self._outages > tries(e, once):
                     raise
                 if self._stopping.wait(rest_sec(self._outages)):
-                    break
-        parked = tuple(sorted(e.route for e in self.ledger.newest.values() if e.state == "parked" and e.route))
-        return replace(self.report, parked=parked, waiting=self._waiting())
+                    return False
 
     def _waiting(self) -> dict[str, int]:
         """What the ledger says of the quarantine; rows of parked tables come in by themselves."""
@@ -284,7 +291,7 @@ class Run:
             created |= set(report.evolved)
         self._name(created | set(report.evolved) if self.config.shared_table is not None else created)
         self.progress(report)
-        self._look_after()
+        self.gaps.batch(report)
 
     def _name(self, routes: set[str]) -> None:
         """Make the tables of `routes` known by name: in the catalog, or as views."""
@@ -292,19 +299,6 @@ class Run:
             register_tables(self.spark, self.config, self.ledger, sorted(routes))
         elif routes:
             refresh(self.spark, self.config, self.ledger, sorted(routes))
-
-    def _look_after(self) -> None:
-        """Upkeep of the tables between two batches, where the pipeline file asks for it."""
-        every = self.config.maintenance.every
-        if every is not None and time.monotonic() - self._maintained >= every:
-            try:
-                for upkeep in maintain(self.config):
-                    if upkeep.skipped:
-                        log.info("upkeep of %s: %s", upkeep.table, upkeep.skipped)
-            except StoreUnreadable as e:
-                # It is tried again as often; the stream's own batches find out whether the store is away.
-                log.warning("upkeep was left out: %s", e)
-            self._maintained = time.monotonic()
 
     def _bring_back(self, report: BatchReport) -> None:
         """Try parked tables again, unless another process replays just now: two would write the same rows."""

@@ -31,10 +31,11 @@ from distributary.tables.log_adds import logged_adds
 from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
 from distributary.tables.merge_on_read import wide_stats
 from distributary.tables.merge_rows import MergeRules
-from distributary.tables.purge import purge_vectors, vacuum_vectors
+from distributary.tables.purge import purge_vectors
 from distributary.tables.snapshot import Owner, Snapshot, Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
+from distributary.tables.vacuum import vacuum, vacuum_vectors
 from tests.change_histories import delivered
 from tests.events import Event, deleted, table_of
 from tests.shop import change, mysql_table, order
@@ -439,6 +440,20 @@ def test_the_vacuum_of_delta_rs_leaves_vectors_and_marked_files(lake: Lake) -> N
     lake.snapshot().checkpoint()
     before = lake.rows()
     lake.snapshot().vacuum(0)
+    assert lake.rows() == before
+
+
+def test_a_vacuum_removes_files_of_a_merge_that_died_and_no_vector_that_is_in_use(lake: Lake) -> None:
+    for number in range(3):
+        lake.merge(update(number, "b", 1000 + number))
+    before = lake.rows()
+    orphan = Path(lake.uri) / "part-of-a-merge-that-died.zstd.parquet"
+    orphan.write_bytes(b"PAR1")
+    for _ in range(5 * 12):
+        _age(lake, "*.*")
+    gone = vacuum(lake.snapshot(), 3 * 86400)
+    assert orphan.name in gone
+    assert not orphan.exists()
     assert lake.rows() == before
 
 

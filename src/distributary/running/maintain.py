@@ -37,12 +37,13 @@ from distributary.tables.engines import spark_needed
 from distributary.tables.faults import CommitConflict, reading
 from distributary.tables.files import TableFiles
 from distributary.tables.merge_rows import DELETED, DELETED_AT
-from distributary.tables.purge import purge_vectors, vacuum_vectors
+from distributary.tables.purge import purge_vectors
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.snapshot import OWNER_KEY, Owner, Snapshot
 from distributary.tables.spark_upkeep import compact_by_spark, vacuum_by_spark
 from distributary.tables.store import Store
 from distributary.tables.table import Table
+from distributary.tables.vacuum import vacuum
 from distributary.tables.wide import KEY
 
 PURGED_OF_MESSAGES = "distributary.tombstonesPurgedUntil"
@@ -207,9 +208,7 @@ class Carer:
         if by_spark:
             vacuum_by_spark(self._spark(), opened.uri, hours, enforce=enforce)
         else:
-            upkeep.vacuumed = len(opened.vacuum(hours, enforce=enforce))
-            opened.refresh()
-            upkeep.vacuumed += len(vacuum_vectors(opened, rules.vacuum_after))
+            upkeep.vacuumed = len(vacuum(opened, rules.vacuum_after, enforce=enforce))
 
     def _join(self, table: OwnTable, opened: Snapshot, upkeep: Maintained, at_most: int) -> None:
         # Where rows are marked as deleted, their files are written anew first, which is the whole of upkeep.

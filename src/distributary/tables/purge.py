@@ -1,16 +1,8 @@
-"""Upkeep of deletion vectors: files with many deleted rows written anew without them, and vectors removed that no
-version needs any more (delta-rs leaves these files where they are, or with `full` removes them all; deltalake 1.6.6).
-"""
+"""Upkeep of deletion vectors: files with many deleted rows are written anew without them."""
 
 from __future__ import annotations
 
-import json
-import re
-import time
-from collections.abc import Iterator, Sequence
-from typing import Any
-
-import pyarrow.fs as pafs
+from collections.abc import Sequence
 
 from distributary.tables.commits import commit_text, put_commit
 from distributary.tables.engines import spark_needed
@@ -19,16 +11,11 @@ from distributary.tables.merge_files import LiveFile, Unit, Writer, live_files, 
 from distributary.tables.merge_on_read import OnRead
 from distributary.tables.rewrite import SMALL_BYTES
 from distributary.tables.snapshot import Snapshot
-from distributary.tables.store import filesystem
-from distributary.tables.vectors import Vector
 
 SHARE = 0.05
 """A file is written anew from this share of deleted rows on. Merges do so later: they are in a hurry."""
 GROUP_BYTES = 64 << 20
 """Bytes of files that one commit rewrites: who merges meanwhile is in the way of one group only."""
-
-_VECTOR = re.compile(r"deletion_vector_[0-9a-f-]{36}\.bin")
-_COMMIT = re.compile(r"\d{20}\.json")
 
 
 def purge_vectors(table: Snapshot) -> int:
@@ -70,43 +57,3 @@ def _purge(table: Snapshot, on_read: OnRead, files: Sequence[LiveFile]) -> None:
     text = commit_text(table.version, None, (), on_read.places(files), moved=moved, about=about)
     if not put_commit(table.uri, table.store, table.version + 1, text):
         raise CommitConflict(f"version {table.version + 1} of {table.uri} was written by another writer")
-
-
-def vacuum_vectors(table: Snapshot, seconds: float) -> list[str]:
-    """Remove files of vectors that no version of the last `seconds` needs; which.
-
-    Those that no commit names are from a merge that died or lost its race. Raises TableFault, OSError.
-    """
-    on_read = OnRead(table)
-    if not on_read.has_feature or on_read.why_spark() is not None:
-        return []
-    since = time.time() - seconds
-    system = filesystem(table.uri, table.store)
-    live = {vector.path() for vector in on_read.vectors.values() if vector.storage == "u"}
-    old = {info.base_name for info in _files(system, "", _VECTOR) if info.mtime.timestamp() < since} - live
-    # A version of that time is one whose files have been removed since.
-    needed = _removed_since(system, since) if old else set()
-    removable = sorted(old - needed)
-    for name in removable:
-        system.delete_file(name)
-    return removable
-
-
-def _removed_since(system: pafs.FileSystem, since: float) -> set[str]:
-    paths = set()
-    for info in _files(system, "_delta_log", _COMMIT):
-        if info.mtime.timestamp() >= since:
-            with system.open_input_file(info.path) as file:
-                removes = _removes(file.read())
-            vectors = (remove.get("deletionVector") for remove in removes)
-            paths |= {Vector.of(logged).path() for logged in vectors if logged and logged["storageType"] == "u"}
-    return paths
-
-
-def _removes(text: bytes) -> Iterator[dict[str, Any]]:
-    return (json.loads(line)["remove"] for line in text.splitlines() if line.startswith(b'{"remove"'))
-
-
-def _files(system: pafs.FileSystem, folder: str, name: re.Pattern[str]) -> list[pafs.FileInfo]:
-    infos = system.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
-    return [info for info in infos if name.fullmatch(info.base_name)]

@@ -318,6 +318,11 @@ class Snapshot:
         return list(self.delta.vacuum(retention_hours=int(hours), enforce_retention_duration=enforce, dry_run=dry_run))
 
     @edge()
+    def unknown_files(self, hours: int) -> list[str]:
+        """Files below the table that are older than `hours` and that no version since then names."""
+        return list(self.delta.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True))
+
+    @edge()
     def checkpoint(self, *, drop_expired: bool = False) -> None:
         """Write a checkpoint of this version. `drop_expired`: and remove log entries that have expired."""
         self.delta.create_checkpoint()

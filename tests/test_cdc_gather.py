@@ -51,7 +51,7 @@ def test_every_row_is_in_one_share_also_where_the_columns_change(shares: int) ->
 
 def test_what_is_held_is_a_row_per_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distributary.engine.changes.gather.LEAST_ROWS", 8)
-    held = Gathered(["id"], OrderSettings(), whole=False)
+    held = Gathered(["id"], OrderSettings(), keeps_all=False)
     for at in range(0, 100, 5):
         held.add(events([(n % 3, n, "UPDATE", None, None) for n in range(at, at + 5)]))
     assert sum(piece.num_rows for piece in held._held) < 20

@@ -101,7 +101,7 @@ def clean(name: str) -> RenderableType:
     targets = (Target("table", name, name, (name,)),)
     entries = (CatalogEntry(name, name),)
     config: Any = None
-    return render.clean_text(CleanPlan(name, targets, (RemainingPath(name, name),), entries, config), done=False)
+    return render.clean_text(CleanPlan(name, targets, (RemainingPath(name, name),), entries, config), is_removed=False)
 
 
 def answers(name: str) -> RenderableType:
@@ -115,7 +115,9 @@ RENDERERS: dict[str, Callable[[str], RenderableType]] = {
     "status": lambda name: render_status(status(name)),
     "verify": lambda name: render.verification_text(verification(name)),
     "replay": lambda name: render.replay_text(ReplayReport({name: 1}, {name: 1}, {name: name})),
-    "simulate clean": lambda name: simulate_render.steps_text([Step("topic", name, name, "delete", name)], done=False),
+    "simulate clean": lambda name: simulate_render.steps_text(
+        [Step("topic", name, name, "delete", name)], is_deleted=False
+    ),
     "clean": clean,
     "demo cdc": proof,
     "demo games": answers,

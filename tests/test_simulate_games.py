@@ -33,7 +33,7 @@ from distributary_simulate.games.clean import Step, clean
 from distributary_simulate.games.encodings import Format
 from distributary_simulate.games.events import message_class
 from distributary_simulate.games.live import produce_live
-from distributary_simulate.games.made import Made
+from distributary_simulate.games.manifest import Manifest
 from distributary_simulate.games.records import UNKNOWN_ID, VALUE_SCHEMA, Faults, Plan, Record
 from distributary_simulate.games.schemas import WRAPPER_TEXT, event_text, game_names
 from distributary_simulate.games.sinks import kafka_from_delta, write_delta, write_kafka
@@ -177,8 +177,8 @@ def test_the_subjects_of_the_games_really_have_full_compatibility(registry: Regi
 def test_a_real_registry_accepts_every_version_under_full_compatibility_and_is_cleaned(registry_url: str) -> None:
     registry = open_registry(RegistryConfig(url=registry_url))
     before = registry.subjects()
-    made = Made()
-    games = Games(Plan(games=2, topic="simulated-here"), registry, made=made)
+    manifest = Manifest()
+    games = Games(Plan(games=2, topic="simulated-here"), registry, manifest=manifest)
     for version in range(1, 7):
         assert {found.version for found in games.register(version).values()} == {version}
     with pytest.raises(SchemaIncompatible):
@@ -186,7 +186,7 @@ def test_a_real_registry_accepts_every_version_under_full_compatibility_and_is_c
             f"{games.names[0]}-value", event_text(games.names[0], 7).replace("optional string", "optional int32")
         )
     assert Counter(Reader(registry).outcome(r.value)[0] for r in games.records(6, records=5)) == {"row": 10}
-    assert set(outcomes(clean(made, registry, dry_run=False)).values()) == {"delete"}
+    assert set(outcomes(clean(manifest, registry, dry_run=False)).values()) == {"delete"}
     assert registry.subjects() == before
 
 
@@ -466,15 +466,15 @@ def outcomes(steps: list[Step]) -> dict[str, str]:
 
 def test_cleaning_deletes_only_what_was_made_and_a_dry_run_deletes_nothing(registry: Registry, tmp_path: Path) -> None:
     registry.register("neighbour-value", event_text("neighbour", 1))
-    made = Made.open(tmp_path / "made.json")
-    games = Games(Plan(games=2), registry, made=made)
+    manifest = Manifest.open(tmp_path / "made.json")
+    games = Games(Plan(games=2), registry, manifest=manifest)
     games.register(1)
     games.register(2)
-    write_delta(str(tmp_path / "bronze"), games.records(1), made=made)
+    write_delta(str(tmp_path / "bronze"), games.records(1), manifest=manifest)
     write_delta(str(tmp_path / "theirs"), games.records(1))
 
-    made = Made.open(tmp_path / "made.json")
-    dry = clean(made, registry)
+    manifest = Manifest.open(tmp_path / "made.json")
+    dry = clean(manifest, registry)
     assert outcomes(dry) == {
         "amber_anchor_game-value": "delete",
         "brave_badger_game-value": "delete",
@@ -482,59 +482,59 @@ def test_cleaning_deletes_only_what_was_made_and_a_dry_run_deletes_nothing(regis
         "bronze": "delete",
     }
     assert len(registry.subjects()) == 4 and (tmp_path / "bronze").exists()
-    assert clean(made, registry, dry_run=False) == dry
+    assert clean(manifest, registry, dry_run=False) == dry
     assert registry.subjects() == ["neighbour-value"]
     assert not (tmp_path / "bronze").exists() and DeltaTable.is_deltatable(str(tmp_path / "theirs"))
-    assert clean(Made.open(tmp_path / "made.json"), registry) == []
+    assert clean(Manifest.open(tmp_path / "made.json"), registry) == []
 
 
 def test_cleaning_keeps_a_subject_that_was_there_before(registry: Registry) -> None:
     theirs = game_names(1)[0] + "-value"
     registry.register(theirs, event_text(game_names(1)[0], 1))
-    made = Made()
-    Games(Plan(games=1), registry, made=made).register(2)
-    assert outcomes(clean(made, registry, dry_run=False)) == {"events-value": "delete"}
+    manifest = Manifest()
+    Games(Plan(games=1), registry, manifest=manifest).register(2)
+    assert outcomes(clean(manifest, registry, dry_run=False)) == {"events-value": "delete"}
     assert registry.subjects() == [theirs]
 
 
 def test_cleaning_keeps_a_subject_to_which_somebody_added_a_version(registry: Registry) -> None:
-    made = Made()
-    Games(Plan(games=1), registry, made=made).register(1)
+    manifest = Manifest()
+    Games(Plan(games=1), registry, manifest=manifest).register(1)
     subject = game_names(1)[0] + "-value"
     registry.register(subject, event_text(game_names(1)[0], 5))
-    steps = clean(made, registry, dry_run=False)
+    steps = clean(manifest, registry, dry_run=False)
     assert outcomes(steps) == {subject: "keep", "events-value": "delete"}
     assert "somebody else" in next(step.why for step in steps if step.action == "keep")
-    assert made.has_subject(registry.name, subject)
+    assert manifest.has_subject(registry.name, subject)
 
 
 def test_cleaning_keeps_subjects_of_another_registry(registry: Registry, tmp_path: Path) -> None:
-    made = Made()
-    Games(Plan(games=1), registry, made=made).register(1)
+    manifest = Manifest()
+    Games(Plan(games=1), registry, manifest=manifest).register(1)
     other = open_registry(RegistryConfig(path=str(tmp_path / "other")))
     Games(Plan(games=1), other).register(1)
-    assert set(outcomes(clean(made, other, dry_run=False)).values()) == {"keep"}
-    assert set(outcomes(clean(made, None, dry_run=False)).values()) == {"keep"}
+    assert set(outcomes(clean(manifest, other, dry_run=False)).values()) == {"keep"}
+    assert set(outcomes(clean(manifest, None, dry_run=False)).values()) == {"keep"}
     assert len(other.subjects()) == len(registry.subjects()) == 2
 
 
 def test_cleaning_keeps_a_table_that_was_made_anew_at_our_path(registry: Registry, tmp_path: Path) -> None:
-    made = Made()
+    manifest = Manifest()
     table = Games(Plan(games=1), registry).envelopes_table(1, 5)
     path = str(tmp_path / "bronze")
-    write_delta(path, table, made=made)
+    write_delta(path, table, manifest=manifest)
     DeltaTable(path)
     for file in (tmp_path / "bronze" / "_delta_log").iterdir():
         file.unlink()
     write_deltalake(path, table)
-    assert outcomes(clean(made, registry, dry_run=False)) == {"bronze": "keep"}
+    assert outcomes(clean(manifest, registry, dry_run=False)) == {"bronze": "keep"}
     assert DeltaTable.is_deltatable(path)
 
 
 def test_a_second_producer_with_the_same_manifest_goes_on(registry: Registry, tmp_path: Path) -> None:
-    Games(Plan(games=1), registry, made=Made.open(tmp_path / "made.json")).register(1)
-    Games(Plan(games=1), registry, made=Made.open(tmp_path / "made.json")).register(2)
-    assert set(outcomes(clean(Made.open(tmp_path / "made.json"), registry, dry_run=False)).values()) == {"delete"}
+    Games(Plan(games=1), registry, manifest=Manifest.open(tmp_path / "made.json")).register(1)
+    Games(Plan(games=1), registry, manifest=Manifest.open(tmp_path / "made.json")).register(2)
+    assert set(outcomes(clean(Manifest.open(tmp_path / "made.json"), registry, dry_run=False)).values()) == {"delete"}
     assert registry.subjects() == []
 
 
@@ -600,13 +600,13 @@ def test_cleaning_deletes_our_topic_and_spares_a_neighbours(registry: Registry, 
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     neighbour = topic + "-neighbour"
     admin.create_topics([NewTopic(neighbour, 1)])[neighbour].result()
-    made = Made()
+    manifest = Manifest()
     records = list(Games(Plan(games=1, records=3), registry).records(1))
-    write_kafka(kafka.bootstrap_servers, topic, records, made=made)
-    write_kafka(kafka.bootstrap_servers, neighbour, records, made=made)
-    assert outcomes(clean(made)) == {topic: "delete"}
+    write_kafka(kafka.bootstrap_servers, topic, records, manifest=manifest)
+    write_kafka(kafka.bootstrap_servers, neighbour, records, manifest=manifest)
+    assert outcomes(clean(manifest)) == {topic: "delete"}
     assert topic in admin.list_topics(timeout=10).topics
-    assert outcomes(clean(made, dry_run=False)) == {topic: "delete"}
+    assert outcomes(clean(manifest, dry_run=False)) == {topic: "delete"}
     names = set(admin.list_topics(timeout=10).topics)
     assert topic not in names and neighbour in names
     admin.delete_topics([neighbour])[neighbour].result()
@@ -614,10 +614,10 @@ def test_cleaning_deletes_our_topic_and_spares_a_neighbours(registry: Registry, 
 
 @pytest.mark.services
 def test_cleaning_keeps_a_topic_that_somebody_created_anew(registry: Registry, kafka: Any, topic: str) -> None:
-    made = Made()
-    write_kafka(kafka.bootstrap_servers, topic, [], made=made)
-    made.topics[kafka.bootstrap_servers][topic] = "AAAAAAAAAAEAAAAAAAAAAg"
-    assert outcomes(clean(made, dry_run=False)) == {topic: "keep"}
+    manifest = Manifest()
+    write_kafka(kafka.bootstrap_servers, topic, [], manifest=manifest)
+    manifest.topics[kafka.bootstrap_servers][topic] = "AAAAAAAAAAEAAAAAAAAAAg"
+    assert outcomes(clean(manifest, dry_run=False)) == {topic: "keep"}
 
 
 @pytest.mark.services

@@ -26,32 +26,32 @@ TIMES = {"mysql": (65, 77), "postgresql": (33, 49), "sqlserver": (49, 65), "orac
 
 
 class BegunAnew(ValueError):
-    """Two changes of one key contradict each other: `held` stands later in the log, `lost` is far later in time."""
+    """Two changes of one key contradict each other: `winner` stands later in the log, `loser` is far later in time."""
 
-    def __init__(self, held: str, lost: str, kind: str) -> None:
-        self.held, self.lost, self.kind = held, lost, kind
+    def __init__(self, winner: str, loser: str, kind: str) -> None:
+        self.winner, self.loser, self.kind = winner, loser, kind
         super().__init__(self.detail)
 
     @property
     def since(self) -> str:
         """The time of the change that would be lost, ISO 8601: the log began anew before it."""
-        return _time(self.lost, self.kind)
+        return _time(self.loser, self.kind)
 
     @property
     def detail(self) -> str:
         (holder, loser), (time, since) = (
-            [make(number, self.kind) for number in (self.held, self.lost)] for make in (_place, _time)
+            [make(number, self.kind) for number in (self.winner, self.loser)] for make in (_place, _time)
         )
         return f"{loser} has a change of {since}, {holder} one of {time} to the same row"
 
 
-def check(held: Numbers, lost: Numbers, order: OrderSettings) -> None:
-    """Raises BegunAnew where a change of `lost`, which gives way to that of `held` in the same place, is far later in
-    time. Both as `standing` has them."""
-    if order.kind not in TIMES or not len(held):
+def check(winners: Numbers, losers: Numbers, order: OrderSettings) -> None:
+    """Raises BegunAnew where a change of `losers`, which gives way to that of `winners` in the same place, is far later
+    in time. Both as `standing` has them."""
+    if order.kind not in TIMES or not len(winners):
         return
     begin, end = TIMES[order.kind]
-    ours, theirs = _digits(held), _digits(lost)
+    ours, theirs = _digits(winners), _digits(losers)
     later = _hex(theirs[:, -_REST:][:, begin:end]) - _hex(ours[:, -_REST:][:, begin:end]) > order.margin_ms
     if not later.any():
         return
@@ -59,7 +59,7 @@ def check(held: Numbers, lost: Numbers, order: OrderSettings) -> None:
     same_prefix = (ours[:, :-_REST] == theirs[:, :-_REST]).all(axis=1)
     places = np.flatnonzero(later & changes & same_prefix)
     if len(places):
-        raise BegunAnew(held[places[0]].decode(), lost[places[0]].decode(), order.kind)
+        raise BegunAnew(winners[places[0]].decode(), losers[places[0]].decode(), order.kind)
 
 
 def _digits(numbers: Numbers) -> Any:

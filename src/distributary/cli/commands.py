@@ -324,7 +324,7 @@ def clean(
     cleaning = plan_cleaning(config, hop_2=hop is not None)
     if yes:
         cleaning = apply(forget_names(cleaning))
-    say_json({"done": yes, **cleaning.to_json()}) if as_json else show(clean_text(cleaning, done=yes))
+    say_json({"done": yes, **cleaning.to_json()}) if as_json else show(clean_text(cleaning, is_removed=yes))
 
 
 def load_file(file: Path) -> Pipeline:

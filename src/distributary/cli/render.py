@@ -262,15 +262,15 @@ def _sample_text(sample: Sample) -> str:
 # -- clean -------------------------------------------------------------------------------------------------
 
 
-def clean_text(plan: CleanPlan, *, done: bool) -> RenderableType:
-    word = "removed" if done else "would remove"
+def clean_text(plan: CleanPlan, *, is_removed: bool) -> RenderableType:
+    word = "removed" if is_removed else "would remove"
     lines = [
         f"{word} {t.kind} {shown(t.path, ERROR_CHARS)}"
         + (f": {shown(', '.join(t.entries), ERROR_CHARS)}" if t.entries else "")
         for t in plan.remove
     ] or [f"nothing of pipeline {shown(plan.pipeline)} is there"]
-    lines += [f"{'dropped' if done else 'would drop'} the name {shown(entry.name)}" for entry in plan.catalog]
+    lines += [f"{'dropped' if is_removed else 'would drop'} the name {shown(entry.name)}" for entry in plan.catalog]
     lines += [f"stays: {shown(stay.path, ERROR_CHARS)}: {shown(stay.reason, ERROR_CHARS)}" for stay in plan.kept]
-    if plan.remove and not done:
+    if plan.remove and not is_removed:
         lines.append("nothing was removed yet; to remove it for good: the same command with --yes")
     return Text("\n".join(lines))

@@ -19,12 +19,15 @@ SHOWN_COLUMNS = 8
 SHOWN_PARTITIONS = 3
 
 
-def history_text(told: History, batches: int) -> RenderableType:
-    head = f"route {shown(told.route)}: {told.rows:,} rows, {number_of(len(told.columns), 'column')}"
-    blocks: list[RenderableType] = [Text(head, style="bold"), Text(f"table {shown(told.table or 'none', ERROR_CHARS)}")]
-    if told.schemas:
+def history_text(history: History, batches: int) -> RenderableType:
+    head = f"route {shown(history.route)}: {history.rows:,} rows, {number_of(len(history.columns), 'column')}"
+    blocks: list[RenderableType] = [
+        Text(head, style="bold"),
+        Text(f"table {shown(history.table or 'none', ERROR_CHARS)}"),
+    ]
+    if history.schemas:
         grid = grid_of("schema id", "rows", "first batch", "at", "first offsets", right=("schema id", "rows"))
-        for schema in told.schemas:
+        for schema in history.schemas:
             grid.add_row(
                 str(schema.id),
                 f"{schema.rows:,}",
@@ -33,18 +36,18 @@ def history_text(told: History, batches: int) -> RenderableType:
                 _offsets(schema),
             )
         blocks += [Text(""), grid]
-    events = [step for step in told.steps if step.is_event]
+    events = [step for step in history.steps if step.is_event]
     if events:
         blocks += [Text(""), Text("what changed", style="bold"), *(Text(_event(step)) for step in events)]
-    if batches and told.steps:
+    if batches and history.steps:
         grid = grid_of("batch", "at", "rows", "quarantined", "state", "version", right=("rows", "quarantined"))
-        for step in told.steps[-batches:]:
+        for step in history.steps[-batches:]:
             grid.add_row(
                 _which(step), step.at or "-", f"{step.rows:,}", f"{step.quarantined:,}", step.state,
                 "-" if step.version is None else str(step.version),
             )  # fmt: skip
         blocks += [Text(""), grid]
-    return Group(*blocks, *(Text(f"note: {shown(note, ERROR_CHARS)}", style="dim") for note in told.notes))
+    return Group(*blocks, *(Text(f"note: {shown(note, ERROR_CHARS)}", style="dim") for note in history.notes))
 
 
 def _offsets(schema: SchemaSeen) -> str:

@@ -50,7 +50,7 @@ def problems_of(error: ValidationError, written: Any, lines: dict[KeyPath, int])
 
 
 def _problem(details: ErrorDetails, written: Any, lines: dict[KeyPath, int]) -> tuple[int, dict[str, str]]:
-    path, annotation = _locate(tuple(part for part in details["loc"] if part != _A_KEY))
+    path, annotation = _locate(tuple(key for key in details["loc"] if key != _A_KEY))
     context = details.get("ctx", {})
     if details["type"] == "between_keys":
         path = (*path, *str(context["key"]).split("."))

@@ -57,9 +57,9 @@ class Messages(Kind):
             self._keeps_no_rows()
         from distributary.repair.resync_changes import in_words, known_route, rebuild
 
-        known = known_route(self.config, route)
-        done = rebuild(self.config, route, known)
-        return Rebuilt(asdict(done), tuple(in_words(done, known.keys)))
+        backlog = known_route(self.config, route)
+        rebuilt = rebuild(self.config, route, backlog)
+        return Rebuilt(asdict(rebuilt), tuple(in_words(rebuilt, backlog.keys)))
 
     def _log(self) -> str | None:
         tables = self.config.tables

@@ -210,7 +210,7 @@ class _Rebuild:
         resolved: pa.Table | None = None
         for number, pieces in enumerate(by_share(self._keyed(names, schema, orphans, report), self.keys, shares)):
             every = self.rules.is_partial or self.history_uri is not None
-            gathered = Gathered(self.keys, self.rules.order, whole=every)
+            gathered = Gathered(self.keys, self.rules.order, keeps_all=every)
             for piece in pieces:
                 gathered.add(piece)
             newest_rows = gathered.rows()

@@ -37,11 +37,11 @@ class Bronze(Source):
     def look(self) -> list[Sight]:
         return [seen_table(self.keys.path, self.store, NO_BRONZE)]
 
-    def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
+    def stream(self, spark: SparkSession, *, all_shares: bool = False) -> DataFrame:
         return bronze_stream(spark, self.config)
 
-    def lag(self, read: Position | None, asked: AnswerCache, taken: Callable[[], int]) -> SourceLag:
-        return table_lag(self.keys, self.store, read, asked)
+    def lag(self, read: Position | None, answers: AnswerCache, last_file_batch: Callable[[], int]) -> SourceLag:
+        return table_lag(self.keys, self.store, read, answers)
 
     def ids(self) -> TableId:
         return TableId(self.keys.path, self.store)

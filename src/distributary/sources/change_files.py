@@ -33,13 +33,13 @@ class ChangeFiles(Source):
         path = self.config.change_files.path
         return [Sight(f"{path} can be listed; {waiting:,} new files where a run looks first")]
 
-    def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
+    def stream(self, spark: SparkSession, *, all_shares: bool = False) -> DataFrame:
         return file_stream(spark, self.config.state_root)
 
-    def lag(self, read: Position | None, asked: AnswerCache, last_parcel: Callable[[], int]) -> SourceLag:
+    def lag(self, read: Position | None, answers: AnswerCache, last_file_batch: Callable[[], int]) -> SourceLag:
         """Files that were found and wait, and those that lie where a run would look first."""
         # A batch is finished by the ledger's word, which comes before Spark's.
-        taken_files = waiting(self.config.state_root, self.store, read_version(read), last_parcel())
+        taken_files = waiting(self.config.state_root, self.store, read_version(read), last_file_batch())
         try:
             listed = look(self.config, self._ledger(), full=False)
         except (SourceDown, SourceMissing) as e:

@@ -60,8 +60,8 @@ class DeltaRows(Source):
             return [Sight(f"{self.name}: only Spark has what opens its store; a run will see")]
         return [seen_table(self.keys.path, store, NO_TABLE_THERE)]
 
-    def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
-        rows = delta_stream(spark, self.given, self.config.envelope, None if whole else self.config.share)
+    def stream(self, spark: SparkSession, *, all_shares: bool = False) -> DataFrame:
+        rows = delta_stream(spark, self.given, self.config.envelope, None if all_shares else self.config.share)
         if self.given.table is not None:
             self._path = location(spark, self.given.table)
         return rows
@@ -83,10 +83,10 @@ class DeltaRows(Source):
         except OSError as e:
             log.warning("where %s is could not be written down: %s", self.given.table, e)
 
-    def lag(self, read: Position | None, asked: AnswerCache, taken: Callable[[], int]) -> SourceLag:
+    def lag(self, read: Position | None, answers: AnswerCache, last_file_batch: Callable[[], int]) -> SourceLag:
         if not self.keys.path:
             return SourceLag(note=f"where {self.given.table} is, the catalog alone knows: no batch has been read yet")
-        return table_lag(self.keys, self.store, read, asked)
+        return table_lag(self.keys, self.store, read, answers)
 
     def ids(self) -> TableId | None:
         store = store_of_source(self.keys, self.config.tables)
@@ -150,16 +150,16 @@ class TableId:
         return []
 
 
-def table_lag(source: DeltaSource, store: Store, read: Position | None, asked: AnswerCache) -> SourceLag:
+def table_lag(source: DeltaSource, store: Store, read: Position | None, answers: AnswerCache) -> SourceLag:
     """The rows after `read` in the table's log."""
 
     def rows() -> int:
-        table = asked.once(f"table {source.path}", lambda: Snapshot(source.path, store))
+        table = answers.once(f"table {source.path}", lambda: Snapshot(source.path, store))
         return unread(source, table, read, store)
 
     try:
         # Shares are often at one and the same place.
-        return SourceLag(asked.once(f"unread {source.path} {json.dumps(read, sort_keys=True)}", rows))
+        return SourceLag(answers.once(f"unread {source.path} {json.dumps(read, sort_keys=True)}", rows))
     except Unknown as e:
         return SourceLag(note=str(e))
 

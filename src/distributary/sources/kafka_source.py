@@ -60,11 +60,11 @@ class KafkaTopics(Source):
             sights.append(Sight(text) if rows else Sight(f"{text}: nothing was sent yet", "Is it the right topic?"))
         return sights
 
-    def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
+    def stream(self, spark: SparkSession, *, all_shares: bool = False) -> DataFrame:
         return kafka_stream(spark, self.keys, key=self.config.reads_keys)
 
-    def lag(self, read: Position | None, asked: AnswerCache, taken: Callable[[], int]) -> SourceLag:
-        return kafka_lag(self.keys, asked.once("topics", lambda: describe_topics(self.keys)), read)
+    def lag(self, read: Position | None, answers: AnswerCache, last_file_batch: Callable[[], int]) -> SourceLag:
+        return kafka_lag(self.keys, answers.once("topics", lambda: describe_topics(self.keys)), read)
 
     def ids(self) -> TopicIds:
         return TopicIds(self.keys)

@@ -164,7 +164,7 @@ class Lister:
     def __init__(
         self,
         tree: Tree,
-        known: KnownFiles,
+        known_files: KnownFiles,
         *,
         start: datetime | None = None,
         strays: bool = False,
@@ -172,7 +172,7 @@ class Lister:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.tree = tree
-        self.known = known
+        self.known = known_files
         self.reach = reach or Reach()
         self.start = "" if start is None else _utc(start).strftime(_FORM)
         self._clock = clock

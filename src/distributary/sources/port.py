@@ -130,18 +130,18 @@ class Source(ABC):
         """What is there now, seen before anything is started. Raises SourceDown, SourceMissing."""
 
     @abstractmethod
-    def stream(self, spark: SparkSession, *, whole: bool = False) -> DataFrame:
+    def stream(self, spark: SparkSession, *, all_shares: bool = False) -> DataFrame:
         """The streaming DataFrame. Build it anew for every start: a plan that is kept goes stale
-        (delta-io/delta#6050). `whole`: the rows of all shares. Raises SourceMissing."""
+        (delta-io/delta#6050). `all_shares`: the rows of all shares. Raises SourceMissing."""
 
     def files(self, spark: SparkSession, query: StreamingQuery, batch: int) -> BatchFiles | None:
         """The data files that the batch stands for which `query` runs now, where tasks can read them themselves."""
         return None
 
     @abstractmethod
-    def lag(self, read: Position | None, asked: AnswerCache, taken: Callable[[], int]) -> SourceLag:
-        """What waits behind the position `read` (None: nothing was read). `taken`: the last parcel of files that a
-        finished batch has taken. Raises SourceDown, SourceMissing, OSError."""
+    def lag(self, read: Position | None, answers: AnswerCache, last_file_batch: Callable[[], int]) -> SourceLag:
+        """What waits behind the position `read` (None: nothing was read). `last_file_batch`: the last one of the file
+        ledger that a finished batch has taken. Raises SourceDown, SourceMissing, OSError."""
 
     def ids(self) -> Ids | None:
         """None where nobody but Spark can ask for them."""

@@ -70,8 +70,8 @@ class Checkpoint:
         if committed is not None:
             self._check_done(committed, finished)
 
-    def damaged(self, file: str, found: str, remedy: str = _RESTORE) -> CheckpointDamaged:
-        return CheckpointDamaged(file=join(self.folder, file), found=found, remedy=remedy)
+    def damaged(self, file: str, damage: str, remedy: str = _RESTORE) -> CheckpointDamaged:
+        return CheckpointDamaged(file=join(self.folder, file), found=damage, remedy=remedy)
 
     def _newest(self, folder: str) -> int | None:
         names = names_in(join(self.folder, folder), self.store)

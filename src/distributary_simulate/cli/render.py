@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from distributary_simulate.games.clean import Step
 
 
-def steps_text(steps: Iterable[Step], *, done: bool) -> RenderableType:
-    words = {"delete": "deleted" if done else "would delete", "keep": "kept", "gone": "already gone"}
+def steps_text(steps: Iterable[Step], *, is_deleted: bool) -> RenderableType:
+    words = {"delete": "deleted" if is_deleted else "would delete", "keep": "kept", "gone": "already gone"}
     lines = [
         f"{words[s.action]}: {s.what} {shown(s.name)} ({shown(s.where, ERROR_CHARS)})"
         + (f": {shown(s.why)}" if s.why else "")
         for s in steps
     ] or ["nothing was made by this list"]
-    if not done and any(s.action == "delete" for s in steps):
+    if not is_deleted and any(s.action == "delete" for s in steps):
         lines.append("to delete them: the same command with --yes")
     return Text("\n".join(lines))
 

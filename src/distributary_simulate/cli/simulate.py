@@ -58,7 +58,7 @@ IdMismatch = Annotated[
     int, typer.Option(min=0, help="Good records whose envelope names another id than their payload.")
 ]
 Truth = Annotated[Path, typer.Option(metavar="FILE", help="What was sent is added here.")]
-Made = Annotated[Path, typer.Option(metavar="FILE", help="What was created is noted here.")]
+Manifest = Annotated[Path, typer.Option("--made", metavar="FILE", help="What was created is noted here.")]
 Clean = Annotated[bool, typer.Option("--clean", help="Remove what is noted in --made, and nothing else.")]
 
 
@@ -86,7 +86,7 @@ def simulate_games(
     bad_envelope: BadEnvelope = 0,
     id_mismatch: IdMismatch = 0,
     truth: Truth = Path("simulated-truth.json"),
-    made: Made = Path("simulated-made.json"),
+    manifest: Manifest = Path("simulated-made.json"),
     clean: Clean = False,
     yes: Yes = False,
 ) -> None:
@@ -102,7 +102,7 @@ def simulate_games(
     from distributary.schemas.registry import open_registry
 
     if clean:
-        _clean_simulated(made, config, settings, yes)
+        _clean_simulated(manifest, config, settings, yes)
         return
     if config is None:
         raise BadInput(detail="simulate games: give the registry: --registry URL or --registry-path DIR")
@@ -112,7 +112,7 @@ def simulate_games(
     faults = Faults(corrupt, unknown_id, empty_name, tombstones, bad_envelope, id_mismatch)
     order = Plan(games, versions, records, seed, faults, topic)
     target = Target(delta, kafka, topic, partitions, columns, settings)
-    sent = produce(order, open_registry(config), target, truth=truth, made=made, say=say)
+    sent = produce(order, open_registry(config), target, truth=truth, manifest_path=manifest, say=say)
     say(f"sent {sent.rows_total:,} good rows, {sent.quarantined:,} bad records, {sent.tombstones:,} tombstones")
     say(f"counts of all that was sent: {truth}; to remove what was made: the same command with --clean --yes")
 
@@ -301,18 +301,18 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _clean_simulated(made: Path, config: RegistryConfig | None, settings: Mapping[str, str], yes: bool) -> None:
+def _clean_simulated(manifest: Path, config: RegistryConfig | None, settings: Mapping[str, str], yes: bool) -> None:
     from distributary.schemas.registry import open_registry
     from distributary_simulate.cli.render import steps_text
     from distributary_simulate.games.clean import clean
-    from distributary_simulate.games.made import Made
+    from distributary_simulate.games.manifest import Manifest
 
-    if not made.exists():
+    if not manifest.exists():
         raise BadInput(
-            detail=f"simulate games --clean: there is no file {made}. Name the list of what was made: --made FILE"
+            detail=f"simulate games --clean: there is no file {manifest}. Name the list of what was made: --made FILE"
         )
     registry = open_registry(config) if config else None
-    show(steps_text(clean(Made.open(made), registry, kafka=dict(settings), dry_run=not yes), done=yes))
+    show(steps_text(clean(Manifest.open(manifest), registry, kafka=dict(settings), dry_run=not yes), is_deleted=yes))
 
 
 def _registry(options: Mapping[str, str | None]) -> RegistryConfig | None:

@@ -93,12 +93,12 @@ def _rows(config: Pipeline, game: str) -> pa.Table:
     return pa.table({"event_timestamp": times, ORIGIN: rows.column(ORIGIN)})
 
 
-def by_version(game: str, sent: Mapping[int, int], found: Mapping[int, int]) -> list[str]:
+def by_version(game: str, sent: Mapping[int, int], stored: Mapping[int, int]) -> list[str]:
     """The versions of a game whose rows in the table are not as many as were sent, in words."""
     return [
-        f"{game} version {version}: {sent.get(version, 0)} rows sent, {found.get(version, 0)} in the table"
-        for version in sorted({*sent, *found})
-        if sent.get(version, 0) != found.get(version, 0)
+        f"{game} version {version}: {sent.get(version, 0)} rows sent, {stored.get(version, 0)} in the table"
+        for version in sorted({*sent, *stored})
+        if sent.get(version, 0) != stored.get(version, 0)
     ]
 
 

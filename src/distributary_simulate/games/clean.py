@@ -19,7 +19,7 @@ from distributary.errors import SchemaNotFound
 from distributary.schemas.registry import Registry
 from distributary_simulate.errors import KafkaDown
 from distributary_simulate.games.kafka import QUIET, REQUEST_TIMEOUT_SEC, topic_id
-from distributary_simulate.games.made import Made
+from distributary_simulate.games.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Step:
 
 
 def clean(
-    made: Made,
+    manifest: Manifest,
     registry: Registry | None = None,
     *,
     kafka: dict[str, str] | None = None,
@@ -51,22 +51,22 @@ def clean(
     """
     steps: list[Step] = []
     try:
-        for place, subjects in list(made.subjects.items()):
-            steps += [_subject(made, registry, place, subject, dry_run) for subject in list(subjects)]
-        for servers, topics in list(made.topics.items()):
+        for place, subjects in list(manifest.subjects.items()):
+            steps += [_subject(manifest, registry, place, subject, dry_run) for subject in list(subjects)]
+        for servers, topics in list(manifest.topics.items()):
             admin = AdminClient({"bootstrap.servers": servers, **QUIET, **(kafka or {})})
-            steps += [_topic(made, admin, servers, topic, dry_run) for topic in list(topics)]
-        steps += [_table(made, path, dry_run) for path in list(made.tables)]
+            steps += [_topic(manifest, admin, servers, topic, dry_run) for topic in list(topics)]
+        steps += [_table(manifest, path, dry_run) for path in list(manifest.tables)]
     finally:
         if not dry_run:
-            made.save()
+            manifest.save()
     return steps
 
 
-def _subject(made: Made, registry: Registry | None, place: str, subject: str, dry_run: bool) -> Step:
+def _subject(manifest: Manifest, registry: Registry | None, place: str, subject: str, dry_run: bool) -> Step:
     if registry is None or registry.name != place:
         return Step("subject", place, subject, "keep", f"this run has no access to {place}")
-    ours = made.subjects[place][subject]
+    ours = manifest.subjects[place][subject]
     try:
         versions = [(v, registry.version(subject, v).schema.id) for v in registry.versions(subject)]
     except SchemaNotFound:
@@ -77,33 +77,33 @@ def _subject(made: Made, registry: Registry | None, place: str, subject: str, dr
     if not dry_run:
         if versions:
             registry.delete_subject(subject, permanent=True)
-        del made.subjects[place][subject]
+        del manifest.subjects[place][subject]
     return Step("subject", place, subject, "delete" if versions else "gone")
 
 
-def _topic(made: Made, admin: Any, servers: str, topic: str, dry_run: bool) -> Step:
+def _topic(manifest: Manifest, admin: Any, servers: str, topic: str, dry_run: bool) -> Step:
     try:
         id_now = topic_id(admin, topic)
-        if id_now is not None and id_now != made.topics[servers][topic]:
+        if id_now is not None and id_now != manifest.topics[servers][topic]:
             return Step("topic", servers, topic, "keep", "it was deleted and created anew by somebody else")
         if not dry_run:
             if id_now is not None:
                 admin.delete_topics([topic], request_timeout=REQUEST_TIMEOUT_SEC)[topic].result()
-            del made.topics[servers][topic]
+            del manifest.topics[servers][topic]
     except KafkaException as error:
         raise KafkaDown(servers=servers, topic=topic, detail=error.args[0].str()) from error
     return Step("topic", servers, topic, "gone" if id_now is None else "delete")
 
 
-def _table(made: Made, path: str, dry_run: bool) -> Step:
+def _table(manifest: Manifest, path: str, dry_run: bool) -> Step:
     folder, name = str(Path(path).parent), Path(path).name
     if "://" in path:
         return Step("table", folder, name, "keep", "it is in an object store; remove it with the store's own tool")
     is_there = DeltaTable.is_deltatable(path)
-    if is_there and str(DeltaTable(path).metadata().id) != made.tables[path]:
+    if is_there and str(DeltaTable(path).metadata().id) != manifest.tables[path]:
         return Step("table", folder, name, "keep", "another table was made at this path since")
     if not dry_run:
         if is_there:
             shutil.rmtree(path)
-        del made.tables[path]
+        del manifest.tables[path]
     return Step("table", folder, name, "delete" if is_there else "gone")

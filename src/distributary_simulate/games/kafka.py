@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollectio
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from distributary_simulate.errors import KafkaDown
-from distributary_simulate.games.made import Made
+from distributary_simulate.games.manifest import Manifest
 
 REQUEST_TIMEOUT_SEC: Final = 15.0
 FLUSH_TIMEOUT_SEC: Final = 120.0
@@ -30,7 +30,7 @@ QUIET: Final[dict[str, Any]] = {"log_level": 2}
 
 
 class KafkaWriter:
-    """Sends to one topic, which it creates if it is not there (and then notes in `made`).
+    """Sends to one topic, which it creates if it is not there (and then notes in `manifest`).
 
     Not for several threads. Raises KafkaDown from every method.
     """
@@ -42,17 +42,17 @@ class KafkaWriter:
         *,
         partitions: int = 1,
         config: dict[str, str] | None = None,
-        made: Made | None = None,
+        manifest: Manifest | None = None,
     ) -> None:
         self.servers = bootstrap_servers
         self.topic = topic
         self._failed: KafkaError | None = None
         self._cause: KafkaError | None = None
         settings = {"bootstrap.servers": bootstrap_servers, **QUIET, **(config or {})}
-        self._ensure_topic(AdminClient({**settings, "error_cb": self._on_error}), partitions, made)
+        self._ensure_topic(AdminClient({**settings, "error_cb": self._on_error}), partitions, manifest)
         self._producer = Producer({**PRODUCER, **settings, "error_cb": self._on_error})
 
-    def _ensure_topic(self, admin: Any, partitions: int, made: Made | None) -> None:
+    def _ensure_topic(self, admin: Any, partitions: int, manifest: Manifest | None) -> None:
         new = NewTopic(self.topic, num_partitions=partitions, replication_factor=-1)
         try:
             admin.create_topics([new], request_timeout=REQUEST_TIMEOUT_SEC)[self.topic].result()
@@ -61,9 +61,9 @@ class KafkaWriter:
                 admin.poll(0)
                 raise self._down(error) from error
             return
-        if made is not None:
-            made.add_topic(self.servers, self.topic, self._topic_id(admin))
-            made.save()
+        if manifest is not None:
+            manifest.add_topic(self.servers, self.topic, self._topic_id(admin))
+            manifest.save()
 
     def _topic_id(self, admin: Any) -> str:
         """The new topic's id. Metadata follows the creation, so the first answers may not know the topic yet."""

@@ -31,7 +31,7 @@ def produce_live(
     catches up, so the mean rate holds. Counts are passed on about once a second. Raises KafkaDown.
     """
     games.register(version)
-    writer = KafkaWriter(bootstrap_servers, topic, partitions=partitions, config=config, made=games.made)
+    writer = KafkaWriter(bootstrap_servers, topic, partitions=partitions, config=config, manifest=games.manifest)
     total, sent = round(rate * seconds), 0
     truth, fresh = Truth(), Truth()
     began = confirmed = time.monotonic()

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from distributary.schemas.registry import Registry
 from distributary_simulate.errors import SimulationInvalid
-from distributary_simulate.games.made import Made
+from distributary_simulate.games.manifest import Manifest
 from distributary_simulate.games.records import Plan
 from distributary_simulate.games.sinks import kafka_from_delta, write_delta, write_kafka
 from distributary_simulate.games.stream import Games
@@ -39,18 +39,18 @@ class Target:
 
 
 def produce(
-    plan: Plan, registry: Registry, target: Target, *, truth: Path, made: Path, say: Callable[[str], None]
+    plan: Plan, registry: Registry, target: Target, *, truth: Path, manifest_path: Path, say: Callable[[str], None]
 ) -> Truth:
     """Register and send every version of every game, oldest version first; returns what was sent.
 
-    `truth`: file to which the counts are added as soon as records are durable. `made`: file with what was created.
+    `truth`: file to which the counts are added as soon as records are durable. `manifest_path`: what was created.
     Raises SimulationInvalid, StoreDown, KafkaDown, SchemaIncompatible, RegistryDown, RegistryDenied.
     """
     if target.delta is not None and target.kafka is not None and DeltaTable.is_deltatable(target.delta):
         detail = "the table is there already, and all of its rows would go to the topic; name a new one"
         raise SimulationInvalid(what=f"--delta {target.delta}", detail=detail)
-    list_of_made = Made.open(made)
-    games = Games(plan, registry, made=list_of_made)
+    manifest = Manifest.open(manifest_path)
+    games = Games(plan, registry, manifest=manifest)
     sent = Truth()
 
     def written(counts: Truth) -> None:
@@ -61,18 +61,18 @@ def produce(
     for version in range(1, plan.versions + 1):
         records = games.records(version)
         if target.delta is not None:
-            write_delta(target.delta, records, columns=target.columns, made=list_of_made, on_written=written)
+            write_delta(target.delta, records, columns=target.columns, manifest=manifest, on_written=written)
         else:
             write_kafka(
                 str(target.kafka), target.topic, records, partitions=target.partitions,
-                config=dict(target.kafka_config), made=list_of_made, on_written=written,
+                config=dict(target.kafka_config), manifest=manifest, on_written=written,
             )  # fmt: skip
         say(f"version {version}: {sent.records_total - before:,} records of {plan.games} games")
         before = sent.records_total
     if target.delta is not None and target.kafka is not None:
         copied = kafka_from_delta(
             target.delta, target.kafka, target.topic, partitions=target.partitions,
-            config=dict(target.kafka_config), made=list_of_made,
+            config=dict(target.kafka_config), manifest=manifest,
         )  # fmt: skip
         say(f"topic {target.topic}: {copied:,} records from {target.delta}")
     return sent

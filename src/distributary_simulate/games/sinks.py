@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 
 from distributary.errors import SourceDown, StoreDown
 from distributary_simulate.games.kafka import KafkaWriter
-from distributary_simulate.games.made import Made
+from distributary_simulate.games.manifest import Manifest
 from distributary_simulate.games.records import Record, batch_of
 from distributary_simulate.games.truth import Truth
 
@@ -37,7 +37,7 @@ def write_delta(
     rows_per_commit: int = ROWS_PER_COMMIT,
     columns: bool = False,
     storage_options: dict[str, str] | None = None,
-    made: Made | None = None,
+    manifest: Manifest | None = None,
     on_written: Written | None = None,
 ) -> int:
     """Append to a Delta table, creating it: `VALUE_SCHEMA`, or `COLUMNS_SCHEMA` for records with `columns`.
@@ -47,7 +47,7 @@ def write_delta(
     """
     written = 0
     for batch, truth in _chunks(values, rows_per_commit, columns):
-        _append(path, batch, storage_options, made)
+        _append(path, batch, storage_options, manifest)
         written += batch.num_rows
         if on_written is not None and truth is not None:
             on_written(truth)
@@ -64,7 +64,7 @@ def _chunks(values: pa.Table | Iterable[Record], rows: int, columns: bool) -> It
         yield pa.Table.from_batches([batch_of(chunk, columns=columns)]), Truth.of(chunk)
 
 
-def _append(path: str, table: pa.Table, options: dict[str, str] | None, made: Made | None) -> None:
+def _append(path: str, table: pa.Table, options: dict[str, str] | None, manifest: Manifest | None) -> None:
     try:
         is_new = not DeltaTable.is_deltatable(path, options)
         write_deltalake(
@@ -75,9 +75,9 @@ def _append(path: str, table: pa.Table, options: dict[str, str] | None, made: Ma
             commit_properties=CommitProperties(max_commit_retries=10),
             post_commithook_properties=_NO_HOOKS,
         )
-        if is_new and made is not None:
-            made.add_table(path, str(DeltaTable(path, storage_options=options).metadata().id))
-            made.save()
+        if is_new and manifest is not None:
+            manifest.add_table(path, str(DeltaTable(path, storage_options=options).metadata().id))
+            manifest.save()
     except (DeltaError, OSError) as error:
         raise StoreDown(path=path, detail=str(error)) from error
 
@@ -89,7 +89,7 @@ def write_kafka(
     *,
     partitions: int = 1,
     config: dict[str, str] | None = None,
-    made: Made | None = None,
+    manifest: Manifest | None = None,
     on_written: Written | None = None,
 ) -> int:
     """Produce to a topic, creating it with this many partitions if it is not there.
@@ -99,7 +99,7 @@ def write_kafka(
     Kafka's own timestamp is the moment of sending: an old one could fall to the topic's retention at once.
     Returns records confirmed by the broker. Raises KafkaDown.
     """
-    writer = KafkaWriter(bootstrap_servers, topic, partitions=partitions, config=config, made=made)
+    writer = KafkaWriter(bootstrap_servers, topic, partitions=partitions, config=config, manifest=manifest)
     sent = 0
     for pairs, truth in _pairs(records):
         writer.send(pairs)
@@ -137,14 +137,14 @@ def kafka_from_delta(
     partitions: int = 1,
     config: dict[str, str] | None = None,
     storage_options: dict[str, str] | None = None,
-    made: Made | None = None,
+    manifest: Manifest | None = None,
 ) -> int:
     """Send every row of a table that `write_delta` made (with `value` and `key`) to a topic, oldest file first.
 
     Returns records confirmed. Raises SourceDown for the table, KafkaDown for the broker.
     """
     batches = _batches_of(path, storage_options)
-    return write_kafka(bootstrap_servers, topic, batches, partitions=partitions, config=config, made=made)
+    return write_kafka(bootstrap_servers, topic, batches, partitions=partitions, config=config, manifest=manifest)
 
 
 def _batches_of(path: str, options: dict[str, str] | None) -> Iterator[pa.RecordBatch]:

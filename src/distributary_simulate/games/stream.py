@@ -14,7 +14,7 @@ from distributary_simulate.errors import SimulationInvalid
 from distributary_simulate.games.bulk import BLOCK_ROWS, Series, blocks, models_for
 from distributary_simulate.games.encodings import COMPATIBILITY, KIND, schema_text
 from distributary_simulate.games.events import EventMaker, message_class
-from distributary_simulate.games.made import Made
+from distributary_simulate.games.manifest import Manifest
 from distributary_simulate.games.records import UNKNOWN_ID, Envelope, Fault, Plan, Record
 from distributary_simulate.games.schemas import WRAPPER_TEXT, game_names, game_subject, wrapper_subject
 
@@ -22,16 +22,16 @@ from distributary_simulate.games.schemas import WRAPPER_TEXT, game_names, game_s
 class Games:
     """The producer of a plan.
 
-    Every byte follows from the plan and the ids that the registry gives out. `made` is told each subject that this
+    Every byte follows from the plan and the ids that the registry gives out. `manifest` is told each subject that this
     producer created; a subject that was there before is used, but stays its owner's.
 
     Raises, from every method that registers: SchemaIncompatible, RegistryDown, RegistryDenied.
     """
 
-    def __init__(self, plan: Plan, registry: Registry, *, made: Made | None = None) -> None:
+    def __init__(self, plan: Plan, registry: Registry, *, manifest: Manifest | None = None) -> None:
         self.plan = plan
         self.names = game_names(plan.games)
-        self.made = made if made is not None else Made()
+        self.manifest = manifest if manifest is not None else Manifest()
         self._registry = registry
         self._position = {game: position for position, game in enumerate(self.names)}
         self._faults = plan.fault_positions()
@@ -53,7 +53,7 @@ class Games:
             self._register_wrapper()
             return {game: self._register_game(game, version) for game in self._chosen(games)}
         finally:
-            self.made.save()
+            self.manifest.save()
 
     def _register_wrapper(self) -> int:
         if self._wrapper_id is None:
@@ -72,13 +72,13 @@ class Games:
     def _register(self, subject: str, text: str, kind: str = "PROTOBUF", level: str = "FULL") -> SchemaVersion:
         if self._found is None:
             self._found = set(self._registry.subjects())
-        ours = self.made.has_subject(self._registry.name, subject)
+        ours = self.manifest.has_subject(self._registry.name, subject)
         if subject not in self._found:
             self._registry.set_compatibility(subject, level)
             ours = True
         registered = self._registry.register(subject, text, kind=kind)
         if ours:
-            self.made.add_subject(self._registry.name, subject, registered.schema.id)
+            self.manifest.add_subject(self._registry.name, subject, registered.schema.id)
         self._found.add(subject)
         return registered
 

@@ -34,7 +34,7 @@ def pipeline_lag(config: Pipeline, store: Store) -> SourceLag:
     return _together([first, second], sum)
 
 
-def source_lag(config: Pipeline, store: Store, asked: AnswerCache | None = None) -> SourceLag:
+def source_lag(config: Pipeline, store: Store, answers: AnswerCache | None = None) -> SourceLag:
     """Ask the source (of a stream over bronze: bronze). A source that is down is a note, never an error.
 
     Raises OSError when the checkpoint is away.
@@ -49,7 +49,7 @@ def source_lag(config: Pipeline, store: Store, asked: AnswerCache | None = None)
     read = offsets[0] if offsets else None
     try:
         ledger = partial(Ledger, config.state_root, config.pipeline, store)
-        return source_of(config).lag(read, asked or AnswerCache(), lambda: parcel_done(ledger()))
+        return source_of(config).lag(read, answers or AnswerCache(), lambda: parcel_done(ledger()))
     except (SourceDown, SourceMissing, OSError) as e:
         return SourceLag(note=f"the source cannot be asked: {e}")
 

@@ -97,7 +97,7 @@ def fit(
     """Unify the events with a table's schema (None: no table yet); keep aside what may not enter. `flat`: also write
     metadata as columns of their own. `keys`: the key columns by the settings; None: those that the events name.
     `grow`: how the table's columns grow, where more is known of it than `policy`."""
-    rows = every = [_rows(part, batch, flat, keys) for part in events.parts]
+    rows = every = [_rows(read_rows, batch, flat, keys) for read_rows in events.parts]
     # One way in per schema, in the order of the files: the result does not hang on how many files share one.
     schemas = list(dict.fromkeys(r.schema for r in rows))
     grown = None if schema is None else with_origin(schema)
@@ -109,10 +109,10 @@ def fit(
         refused: dict[pa.Schema, list[pa.Table]] = {}
         entered: set[pa.Schema] = set()
         for part_rows in rows:
-            for part, bad in _conformed(events.source.route, part_rows, slots[part_rows.schema], evolution.schema):
+            for conformed, bad in _conformed(events.source.route, part_rows, slots[part_rows.schema], evolution.schema):
                 refused.setdefault(part_rows.schema, []).extend(bad)
-                good.append(part)
-                entered |= {part_rows.schema} if part.num_rows else set()
+                good.append(conformed)
+                entered |= {part_rows.schema} if conformed.num_rows else set()
         still_entering = [entering for entering in schemas if entering in entered]
         if len(still_entering) == len(schemas) or not (still_entering or grown):
             break

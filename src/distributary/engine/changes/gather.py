@@ -85,11 +85,11 @@ def _numbers(rows: pa.Table, keys: Sequence[str], shares: int) -> Words:
 
 
 class Gathered:
-    """What is left of the pieces it was given. `whole`: all of it, since an older event may say what the newest of its
-    key does not; else what may still count of each key (`changes.reduce.partly`)."""
+    """What is left of the pieces it was given. `keeps_all`: all of it, since an older event may say what the newest of
+    its key does not; else what may still count of each key (`changes.reduce.partly`)."""
 
-    def __init__(self, keys: Sequence[str], order: OrderSettings, *, whole: bool) -> None:
-        self._keys, self._order, self._whole = tuple(keys), order, whole
+    def __init__(self, keys: Sequence[str], order: OrderSettings, *, keeps_all: bool) -> None:
+        self._keys, self._order, self._keeps_all = tuple(keys), order, keeps_all
         self._held: list[pa.Table] = []
         self._reduced = self._rows = 0
 
@@ -98,14 +98,14 @@ class Gathered:
             return
         self._held.append(piece)
         self._rows += piece.num_rows
-        if not self._whole and self._rows > max(LEAST_ROWS, 2 * self._reduced):
+        if not self._keeps_all and self._rows > max(LEAST_ROWS, 2 * self._reduced):
             self._reduce()
 
     def rows(self) -> pa.Table | None:
         """None where no piece had a row."""
         if not self._held:
             return None
-        if not self._whole:
+        if not self._keeps_all:
             self._reduce()
         return _joined(self._held)
 

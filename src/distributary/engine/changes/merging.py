@@ -229,7 +229,7 @@ def _identified(into: Into, rows: pa.Table, table: Snapshot | None, spec: Change
         orphans = pa.concat_tables([orphans, *waiting_rows], promote_options="permissive").select(rows.column_names)
     if not orphans.num_rows:
         return rows, into.begun()
-    places = [found for found in (table, log_of(source, spec)) if found is not None]
+    places = [snapshot for snapshot in (table, log_of(source, spec)) if snapshot is not None]
     order = pa.array(range(orphans.num_rows), pa.int64())
     place, unresolved = resolve(orphans.append_column("_n", order), rows, into.keys, places)
     numbers = set(place.column("_n").to_pylist())
@@ -299,7 +299,7 @@ def _gathered(work: MergeWork, pieces: Iterator[pa.Table], spec: ChangeSpec) -> 
     """The newest event of each key, and all deletes by ROWID; None where no row is to be merged."""
     rules = spec.named.rules(work.source, None)
     every = rules.is_partial or spec.named.history(work.source) is not None
-    gathered = Gathered(work.keys, rules.order, whole=every)
+    gathered = Gathered(work.keys, rules.order, keeps_all=every)
     orphans: list[pa.Table] = []
     for piece in pieces:
         rows, lost = split(piece, work.keys)

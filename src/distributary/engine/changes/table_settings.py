@@ -64,8 +64,8 @@ class Named:
 
     def all_of(self, source: SourceTable) -> list[str]:
         """Addresses of all tables of a source table."""
-        found = (self.log(source), self.merged(source), self.history(source))
-        return [uri for uri in found if uri is not None]
+        addresses = (self.log(source), self.merged(source), self.history(source))
+        return [uri for uri in addresses if uri is not None]
 
     def table_name(self, pattern: str, source: SourceTable) -> str:
         return pattern_name(pattern, source.database, source.schema, source.table)

@@ -121,8 +121,8 @@ def _with_keys(log: Snapshot, keys: pa.Table, types: KeyTypes) -> list[str]:
 
 
 def _rows(files: TableFiles, masks: Iterable[tuple[str, Sequence[np.ndarray]]]) -> Iterator[pa.Table]:
-    for name, wanted in masks:
-        mask = np.concatenate(wanted) if wanted else np.zeros(0, bool)
+    for name, row_masks in masks:
+        mask = np.concatenate(row_masks) if row_masks else np.zeros(0, bool)
         if not mask.any():
             continue
         begin = 0

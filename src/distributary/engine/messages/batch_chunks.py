@@ -55,7 +55,7 @@ class BatchChunks(ABC):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.release(done=kind is None)
+        self.release(succeeded=kind is None)
 
     @abstractmethod
     def hand_out(self, packing: Packing, task: Task, columns: str | StructType) -> DataFrame:
@@ -65,9 +65,8 @@ class BatchChunks(ABC):
         """
 
     @abstractmethod
-    def release(self, *, done: bool) -> None:
-        """The chunks are no longer needed. `done`: all went well, so no task writes any or will be believed that reads
-        them."""
+    def release(self, *, succeeded: bool) -> None:
+        """The chunks are no longer needed. `succeeded`: no task writes any, or will be believed that reads them."""
 
     def packed(self, cells: Cells = lambda _: 0) -> Packing:
         """Who takes which chunk. `cells`: how many a chunk's groups will have."""
@@ -165,7 +164,7 @@ class CarriedChunks(BatchChunks):
         frame = self.frame.withColumn("bucket", bucket).where("bucket >= 0")
         return frame.repartitionById(packing.buckets, "bucket").mapInArrow(task, columns)
 
-    def release(self, *, done: bool) -> None:
+    def release(self, *, succeeded: bool) -> None:
         self.frame.unpersist()
 
 
@@ -199,5 +198,5 @@ class SpooledChunks(BatchChunks):
         numbers = self.spark.range(0, packing.buckets, 1, packing.buckets)
         return numbers.mapInArrow(partial(listed_task, lists=path, task=task), columns)
 
-    def release(self, *, done: bool) -> None:
-        close_spool(self.folder, reuse=done)
+    def release(self, *, succeeded: bool) -> None:
+        close_spool(self.folder, reuse=succeeded)

@@ -147,9 +147,9 @@ class Fanout:
                     return chunks
                 newly = self.envelopes.learn(unknown, refused)
             except BaseException:
-                chunks.release(done=False)
+                chunks.release(succeeded=False)
                 raise
-            chunks.release(done=True)
+            chunks.release(succeeded=True)
             reader = replace(reader, schemas=self.envelopes.known(), refused={**reader.refused, **newly})
 
     def _find_envelope_killers(self, rows: DataFrame | BatchFiles, reader: EnvelopeReader, error: Exception) -> None:

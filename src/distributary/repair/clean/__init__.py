@@ -47,7 +47,7 @@ class CleanPlan:
         return {
             "pipeline": self.pipeline,
             "remove": [asdict(target) for target in self.remove],
-            "kept": [asdict(kept) for kept in self.kept],
+            "kept": [asdict(path) for path in self.kept],
             "catalog": [asdict(entry) for entry in self.catalog],
         }
 

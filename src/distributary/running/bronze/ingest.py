@@ -172,8 +172,10 @@ class Ingest:
             source = source.beginning_at(start.offsets)
         reader = replace(self.envelopes.begin(), share=None, refused=self.refused)
         same = self.identity.for_tasks()
-        task = partial(unwrap_task, reader=reader, schema=schema, asked=self._asked, same=same, careful=self._careful)
-        rows = source.stream(self.spark, whole=True).mapInArrow(task, from_arrow_schema(schema))
+        task = partial(
+            unwrap_task, reader=reader, schema=schema, questions=self._asked, same=same, careful=self._careful
+        )
+        rows = source.stream(self.spark, all_shares=True).mapInArrow(task, from_arrow_schema(schema))
         if "delta.autoOptimize.optimizeWrite" in config.bronze.properties:
             return rows
         # Each route's rows in one task, so that a batch adds one file per route and not one per route and task.

@@ -82,11 +82,11 @@ def unwrap_task(
     batches: Iterator[pa.RecordBatch],
     reader: EnvelopeReader,
     schema: pa.Schema,
-    asked: EnvelopeQuestions,
+    questions: EnvelopeQuestions,
     same: SameSource | None = None,
     careful: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Source rows -> rows of `schema` (`bronze_schema`). Raises UnknownEnvelopes, and leaves their ids in `asked`.
+    """Source rows -> rows of `schema` (`bronze_schema`). Raises UnknownEnvelopes, and leaves their ids in `questions`.
 
     `careful`: envelopes are opened in a process apart first; those that end it are set apart. `same`: fails the task,
     and with it the batch, where its rows may be of another source than the stream began with; raises as its `check`.
@@ -102,7 +102,7 @@ def unwrap_task(
             with limited(reader.read_sec):
                 _unwrap(window, reader, rows)
             if rows.missing:
-                asked.leave(rows.missing)
+                questions.leave(rows.missing)
                 raise UnknownEnvelopes(f"envelope schemas {sorted(rows.missing)}")
             yield from rows.found
             has_read = has_read or window.num_rows > 0

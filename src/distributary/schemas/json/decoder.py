@@ -260,7 +260,8 @@ class _Part:
         if not self._more:
             return pa.nulls(len(rows), pa.string())
         if self._tree.is_inferred:
-            self._more = {row: kept for row, undeclared in self._more.items() if (kept := _without_nulls(undeclared))}
+            filled = {row: _without_nulls(undeclared) for row, undeclared in self._more.items()}
+            self._more = {row: undeclared for row, undeclared in filled.items() if undeclared}
         encode = msgspec.json.encode
         texts = [encode(self._more[row]) if row in self._more else None for row in rows.tolist()]
         return pa.array(texts, pa.binary()).cast(pa.string())
@@ -268,7 +269,7 @@ class _Part:
 
 def _tokens(field: Field, objects: Sequence[Object]) -> list[msgspec.Raw]:
     """A field's token in each object; `ABSENT` where there is none of its kind."""
-    raws = [one.get(field.name, ABSENT) for one in objects]
+    raws = [members.get(field.name, ABSENT) for members in objects]
     return raws if field.only is None else [raw if _is_of(field, raw) else ABSENT for raw in raws]
 
 
@@ -303,8 +304,8 @@ def no_text(payloads: pa.BinaryArray) -> Any:
 
 def too_deep(bodies: Sequence[bytes]) -> Any:
     """Which records are nested too deep: msgspec goes as deep as its caller's stack lets it."""
-    found = (body.count(b"{") + body.count(b"[") > DEEPEST and depth_of(body) > DEEPEST for body in bodies)
-    return np.fromiter(found, bool, len(bodies))
+    are_deep = (body.count(b"{") + body.count(b"[") > DEEPEST and depth_of(body) > DEEPEST for body in bodies)
+    return np.fromiter(are_deep, bool, len(bodies))
 
 
 @lru_cache(maxsize=64)

@@ -188,10 +188,10 @@ class _Paths:
             columns.append(pa.array(values, pa.int64(), mask=absent).cast(pa.string()))
         return pc.binary_join_element_wise(*columns, ".", null_handling="skip")
 
-    def _next(self, wanted: Bools, limit: int) -> Ints:
+    def _next(self, row_mask: Bools, limit: int) -> Ints:
         """Read one varint in every wanted row that has had no fault; 0 elsewhere."""
         value = np.zeros(len(self.at), np.int64)
-        open_rows = np.flatnonzero(wanted & ~self.short & ~self.bad)
+        open_rows = np.flatnonzero(row_mask & ~self.short & ~self.bad)
         for byte in range(VARINT_BYTES):
             over = self.at[open_rows] >= self._end[open_rows]
             self.short[open_rows[over]] = True

@@ -11,7 +11,7 @@ from distributary_simulate.whole import write_whole
 
 
 @dataclass
-class Made:
+class Manifest:
     """What was created, and by which mark it is known again.
 
     subjects: registry -> subject -> schema ids registered by us.

@@ -30,7 +30,7 @@ NOTE = (
     "a new file in each of the 2 tables (in place of its oldest, so that all sizes list equally full pages). The tree "
     "is in memory, in pages of 1,000 as an object store's, and its own time is taken off; `pages`: requests that a "
     "round costs there. Goal: at most 20 % more than with 10,000 files. `ledger`: seconds to enter all files in "
-    "parcels of 1,000, and to read them at the start of a run. `local`: real folders on this machine, "
+    "file batches of 1,000, and to read them at the start of a run. `local`: real folders on this machine, "
     "one for each minute."
 )
 ROOT = "gs://bench/shop"

@@ -40,7 +40,7 @@ class Stage(ABC):
         """What a run does before its stream begins."""
 
     def taken(self) -> int:
-        """The last parcel of files that a batch has taken."""
+        """The last file batch that a batch has taken."""
         return -1
 
     @property

@@ -79,7 +79,7 @@ class Sparkless(Shop):
         changes.will_write = provenance.check
         writer = ChangeWriter(self.config, changes, ledger)
         feed = Feed(self.config, changes, ledger, threading.Lock())
-        provenance.begun = feed.files.newest_parcel
+        provenance.begun = feed.files.newest_file_batch
         feed.begin(True, lambda _: None)
         try:
             reports = list(self._batches(ledger, writer, feed))
@@ -98,8 +98,8 @@ class Sparkless(Shop):
         # Spark may give the last batch again, whether it was finished or not.
         begin = max(0, ledger.finished.get(STREAM, 0))
         # What is there now: what a batch gives to the stream once more is the next run's.
-        for batch in range(begin, feed.files.newest_parcel + 1):
-            report = writer.take(_Parcel(feed.files.uri, batch), STREAM, batch)  # type: ignore[arg-type]
+        for batch in range(begin, feed.files.newest_file_batch + 1):
+            report = writer.take(_FileBatch(feed.files.uri, batch), STREAM, batch)  # type: ignore[arg-type]
             if not report.already:
                 self.batches.append(report)
                 writer.retry(feed, report.recovered)
@@ -116,8 +116,8 @@ class Sparkless(Shop):
         return DeltaTable(str(self.root / "lake" / name)).to_pyarrow_table()
 
 
-class _Parcel:
-    """The rows that a batch of the stream has: one parcel of the file ledger."""
+class _FileBatch:
+    """The rows that a batch of the stream has: one file batch of the file ledger."""
 
     def __init__(self, uri: str, number: int) -> None:
         self._uri = uri

@@ -29,7 +29,7 @@ from distributary_simulate.changes.history import History, HistoryPlan
 from distributary_simulate.changes.history_tables import tables_of
 from distributary_simulate.changes.unified import INTEGER, LONG, STRING
 from tests.shop import START_MS, backfilled, change, mysql_table, order
-from tests.sparkless import STREAM, Here, Sparkless, _Parcel
+from tests.sparkless import STREAM, Here, Sparkless, _FileBatch
 
 ORDERS = mysql_table()
 DAY = 86_400
@@ -177,7 +177,7 @@ def test_batches_without_files_are_taken_and_counted(lake: Path) -> None:
     feed.begin(True, lambda _: None)
     nothing = writer.take(_Nothing(), STREAM, 0)  # type: ignore[arg-type]
     assert nothing is not None and (nothing.rows_in, nothing.tables) == (0, 0)
-    assert writer.take(_Parcel(feed.files.uri, 0), STREAM, 1) is not None  # type: ignore[arg-type]
+    assert writer.take(_FileBatch(feed.files.uri, 0), STREAM, 1) is not None  # type: ignore[arg-type]
     assert ledger.details(STREAM, 1)["parcel"] == 0
     shop.check()
 

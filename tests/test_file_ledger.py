@@ -1,4 +1,4 @@
-"""The file ledger holds every file once, in parcels, whatever dies in between."""
+"""The file ledger holds every file once, in file batches, whatever dies in between."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ from hypothesis import strategies as st
 
 from distributary.errors import StoreDown
 from distributary.sources import file_ledger
-from distributary.sources.file_ledger import FILES_SCHEMA, FileLedger, Waiting, parcels, read_version, tidy, waiting
+from distributary.sources.file_ledger import (
+    FILES_SCHEMA,
+    FileLedger,
+    Waiting,
+    file_batches,
+    read_version,
+    tidy,
+    waiting,
+)
 from distributary.sources.known_files import FileRef
 from distributary.tables.checkpoints import CHECKPOINT_COMMITS, checkpoint_due
 from distributary.tables.faults import CommitConflict
@@ -59,14 +67,14 @@ def rows(state: str, store: Store = STORE) -> list[dict[str, Any]]:
     return list(table.delta.to_pyarrow_table().sort_by([("parcel", "ascending"), ("path", "ascending")]).to_pylist())
 
 
-def by_parcel(state: str) -> list[list[str]]:
+def by_file_batch(state: str) -> list[list[str]]:
     found: dict[int, list[str]] = {}
     for row in rows(state):
         found.setdefault(row["parcel"], []).append(row["path"])
     return list(found.values())
 
 
-# -- parcels -----------------------------------------------------------------------------------------------
+# -- file batches -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -80,31 +88,31 @@ def by_parcel(state: str) -> list[list[str]]:
         ([5000], [[5000]]),
     ],
 )
-def test_a_parcel_is_bounded_by_files_and_bytes_and_a_larger_file_is_one_alone(
+def test_a_file_batch_is_bounded_by_files_and_bytes_and_a_larger_file_is_one_alone(
     sizes: list[int], cut: list[list[int]]
 ) -> None:
     files = [FileRef(str(n), size, 0) for n, size in enumerate(sizes)]
-    assert [[ref.size for ref in parcel] for parcel in parcels(files, 3, 1000)] == cut
+    assert [[ref.size for ref in file_batch] for file_batch in file_batches(files, 3, 1000)] == cut
 
 
 @given(st.lists(st.integers(0, 2000)), st.integers(1, 5), st.integers(1, 3000))
-def test_parcels_keep_all_files_in_order(sizes: list[int], max_files: int, max_bytes: int) -> None:
+def test_file_batches_keep_all_files_in_order(sizes: list[int], max_files: int, max_bytes: int) -> None:
     files = [FileRef(str(n), size, 0) for n, size in enumerate(sizes)]
-    cut = list(parcels(files, max_files, max_bytes))
-    assert [ref for parcel in cut for ref in parcel] == files
-    for parcel in cut:
-        assert 1 <= len(parcel) <= max_files
-        assert len(parcel) == 1 or sum(ref.size for ref in parcel) <= max_bytes
+    cut = list(file_batches(files, max_files, max_bytes))
+    assert [ref for file_batch in cut for ref in file_batch] == files
+    for file_batch in cut:
+        assert 1 <= len(file_batch) <= max_files
+        assert len(file_batch) == 1 or sum(ref.size for ref in file_batch) <= max_bytes
 
 
-def test_a_parcel_is_one_commit_with_one_data_file(state: str) -> None:
+def test_a_file_batch_is_one_commit_with_one_data_file(state: str) -> None:
     ledger = opened(state)
     ledger.create()
     assert add(ledger, refs(*range(7))) == 3
     table = DeltaTable(f"{state}/files")
     assert table.version() == 3
     assert len(table.file_uris()) == 3
-    assert by_parcel(state) == [[ref.path for ref in refs(*numbers)] for numbers in ((0, 1, 2), (3, 4, 5), (6,))]
+    assert by_file_batch(state) == [[ref.path for ref in refs(*numbers)] for numbers in ((0, 1, 2), (3, 4, 5), (6,))]
     assert table.to_pyarrow_table().schema.equals(FILES_SCHEMA)
 
 
@@ -127,7 +135,7 @@ def test_a_file_is_entered_once(state: str) -> None:
     assert add(ledger, refs(0, 1)) == 1
     assert add(ledger, refs(0, 1)) == 0
     assert add(ledger, refs(1, 2)) == 1
-    assert by_parcel(state) == [[r.path for r in refs(0, 1)], [r.path for r in refs(2)]]
+    assert by_file_batch(state) == [[r.path for r in refs(0, 1)], [r.path for r in refs(2)]]
 
 
 def test_a_ledger_that_is_opened_again_knows_its_files(state: str) -> None:
@@ -175,10 +183,10 @@ def test_files_with_long_names_are_found_again(state: str) -> None:
     assert [row["attempt"] for row in rows(state)] == [1, 2]
 
 
-def test_files_that_do_not_fill_a_parcel_can_be_left_for_the_next_time(state: str) -> None:
+def test_files_that_do_not_fill_a_file_batch_can_be_left_for_the_next_time(state: str) -> None:
     ledger = opened(state)
     assert ledger.add(refs(0, 1, 2, 3), MAX_FILES, MAX_BYTES, rest=False) == 1
-    assert ledger.newest_parcel == 0
+    assert ledger.newest_file_batch == 0
     assert ledger.known.unseen(refs(2, 3)) == refs(3)
 
 
@@ -199,7 +207,7 @@ def test_a_requeue_that_is_disturbed_gives_no_file_twice(state: str, monkeypatch
     assert Counter(row["attempt"] for row in rows(state)) == {1: 6, 2: 6}
 
 
-def test_nothing_to_requeue_is_no_parcel(state: str) -> None:
+def test_nothing_to_requeue_is_no_file_batch(state: str) -> None:
     assert opened(state).requeue(["/x"], MAX_FILES, MAX_BYTES) == 0
     ledger = opened(state)
     add(ledger, refs(0))
@@ -249,7 +257,7 @@ def test_a_death_at_any_step_loses_no_file_and_doubles_none(
         except Killed:
             pass
         else:
-            # Only the first parcel needs the log; the others come on its tip.
+            # Only the first file batch needs the log; the others come on its tip.
             assert (step, nth) in {("open", 2), ("commit", 2)}
     again = opened(state)
     add(again, refs(*range(8)))
@@ -325,7 +333,7 @@ def test_a_ledger_that_is_there_is_not_made_again(state: str) -> None:
     add(one, refs(0))
     other.create()
     add(other, refs(0, 1))
-    assert by_parcel(state) == [[refs(0)[0].path], [refs(1)[0].path]]
+    assert by_file_batch(state) == [[refs(0)[0].path], [refs(1)[0].path]]
 
 
 # -- how far the stream is ---------------------------------------------------------------------------------
@@ -376,7 +384,7 @@ def test_upkeep_leaves_the_same_rows_in_fewer_files(state: str, monkeypatch: pyt
     tidy(state, STORE, 45)
     assert rows(state) == before
     assert len(DeltaTable(f"{state}/files").file_uris()) == 1
-    # Parcels 46 to 49 are unread: their data files and their entries in the log must stay.
+    # File batches 46 to 49 are unread: their data files and their entries in the log must stay.
     assert len(list(Path(state, "files").glob("*.parquet"))) == 51
     entries = sorted(int(p.name[:20]) for p in Path(state, "files/_delta_log").glob("*.json"))
     assert 0 < entries[0] <= 41 and entries == list(range(entries[0], 51))

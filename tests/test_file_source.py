@@ -1,4 +1,4 @@
-"""From folders to batches: a watch fills the file ledger, and Spark's stream over it has a parcel a batch."""
+"""From folders to batches: a watch fills the file ledger, and Spark's stream over it has a file batch a batch."""
 
 from __future__ import annotations
 
@@ -88,19 +88,19 @@ def test_a_watch_that_is_started_anew_takes_only_what_came_since(shop: Shop) -> 
     assert shop.waiting() == 5
 
 
-def test_a_stream_that_falls_back_gets_fuller_parcels(shop: Shop) -> None:
+def test_a_stream_that_falls_back_gets_fuller_file_batches(shop: Shop) -> None:
     watch = shop.watch()
     watch.ledger.add([FileRef("/0", 1, 1), FileRef("/1", 1, 1)], 1, 1000)
     watch.reached(0)
     shop.put(1)
     watch.look()
-    assert watch.ledger.newest_parcel == 1
+    assert watch.ledger.newest_file_batch == 1
     shop.put(2, 3)
     watch.look()
-    assert (watch.ledger.newest_parcel, shop.waiting()) == (2, 4)
+    assert (watch.ledger.newest_file_batch, shop.waiting()) == (2, 4)
     watch.reached(2)
     watch.look()
-    assert (watch.ledger.newest_parcel, shop.waiting()) == (3, 5)
+    assert (watch.ledger.newest_file_batch, shop.waiting()) == (3, 5)
 
 
 def test_a_watch_looks_again_and_again_in_a_thread_of_its_own(shop: Shop) -> None:
@@ -203,7 +203,7 @@ class Stream:
 
 
 @pytest.mark.spark
-def test_a_parcel_is_a_batch_also_when_it_is_done_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_batch_is_a_batch_also_when_it_is_done_again(spark: SparkSession, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path)
     assert stream.run() == []
     stream.add(1, 2, 3, 4, 5)
@@ -242,7 +242,7 @@ def test_upkeep_is_no_batch_and_breaks_no_stream(
 
 
 @pytest.mark.spark
-def test_a_running_stream_takes_parcels_as_they_come(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_running_stream_takes_file_batches_as_they_come(spark: SparkSession, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path)
     stream.add(1, 2, 3)
     found = stream.run(processingTime="0 seconds")

@@ -96,7 +96,7 @@ class FilesStage(Stage):
         FileDiscovery(open_tree(str(self.files), {}), self.ledger, 100, 10**9).look(full=True)
 
     def taken(self) -> int:
-        return self.ledger.newest_parcel
+        return self.ledger.newest_file_batch
 
     def make_anew(self) -> None:
         raise NotImplementedError

@@ -1,9 +1,9 @@
-"""A source's files as a stream of references: Spark's Delta source over the file ledger, a parcel a batch.
+"""A source's files as a stream of references: Spark's Delta source over the file ledger, a file batch a batch.
 
 The rows are references (`file_ledger.FILES_SCHEMA`), never the files' content: tasks read that themselves. Spark's
 checkpoint counts versions of the ledger, so a batch that is done again has the same files. Ledger and checkpoint belong
-together: with the checkpoint lost, the stream would begin at the first parcel and take every file twice, and with the
-ledger lost, the checkpoint points at versions that are not there. The first is refused before a run starts
+together: with the checkpoint lost, the stream would begin at the first file batch and take every file twice, and with
+the ledger lost, the checkpoint points at versions that are not there. The first is refused before a run starts
 (`state.checkpoint`), the second by Delta; either is repaired by restoring it, or by beginning anew without both.
 """
 

@@ -32,8 +32,8 @@ class FileDiscovery:
     """Looks for new files and enters them into the ledger. `look` from one thread at a time.
 
     A stream that is slower than the files come would fall back for good if each look made a small batch. So once the
-    stream says where it is (`reached`), files that do not fill a parcel wait until it has begun the last one there is.
-    `outage`: the last round failed, and how; for `status`. A round that fails is made good by the next one.
+    stream says where it is (`reached`), files that do not fill a file batch wait until it has begun the last one there
+    is. `outage`: the last round failed, and how; for `status`. A round that fails is made good by the next one.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class FileDiscovery:
         report: Callable[[Round], None] = lambda _: None,
         strays: bool = False,
     ) -> None:
-        """`max_files`, `max_bytes`: of a parcel. `start`: the earliest folder time. `report` hears of every round.
+        """`max_files`, `max_bytes`: of a file batch. `start`: the earliest folder time. `report` hears of every round.
         `strays`: as `Lister` has it."""
         self.ledger = ledger
         self.lister = Lister(tree, ledger.known, start=start, strays=strays)
@@ -61,14 +61,14 @@ class FileDiscovery:
     def look(self, full: bool = False) -> Round:
         """One round, its files entered; `full`: of everything. Raises SourceDown, SourceMissing, StoreDown."""
         result = self.lister.new_files(full)
-        rest = full or self._reached is None or self._reached >= self.ledger.newest_parcel
+        rest = full or self._reached is None or self._reached >= self.ledger.newest_file_batch
         self.ledger.add(result.files, *self._limits, rest)
         self._report(result)
         return result
 
-    def reached(self, parcel: int) -> None:
-        """The stream has begun a batch with this parcel. From any thread."""
-        self._reached = parcel
+    def reached(self, file_batch: int) -> None:
+        """The stream has begun a batch with this file batch. From any thread."""
+        self._reached = file_batch
 
     def start(self, every_sec: float, failed: Callable[[BaseException], None]) -> None:
         """Look every `every_sec` seconds until `stop`. `failed` hears of an error that is no outage, which ends it."""

@@ -1,10 +1,11 @@
 """The file ledger: every file that the stream was given, a Delta table at `<state>/files`.
 
-A row per file and attempt. Each commit is one **parcel**: the files of one batch, in one data file, so that Spark's
+A row per file and attempt. Each commit is one **file batch**: the files of one batch, in one data file, so that Spark's
 Delta source with one file per trigger makes the same batches again after a crash. A file is taken from the moment its
-parcel is committed; before that it is found again. So there is nothing between the two to lose or to do twice.
+file batch is committed; before that it is found again. So there is nothing between the two to lose or to do twice.
 
-Parcels are numbered, and a commit carries its number as its mark: of two processes that add parcel 7, one is refused.
+File batches are numbered, and a commit carries its number as its mark: of two processes that add file batch 7, one is
+refused.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ batch, which can lie some commits of upkeep before its end."""
 _LOG_ENTRY = re.compile(r"(\d{20})\.(json|checkpoint)")
 
 APP = "distributary.files"
-"""Parcels are the batches of this stream, in the words of the Delta protocol."""
+"""File batches are the batches of this stream, in the words of the Delta protocol."""
 
 # Spark's stream reads the log commit by commit: none may expire before it has (`tidy` removes those that it has read).
 PROPERTIES = {"delta.logRetentionDuration": "interval 3650 days"}
@@ -72,24 +73,24 @@ class Waiting:
     bytes: int
 
 
-def parcels(refs: Iterable[FileRef], max_files: int, max_bytes: int) -> Iterator[list[FileRef]]:
-    """Cut files into parcels, in their order. A file larger than `max_bytes` is a parcel of its own."""
-    parcel: list[FileRef] = []
+def file_batches(refs: Iterable[FileRef], max_files: int, max_bytes: int) -> Iterator[list[FileRef]]:
+    """Cut files into file batches, in their order. A file larger than `max_bytes` is a file batch of its own."""
+    file_batch: list[FileRef] = []
     size = 0
     for ref in refs:
-        if parcel and (len(parcel) == max_files or size + ref.size > max_bytes):
-            yield parcel
-            parcel, size = [], 0
-        parcel.append(ref)
+        if file_batch and (len(file_batch) == max_files or size + ref.size > max_bytes):
+            yield file_batch
+            file_batch, size = [], 0
+        file_batch.append(ref)
         size += ref.size
-    if parcel:
-        yield parcel
+    if file_batch:
+        yield file_batch
 
 
 def read_version(offset: Mapping[str, Any] | None) -> int:
     """The newest version of the ledger that a checkpoint's offset (`state.checkpoint.read_offsets`) has read whole.
 
-    Delta's source counts a version's files from 0; a negative index is the beginning. A parcel is one file.
+    Delta's source counts a version's files from 0; a negative index is the beginning. A file batch is one file.
     """
     if offset is None:
         return -1
@@ -108,7 +109,7 @@ class FileLedger:
         self.store = store
         self.known = KnownFiles()
         self._newest: dict[str, str] = {}
-        self._parcel = -1
+        self._file_batch = -1
         self._tip: Tip | None = None
         self._lock = threading.Lock()
         self._restore()
@@ -118,7 +119,7 @@ class FileLedger:
         table = Snapshot.open(self.uri, self.store)
         if table is None:
             return
-        self._parcel = table.newest(APP)
+        self._file_batch = table.newest(APP)
         self.known.load(self._entries(table))
 
     def _entries(self, table: Snapshot) -> Iterator[tuple[FileRef, int]]:
@@ -150,20 +151,20 @@ class FileLedger:
                 self._restore()
 
     @property
-    def newest_parcel(self) -> int:
-        """The number of the last parcel; -1 while there is none."""
-        return self._parcel
+    def newest_file_batch(self) -> int:
+        """The number of the last file batch; -1 while there is none."""
+        return self._file_batch
 
     def add(self, refs: Sequence[FileRef], max_files: int, max_bytes: int, rest: bool = True) -> int:
-        """Enter the files that are not known, in their order; the number of parcels that they make.
+        """Enter the files that are not known, in their order; the number of file batches that they make.
 
-        `rest`: also those that do not fill a parcel. Raises StoreDown when the ledger cannot be written; the parcels
-        before stay, the other files are still unknown.
+        `rest`: also those that do not fill a file batch. Raises StoreDown when the ledger cannot be written; the file
+        batches before stay, the other files are still unknown.
         """
         return self._write(lambda: self.known.unseen(refs), max_files, max_bytes, rest)
 
     def requeue(self, paths: Collection[str], max_files: int, max_bytes: int) -> int:
-        """Give files of the ledger to the stream once more, each as its next attempt; the number of parcels.
+        """Give files of the ledger to the stream once more, each as its next attempt; the number of file batches.
 
         Raises StoreDown.
         """
@@ -174,11 +175,11 @@ class FileLedger:
         with self._lock, writing(self.uri):
             for attempt in range(COMMIT_ATTEMPTS):
                 try:
-                    before = {ref.path for parcel in written for ref in parcel}
-                    cut = list(parcels((r for r in waiting_refs() if r.path not in before), max_files, max_bytes))
-                    for parcel in cut if rest else cut[:-1]:
-                        self._enter(parcel)
-                        written.append(parcel)
+                    before = {ref.path for file_batch in written for ref in file_batch}
+                    cut = list(file_batches((r for r in waiting_refs() if r.path not in before), max_files, max_bytes))
+                    for file_batch in cut if rest else cut[:-1]:
+                        self._enter(file_batch)
+                        written.append(file_batch)
                     break
                 except CommitConflict as e:
                     if attempt == COMMIT_ATTEMPTS - 1:
@@ -187,12 +188,12 @@ class FileLedger:
         return len(written)
 
     def _enter(self, refs: Sequence[FileRef]) -> None:
-        """One parcel, one commit."""
-        number = self._parcel + 1
+        """One file batch, one commit."""
+        number = self._file_batch + 1
         attempts = [self.known.attempts(ref) + 1 for ref in refs]
         file = self.table.write(_table(refs, attempts, number))
         self._commit(file, Txn(APP, number))
-        self._parcel = number
+        self._file_batch = number
         self.known.add(refs, attempts)
         self._remember({ref.folder for ref in refs})
 
@@ -205,7 +206,7 @@ class FileLedger:
     def _append(self, files: Sequence[DataFile], txn: Txn) -> None:
         appended = self.table.try_append(FILES_SCHEMA, files, txn, Policy())
         if appended is None:
-            raise CommitConflict(f"parcel {txn.version} is in the ledger already")
+            raise CommitConflict(f"file batch {txn.version} is in the ledger already")
         self._tip = None if appended.version is None else Tip.of(appended.version, FILES_SCHEMA, txn)
 
     def _entered(self, paths: Collection[str]) -> list[FileRef]:
@@ -232,39 +233,39 @@ def of_paths(table: Snapshot, paths: Collection[str], columns: Sequence[str]) ->
 
 def waiting(state_root: str, store: Store, after_version: int, finished: int = -1) -> Waiting:
     """What the stream has not read when it has read the ledger up to `after_version` (`read_version`; -1: nothing), and
-    has finished the parcel `finished`: each file once, however often it was given.
+    has finished the file batch `finished`: each file once, however often it was given.
 
     Raises TableFault, OSError.
     """
     table = Table(StateFolder(state_root).files, store).open()
     if table is None:
         return Waiting(0, 0)
-    last_parcel = finished
+    last_taken = finished
     if after_version >= 0:
-        last_parcel = max(last_parcel, table.at(min(after_version, table.version)).newest(APP))
-    unread = after_parcel(table, last_parcel, ["path", "size", "parcel"]).sort_by("parcel")
+        last_taken = max(last_taken, table.at(min(after_version, table.version)).newest(APP))
+    unread = after_file_batch(table, last_taken, ["path", "size", "parcel"]).sort_by("parcel")
     sizes = dict(zip(unread["path"].to_pylist(), unread["size"].to_pylist(), strict=True))
     return Waiting(len(sizes), sum(sizes.values()))
 
 
-def parcels_after(state_root: str, store: Store, parcel: int) -> list[list[tuple[FileRef, int]]]:
-    """The files of the parcels after `parcel`, and which attempt at each it is: by parcel, in their order.
+def file_batches_after(state_root: str, store: Store, file_batch: int) -> list[list[tuple[FileRef, int]]]:
+    """The files of the file batches after `file_batch`, and which attempt at each it is: by file batch, in their order.
 
     Raises TableFault, OSError.
     """
     table = Table(StateFolder(state_root).files, store).open()
     if table is None:
         return []
-    rows = after_parcel(table, parcel, [*_REF, "attempt", "parcel"]).sort_by("parcel")
-    parcels_found: dict[int, list[tuple[FileRef, int]]] = {}
+    rows = after_file_batch(table, file_batch, [*_REF, "attempt", "parcel"]).sort_by("parcel")
+    by_number: dict[int, list[tuple[FileRef, int]]] = {}
     for number, attempt, ref in zip(rows["parcel"].to_pylist(), rows["attempt"].to_pylist(), _refs(rows), strict=True):
-        parcels_found.setdefault(number, []).append((ref, attempt))
-    return list(parcels_found.values())
+        by_number.setdefault(number, []).append((ref, attempt))
+    return list(by_number.values())
 
 
-def after_parcel(table: Snapshot, parcel: int, columns: Sequence[str]) -> pa.Table:
-    """The entries of later parcels: `columns` of `FILES_SCHEMA`. Raises TableFault, OSError."""
-    return table.dataset().to_table(columns=list(columns), filter=pc.field("parcel") > parcel)
+def after_file_batch(table: Snapshot, file_batch: int, columns: Sequence[str]) -> pa.Table:
+    """The entries of later file batches: `columns` of `FILES_SCHEMA`. Raises TableFault, OSError."""
+    return table.dataset().to_table(columns=list(columns), filter=pc.field("parcel") > file_batch)
 
 
 def tidy(state_root: str, store: Store, version_read: int) -> None:
@@ -306,7 +307,11 @@ def _refs(rows: pa.RecordBatch | pa.Table) -> list[FileRef]:
     return [FileRef(*values) for values in zip(*(rows[name].to_pylist() for name in _REF), strict=True)]
 
 
-def _table(refs: Sequence[FileRef], attempts: Sequence[int], parcel: int) -> pa.Table:
+def _table(refs: Sequence[FileRef], attempts: Sequence[int], file_batch: int) -> pa.Table:
     columns: dict[str, Any] = {name: [getattr(ref, name) for ref in refs] for name in _REF}
-    columns |= {"found_ms": [int(time.time() * 1000)] * len(refs), "attempt": attempts, "parcel": [parcel] * len(refs)}
+    columns |= {
+        "found_ms": [int(time.time() * 1000)] * len(refs),
+        "attempt": attempts,
+        "parcel": [file_batch] * len(refs),
+    }
     return pa.Table.from_pydict(columns, schema=FILES_SCHEMA)

@@ -78,7 +78,7 @@ def check_checkpoint(config: Pipeline, ledger: Ledger) -> None:
     checkpoint, journal = Checkpoint(config.checkpoint_path, ledger.store), Journal(config.state_root, ledger.store)
 
     def begun(batch: int) -> bool:
-        # Of change files a batch is a parcel of the file ledger, so it comes again as it was.
+        # Of change files a batch is a file batch of the file ledger, so it comes again as it was.
         return not config.source.reads_files and journal.read(checkpoint.stream_id() or "", batch) is not None
 
     checkpoint.check(-1 if stream is None else finished[stream], stream, begun)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from distributary.audit.judge.source_files import KnownFile, SourceFiles
 from distributary.config import Pipeline
-from distributary.engine.changes.backlog import parcel_done
+from distributary.engine.changes.backlog import last_file_batch
 from distributary.errors import Reason
 from distributary.sources.bodies import source_options
 from distributary.state.ledger import Entry, Ledger, quarantine_files, read_entries
@@ -78,12 +78,10 @@ def _read_once(config: Pipeline, store: Store) -> Books:
     table = Table(config.state_folder.files, store).open()
     if table is not None:
         rows = table.dataset().to_table(columns=_TAKEN).sort_by("attempt").to_pylist()
-        last_parcel, states = parcel_done(ledger), dict[str, set[tuple[int, Any]]]()
+        last_taken, states = last_file_batch(ledger), dict[str, set[tuple[int, Any]]]()
         for row in rows:
             states.setdefault(row["path"], set()).add((row["size"], row["etag"] or row["mtime_ms"]))
-        files = {
-            r["path"]: KnownFile(r["size"], len(states[r["path"]]) > 1) for r in rows if r["parcel"] <= last_parcel
-        }
+        files = {r["path"]: KnownFile(r["size"], len(states[r["path"]]) > 1) for r in rows if r["parcel"] <= last_taken}
     sources = SourceFiles(files, source_options(config))
     books = Books(config, store, entries, ledger.stream, newest, sources)
     if ledger.stream is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from distributary.config import Pipeline
-from distributary.engine.changes.backlog import parcel_done
+from distributary.engine.changes.backlog import last_file_batch
 from distributary.errors import CheckpointDamaged, SourceDown, SourceMissing
 from distributary.running.bronze.bronze_table import first_hop
 from distributary.sources.port import AnswerCache, SourceLag
@@ -49,7 +49,7 @@ def source_lag(config: Pipeline, store: Store, answers: AnswerCache | None = Non
     read = offsets[0] if offsets else None
     try:
         ledger = partial(Ledger, config.state_root, config.pipeline, store)
-        return source_of(config).lag(read, answers or AnswerCache(), lambda: parcel_done(ledger()))
+        return source_of(config).lag(read, answers or AnswerCache(), lambda: last_file_batch(ledger()))
     except (SourceDown, SourceMissing, OSError) as e:
         return SourceLag(note=f"the source cannot be asked: {e}")
 

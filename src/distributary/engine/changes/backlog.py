@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from distributary.config import Pipeline
-from distributary.engine.changes.planned import parcel_done as parcel_done
+from distributary.engine.changes.planned import last_file_batch as last_file_batch
 from distributary.sources.discovery import waiting_files
-from distributary.sources.file_ledger import after_parcel, read_version
+from distributary.sources.file_ledger import after_file_batch, read_version
 from distributary.sources.listing import place
 from distributary.state.checkpoint import last_committed, read_offsets
 from distributary.state.ledger import Ledger
@@ -33,7 +33,7 @@ def oldest_waiting_ms(config: Pipeline, store: Store) -> int | None:
     folders = {ref.folder for ref in waiting_files(config, store)}
     table = Table(config.state_folder.files, store).open()
     if table is not None:
-        unread = after_parcel(table, parcel_done(Ledger(config.state_root, config.pipeline, store)), ["folder"])
+        unread = after_file_batch(table, last_file_batch(Ledger(config.state_root, config.pipeline, store)), ["folder"])
         folders.update(unread.column("folder").to_pylist())
     return oldest_ms(folders)
 

@@ -72,10 +72,10 @@ class Feed:
         if not once:
             watch.start(max(1.0, self.config.trigger.every), failed)
 
-    def _reached(self, parcel: int) -> None:
-        """The stream has begun a batch with this parcel."""
+    def _reached(self, file_batch: int) -> None:
+        """The stream has begun a batch with this file batch."""
         if self._watch is not None:
-            self._watch.reached(parcel)
+            self._watch.reached(file_batch)
 
     def _tick(self, listed: Round) -> None:
         """What a round of listing is the time for: to tell of strays, and merges that are due while no batch comes. A

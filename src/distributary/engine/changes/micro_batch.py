@@ -75,10 +75,10 @@ class Changes:
         """Routes whose merged table could not be written: only their log is, until its rest is over."""
         self._waiting: dict[str, list[tuple[str, bytes]]] | None = None
         """Events that wait for another one to be merged; None: ask the quarantine."""
-        self.parcel: int | None = None
-        """The last batch's parcel in the file ledger."""
+        self.file_batch: int | None = None
+        """The last batch's file batch in the file ledger."""
         self.reached: Callable[[int], None] = lambda _: None
-        """Hears of each batch's parcel as the batch begins."""
+        """Hears of each batch's file batch as the batch begins."""
         self.will_write: Callable[[Mapping[str, Sequence[str]], str, int], None] = lambda *_: None
         """Hears which tables a stream is to write in a batch, by route, and may raise (`state.provenance`)."""
         self._slots = spark.sparkContext.defaultParallelism
@@ -164,8 +164,8 @@ class Changes:
         refs = rows.toArrow().to_pylist()
         # Spark may make a batch without files, of a commit that holds none.
         if refs:
-            self.parcel = max(r["parcel"] for r in refs)
-            self.reached(self.parcel)
+            self.file_batch = max(r["parcel"] for r in refs)
+            self.reached(self.file_batch)
         files = [
             WorkFile(r["path"], r["size"], r["mtime_ms"], r["folder"], r["attempt"], r["etag"] or "") for r in refs
         ]

@@ -24,7 +24,7 @@ from distributary.errors import Outage, Reason
 from distributary.errors.border import contained
 from distributary.sources.bodies import open_body, source_options
 from distributary.sources.discovery import look
-from distributary.sources.file_ledger import FileLedger, parcels, parcels_after
+from distributary.sources.file_ledger import FileLedger, file_batches, file_batches_after
 from distributary.sources.known_files import FileRef
 from distributary.sources.listing import Round
 from distributary.state.ledger import Ledger
@@ -93,7 +93,7 @@ def plan_files(config: Pipeline) -> FilesPlan:
         ledger = Ledger(config.state_root, config.pipeline, store)
         files = FileLedger(config.state_root, config.pipeline, store)
         listed = look(config, files)
-        batches = _batches(config, files, parcels_after(config.state_root, store, parcel_done(ledger)), listed)
+        batches = _batches(config, files, file_batches_after(config.state_root, store, last_file_batch(ledger)), listed)
     return _planned(config, store, batches, ledger.resting(time.time()), listed.strays)
 
 
@@ -122,14 +122,14 @@ def _batches(config: Pipeline, ledger: FileLedger, taken_before: list[Attempts],
     """The files that wait, as a run would take them: those that it was `taken_before` before, then those that are
     new."""
     source = config.change_files
-    new = parcels(listed.files, source.max_files_per_batch, source.max_bytes_per_batch)
+    new = file_batches(listed.files, source.max_files_per_batch, source.max_bytes_per_batch)
     return [*taken_before, *([(ref, ledger.known.attempts(ref) + 1) for ref in refs] for refs in new)]
 
 
-def parcel_done(ledger: Ledger) -> int:
-    """The last parcel of the file ledger that a finished batch has taken; -1 for none.
+def last_file_batch(ledger: Ledger) -> int:
+    """The last file batch of the file ledger that a finished batch has taken; -1 for none.
 
-    A batch has one parcel, or, seldom, none: then its number runs ahead.
+    A batch has one file batch, or, seldom, none: then its number runs ahead.
     """
     if ledger.stream is None:
         return -1

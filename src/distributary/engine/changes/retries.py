@@ -93,16 +93,16 @@ def narrowed(file: WorkFile, then: Before, rows: Sequence[RejectedEvent]) -> Wor
     aside = frozenset(row.row for row in rows if row.row is not None and row.level == "event")
     if changed or any(row.level == "file" or row.reason == Reason.FILE_BROKEN for row in rows):
         whole_file = any(row.level == "file" for row in rows)
-        return replace(file, kept=whole_file, before=then.parcels, aside=aside)
+        return replace(file, kept=whole_file, before=then.file_batches, aside=aside)
     return replace(file, only=tuple(sorted(aside)))
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What a file was when it came last, and the parcels in which it came."""
+    """What a file was when it came last, and the file batches in which it came."""
 
     state: tuple[int, str | int]
-    parcels: tuple[int, ...]
+    file_batches: tuple[int, ...]
 
 
 def previous(files_table: Snapshot | None, files: Sequence[WorkFile]) -> dict[str, Before]:
@@ -114,7 +114,7 @@ def previous(files_table: Snapshot | None, files: Sequence[WorkFile]) -> dict[st
     before: dict[str, Before] = {}
     for row in rows.sort_by("attempt").to_pylist():
         if row["attempt"] < attempts[row["path"]]:
-            parcels = before[row["path"]].parcels if row["path"] in before else ()
+            file_batches = before[row["path"]].file_batches if row["path"] in before else ()
             state = (row["size"], row["etag"] or row["mtime_ms"])
-            before[row["path"]] = Before(state, (*parcels, row["parcel"]))
+            before[row["path"]] = Before(state, (*file_batches, row["parcel"]))
     return before

@@ -39,8 +39,8 @@ class WorkFile:
     """A file of the batch, for one task. `only`: numbers of the events that are wanted, where it was read before.
 
     `routes`: only events of these; None: of all that the task owns. `kept`: the quarantine has it as a whole already.
-    `before`: parcels in which it came before, whole or in part; the batch of a parcel has its number, or a later one.
-    `aside`: numbers of its events in the quarantine.
+    `before`: file batches in which it came before, whole or in part; the batch of a file batch has its number, or a
+    later one. `aside`: numbers of its events in the quarantine.
     """
 
     path: str

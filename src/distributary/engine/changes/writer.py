@@ -28,8 +28,8 @@ class ChangeWriter(BatchWriter):
     def _details(self, delivered: Delivered, report: BatchReport) -> dict[str, Any]:
         assert isinstance(delivered, ChangesDelivered)
         self._say(delivered)
-        parcel = {} if self.changes.parcel is None else {"parcel": self.changes.parcel}
-        return {**super()._details(delivered, report), "released": delivered.released, **parcel}
+        file_batch = {} if self.changes.file_batch is None else {"parcel": self.changes.file_batch}
+        return {**super()._details(delivered, report), "released": delivered.released, **file_batch}
 
     def _entry(self, stream: str, batch: int, outcome: Outcome, delivered: Delivered) -> Entry:
         """A parked merged table that this batch did not try stays parked, whatever became of the log."""

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.engine.batch import BatchReport
-from distributary.engine.changes.feed import Feed
+from distributary.engine.changes.file_intake import FileIntake
 from distributary.engine.changes.micro_batch import Changes
 from distributary.engine.changes.writer import ChangeWriter
 from distributary.running.report import RunReport
@@ -78,32 +78,32 @@ class Sparkless(Shop):
         provenance = Provenance(self.config, ledger)
         changes.will_write = provenance.check
         writer = ChangeWriter(self.config, changes, ledger)
-        feed = Feed(self.config, changes, ledger, threading.Lock())
-        provenance.begun = feed.files.newest_file_batch
-        feed.begin(True, lambda _: None)
+        intake = FileIntake(self.config, changes, ledger, threading.Lock())
+        provenance.begun = intake.files.newest_file_batch
+        intake.begin(True, lambda _: None)
         try:
-            reports = list(self._batches(ledger, writer, feed))
+            reports = list(self._batches(ledger, writer, intake))
         finally:
-            feed.end()
-        feed.merges.run(None, anyway=True)
+            intake.end()
+        intake.merges.run(None, anyway=True)
         return self._sum(reports, ledger)
 
     def replay(self) -> None:
         store = Store.of(self.config.tables)
         ledger = Ledger(self.config.state_root, self.config.pipeline, store)
-        Feed(self.config, Changes(Here(), self.config, store), ledger, threading.Lock()).run()  # type: ignore[arg-type]
+        FileIntake(self.config, Changes(Here(), self.config, store), ledger, threading.Lock()).run()  # type: ignore[arg-type]
         self.run()
 
-    def _batches(self, ledger: Ledger, writer: ChangeWriter, feed: Feed) -> Iterator[BatchReport]:
+    def _batches(self, ledger: Ledger, writer: ChangeWriter, intake: FileIntake) -> Iterator[BatchReport]:
         # Spark may give the last batch again, whether it was finished or not.
         begin = max(0, ledger.finished.get(STREAM, 0))
         # What is there now: what a batch gives to the stream once more is the next run's.
-        for batch in range(begin, feed.files.newest_file_batch + 1):
-            report = writer.take(_FileBatch(feed.files.uri, batch), STREAM, batch)  # type: ignore[arg-type]
+        for batch in range(begin, intake.files.newest_file_batch + 1):
+            report = writer.take(_FileBatch(intake.files.uri, batch), STREAM, batch)  # type: ignore[arg-type]
             if not report.already:
                 self.batches.append(report)
-                writer.retry(feed, report.recovered)
-                feed.between_batches()
+                writer.retry(intake, report.recovered)
+                intake.between_batches()
                 yield report
 
     def _sum(self, reports: list[BatchReport], ledger: Ledger) -> RunReport:

@@ -112,9 +112,9 @@ def test_a_file_that_went_before_it_was_read_is_noted(lake: Path) -> None:
     run = __import__("distributary.running.stream", fromlist=["Run"]).Run
     from distributary.running.stream import session_of
 
-    feed = run(shop.config, session_of(shop.config), lambda _: None).feed
-    assert feed is not None
-    feed.begin(True, lambda _: None)
+    intake = run(shop.config, session_of(shop.config), lambda _: None).intake
+    assert intake is not None
+    intake.begin(True, lambda _: None)
     paths[0].unlink()
     report = shop.run()
     assert (report.rows_written, report.rows_quarantined) == (1, 1)

@@ -14,7 +14,7 @@ from distributary.audit.plan import plan_changes
 from distributary.audit.status import status
 from distributary.changes.model import Kind
 from distributary.engine.changes.backlog import oldest_ms
-from distributary.engine.changes.feed import Feed
+from distributary.engine.changes.file_intake import FileIntake
 from distributary.engine.changes.micro_batch import Changes
 from distributary.engine.changes.writer import ChangeWriter
 from distributary.errors import Exit
@@ -173,11 +173,11 @@ def test_batches_without_files_are_taken_and_counted(lake: Path) -> None:
     ledger = Ledger(shop.config.state_root, "shop", Store())
     changes = Changes(Here(), shop.config, Store())  # type: ignore[arg-type]
     writer = ChangeWriter(shop.config, changes, ledger)
-    feed = Feed(shop.config, changes, ledger, threading.Lock())
-    feed.begin(True, lambda _: None)
+    intake = FileIntake(shop.config, changes, ledger, threading.Lock())
+    intake.begin(True, lambda _: None)
     nothing = writer.take(_Nothing(), STREAM, 0)  # type: ignore[arg-type]
     assert nothing is not None and (nothing.rows_in, nothing.tables) == (0, 0)
-    assert writer.take(_FileBatch(feed.files.uri, 0), STREAM, 1) is not None  # type: ignore[arg-type]
+    assert writer.take(_FileBatch(intake.files.uri, 0), STREAM, 1) is not None  # type: ignore[arg-type]
     assert ledger.details(STREAM, 1)["parcel"] == 0
     shop.check()
 

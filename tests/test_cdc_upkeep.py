@@ -269,9 +269,9 @@ def test_status_says_how_fresh_each_table_is_and_what_waits(lake: Path) -> None:
     shop.send(change(ORDERS, "INSERT", order(1, "new"), 100), change(visits, "INSERT", order(1, "x"), 200))
     shop.run()
     shop.send(change(ORDERS, "INSERT", order(2, "new"), 300, sec=70))
-    feed = Run(shop.config, session_of(shop.config), lambda _: None).feed
-    assert feed is not None
-    feed.begin(True, lambda _: None)
+    intake = Run(shop.config, session_of(shop.config), lambda _: None).intake
+    assert intake is not None
+    intake.begin(True, lambda _: None)
     found = status(shop.config, now=lambda: START_MS / 1000 + 90)
     tables = {t.route: t for t in found.tables}
     assert tables["shop.orders"].lag_sec == 90

@@ -1,4 +1,5 @@
-"""From folders to batches: a watch fills the file ledger, and Spark's stream over it has a file batch a batch."""
+"""From folders to batches: a file discovery fills the file ledger, and Spark's stream over it has a file batch a
+batch."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ class Shop:
             path.parent.mkdir(parents=True)
             path.write_bytes(b"0123456789")
 
-    def watch(self) -> FileDiscovery:
+    def discovery(self) -> FileDiscovery:
         ledger = FileLedger(self.state, "shop", STORE)
         ledger.create()
         return FileDiscovery(open_tree(str(self.root), {}), ledger, 2, 1000, report=self.rounds.append)
@@ -57,7 +58,7 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path)
 
 
-# -- the watch ---------------------------------------------------------------------------------------------
+# -- file discovery ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -70,72 +71,72 @@ def test_a_path_says_where_its_files_are(path: str, kind: type) -> None:
 
 
 def test_a_look_enters_what_it_finds(shop: Shop) -> None:
-    watch = shop.watch()
+    discovery = shop.discovery()
     shop.put(1, 2, 3)
-    assert len(watch.look(full=True).files) == 3
-    assert len(watch.look().files) == 0
+    assert len(discovery.look(full=True).files) == 3
+    assert len(discovery.look().files) == 0
     shop.put(4)
-    assert len(watch.look().files) == 1
+    assert len(discovery.look().files) == 1
     assert shop.waiting() == 4
     assert [len(found.files) for found in shop.rounds] == [3, 0, 1]
 
 
-def test_a_watch_that_is_started_anew_takes_only_what_came_since(shop: Shop) -> None:
+def test_a_discovery_that_is_started_anew_takes_only_what_came_since(shop: Shop) -> None:
     shop.put(1, 2, 3)
-    shop.watch().look()
+    shop.discovery().look()
     shop.put(0, 4)
-    assert sorted(ref.folder[-2:] for ref in shop.watch().look().files) == ["00", "04"]
+    assert sorted(ref.folder[-2:] for ref in shop.discovery().look().files) == ["00", "04"]
     assert shop.waiting() == 5
 
 
 def test_a_stream_that_falls_back_gets_fuller_file_batches(shop: Shop) -> None:
-    watch = shop.watch()
-    watch.ledger.add([FileRef("/0", 1, 1), FileRef("/1", 1, 1)], 1, 1000)
-    watch.reached(0)
+    discovery = shop.discovery()
+    discovery.ledger.add([FileRef("/0", 1, 1), FileRef("/1", 1, 1)], 1, 1000)
+    discovery.reached(0)
     shop.put(1)
-    watch.look()
-    assert watch.ledger.newest_file_batch == 1
+    discovery.look()
+    assert discovery.ledger.newest_file_batch == 1
     shop.put(2, 3)
-    watch.look()
-    assert (watch.ledger.newest_file_batch, shop.waiting()) == (2, 4)
-    watch.reached(2)
-    watch.look()
-    assert (watch.ledger.newest_file_batch, shop.waiting()) == (3, 5)
+    discovery.look()
+    assert (discovery.ledger.newest_file_batch, shop.waiting()) == (2, 4)
+    discovery.reached(2)
+    discovery.look()
+    assert (discovery.ledger.newest_file_batch, shop.waiting()) == (3, 5)
 
 
-def test_a_watch_looks_again_and_again_in_a_thread_of_its_own(shop: Shop) -> None:
-    watch = shop.watch()
-    watch.start(0.01, failed=_unexpected)
+def test_a_discovery_looks_again_and_again_in_a_thread_of_its_own(shop: Shop) -> None:
+    discovery = shop.discovery()
+    discovery.start(0.01, failed=_unexpected)
     for n in range(3):
         shop.put(n)
         wait_until(lambda n=n: shop.waiting() == n + 1, 20, "the file")  # type: ignore[misc]
-    watch.stop()
+    discovery.stop()
     shop.put(3)
     rounds = len(shop.rounds)
-    assert not any(t.name == "watch" for t in threading.enumerate())
+    assert not any(t.name == "file discovery" for t in threading.enumerate())
     assert (len(shop.rounds), shop.waiting()) == (rounds, 3)
 
 
 def test_an_outage_is_told_and_passes(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = shop.watch()
+    discovery = shop.discovery()
     shop.put(1)
     with monkeypatch.context() as patch:
-        patch.setattr(watch.lister.tree, "top", _raising(SourceDown(source="shop", detail="away")))
-        watch.start(0.01, failed=_unexpected)
-        wait_until(lambda: isinstance(watch.outage, Outage), 20, "the outage")
+        patch.setattr(discovery.lister.tree, "top", _raising(SourceDown(source="shop", detail="away")))
+        discovery.start(0.01, failed=_unexpected)
+        wait_until(lambda: isinstance(discovery.outage, Outage), 20, "the outage")
     wait_until(lambda: shop.waiting() == 1, 20, "the file")
-    wait_until(lambda: watch.outage is None, 20, "the end of the outage")
-    watch.stop()
+    wait_until(lambda: discovery.outage is None, 20, "the end of the outage")
+    discovery.stop()
 
 
-def test_what_is_no_outage_ends_the_watch_and_is_heard(shop: Shop) -> None:
-    watch = shop.watch()
+def test_what_is_no_outage_ends_the_discovery_and_is_heard(shop: Shop) -> None:
+    discovery = shop.discovery()
     shop.root.rmdir()
     heard: list[BaseException] = []
-    watch.start(0.01, failed=heard.append)
+    discovery.start(0.01, failed=heard.append)
     wait_until(lambda: bool(heard), 20, "the failure")
     assert isinstance(heard[0], SourceMissing)
-    watch.stop()
+    discovery.stop()
 
 
 def _unexpected(error: BaseException) -> None:

@@ -23,30 +23,39 @@ EVENT = 'syntax = "proto3"; message event { string user = 1; }'
 def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path), Store())
     refused = {7: (Reason.UNKNOWN_SCHEMA_ID, "no schema 7"), 8: (Reason.BROKEN_SCHEMA, "é: broken")}
-    journal.write("s", 3, refused)
-    assert journal.read("s", 3) == refused
+    journal.write_refused("s", 3, refused)
+    assert journal.refused("s", 3) == refused
 
 
 def test_a_batch_that_was_never_attempted_has_no_plan(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path), Store())
-    journal.write("s", 3, {})
-    assert journal.read("s", 3) == {}
-    assert journal.read("s", 4) is None
-    assert journal.read("other", 3) is None
+    journal.write_refused("s", 3, {})
+    assert journal.refused("s", 3) == {}
+    assert journal.refused("s", 4) is None
+    assert journal.refused("other", 3) is None
 
 
 def test_only_the_newest_plans_are_kept(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path), Store())
     for batch in range(KEPT + 5):
-        journal.write("s", batch, {})
-    assert journal.read("s", 4) is None
-    assert journal.read("s", 5) == {}
+        journal.write_refused("s", batch, {})
+    assert journal.refused("s", 4) is None
+    assert journal.refused("s", 5) == {}
+
+
+def test_of_what_files_hold_the_last_batch_alone_is_kept(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path), Store())
+    journal.write_routes("s", 3, {"a.avro": ("shop.orders", "shop.users"), "b.avro": ()})
+    assert journal.routes("s", 3) == {"a.avro": ("shop.orders", "shop.users"), "b.avro": ()}
+    journal.write_routes("s", 4, {"c.avro": ("shop.orders",)})
+    assert (journal.routes("s", 3), journal.routes("other", 4)) == (None, None)
+    assert journal.refused("s", 4) is None
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "plans").write_text("in the way")
     with pytest.raises(OSError):
-        Journal(str(tmp_path), Store()).write("s", 0, {})
+        Journal(str(tmp_path), Store()).write_refused("s", 0, {})
 
 
 # -- attempts at one batch, with a registry that learns in between ------------------------------------------

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from distributary.changes.reduce import Reduced, reduce_rows
 from distributary.changes.sequence import OrderSettings
 from distributary.engine.changes import merging
-from distributary.engine.changes.feed import Feed
+from distributary.engine.changes.file_intake import FileIntake
 from distributary.engine.changes.keyed_table import Into
 from distributary.engine.outcomes import Merge
 from distributary.repair.resync_changes import known_route, rebuild
@@ -253,7 +253,7 @@ def test_a_stream_opens_a_merged_table_only_after_its_creation_and_after_others(
         rows = [change(ORDERS, "UPDATE-INSERT", order(n, f"day {day}"), day * 100 + n, sec=day * DAY) for n in IDS]
         shop.send(*rows, format="jsonl")
     opens: list[str] = []
-    after, really = Feed.between_batches, merging._opened
+    after, really = FileIntake.between_batches, merging._opened
 
     def counted(into: Into, *args: Any) -> Merge:
         opens.append(into.route)
@@ -261,12 +261,12 @@ def test_a_stream_opens_a_merged_table_only_after_its_creation_and_after_others(
 
     monkeypatch.setattr(merging, "_opened", counted)
 
-    def meanwhile(feed: Feed) -> None:
-        after(feed)
+    def meanwhile(intake: FileIntake) -> None:
+        after(intake)
         if len(shop.batches) == 4:
             between(shop)
 
-    monkeypatch.setattr(Feed, "between_batches", meanwhile)
+    monkeypatch.setattr(FileIntake, "between_batches", meanwhile)
     shop.run()
     assert (len(shop.batches), len(opens)) == (BATCHES, opened)
     assert shop.living("shop_orders") == [(id, f"day {7 + BATCHES}") for id in IDS]

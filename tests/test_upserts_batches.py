@@ -194,7 +194,7 @@ class Ended(KeyboardInterrupt):
 
 
 BORDERS: tuple[tuple[Any, str], ...] = (
-    (Journal, "write"),
+    (Journal, "write_refused"),
     (deliver, "append_events"),
     (deliver, "merge_now"),
     (merging, "merge_rows"),

@@ -143,7 +143,7 @@ class DryRun:
         return table is not None and table.newest(stream) >= batch
 
     def _take(self, rows: DataFrame, stream: str, batch: int) -> None:
-        earlier = self.fanout.journal.read(stream, batch)
+        earlier = self.fanout.journal.refused(stream, batch)
         self.fanout.killed |= self.fanout.journal.killed(stream, batch)
         with self.fanout.cut(rows, earlier or {}) as chunks:
             writers = chunks.writers()

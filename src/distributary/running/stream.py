@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from distributary.backoff import Backoff, any_chance
 from distributary.config import Pipeline
 from distributary.engine.batch import BatchReport, BatchWriter, Replayer
-from distributary.engine.changes.feed import Feed
+from distributary.engine.changes.file_intake import FileIntake
 from distributary.engine.changes.micro_batch import Changes
 from distributary.engine.changes.writer import ChangeWriter
 from distributary.engine.messages.micro_batch import Fanout
@@ -115,7 +115,7 @@ class Run:
         self.ledger = Ledger(config.state_root, config.pipeline, self.store)
         self.provenance = Provenance(config, self.ledger)
         self._busy = threading.Lock()
-        self.feed: Feed | None = None
+        self.intake: FileIntake | None = None
         self.writer: BatchWriter
         self.replay: Replayer
         if config.holds_changes:
@@ -158,7 +158,7 @@ class Run:
         changes.on_spark.update(self._on_spark())
         changes.will_write = self.provenance.check
         self.writer = ChangeWriter(self.config, changes, self.ledger)
-        self.replay = self.feed = Feed(self.config, changes, self.ledger, self._busy)
+        self.replay = self.intake = FileIntake(self.config, changes, self.ledger, self._busy)
 
     def _on_spark(self) -> set[str]:
         return {e.route for e in self.ledger.newest.values() if e.engine == "spark" and e.route}
@@ -228,15 +228,15 @@ class Run:
         self._failure = None
         self._stream.clear()
         once = once or self.config.trigger.mode == "once"
-        if self.feed is not None:
-            self.feed.begin(once, self._fall)
+        if self.intake is not None:
+            self.intake.begin(once, self._fall)
         try:
             self._query(once)
         finally:
-            if self.feed is not None:
-                self.feed.end()
-        if self.feed is not None and not self._stopping.is_set():
-            self.feed.merges.run(None, anyway=True)
+            if self.intake is not None:
+                self.intake.end()
+        if self.intake is not None and not self._stopping.is_set():
+            self.intake.merges.run(None, anyway=True)
 
     def _fall(self, error: BaseException) -> None:
         """End the stream for an error outside of a batch."""
@@ -284,9 +284,9 @@ class Run:
         self.source.decided(partial(position_after, self.config.checkpoint_path, self.store, batch))
         self.report = added(self.report, report)
         self._bring_back(report)
-        if self.feed is not None:
-            self.feed.between_batches()
-        created = {*report.created, *(self.feed.merges.drained() if self.feed is not None else ())}
+        if self.intake is not None:
+            self.intake.between_batches()
+        created = {*report.created, *(self.intake.merges.drained() if self.intake is not None else ())}
         if self.config.tables.view is not None:
             created |= set(report.evolved)
         self._name(created | set(report.evolved) if self.config.shared_table is not None else created)

@@ -72,7 +72,7 @@ class FileDiscovery:
 
     def start(self, every_sec: float, failed: Callable[[BaseException], None]) -> None:
         """Look every `every_sec` seconds until `stop`. `failed` hears of an error that is no outage, which ends it."""
-        self._thread = threading.Thread(target=self._go, args=(every_sec, failed), name="watch", daemon=True)
+        self._thread = threading.Thread(target=self._go, args=(every_sec, failed), name="file discovery", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

@@ -79,7 +79,7 @@ def check_checkpoint(config: Pipeline, ledger: Ledger) -> None:
 
     def begun(batch: int) -> bool:
         # Of change files a batch is a file batch of the file ledger, so it comes again as it was.
-        return not config.source.reads_files and journal.read(checkpoint.stream_id() or "", batch) is not None
+        return not config.source.reads_files and journal.refused(checkpoint.stream_id() or "", batch) is not None
 
     checkpoint.check(-1 if stream is None else finished[stream], stream, begun)
     if stream is None:

@@ -96,10 +96,10 @@ class Writer(Feeder):
             self.files.add(change)
         self.files.close()
         self.display.say("the last files are written, late ones too")
-        assert isinstance(going, Run) and going.feed is not None
+        assert isinstance(going, Run) and going.intake is not None
         while going.query is None and not self._cancelled:
             time.sleep(0.1)
-        going.feed.take_all()
+        going.intake.take_all()
         if going.query is not None:
             going.query.processAllAvailable()
         return not self._cancelled

@@ -22,7 +22,6 @@ from distributary.engine.changes.by_spark import BySpark
 from distributary.engine.changes.ledger_fields import MergeBacklog
 from distributary.engine.changes.retries import EventQuarantine, RejectedEvent, narrowed, previous
 from distributary.engine.changes.routing import FileRoutes
-from distributary.engine.changes.settled import Settled
 from distributary.engine.changes.table_settings import Named, reading_of
 from distributary.engine.changes.task_spec import ChangeSpec, WorkFile
 from distributary.engine.changes.tasks import run_killers
@@ -60,7 +59,6 @@ class Changes:
         self.quarantine = quarantine_uri(config.state_root)
         self.kept = EventQuarantine(self.quarantine, store)
         self.files = FileRoutes(self.reading, self.options, config.quarantine.read_sec)
-        self.settled = Settled(config.state_root, store)
         self.journal = Journal(config.state_root, store)
         self.by_spark = BySpark(spark, store)
         self.tips: dict[str, Tip] = {}
@@ -132,11 +130,11 @@ class Changes:
     def _settle(self, files: Sequence[WorkFile], stream: str, batch: int) -> Mapping[str, tuple[str, ...]]:
         """The routes of the files; where the batch was attempted before, those of that attempt. Raises OSError."""
         if self._last is None or self._last >= (stream, batch):
-            before = self.settled.read(stream, batch)
+            before = self.journal.routes(stream, batch)
             if before is not None and before.keys() == {f.path for f in files}:
                 return before
         routes = self.files.routes(files)
-        self.settled.write(stream, batch, routes)
+        self.journal.write_routes(stream, batch, routes)
         return routes
 
     def spec(self, stream: str, batch: int, decisions: Mapping[str, Decision]) -> ChangeSpec:

@@ -94,7 +94,7 @@ class Fanout:
         Raises Outage (registry, store): nothing is advanced, and the same batch can be written again.
         """
         started = time.monotonic()
-        earlier = self.journal.read(stream, batch)
+        earlier = self.journal.refused(stream, batch)
         self.killed |= self.journal.killed(stream, batch)
         if earlier is not None:
             # An earlier attempt may have committed to some tables: only an opened table shows its marks.
@@ -113,7 +113,7 @@ class Fanout:
             writers = chunks.writers()
             compiled, refused = self.schemas.resolve(chunks.schema_ids(), earlier)
             if earlier is None:
-                self.journal.write(stream, batch, {**chunks.refused, **refused})
+                self.journal.write_refused(stream, batch, {**chunks.refused, **refused})
             # Only this batch's tips: orders travel with every task.
             tips = {route: self.tips[route] for route in writers if route in self.tips}
             merge_tips = {route: self.merge_tips[route] for route in writers if route in self.merge_tips}

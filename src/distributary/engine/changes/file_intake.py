@@ -1,4 +1,4 @@
-"""What stands around the stream of a pipeline of change files: its lister, retries, merges between batches."""
+"""What stands around the stream of a pipeline of change files: file discovery, retries, merges between batches."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ MOST_RETRIES = 12
 log = logging.getLogger("distributary")
 
 
-class Feed:
-    """Finds files and brings files back. Also the `Returns` of its pipeline: what is in the quarantine comes back by
+class FileIntake:
+    """Finds files and brings files back. Also the `Replayer` of its pipeline: what is in the quarantine comes back by
     giving its files to the stream once more."""
 
     def __init__(
@@ -51,14 +51,14 @@ class Feed:
         self._clock = clock
         self._retries: dict[str, tuple[int, float]] = {}
         changes.reached = self._reached
-        self._watch: FileDiscovery | None = None
+        self._discovery: FileDiscovery | None = None
         self.failure: BaseException | None = None
 
     def begin(self, once: bool, failed: Callable[[BaseException], None]) -> None:
         """Look for files: at everything (`once`), or from now on. Raises SourceDown, SourceMissing, StoreDown."""
         self.files.create()
         start = None if self.source.start_date is None else moment(self.source.start_date)
-        self._watch = watch = FileDiscovery(
+        self._discovery = discovery = FileDiscovery(
             open_tree(self.source.path, self.changes.options),
             self.files,
             self.source.max_files_per_batch,
@@ -67,15 +67,15 @@ class Feed:
             report=self._tick,
             strays=self.source.stray_files == "read",
         )
-        watch.look(full=once)
+        discovery.look(full=once)
         self.retry_files()
         if not once:
-            watch.start(max(1.0, self.config.trigger.every), failed)
+            discovery.start(max(1.0, self.config.trigger.every), failed)
 
     def _reached(self, file_batch: int) -> None:
         """The stream has begun a batch with this file batch."""
-        if self._watch is not None:
-            self._watch.reached(file_batch)
+        if self._discovery is not None:
+            self._discovery.reached(file_batch)
 
     def _tick(self, listed: Round) -> None:
         """What a round of listing is the time for: to tell of strays, and merges that are due while no batch comes. A
@@ -90,15 +90,15 @@ class Feed:
 
     def take_all(self) -> None:
         """Look at everything once, and then no more. Raises SourceDown, SourceMissing, StoreDown."""
-        if self._watch is not None:
-            self._watch.stop()
-            self._watch.look(full=True)
+        if self._discovery is not None:
+            self._discovery.stop()
+            self._discovery.look(full=True)
 
     def end(self) -> None:
         """Stop looking."""
-        if self._watch is not None:
-            self._watch.stop()
-            self._watch = None
+        if self._discovery is not None:
+            self._discovery.stop()
+            self._discovery = None
 
     def between_batches(self) -> None:
         """Merges that are due, and files that are to be tried again."""

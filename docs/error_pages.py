@@ -59,7 +59,7 @@ _GROUPS: dict[str, dict[str, Words]] = {
             "Set the variable, or write the file, for the user that runs the stream.",
             "Of a service, look at the environment of the service, not of your shell.",
         ),
-        "SHAPE_INVALID": _w(
+        "SQL_INVALID": _w(
             "An expression of `tables.expectations` or `tables.select` is not valid SQL.",
             "Mend the expression that it names; `distributary check FILE` tries them all.",
         ),

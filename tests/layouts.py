@@ -1,4 +1,4 @@
-"""The same pipeline in every layout and shape: how each is run, and where its rows, ledgers and quarantines are."""
+"""The same pipeline in every layout: how each is run, and where its rows, ledgers and quarantines are."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT_SEC = 180.0
 
 
 @dataclass(frozen=True)
-class Shape:
+class LayoutCase:
     """`keys`: of the pipeline file. `clusters`: so many shares of the routes read bronze."""
 
     name: str
@@ -36,19 +36,19 @@ class Shape:
     clusters: int = 0
 
 
-FANOUT = Shape("fanout", {"layout": "fanout"})
-TWO_HOP = Shape("two_hop, one stream", {"layout": "two_hop"})
-SHARES = Shape("two_hop, a share per cluster", {"layout": "two_hop"}, clusters=2)
-WIDE = Shape("wide", {"layout": "wide"})
-SHAPES = (FANOUT, TWO_HOP, SHARES, WIDE)
+FANOUT = LayoutCase("fanout", {"layout": "fanout"})
+TWO_HOP = LayoutCase("two_hop, one stream", {"layout": "two_hop"})
+SHARES = LayoutCase("two_hop, a share per cluster", {"layout": "two_hop"}, clusters=2)
+WIDE = LayoutCase("wide", {"layout": "wide"})
+LAYOUTS = (FANOUT, TWO_HOP, SHARES, WIDE)
 
 
 class Laid(Scenario):
-    """A Scenario in one of the shapes."""
+    """A Scenario in one of the layouts."""
 
-    def __init__(self, root: Path, shape: Shape, **keys: Any) -> None:
-        self.shape = shape
-        super().__init__(root, **shape.keys, **keys)
+    def __init__(self, root: Path, layout: LayoutCase, **keys: Any) -> None:
+        self.layout = layout
+        super().__init__(root, **layout.keys, **keys)
 
     # -- records -------------------------------------------------------------------------------------------
 
@@ -69,9 +69,9 @@ class Laid(Scenario):
     # -- runs ----------------------------------------------------------------------------------------------
 
     def streams(self) -> list[tuple[Pipeline, tuple[int, ...]]]:
-        if not self.shape.clusters:
+        if not self.layout.clusters:
             return super().streams()
-        division = Division.even(self.shape.clusters)
+        division = Division.even(self.layout.clusters)
         generation = claim(self.config, division, Store())
         return [(self.config, (1,)), *((self.config.for_share(s), (2,)) for s in division.shares(generation))]
 

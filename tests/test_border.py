@@ -45,7 +45,7 @@ from distributary.errors import FileBroken, Outage, Reason, StoreDown
 from distributary.errors.border import by_halves, contained, in_words
 from distributary.schemas.formats import decoder_for
 from distributary.schemas.registry.compile import compile_text
-from distributary.schemas.shape import Shape
+from distributary.schemas.row_sql import RowSql
 from distributary.tables.datafile import DataFile
 from distributary.tables.faults import CommitConflict
 from distributary.tables.outage import is_store_fault
@@ -261,7 +261,7 @@ def test_an_expectation_that_breaks_on_a_row_sets_this_row_aside(
                     raise made(user)
             return SimpleNamespace(rows=rows, warnings={}, failures={}, dropped={})
 
-    monkeypatch.setattr(Shape, "of", lambda *_: Plain())
+    monkeypatch.setattr(RowSql, "of", lambda *_: Plain())
     foreign = [r for r, e in ERRORS.items() if not type(e).__module__.startswith("distributary")]
     outcome, bad = put(spec, "a", "good", *foreign, "too")
     assert adds_up(outcome, bad)

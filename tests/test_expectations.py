@@ -9,7 +9,7 @@ import pytest
 
 from distributary.audit.status import status
 from distributary.audit.verify import verify
-from distributary.errors import ConfigError, ShapeInvalid
+from distributary.errors import ConfigError, SqlInvalid
 from tests.scenarios import Scenario, message
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_rows_are_dropped_warned_and_selected_and_a_table_that_must_not_be_writt
 
 def test_sql_that_cannot_be_evaluated_ends_the_run_before_it_begins(tmp_path: Path) -> None:
     scenario = Scenario(tmp_path, tables={"expectations": [{"name": "a", "that": "nosuch(score)"}]})
-    with pytest.raises(ShapeInvalid):
+    with pytest.raises(SqlInvalid):
         scenario.run()
 
 

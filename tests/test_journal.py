@@ -1,4 +1,4 @@
-"""What shapes a batch is written down before the batch writes anything, and holds for every later attempt."""
+"""What decides a batch is written down before the batch writes anything, and holds for every later attempt."""
 
 from __future__ import annotations
 

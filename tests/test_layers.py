@@ -52,7 +52,7 @@ DRIVER = (
 ALLOWED = {
     "pyspark": DRIVER,
     "py4j": DRIVER,
-    "datafusion": "schemas.shape",
+    "datafusion": "schemas.row_sql",
     "delta": "tables.spark_engine tables.spark_merge",
     "deltalake": "tables.snapshot tables.table tables.edge tables.store",
     "ptars": "schemas.protobuf",

@@ -13,7 +13,7 @@ from distributary.running.progress import LineDisplay
 from distributary_simulate.demo.games import Folder, play
 from distributary_simulate.games.records import Faults, Plan
 from distributary_simulate.games.schemas import game_names
-from tests.layouts import TWO_HOP, WIDE, Laid, Shape
+from tests.layouts import TWO_HOP, WIDE, Laid, LayoutCase
 from tests.scenarios import message
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark", "old_signals")]
@@ -22,9 +22,9 @@ EVENT = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; }'
 LATE = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; string late = 3; }'
 
 
-@pytest.mark.parametrize("shape", [TWO_HOP, WIDE], ids=lambda shape: shape.name)
-def test_all_verbs_work_by_the_command_line(lake: Path, shape: Shape, capfd: pytest.CaptureFixture[str]) -> None:
-    laid = Laid(lake, shape)
+@pytest.mark.parametrize("layout", [TWO_HOP, WIDE], ids=lambda layout: layout.name)
+def test_all_verbs_work_by_the_command_line(lake: Path, layout: LayoutCase, capfd: pytest.CaptureFixture[str]) -> None:
+    laid = Laid(lake, layout)
     known, late = laid.schema("a-value", EVENT), laid.envelope_id + 1
     laid.send(*(laid.event(r, known, message(EVENT, "event", user="u")) for r in "ab"))
     laid.send(laid.event("b", late, message(LATE, "event", user="u", late="x")), b"not an envelope", None)
@@ -44,7 +44,7 @@ def test_all_verbs_work_by_the_command_line(lake: Path, shape: Shape, capfd: pyt
     # The envelope that nobody can read stays, and the exit code says so.
     replayed = json.loads(said("replay", "--json", code=Exit.ATTENTION))
     assert (replayed["rows"], replayed["left"]) == ({"b": 1}, {"": 1})
-    if shape is WIDE:
+    if layout is WIDE:
         assert [json.loads(line)["name"] for line in said("views", "--json").splitlines()] == ["a", "b"]
     else:
         assert json.loads(said("resync", "--route", "b", "--json"))["rows"] == 2
@@ -57,11 +57,11 @@ def test_all_verbs_work_by_the_command_line(lake: Path, shape: Shape, capfd: pyt
     assert (lake / "source").is_dir()
 
 
-@pytest.mark.parametrize("shape", [TWO_HOP, WIDE], ids=lambda shape: shape.name)
-def test_the_demo_plays_in_this_layout(tmp_path: Path, shape: Shape) -> None:
+@pytest.mark.parametrize("layout", [TWO_HOP, WIDE], ids=lambda layout: layout.name)
+def test_the_demo_plays_in_this_layout(tmp_path: Path, layout: LayoutCase) -> None:
     said: list[str] = []
     plan = Plan(games=3, versions=3, records=20, seed=7, faults=Faults(corrupt=3, tombstones=2), topic="events")
-    found = play(Folder(tmp_path / "demo", shape.keys["layout"]), LineDisplay(said.append), plan=plan)
+    found = play(Folder(tmp_path / "demo", layout.keys["layout"]), LineDisplay(said.append), plan=plan)
     assert found.comparison.differences == ()
     assert found.verification.problems == ()
     assert found.ok

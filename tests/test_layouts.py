@@ -1,4 +1,4 @@
-"""One behaviour for all layouts and shapes: what goes in comes out, once, whatever happens on the way."""
+"""One behaviour for all layouts: what goes in comes out, once, whatever happens on the way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distributary.running.bronze.ingest import Ingest
 from distributary.schemas.protobuf.framing import frame
 from distributary.state.ledger import Ledger
 from distributary_simulate.games.records import Faults, Plan
-from tests.layouts import FANOUT, SHAPES, TWO_HOP, WIDE, Laid, Shape
+from tests.layouts import FANOUT, LAYOUTS, TWO_HOP, WIDE, Laid, LayoutCase
 from tests.scenarios import dying, message
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -29,13 +29,13 @@ EVENT = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; }'
 LATE = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; string late = 3; }'
 PLAN = Plan(games=3, versions=3, records=40, seed=5, faults=Faults(corrupt=9, empty_name=3, tombstones=6))
 
-every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+every_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 
 
-@every_shape
-def test_nothing_is_lost_while_versions_games_and_bad_rows_come(lake: Path, shape: Shape) -> None:
+@every_layout
+def test_nothing_is_lost_while_versions_games_and_bad_rows_come(lake: Path, layout: LayoutCase) -> None:
     """Cases E1, E2, S11: one run, never started again, and then a replay."""
-    laid = Laid(lake, shape, trigger={"every": 0.2})
+    laid = Laid(lake, layout, trigger={"every": 0.2})
     games = laid.games(PLAN)
     first, second, third = games.names
     late = laid.envelope_id + 1 + 3 + 2 + 1  # the id that the registry will give out next, after all games' versions
@@ -63,17 +63,17 @@ def test_nothing_is_lost_while_versions_games_and_bad_rows_come(lake: Path, shap
     assert checked.ok, checked.problems
     assert (checked.rows_in, checked.tombstones) == (len(laid.sent) - laid.truth.tombstones, laid.truth.tombstones)
     assert [r["late"] for r in laid.rows("late_game")] == ["x", "x"]
-    values_are_compared(laid, shape)
+    values_are_compared(laid, layout)
 
 
-def values_are_compared(laid: Laid, shape: Shape) -> None:
+def values_are_compared(laid: Laid, layout: LayoutCase) -> None:
     """Every row with its record, by the official library; and a value that is changed is found."""
     checked = verify(laid.config)
     found = judge_payloads(laid.config, checked, deep=True)
     assert (found.problems, found.notes) == ((), ())
     assert {t.route: t.rows_compared for t in found.tables} == {t.route: t.rows_written for t in checked.tables}
     assert judge_payloads(laid.config, checked, deep=False).problems == ()
-    if shape is not WIDE:
+    if layout is not WIDE:
         uri = next(str(t.table) for t in checked.tables if t.route == "late_game")
         rows = DeltaTable(uri).to_pyarrow_table()
         changed = [{**row, "late": "y"} for row in rows.to_pylist()]
@@ -99,12 +99,12 @@ def kept_with_their_bytes(laid: Laid) -> None:
 STEPS: Sequence[tuple[Any, str]] = ((Fanout, "_deliver"), (Ledger, "record"), (BatchWriter, "take"))
 
 
-@pytest.mark.parametrize("shape", [TWO_HOP, WIDE], ids=lambda shape: shape.name)
-def test_a_run_that_dies_between_any_two_steps_is_finished_by_the_next(lake: Path, shape: Shape) -> None:
-    laid = Laid(lake, shape)
+@pytest.mark.parametrize("layout", [TWO_HOP, WIDE], ids=lambda layout: layout.name)
+def test_a_run_that_dies_between_any_two_steps_is_finished_by_the_next(lake: Path, layout: LayoutCase) -> None:
+    laid = Laid(lake, layout)
     known = laid.schema("a-value", EVENT)
     good = [laid.event(r, known, message(EVENT, "event", user="u", score=n)) for r in ("a", "b") for n in range(3)]
-    steps = [*STEPS, *([(WideAttempt, "_commit_shared")] if shape is WIDE else [])]
+    steps = [*STEPS, *([(WideAttempt, "_commit_shared")] if layout is WIDE else [])]
     for step in steps:
         laid.send(*good, laid.event("a", known, b"\xff"), None)
         dies(laid, *step)

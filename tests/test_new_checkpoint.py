@@ -91,14 +91,14 @@ DAMAGES: list[tuple[str, bytes | None, str]] = [
 """File of a checkpoint, what is in it in the end (None: it is gone), and the beginning of what the error advises."""
 
 
-@pytest.mark.parametrize("shape", ["fanout", "hop 1"])
-def test_a_damaged_checkpoint_is_told_with_file_and_remedy_and_the_remedy_works(lake: Path, shape: str) -> None:
+@pytest.mark.parametrize("layout", ["fanout", "hop 1"])
+def test_a_damaged_checkpoint_is_told_with_file_and_remedy_and_the_remedy_works(lake: Path, layout: str) -> None:
     """The checkpoint is Spark's own, of two batches; all that is advised is done, and no row is lost or there twice."""
-    laid = Simple(lake, TWO_HOP if shape == "hop 1" else FANOUT)
+    laid = Simple(lake, TWO_HOP if layout == "hop 1" else FANOUT)
     for user in ("1", "2"):
         laid.put(user)
         laid.run()
-    folder = Path(hop_1_checkpoint(laid.config) if shape == "hop 1" else laid.config.checkpoint_path)
+    folder = Path(hop_1_checkpoint(laid.config) if layout == "hop 1" else laid.config.checkpoint_path)
     stream, sound = json.loads((folder / "metadata").read_text())["id"], lake / "sound"
     shutil.copytree(folder, sound)
     users = ["1", "2"]
@@ -106,7 +106,7 @@ def test_a_damaged_checkpoint_is_told_with_file_and_remedy_and_the_remedy_works(
         damaged = folder / file
         (damaged.parent / f".{damaged.name}.crc").unlink(missing_ok=True)
         damaged.unlink(missing_ok=True) if body is None else damaged.write_bytes(body)
-        if shape == "hop 1" and file == "metadata":
+        if layout == "hop 1" and file == "metadata":
             error: type[Exception] = CheckpointLost if body is None else CheckpointDamaged
         else:
             error = CheckpointDamaged
@@ -115,7 +115,7 @@ def test_a_damaged_checkpoint_is_told_with_file_and_remedy_and_the_remedy_works(
         parameters = caught.value.parameters  # type: ignore[attr-defined]
         if error is CheckpointDamaged:
             assert parameters["file"] == str(damaged)
-            assert shape == "hop 1" or parameters["remedy"].startswith(advice)
+            assert layout == "hop 1" or parameters["remedy"].startswith(advice)
         shutil.rmtree(folder)
         shutil.copytree(sound, folder)
     for file, remedy in (

@@ -20,7 +20,7 @@ from distributary.shares import Division
 from distributary.tables.faults import CommitConflict
 from distributary.tables.table import Table
 from distributary_simulate.games.schemas import WRAPPER_TEXT
-from tests.layouts import FANOUT, SHARES, TWO_HOP, Laid, Shape
+from tests.layouts import FANOUT, SHARES, TWO_HOP, Laid, LayoutCase
 from tests.scenarios import dying, message
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -32,8 +32,8 @@ LATE = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; str
 class Kept(Laid):
     """Rows of two routes, of which some are of a schema that the registry does not know yet, and some are corrupt."""
 
-    def __init__(self, root: Path, shape: Shape = TWO_HOP, **keys: Any) -> None:
-        super().__init__(root, shape, **keys)
+    def __init__(self, root: Path, layout: LayoutCase = TWO_HOP, **keys: Any) -> None:
+        super().__init__(root, layout, **keys)
         self.known = self.schema("a-value", EVENT)
         self.late = self.envelope_id + 1
 
@@ -59,9 +59,9 @@ class Kept(Laid):
         assert verify(self.config).ok, verify(self.config).problems
 
 
-@pytest.mark.parametrize("shape", [TWO_HOP, SHARES], ids=lambda shape: shape.name)
-def test_a_damaged_table_is_rebuilt_while_all_streams_run_on(lake: Path, shape: Shape) -> None:
-    kept = Kept(lake, shape, trigger={"every": 0.1})
+@pytest.mark.parametrize("layout", [TWO_HOP, SHARES], ids=lambda layout: layout.name)
+def test_a_damaged_table_is_rebuilt_while_all_streams_run_on(lake: Path, layout: LayoutCase) -> None:
+    kept = Kept(lake, layout, trigger={"every": 0.1})
     kept.put("a", "b")
     with kept.going() as going:
         going.wait_sent()
@@ -121,7 +121,7 @@ def test_after_a_hand_over_a_table_has_the_rows_of_both_streams(lake: Path) -> N
     kept.learn()
     assert rebuild(kept.config, "a").rows == 3, "the new stream has done nothing yet"
     kept.check_all(batches=1)
-    kept.shape = SHARES
+    kept.layout = SHARES
     kept.put("a", "b")
     kept.run()
     kept.lose_rows("a")

@@ -183,7 +183,7 @@ def _orders(config: Pipeline, store: Store, sums: Mapping[str, Entry]) -> Messag
 
 
 def _incoming(route: str, decoder: Decoder, spec: MessageSpec) -> pa.Schema:
-    return incoming_schema(spec.shape(route).columns(decoder.columns), spec)
+    return incoming_schema(spec.row_sql(route).columns(decoder.columns), spec)
 
 
 def _change(route: str, incoming: pa.Schema, spec: MessageSpec) -> TableChange:

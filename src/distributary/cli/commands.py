@@ -105,10 +105,10 @@ def check(
         say(from_environment(environment()).text().rstrip())
         return
     config = load_file(file)
-    if any(config.tables.shape_of(route)[:2] != ([], None) for route in ("", *config.tables.routes)):
-        from distributary.schemas.shape import check_shapes
+    if any(config.tables.row_settings_of(route)[:2] != ([], None) for route in ("", *config.tables.routes)):
+        from distributary.schemas.row_sql import check_sql
 
-        check_shapes(config.tables)
+        check_sql(config.tables)
     if config.registry is not None and config.registry.texts:
         from distributary.schemas.registry.by_hand import check_texts
 

@@ -347,7 +347,7 @@ class Tables(Model):
         own = {f"tables.routes.{route}.{key}": getattr(table, key) for route, table in self.routes.items()}
         return {f"tables.{key}": getattr(self, key)} | {name: value for name, value in own.items() if value is not None}
 
-    def shape_of(self, route: str) -> tuple[list[Expectation], list[str] | None, str | None]:
+    def row_settings_of(self, route: str) -> tuple[list[Expectation], list[str] | None, str | None]:
         """The expectations, the select list and the function of `route`: its own, where given, over the common ones."""
         table = self.routes.get(route)
         if table is None:

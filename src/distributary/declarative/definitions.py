@@ -45,7 +45,7 @@ from distributary.errors import TableCollision
 from distributary.errors.border import contained
 from distributary.names import quoted
 from distributary.running.stream import source_stream
-from distributary.schemas.shape import check_shapes
+from distributary.schemas.row_sql import check_sql
 from distributary.tables.snapshot import Owner
 from distributary.tables.spark_engine import ddl
 
@@ -85,9 +85,9 @@ def register(
     """Register all datasets of a pipeline. `base`: the folder of its file. `schemas`: what earlier updates have looked
     up. `dry`: change nothing that is there. `careful`: tasks look for records that end their reader (`trials`).
 
-    Raises ShapeInvalid, TableCollision, RegistryDown, RegistryDenied, SourceMissing, StoreUnreadable.
+    Raises SqlInvalid, TableCollision, RegistryDown, RegistryDenied, SourceMissing, StoreUnreadable.
     """
-    check_shapes(config.tables)
+    check_sql(config.tables)
     known = discover(config, schemas or schemas_of(config))
     return _Definitions(config, spark, known, base, careful).register(dry)
 

@@ -251,13 +251,13 @@ def _tried(route: Route, writer: Writer, payloads: pa.Array, first: int) -> Verd
     split = route.decoder(writer).decode(payloads)
     faults = {first + r.position: (r.reason, r.detail) for r in split.rejected}
     places = first + (np.arange(split.rows.num_rows) if split.positions is None else np.asarray(split.positions))
-    shaped = route.shape.apply(split.rows)
-    fitted = conform(shaped.rows, route.slots[writer], route.columns)
+    checked = route.sql.apply(split.rows)
+    fitted = conform(checked.rows, route.slots[writer], route.columns)
     for row, (reason, column) in fitted.rejected.items():
         faults[int(places[row])] = reason, f"column {column!r}"
-    for row, name in shaped.dropped.items():
+    for row, name in checked.dropped.items():
         faults[int(places[row])] = Reason.EXPECTATION_FAILED, name
-    warned = {int(places[row]): names for row, names in shaped.warned.items()}
+    warned = {int(places[row]): names for row, names in checked.warned.items()}
     return Verdict(faults, {position: names for position, names in warned.items() if position not in faults})
 
 
@@ -280,10 +280,10 @@ def decode_rows(schema_id: pa.Array, message: pa.Array, payload: pa.Array, route
         body = payload if len(places) == rows else payload.take(pa.array(places))
         split = route.decoder(writer).decode(body.cast(pa.binary()))
         # Which rows are dropped, bronze has decided, and for good.
-        shaped = route.shape.apply(split.rows)
-        for name, count in shaped.failures.items():
+        checked = route.sql.apply(split.rows)
+        for name, count in checked.failures.items():
             raise ExpectationBroken(route=route.route, name=name, rows=count)
-        fitted = conform(shaped.rows, route.slots[writer], route.columns)
+        fitted = conform(checked.rows, route.slots[writer], route.columns)
         if split.rejected or fitted.rejected:
             first = split.rejected[0].detail if split.rejected else next(iter(fitted.rejected.values()))
             raise ValueError(

@@ -34,7 +34,7 @@ from distributary.errors.border import contained
 from distributary.schemas.decoding import BadIndex, Decoder
 from distributary.schemas.formats import decoder_for
 from distributary.schemas.registry.compile import CompiledSchema
-from distributary.schemas.shape import Shape
+from distributary.schemas.row_sql import RowSql
 from distributary.tables.engines import policy_of
 from distributary.tables.evolve import Slot, evolve
 from distributary.tables.outage import own_fault
@@ -65,7 +65,7 @@ class Route:
     payload_format: str = "protobuf"
     raw_nested_indexes: bool = False
     null_out_of_range: bool = False
-    shape: Shape = field(default_factory=Shape)
+    sql: RowSql = field(default_factory=RowSql)
 
     def decoder(self, writer: Writer) -> Decoder:
         return decoder_for(
@@ -105,7 +105,7 @@ Writers = Mapping[str, Iterable[Writer]]
 def discover(config: Pipeline, schemas: Schemas, more_writers: Writers | None = None) -> KnownRoutes:
     """Ask the registry of `schemas` and the tables. `more_writers`: writers that neither names.
 
-    Raises RegistryDown, RegistryDenied, StoreUnreadable, TableCollision, ShapeInvalid.
+    Raises RegistryDown, RegistryDenied, StoreUnreadable, TableCollision, SqlInvalid.
     """
     return _Discovery(config, schemas).known(more_writers or {})
 
@@ -222,7 +222,7 @@ class _Discovery:
         compiled, refused = self.schemas.resolve({i for i, _ in all_writers}, every=True)
         broken = {i: detail for i, (_, detail) in refused.items()}
         incoming: dict[Writer, pa.Schema] = {}
-        shape = Shape.of(self.config.tables, route)
+        sql = RowSql.of(self.config.tables, route)
         form, raw = self.config.payload.encoding, self.config.payload.raw_nested_indexes
         for schema_id, message in sorted(all_writers - {(i, m) for i, m in all_writers if i in broken}):
             try:
@@ -231,7 +231,7 @@ class _Discovery:
                 why = contained(e)
                 broken[schema_id] = str(e) if isinstance(e, (BadIndex, SchemaBroken)) else why
                 continue
-            incoming[schema_id, message] = payload_columns(shape.columns(decoder.columns))
+            incoming[schema_id, message] = payload_columns(sql.columns(decoder.columns))
         if not incoming:
             return None
         # Spark adds columns to a streaming table by itself, but never changes a column's type.
@@ -239,12 +239,12 @@ class _Discovery:
         evolution = evolve(before, list(incoming.values()), policy)
         slots = dict(zip(incoming, evolution.slots, strict=True))
         columns = evolution.schema
-        if self.config.tables.shape_of(route)[2] is not None:
+        if self.config.tables.row_settings_of(route)[2] is not None:
             # The user's function makes columns of its own: those it must not find there already.
             filled = {slot.target for ways in slots.values() for slot in ways}
             columns = pa.schema([f for f in columns if f.name in filled])
         null = self.config.payload.out_of_range == "null"
-        return Route(route, columns, slots, compiled, broken, before, form, raw, null, shape)
+        return Route(route, columns, slots, compiled, broken, before, form, raw, null, sql)
 
     def _check_bronze(self) -> None:
         """Raises TableCollision where bronze is another pipeline's."""

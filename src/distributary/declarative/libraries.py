@@ -101,7 +101,7 @@ def find_functions(config: Pipeline, base: Path) -> list[Library]:
 
 def load_function(config: Pipeline, route: str, base: Path) -> Callable[[DataFrame], DataFrame] | None:
     """The user's function over a route's silver rows. Raises ConfigError: the file has no such function."""
-    text = config.tables.shape_of(route)[2]
+    text = config.tables.row_settings_of(route)[2]
     if text is None:
         return None
     file, _, name = text.rpartition(":")

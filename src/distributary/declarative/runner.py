@@ -32,7 +32,7 @@ from distributary.declarative.update_ledger import Books
 from distributary.engine.schemas import schemas_of
 from distributary.errors import AlreadyRunning, DistributaryError, Reason, ServerGone, UpdateFailed, without_stack
 from distributary.schemas.registry import Registry
-from distributary.schemas.shape import check_shapes
+from distributary.schemas.row_sql import check_sql
 from distributary.state.cleaning import at_work
 from distributary.state.layout_claim import claim_layout
 from distributary.state.lock import only_run
@@ -138,7 +138,7 @@ class Runner:
         SparkNotStarted, QuarantineLimit; UpdateFailed and Outage with `once` at once, else after many in a row.
         """
         own_files(self.config, self.base)
-        check_shapes(self.config.tables)
+        check_sql(self.config.tables)
         store = Store.of(self.config.tables)
         with at_work(self.config, store):
             if not self.options.selection.dry_run:

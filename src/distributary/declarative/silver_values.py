@@ -53,7 +53,7 @@ class _Silver:
         self.notes: list[str] = []
 
     def table(self, table: TableCheck) -> TableCheck:
-        _, select, function = self.config.tables.shape_of(table.route)
+        _, select, function = self.config.tables.row_settings_of(table.route)
         if select is not None or function is not None:
             self.notes.append(
                 f"{shown(table.route)}: its columns are made by settings of its own; they were not compared"

@@ -18,7 +18,7 @@ from distributary.errors.configuration import (
     LintFailed,
     NotYet,
     SecretMissing,
-    ShapeInvalid,
+    SqlInvalid,
 )
 from distributary.errors.reasons import Reason
 from distributary.errors.registry import (
@@ -128,7 +128,6 @@ __all__ = [
     "SchemaNotFound",
     "SecretMissing",
     "ServerGone",
-    "ShapeInvalid",
     "ShareConflict",
     "ShareInvalid",
     "SourceDataLost",
@@ -138,6 +137,7 @@ __all__ = [
     "SourceReplaced",
     "SourceRewritten",
     "SparkNotStarted",
+    "SqlInvalid",
     "StateLost",
     "StateNewer",
     "StateOld",

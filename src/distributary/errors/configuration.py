@@ -40,6 +40,6 @@ class LintFailed(BadInput):
     template = "{detail}"
 
 
-class ShapeInvalid(BadInput):
-    condition = "SHAPE_INVALID"
+class SqlInvalid(BadInput):
+    condition = "SQL_INVALID"
     template = "{key}: {sql!r} cannot be evaluated: {detail}"

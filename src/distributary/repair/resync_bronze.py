@@ -34,7 +34,7 @@ from distributary.names import table_name
 from distributary.repair.rebuilding import RebuiltRows, add_returned, build
 from distributary.running.bronze.bronze_table import open_bronze, route_keys
 from distributary.running.stream import session_of
-from distributary.schemas.shape import check_shapes
+from distributary.schemas.row_sql import check_sql
 from distributary.sources.bronze import bronze_rows, bronze_source
 from distributary.sources.bronze_rows import KEY
 from distributary.sources.unread import AlreadyRead, Unknown, already_read
@@ -89,7 +89,7 @@ def rebuild(config: Pipeline, route: str) -> Rebuilt:
     Raises BadInput (no such rows, a table that delta-rs may not write), AlreadyRunning (a replay), CleanUnfinished,
     Outage.
     """
-    check_shapes(config.tables)
+    check_sql(config.tables)
     if config.bronze_table is None:
         raise BadInput(detail=f"layout {config.layout} keeps no bronze table to rebuild from; only two_hop does")
     store = Store.of(config.tables)

@@ -40,7 +40,7 @@ from distributary.running.failures import translated, tries
 from distributary.running.gaps import Gaps
 from distributary.running.report import RunReport, added, build
 from distributary.running.wide_views import refresh
-from distributary.schemas.shape import check_shapes
+from distributary.schemas.row_sql import check_sql
 from distributary.sources.data_files import BatchFiles
 from distributary.sources.registered import source_of
 from distributary.spark.session import build_session
@@ -319,10 +319,10 @@ def run(
 ) -> RunReport:
     """Run a pipeline; `handle` gets the Run before it starts, to stop it from a signal handler. `force`: as of Run.
 
-    Raises AlreadyRunning, CleanUnfinished, CheckpointLost, ShapeInvalid, SourceDataLost, QuarantineLimit,
+    Raises AlreadyRunning, CleanUnfinished, CheckpointLost, SqlInvalid, SourceDataLost, QuarantineLimit,
     FirstBatchUnreadable, and any EnvironmentFault.
     """
-    check_shapes(config.tables)
+    check_sql(config.tables)
     with at_work(config, Store.of(config.tables)):
         spark = session_of(config)
         running = Run(config, spark, progress, force=force)

@@ -58,7 +58,7 @@ class DeltaValues:
     def all(self, tables: Sequence[TableCheck]) -> list[TableCheck]:
         """`tables` with what their records tell."""
         checks = {table.route: table for table in tables}
-        routes = [t.route for t in tables if t.table is not None and not self._is_shaped(t.route)]
+        routes = [t.route for t in tables if t.table is not None and not self._has_other_columns(t.route)]
         try:
             for payloads in self._shares():
                 aside = self._aside(payloads)
@@ -69,8 +69,8 @@ class DeltaValues:
             self.notes.append(f"values were not compared, or not all: {contained(e)}")
         return [checks[table.route] for table in tables]
 
-    def _is_shaped(self, route: str) -> bool:
-        _, select, function = self.config.tables.shape_of(route)
+    def _has_other_columns(self, route: str) -> bool:
+        _, select, function = self.config.tables.row_settings_of(route)
         if select is None and function is None:
             return False
         self.notes.append(f"{shown(route)}: its columns are made by tables.select; they were not compared")

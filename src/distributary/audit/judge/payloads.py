@@ -89,7 +89,7 @@ class _Judge:
         self.records.close()
 
     def table(self, table: TableCheck) -> TableCheck:
-        _, select, function = self.config.tables.shape_of(table.route)
+        _, select, function = self.config.tables.row_settings_of(table.route)
         if table.table is None or self._down:
             return table
         if select is not None or function is not None:

@@ -183,7 +183,7 @@ class Fold:
 
 
 def _judged(fold: Fold, table: TableCheck, uri: str | None, source: Source, ends: Ends, *, deep: bool) -> TableCheck:
-    _, select, function = fold.config.tables.shape_of(table.route)
+    _, select, function = fold.config.tables.row_settings_of(table.route)
     if uri is None or table.route not in fold.newest:
         return table
     if select is not None or function is not None:

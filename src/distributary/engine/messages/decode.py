@@ -133,7 +133,7 @@ def _decode_writer(
     good = records if split.positions is None else records.take(split.positions)
     rows, good = _with_keys(route, writer, split.rows, good, spec, decoded)
     try:
-        rows, good = _shaped(route, writer, rows, good, spec, decoded)
+        rows, good = _checked(route, writer, rows, good, spec, decoded)
     except DistributaryError as e:  # of the configuration: no row is at fault
         decoded.broken = e
     decoded.decoders[writer[0]] = decoder.engine
@@ -196,25 +196,25 @@ def _with_keys(
     return rows.filter(pa.array(keep)), records.filter(pa.array(keep))
 
 
-def _shaped(
+def _checked(
     route: str, writer: Writer, rows: pa.RecordBatch, records: pa.RecordBatch, spec: MessageSpec, decoded: Decoded
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """The rows and records that are written, with the columns that are written; the others are set aside."""
-    shape = spec.shape(route)
-    if shape.is_plain:
+    row_sql = spec.row_sql(route)
+    if row_sql.is_plain:
         return rows, records
-    shaped = shape.apply(rows)
-    decoded.warnings.update(shaped.warnings)
-    for name, count in shaped.failures.items():
+    checked = row_sql.apply(rows)
+    decoded.warnings.update(checked.warnings)
+    for name, count in checked.failures.items():
         decoded.broken = decoded.broken or ExpectationBroken(route=route, name=name, rows=count)
-    if not shaped.dropped:
-        return shaped.rows, records
-    positions = sorted(shaped.dropped)
-    details = [shaped.dropped[n] for n in positions]
+    if not checked.dropped:
+        return checked.rows, records
+    positions = sorted(checked.dropped)
+    details = [checked.dropped[n] for n in positions]
     decoded.rejected.append(rejected_rows(route, writer, records, positions, Reason.EXPECTATION_FAILED, details, spec))
     keep = np.ones(rows.num_rows, dtype=bool)
     keep[positions] = False
-    return shaped.rows.filter(pa.array(keep)), records.filter(pa.array(keep))
+    return checked.rows.filter(pa.array(keep)), records.filter(pa.array(keep))
 
 
 def incoming_schema(columns: pa.Schema, spec: MessageSpec) -> pa.Schema:
@@ -290,7 +290,7 @@ def incoming_schemas(
                 contained(e)  # its rows are rejected, and say why
                 continue
             columns = pa.schema([*decoder.columns, *_key_fields(route, decoder.columns, spec)])
-            incoming.append(incoming_schema(spec.shape(route).columns(columns), spec))
+            incoming.append(incoming_schema(spec.row_sql(route).columns(columns), spec))
     return incoming
 
 

@@ -17,7 +17,7 @@ from distributary.engine.changes.table_settings import Named
 from distributary.engine.changes.task_spec import ChangeSpec
 from distributary.engine.decisions import TaskSpec
 from distributary.errors import KeysSwitched, Reason
-from distributary.schemas.shape import Shape
+from distributary.schemas.row_sql import RowSql
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.engines import policy_of
 from distributary.tables.evolve import Evolution, Policy, evolve
@@ -158,9 +158,9 @@ class MessageSpec(TaskSpec):
         file = write_data_file(self.wide, packed(route, rows, ORIGIN), self.store)
         return replace(file, partition=partition(route))
 
-    def shape(self, route: str) -> Shape:
+    def row_sql(self, route: str) -> RowSql:
         """What the route's rows should be, and which columns are written."""
-        return Shape.of(self.tables, route)
+        return RowSql.of(self.tables, route)
 
     def policy(self, route: str) -> Policy:
         return policy_of(self.tables, route)

@@ -47,9 +47,9 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from distributary.errors import SchemaBroken
 from distributary.schemas.registry.lenient import is_made_up
 
-Shape = Literal["scalar", "enum", "wrapper", "timestamp", "duration", "json", "any", "empty", "struct", "cut"]
+FieldForm = Literal["scalar", "enum", "wrapper", "timestamp", "duration", "json", "any", "empty", "struct", "cut"]
 OPAQUE: Final = ("json", "any", "cut")
-"""Shapes that only the official library makes, each from the bytes of its own field."""
+"""Forms that only the official library makes, each from the bytes of its own field."""
 
 MAX_FIELDS: Final = 10_000
 """Fields of one message with all nested ones; mutual recursion of many messages would multiply without bound."""
@@ -85,7 +85,7 @@ SCALARS: Final[Mapping[int, Any]] = {
     _F.TYPE_BYTES: pa.binary(),
 }
 _ANY: Final = "google.protobuf.Any"
-_WELL_KNOWN: Final[Mapping[str, tuple[Shape, Any]]] = {
+_WELL_KNOWN: Final[Mapping[str, tuple[FieldForm, Any]]] = {
     "google.protobuf.Timestamp": ("timestamp", TIMESTAMP),
     "google.protobuf.Duration": ("duration", pa.int64()),
     "google.protobuf.Struct": ("json", pa.string()),
@@ -107,7 +107,7 @@ class Field:
     column: str
     kind: int
     """`FieldDescriptor.TYPE_*`; of a wrapper: of the wrapped value."""
-    shape: Shape
+    form: FieldForm
     type: Any
     """Arrow type of the column."""
     presence: bool = False
@@ -213,13 +213,13 @@ class _Columns:
             return Field(
                 field.number, column, field.type, "struct", type_, repeated=True, entry=(key, value), name=field.name
             )
-        shape, type_, message = self._target(field, path, _within(room, _ARRAY) if field.is_repeated else room)
-        wrapped = target.fields_by_name["value"] if target is not None and shape == "wrapper" else field
+        form, type_, message = self._target(field, path, _within(room, _ARRAY) if field.is_repeated else room)
+        wrapped = target.fields_by_name["value"] if target is not None and form == "wrapper" else field
         return Field(
             number=field.number,
             column=column,
             kind=wrapped.type,
-            shape=shape,
+            form=form,
             type=pa.list_(pa.field("element", type_)) if field.is_repeated else type_,
             presence=field.has_presence,
             repeated=field.is_repeated,
@@ -239,8 +239,10 @@ class _Columns:
             return replace(member, presence=True, default=self._names(field.enum_type)[field.default_value])
         return replace(member, presence=False, default=None)
 
-    def _target(self, field: FieldDescriptor, path: tuple[str, ...], room: Room) -> tuple[Shape, Any, Message | None]:
-        """Shape and Arrow type of one value of a field."""
+    def _target(
+        self, field: FieldDescriptor, path: tuple[str, ...], room: Room
+    ) -> tuple[FieldForm, Any, Message | None]:
+        """Form and Arrow type of one value of a field."""
         target = field.message_type
         if target is None:
             return ("enum", pa.string(), None) if field.enum_type is not None else ("scalar", SCALARS[field.type], None)

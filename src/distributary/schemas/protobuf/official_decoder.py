@@ -189,7 +189,7 @@ class _Getters:
 
     def value(self, field: Field) -> Getter:
         """From one value as the library parses it to the column's."""
-        match field.shape:
+        match field.form:
             case "scalar":
                 return _same
             case "wrapper":

@@ -217,7 +217,7 @@ class _Columns:
         return values if field.default is None else pc.fill_null(values, pa.scalar(field.default, field.type))
 
     def _value(self, field: Field, type_: Any, raw: Any) -> Any:
-        match field.shape:
+        match field.form:
             case "scalar":
                 return raw if raw.type == type_ else raw.cast(type_)
             case "enum":

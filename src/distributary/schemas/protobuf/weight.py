@@ -97,20 +97,20 @@ def _any(slack: Ints | int) -> bool:
 
 def _value(field: Field, values: Any, refused: Refused) -> Weight:
     """Weigh single values with their length prefix, without their tag; whatever is null weighs anything."""
-    if field.shape in ("scalar", "enum"):
+    if field.form in ("scalar", "enum"):
         return _scalar(field.kind, values)
-    if field.shape in OPAQUE:
+    if field.form in OPAQUE:
         size = np.diff(offsets(values))
         bad = refused(field, values)
         return Weight(size + length_size(size), np.where(bad, NO_PROOF, 0) if bad.any() else 0)
-    if field.shape == "empty":
+    if field.form == "empty":
         return Weight(np.ones(len(values), np.int64))
-    if field.shape == "struct":
+    if field.form == "struct":
         assert field.message is not None
         inner = weigh(
             field.message, [values.field(f"f{member.number}") for member in field.message.fields], len(values), refused
         )
-    elif field.shape == "wrapper":
+    elif field.form == "wrapper":
         inner = weigh(wrapped(field.kind), [values.field("f1")], len(values), refused)
     else:
         inner = _instant(field, values)
@@ -122,7 +122,7 @@ def _instant(field: Field, values: Any) -> Weight:
     columns = [values.field("f1"), values.field("f2")]
     inner = weigh(INSTANT, columns, len(values), _none_refused)
     seconds, nanos = numbers(columns[0]), numbers(columns[1])
-    if field.shape == "timestamp":
+    if field.form == "timestamp":
         bad = (seconds < SECONDS_MIN) | (seconds > SECONDS_MAX) | (nanos < 0) | (nanos > NANOS_MAX)
     else:
         bad = (np.abs(seconds) > DURATION_MAX) | (seconds == _INT64_MIN) | (np.abs(nanos) > NANOS_MAX)
@@ -142,7 +142,7 @@ def _list(field: Field, lists: Any, refused: Refused) -> Weight:
     tag, count = _tag(field.number), np.diff(bounds)
     inner, slack = _sums(weight.size, bounds), _slack_sums(weight.slack, bounds)
     apart = inner + count * tag
-    if field.shape not in ("scalar", "enum") or field.kind in _BYTES:
+    if field.form not in ("scalar", "enum") or field.kind in _BYTES:
         return Weight(apart, slack)
     packed = np.where(count > 0, inner + length_size(inner) + tag, 0)
     declared, undeclared = (packed, apart) if field.packed else (apart, packed)

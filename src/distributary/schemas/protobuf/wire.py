@@ -185,7 +185,7 @@ class _Fast:
 
     def _add(self, out: DescriptorProto, field: Field) -> None:
         target = self._target(field)
-        kind = FieldDescriptorProto.TYPE_MESSAGE if target else _KINDS.get(field.shape, field.kind)
+        kind = FieldDescriptorProto.TYPE_MESSAGE if target else _KINDS.get(field.form, field.kind)
         label = FieldDescriptorProto.LABEL_REPEATED if field.repeated else FieldDescriptorProto.LABEL_OPTIONAL
         added = out.field.add(
             name=f"f{field.number}",
@@ -207,7 +207,7 @@ class _Fast:
 
     def _target(self, field: Field) -> str:
         """The message type of a field that holds one as ptars sees it, else nothing."""
-        match field.shape:
+        match field.form:
             case "struct":
                 assert field.message is not None
                 return self._shared(self.message(field.message))

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from distributary.config import Tables
-from distributary.errors import ShapeInvalid
-from distributary.schemas.shape import Rule, Shape, check_shapes
+from distributary.errors import SqlInvalid
+from distributary.schemas.row_sql import RowSql, Rule, check_sql
 
 ROWS = pa.RecordBatch.from_pydict(
     {
@@ -27,14 +27,14 @@ def tables(**keys: Any) -> Tables:
 
 
 def test_a_row_breaks_an_expectation_only_where_it_is_false() -> None:
-    shape = Shape(
+    sql = RowSql(
         (
             Rule("named", "name <> ''", "drop"),
             Rule("positive", "score >= 0"),
             Rule("zoned", "place['zone'] = 'x'", "fail"),
         )
     )
-    found = shape.apply(ROWS)
+    found = sql.apply(ROWS)
     assert dict(found.dropped) == {1: "named"}
     assert dict(found.warned) == {1: ("positive",)}
     assert dict(found.failures) == {"zoned": 1}
@@ -43,36 +43,36 @@ def test_a_row_breaks_an_expectation_only_where_it_is_false() -> None:
 
 
 def test_a_field_that_a_schema_version_lacks_is_null() -> None:
-    shape = Shape((Rule("new", "later > 5", "drop"),), ("*", "later * 2 AS twice"))
-    found = shape.apply(ROWS)
+    sql = RowSql((Rule("new", "later > 5", "drop"),), ("*", "later * 2 AS twice"))
+    found = sql.apply(ROWS)
     assert not found.dropped
     assert found.rows.schema.names == ROWS.schema.names
     more = ROWS.append_column("later", pa.array([4, 6, None], pa.int64()))
-    found = shape.apply(more)
+    found = sql.apply(more)
     assert dict(found.dropped) == {0: "new"}
     assert found.rows.column("twice").to_pylist() == [8, 12, None]
 
 
 def test_selected_columns_have_the_types_that_tables_have() -> None:
-    shape = Shape(select=("* EXCEPT (place)", "upper(name) AS loud", "place['zone'] AS zone", "length(name) AS size"))
-    found = shape.apply(ROWS).rows
-    assert found.schema == shape.columns(ROWS.schema)
+    sql = RowSql(select=("* EXCEPT (place)", "upper(name) AS loud", "place['zone'] AS zone", "length(name) AS size"))
+    found = sql.apply(ROWS).rows
+    assert found.schema == sql.columns(ROWS.schema)
     assert found.to_pylist()[0] == {"name": "a", "score": 1, "loud": "A", "zone": "x", "size": 1}
     assert [f.type for f in found.schema] == [pa.string(), pa.int32(), pa.string(), pa.string(), pa.int32()]
 
 
 def test_rows_stay_in_order_however_many_there_are() -> None:
     many = pa.RecordBatch.from_pydict({"n": pa.array(range(100_000), pa.int64())})
-    found = Shape((Rule("even", "n % 2 = 0", "drop"),), ("n + 1 AS m",)).apply(many)
+    found = RowSql((Rule("even", "n % 2 = 0", "drop"),), ("n + 1 AS m",)).apply(many)
     assert found.rows.column("m").to_pylist() == list(range(1, 100_001))
     assert list(found.dropped) == list(range(1, 100_000, 2))
 
 
 def test_no_rows_are_no_trouble() -> None:
-    shape = Shape((Rule("a", "score > 0", "drop"),), ("score + 1 AS more",))
-    found = shape.apply(ROWS.slice(0, 0))
+    sql = RowSql((Rule("a", "score > 0", "drop"),), ("score + 1 AS more",))
+    found = sql.apply(ROWS.slice(0, 0))
     assert found.rows.num_rows == 0
-    assert found.rows.schema == shape.columns(ROWS.schema)
+    assert found.rows.schema == sql.columns(ROWS.schema)
 
 
 @pytest.mark.parametrize("that", ["score >>", "nosuchfunction(score) > 1", "score > 1; DROP TABLE rows", ""])
@@ -80,19 +80,19 @@ def test_sql_that_no_schema_makes_right_is_refused_before_a_run(that: str) -> No
     if not that:
         return
     given = tables(expectations=[{"name": "a", "that": that}])
-    with pytest.raises(ShapeInvalid) as caught:
-        check_shapes(given)
+    with pytest.raises(SqlInvalid) as caught:
+        check_sql(given)
     assert caught.value.parameters["key"] == "tables.expectations[0].that"
 
 
 def test_a_column_that_comes_twice_is_refused() -> None:
-    with pytest.raises(ShapeInvalid):
-        Shape(select=("*", "upper(name) AS NAME")).columns(ROWS.schema)
+    with pytest.raises(SqlInvalid):
+        RowSql(select=("*", "upper(name) AS NAME")).columns(ROWS.schema)
 
 
 def test_a_select_item_may_not_write_or_read_anything_else() -> None:
-    with pytest.raises(ShapeInvalid):
-        check_shapes(tables(select=["1; COPY (SELECT 1) TO '/tmp/x'"]))
+    with pytest.raises(SqlInvalid):
+        check_sql(tables(select=["1; COPY (SELECT 1) TO '/tmp/x'"]))
 
 
 def test_a_routes_own_expectations_take_the_place_of_the_common_ones() -> None:
@@ -100,13 +100,11 @@ def test_a_routes_own_expectations_take_the_place_of_the_common_ones() -> None:
         expectations=[{"name": "a", "that": "x > 1"}], select=["*"],
         routes={"mine": {"expectations": []}, "other": {"select": ["x"]}},
     )  # fmt: skip
-    assert Shape.of(given, "any") == Shape((Rule("a", "x > 1"),), ("*",))
-    assert Shape.of(given, "mine") == Shape((), ("*",))
-    assert Shape.of(given, "other") == Shape((Rule("a", "x > 1"),), ("x",))
-    assert pickle.loads(pickle.dumps(Shape.of(given, "any"))) == Shape.of(given, "any")
+    assert RowSql.of(given, "any") == RowSql((Rule("a", "x > 1"),), ("*",))
+    assert RowSql.of(given, "mine") == RowSql((), ("*",))
+    assert RowSql.of(given, "other") == RowSql((Rule("a", "x > 1"),), ("x",))
+    assert pickle.loads(pickle.dumps(RowSql.of(given, "any"))) == RowSql.of(given, "any")
 
 
 def test_good_sql_passes_the_check() -> None:
-    check_shapes(
-        tables(expectations=[{"name": "a", "that": "a IN ('x') AND b IS NOT NULL"}], select=["*", "c + 1 AS d"])
-    )
+    check_sql(tables(expectations=[{"name": "a", "that": "a IN ('x') AND b IS NOT NULL"}], select=["*", "c + 1 AS d"]))

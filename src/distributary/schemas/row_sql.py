@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.config import Tables
-from distributary.errors import ShapeInvalid
+from distributary.errors import SqlInvalid
 
 _TABLE = "rows"
 _LACKS = re.compile(r"No field named|not found in schema|field .* not found", re.IGNORECASE)
@@ -35,7 +35,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Shaped:
+class CheckedRows:
     """`rows`: with the columns that are written, all of them still. `dropped`: row -> the expectation that it breaks.
     `warnings`, `failures`: rows by expectation. `warned`: row -> expectations that it breaks and is written."""
 
@@ -50,15 +50,15 @@ class Shaped:
 
 
 @dataclass(frozen=True)
-class Shape:
+class RowSql:
     """Expectations and select list of one route's table: plain text, so that it ships to any task."""
 
     rules: tuple[Rule, ...] = ()
     select: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, tables: Tables, route: str) -> Shape:
-        expectations, select, _ = tables.shape_of(route)
+    def of(cls, tables: Tables, route: str) -> RowSql:
+        expectations, select, _ = tables.row_settings_of(route)
         rules = tuple(Rule(e.name, e.that, e.otherwise) for e in expectations)
         return cls(rules, None if select is None else tuple(select))
 
@@ -67,13 +67,13 @@ class Shape:
         return not self.rules and self.select is None
 
     def columns(self, schema: pa.Schema) -> pa.Schema:
-        """The columns that rows of a writer's `schema` have when they are written. Raises ShapeInvalid."""
+        """The columns that rows of a writer's `schema` have when they are written. Raises SqlInvalid."""
         return schema if self.select is None else _plan(self, schema).columns
 
-    def apply(self, rows: pa.RecordBatch) -> Shaped:
-        """Try the expectations and make the columns. Raises ShapeInvalid."""
+    def apply(self, rows: pa.RecordBatch) -> CheckedRows:
+        """Try the expectations and make the columns. Raises SqlInvalid."""
         if self.is_plain:
-            return Shaped(rows)
+            return CheckedRows(rows)
         plan = _plan(self, rows.schema)
         dropped: dict[int, str] = {}
         warned: dict[int, tuple[str, ...]] = {}
@@ -90,11 +90,11 @@ class Shape:
                     dropped.setdefault(row, rule.name)
                 elif rule.otherwise == "warn":
                     warned[row] = (*warned.get(row, ()), rule.name)
-        return Shaped(written, dropped, warned, failures)
+        return CheckedRows(written, dropped, warned, failures)
 
 
-def check_shapes(tables: Tables) -> None:
-    """Raises ShapeInvalid for SQL that no schema could make right."""
+def check_sql(tables: Tables) -> None:
+    """Raises SqlInvalid for SQL that no schema could make right."""
     for key, expectations in tables.each("expectations").items():
         for n, expectation in enumerate(expectations):
             _try(f"{key}[{n}].that", f"SELECT ({expectation.that}) FROM {_TABLE}", expectation.that)
@@ -108,7 +108,7 @@ def check_shapes(tables: Tables) -> None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What of a shape a writer's schema has the fields for. `columns`: of the rows that are written."""
+    """What of the SQL a writer's schema has the fields for. `columns`: of the rows that are written."""
 
     rules: tuple[Rule, ...]
     items: tuple[str, ...] | None
@@ -116,13 +116,13 @@ class _Plan:
 
 
 @lru_cache(maxsize=4096)
-def _plan(shape: Shape, schema: pa.Schema) -> _Plan:
-    rules = tuple(r for r in shape.rules if _fields(schema, f"({r.that})", "tables.expectations") is not None)
-    if shape.select is None:
+def _plan(sql: RowSql, schema: pa.Schema) -> _Plan:
+    rules = tuple(r for r in sql.rules if _fields(schema, f"({r.that})", "tables.expectations") is not None)
+    if sql.select is None:
         return _Plan(rules, None, schema)
     items: list[str] = []
     columns: list[pa.Field] = []
-    for item in shape.select:
+    for item in sql.select:
         selected = _fields(schema, item, "tables.select")
         if selected is None:
             continue
@@ -131,7 +131,7 @@ def _plan(shape: Shape, schema: pa.Schema) -> _Plan:
     names = Counter(c.name.lower() for c in columns)
     if twice := [name for name, count in names.items() if count > 1]:
         detail = f"column {twice[0]!r} comes twice; name one of them otherwise: <expression> AS <name>"
-        raise ShapeInvalid(key="tables.select", sql=", ".join(shape.select), detail=detail)
+        raise SqlInvalid(key="tables.select", sql=", ".join(sql.select), detail=detail)
     return _Plan(rules, tuple(items), pa.schema(columns))
 
 
@@ -143,7 +143,7 @@ def _fields(schema: pa.Schema, item: str, key: str) -> list[pa.Field] | None:
     except Exception as e:
         if _LACKS.search(str(e)):
             return None
-        raise ShapeInvalid(key=key, sql=item, detail=_words(e)) from e
+        raise SqlInvalid(key=key, sql=item, detail=_words(e)) from e
 
 
 def _try(key: str, sql: str, item: str) -> None:
@@ -152,7 +152,7 @@ def _try(key: str, sql: str, item: str) -> None:
             context.plan(sql)
     except Exception as e:
         if not _LACKS.search(str(e)):
-            raise ShapeInvalid(key=key, sql=item, detail=_words(e)) from e
+            raise SqlInvalid(key=key, sql=item, detail=_words(e)) from e
 
 
 def _words(error: Exception) -> str:

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from bench.result import Case, Result
 from bench.workload import CORES, Place, Workload, WrongRows, in_child, say
 from distributary.audit.judge.changes import verify_changes
-from distributary.audit.judge.opened_records import Opener
+from distributary.audit.judge.opened_records import RecordOpener
 from distributary.audit.judge.payloads import judge_payloads
 from distributary.audit.judge.plain_values import plain
 from distributary.audit.verify import verify
@@ -109,7 +109,7 @@ def _verify_messages(root: Path) -> None:
 
 
 def _read_messages(root: Path) -> None:
-    opener = Opener(_games(root))
+    opener = RecordOpener(_games(root))
     for batch in DeltaTable(str(root / "source")).to_pyarrow_dataset().to_batches(columns=["value"]):
         for value in batch.column("value").to_pylist():
             if value is not None:

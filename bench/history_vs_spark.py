@@ -26,7 +26,7 @@ from distributary.engine.messages.tasks import RESULT_DDL, decode_results, encod
 from distributary.engine.workers import in_worker
 from distributary.tables.evolve import Policy
 from distributary.tables.history_table import merge_history
-from distributary.tables.merge import Target
+from distributary.tables.merge import MergeTarget
 from distributary.tables.snapshot import Owner, Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
@@ -88,7 +88,7 @@ def _task(batches: Iterator[pa.RecordBatch], work: Sequence[Work], tasks: int, b
 
 def _take(work: Work, batch: int) -> int:
     table = Table(work.uri, Store(), Owner("bench", work.uri, KEYS))
-    target = Target(table, table.open(), Policy("add", "widen", can_widen=False))
+    target = MergeTarget(table, table.open(), Policy("add", "widen", can_widen=False))
     rows = pq.ParquetFile(work.changes).read(use_threads=False)
     return merge_history(target, rows, KEYS, OrderSettings(kind="mysql"), MissingColumns(), Txn("bench", batch))
 

@@ -25,7 +25,7 @@ from distributary.changes.sequence import OrderSettings, sequence_numbers
 from distributary.engine.messages.tasks import RESULT_DDL, decode_results, encode_result
 from distributary.engine.workers import in_worker
 from distributary.tables.evolve import Policy
-from distributary.tables.merge import Target, merge_on_tip, merge_rows
+from distributary.tables.merge import MergeTarget, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.snapshot import Owner, Txn
@@ -132,7 +132,7 @@ def merge_one(work: Work, batch: int, tip: MergeTip | None) -> MergeTip | None:
     """What is known of the table now. `tip`: what was known before."""
     rules, txn = MergeRules(), Txn("bench", batch)
     owner, policy = Owner("bench", work.uri, KEYS), Policy("add", "widen", can_widen=False)
-    target = Target(Table(work.uri, Store(), owner), None, policy)
+    target = MergeTarget(Table(work.uri, Store(), owner), None, policy)
     reduced = reduce_rows(pq.ParquetFile(work.changes).read(use_threads=False), KEYS, OrderSettings())
     merged = None if tip is None else merge_on_tip(target, tip, reduced, KEYS, rules, txn)
     if merged is None:

@@ -19,7 +19,7 @@ from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy
-from distributary.tables.merge import Target, merge_on_tip, merge_rows
+from distributary.tables.merge import MergeTarget, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.snapshot import Owner, Txn
@@ -49,7 +49,7 @@ class Side:
     def merge(self, rows: pa.Table, batch: int) -> None:
         began = time.process_time()
         rules, txn = MergeRules(on_read=self.on_read), Txn("bench", batch)
-        target = Target(Table(self.uri, Store(), Owner("bench", "t", KEYS)), None, Policy(can_widen=False))
+        target = MergeTarget(Table(self.uri, Store(), Owner("bench", "t", KEYS)), None, Policy(can_widen=False))
         reduced = reduce_rows(rows, KEYS, OrderSettings())
         merged = None if self.tip is None else merge_on_tip(target, self.tip, reduced, KEYS, rules, txn)
         if merged is None:

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.audit.judge import delta_values, payloads
-from distributary.audit.judge.opened_records import Opener, Record
+from distributary.audit.judge.opened_records import Record, RecordOpener
 from distributary.audit.judge.payloads import judge_payloads
 from distributary.audit.judge.protobuf_rows import differs, message_class
 from distributary.audit.judge.raw_records import Place
@@ -189,7 +189,7 @@ def test_headers_of_payloads_are_read_as_their_writers_wrote_them_and_those_of_e
     outer = registry.register("o-value", f'syntax = "proto3"; message First {{}} {ENVELOPE.split(";", 1)[1]}').schema
     nested = "message Outer { map<string, int32> counts = 1; message Inner { int32 x = 1; } Inner inner = 2; }"
     inner = registry.register("i-value", f'syntax = "proto3"; {nested}').schema
-    opener = Opener(made.config)
+    opener = RecordOpener(made.config)
     payload = b"\0" + inner.id.to_bytes(4, "big") + header + b"\x08\x07"
     second = message_class(compile_schema(outer, registry), [1])(game_name="a", payload=payload)
     value = b"\0" + outer.id.to_bytes(4, "big") + b"\2\2" + second.SerializeToString()
@@ -336,7 +336,7 @@ def from_delta(made: tuple[Lake, Records], root: Path, **keys: Any) -> Lake:
         count = {"rows_in": 30 + aside, "rows_written": 30, "rows_quarantined": aside}
         ids = rows_by_schema(rows)
         entries.append(Entry(lake.stream, 0, route, table=lake.table(route), state="written", schema_ids=ids, **count))  # type: ignore[arg-type]
-    envelopes = [Opener(lake.config).envelope(Record(value)) for value in list(made[1].values.values())[:1]]
+    envelopes = [RecordOpener(lake.config).envelope(Record(value)) for value in list(made[1].values.values())[:1]]
     rejected = [
         {"route": None, "reason": "CORRUPT_ENVELOPE", "level": "envelope", "value": b"\0broken"},
         {"route": "ann_game", "reason": "FROZEN_COLUMN", "level": "payload", "value": envelopes[0][2]},

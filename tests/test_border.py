@@ -25,7 +25,7 @@ from distributary.engine.attempts import RouteFault, end_attempt
 from distributary.engine.changes import deliver as cdc_deliver
 from distributary.engine.changes import log_append as cdc_log
 from distributary.engine.changes import merging, read, routing
-from distributary.engine.changes.fitting import Part, RouteEvents
+from distributary.engine.changes.fitting import FilePart, RouteEvents
 from distributary.engine.changes.micro_batch import Changes
 from distributary.engine.changes.task_spec import ChangeSpec, WorkFile
 from distributary.engine.decisions import Decision
@@ -481,13 +481,13 @@ def test_a_file_that_breaks_its_reader_is_set_aside_alone(shop: Sparkless, monke
     shop.check()
 
 
-def one_event(shop: Sparkless) -> tuple[Part, ChangeSpec]:
+def one_event(shop: Sparkless) -> tuple[FilePart, ChangeSpec]:
     """An event as a task holds it, and a batch's orders."""
     [path] = shop.send(change(mysql_table("orders"), "INSERT", {"id": 1, "status": "new"}, 100))
     changes = Changes(Here(), shop.config, Store())  # type: ignore[arg-type]
     spec = changes.spec("stream", 0, {})
     found, _ = read.load(WorkFile(str(path), path.stat().st_size, 0), spec)
-    return Part(found.events[0], str(path)), spec
+    return FilePart(found.events[0], str(path)), spec
 
 
 CHANGE_STEPS: tuple[tuple[Any, str, str], ...] = (

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from distributary.changes.model import Kind
 from distributary.running.maintain import maintain
-from distributary.tables.merge import Merged, Target
+from distributary.tables.merge import Merged, MergeTarget
 from distributary.tables.spark_merge import merge_by_spark
 from distributary_simulate.changes.model import Change, Column, Position, Table
 from distributary_simulate.changes.unified import INTEGER, STRING
@@ -28,7 +28,7 @@ def test_a_table_that_grows_over_the_bound_is_merged_by_spark_from_then_on(
 ) -> None:
     adaptive, really = [], merge_by_spark
 
-    def noted(session: SparkSession, target: Target, rows: DataFrame, *args: Any, **more: Any) -> Merged:
+    def noted(session: SparkSession, target: MergeTarget, rows: DataFrame, *args: Any, **more: Any) -> Merged:
         adaptive.append([s.conf.get("spark.sql.adaptive.enabled") for s in (session, rows.sparkSession, spark)])
         return really(session, target, rows, *args, **more)
 

@@ -12,7 +12,7 @@ import pytest
 from distributary.changes.file_events import read_events
 from distributary.changes.model import METADATA, Reading
 from distributary.engine.changes import read, routing
-from distributary.engine.changes.fitting import Part, RouteEvents, column_name, fit
+from distributary.engine.changes.fitting import FilePart, RouteEvents, column_name, fit
 from distributary.engine.changes.rejected_events import as_text
 from distributary.engine.changes.task_spec import WorkFile
 from distributary.errors import FileBroken, Reason
@@ -25,7 +25,7 @@ def route_events(*files: list[dict[str, Any]]) -> RouteEvents:
     parts = []
     for number, events in enumerate(files):
         for one in read_events(json_lines(events), "a.jsonl", Reading()).events:
-            parts.append(Part(one, f"{number}.jsonl"))
+            parts.append(FilePart(one, f"{number}.jsonl"))
     return RouteEvents(parts[0].events.table, parts)
 
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.sources.data_files import BatchFiles, Column, Piece, SourceFile, spread
+from distributary.sources.data_files import BatchFiles, Piece, SourceColumn, SourceFile, spread
 from distributary.tables.store import Store
 
-VALUE = Column("value", "value", pa.binary())
+VALUE = SourceColumn("value", "value", pa.binary())
 
 
 def written(folder: Path, name: str, table: pa.Table, group_rows: int = 1_000) -> SourceFile:
@@ -68,7 +68,11 @@ def test_a_column_that_an_older_file_lacks_is_null_and_a_partition_value_comes_f
     old = written(tmp_path, "game=a/old.parquet", pa.table({"value": [b"1", b"2"]}))
     new = written(tmp_path, "game=a/new.parquet", pa.table({"value": [b"3"], "offset": pa.array([7], pa.int32())}))
     files = [SourceFile(old.name, old.size, {"game": "a"}), SourceFile(new.name, new.size, {"game": ""})]
-    columns = (VALUE, Column("offset", "offset", pa.int64()), Column("game", "route", pa.string(), partition=True))
+    columns = (
+        VALUE,
+        SourceColumn("offset", "offset", pa.int64()),
+        SourceColumn("game", "route", pa.string(), partition=True),
+    )
     rows = rows_of(BatchFiles(str(tmp_path), columns, spread(files, 1), Store())).sort_by("value")
     assert rows.to_pydict() == {"value": [b"1", b"2", b"3"], "offset": [None, None, 7], "route": ["a", "a", None]}
 
@@ -83,7 +87,7 @@ def test_times_as_spark_wrote_them_for_years_are_read_as_the_same_instants(tmp_p
     table = pa.table({"timestamp": pa.array([when], pa.timestamp("us"))})
     pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
     file = SourceFile("a.parquet", (tmp_path / "a.parquet").stat().st_size, {})
-    column = Column("timestamp", "timestamp", pa.timestamp("us", tz="UTC"))
+    column = SourceColumn("timestamp", "timestamp", pa.timestamp("us", tz="UTC"))
     rows = rows_of(BatchFiles(str(tmp_path), (column,), spread([file], 1), Store()))
     assert rows.column("timestamp").to_pylist() == [when.replace(tzinfo=datetime.UTC)]
 

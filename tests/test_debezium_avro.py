@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distributary.changes.debezium.column_changes import Columns, events_of
+from distributary.changes.debezium.column_changes import StoredMessages, events_of
 from distributary.changes.debezium.heads import PLAIN, Form, Message
 from distributary.changes.debezium.json_messages import read_messages
 from distributary.changes.debezium.side_by_side import RecordOrigins
@@ -198,7 +198,7 @@ def events_in_columns(values: list[dict[str, Any]], keys: pa.Array, schema: pa.S
     key = pa.RecordBatch.from_arrays([keys], ["id"])
     value = pa.RecordBatch.from_pylist(values, schema)
     found = _found([change("c", {"id": 1}, offset=offset) for offset in range(len(values))])
-    return events_of(Columns(value, None, key, None), found, Reading(), PLAIN)
+    return events_of(StoredMessages(value, None, key, None), found, Reading(), PLAIN)
 
 
 def in_columns(**source: Any) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def test_a_document_of_mongodb_has_its_key_in_any_order(form: Form) -> None:
     source = {"connector": "mongodb", "db": "d", "collection": "c", "ts_ms": 5000, "ord": 1}
     value = pa.RecordBatch.from_pylist([{"op": "c", "source": source, "after": '{"_id":1}', "ts_ms": 1}])
     key = pa.RecordBatch.from_pydict({"id": ["1"]})
-    found = events_of(Columns(value, None, key, None), _found([change("c", {"id": 1})]), Reading(), form)
+    found = events_of(StoredMessages(value, None, key, None), _found([change("c", {"id": 1})]), Reading(), form)
     assert [events.keys for events in found.events] == [("_id",)]
 
 
@@ -255,7 +255,7 @@ def test_a_number_that_no_long_holds_takes_none_of_its_neighbours_with_it() -> N
     ],
 )
 def test_columns_that_are_no_change_are_told(value: dict[str, Any]) -> None:
-    columns = Columns(pa.RecordBatch.from_pydict(value), None, None, None)
+    columns = StoredMessages(pa.RecordBatch.from_pydict(value), None, None, None)
     found = events_of(columns, _found([change("c", {"id": 1})]), Reading(), PLAIN)
     assert [bad.reason for bad in found.bad] == [Reason.CORRUPT_EVENT]
 
@@ -271,7 +271,7 @@ def test_columns_that_are_no_change_are_told(value: dict[str, Any]) -> None:
 )
 def test_a_source_in_columns_that_says_no_place_sets_its_message_aside(source: dict[str, Any], reason: Reason) -> None:
     value = {"op": ["c"], "source": [source], "after": [{"id": 1}]}
-    columns = Columns(pa.RecordBatch.from_pydict(value), None, None, None)
+    columns = StoredMessages(pa.RecordBatch.from_pydict(value), None, None, None)
     found = events_of(columns, _found([change("c", {"id": 1})]), Reading(), PLAIN)
     assert (found.events, [bad.reason for bad in found.bad]) == ([], [reason])
 

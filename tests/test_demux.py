@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.audit.judge.opened_records import Opener, Record
+from distributary.audit.judge.opened_records import Record, RecordOpener
 from distributary.config import Pipeline, RegistryConfig
 from distributary.engine.messages import chunks, demux, opening
 from distributary.engine.messages.chunks import CHUNK_SCHEMA, read_records, read_rejected
@@ -451,5 +451,5 @@ def test_an_avro_envelope_is_opened_as_one_of_protobuf_and_by_the_judge_too(tmp_
     assert [(at, reason) for at, reason, _, _ in rejected(found)] == [
         (3, "NO_ROUTE"), (4, "TOO_SHORT"), (5, "CORRUPT_ENVELOPE")
     ]  # fmt: skip
-    opener = Opener(config)
+    opener = RecordOpener(config)
     assert [opener.envelope(Record(value)) for value in values[:2]] == [("a", None, b"{}"), ("b", 7, b'{"n":1}')]

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from distributary.changes.model import Kind, SourceTable
-from distributary.engine.appending import Replay
+from distributary.engine.appending import ReplayCheck
 from distributary.engine.attempts import Again, RouteFault, attempted, killers_after
 from distributary.engine.decisions import Decision, TaskSpec, too_many
 from distributary.engine.outcomes import Append, Fault, Merge, Outcome, SourceEvents, check_counts, join_into
@@ -83,17 +83,17 @@ def test_a_row_that_is_unaccounted_for_ends_the_batch() -> None:
 @pytest.mark.parametrize(
     ("replay", "committed", "taken"),
     [
-        (Replay(3), 5, 5),
-        (Replay(3), None, 5),
-        (Replay(3), 4, None),
-        (Replay(3), 6, None),
-        (Replay(3, more=True), 6, 6),
-        (Replay(3, more=True), 4, None),
-        (Replay(3, fewer=True, more=True), 4, 4),
+        (ReplayCheck(3), 5, 5),
+        (ReplayCheck(3), None, 5),
+        (ReplayCheck(3), 4, None),
+        (ReplayCheck(3), 6, None),
+        (ReplayCheck(3, more=True), 6, 6),
+        (ReplayCheck(3, more=True), 4, None),
+        (ReplayCheck(3, fewer=True, more=True), 4, 4),
     ],
 )
 def test_a_replay_counts_by_the_commit_and_stops_where_a_row_would_be_lost_or_doubled(
-    replay: Replay, committed: int | None, taken: int | None
+    replay: ReplayCheck, committed: int | None, taken: int | None
 ) -> None:
     if taken is not None:
         assert replay.rows(committed, 5, "/lake/a") == taken

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.audit.plan import plan
-from distributary.audit.plan_report import Plan
+from distributary.audit.plan_report import PlanReport
 from distributary.errors import Reason
 from tests.scenarios import Scenario, message
 from tests.shop import Shop, change, mysql_table
@@ -29,7 +29,7 @@ def test_a_batch_makes_so_many_tables_and_the_rest_comes_in_once_more_are_allowe
     flood = [f"made_up_{n}" for n in range(9)]
     # What sends most comes first: made-up names do not keep a real new route out.
     scenario.send(*(scenario.event(route, known, body) for route in ("first", *flood, "real", "real")))
-    counted: Plan = plan(scenario.config)
+    counted: PlanReport = plan(scenario.config)
     scenario.run()
     assert counted.reasons == scenario.reasons() == {Reason.TOO_MANY_ROUTES: 8}
     assert {row["route"] for row in scenario.quarantined()} == set(flood[1:])

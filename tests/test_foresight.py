@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distributary.audit.foresight import Foresight, TableChange, foresee
-from distributary.audit.history import History, Step, history
+from distributary.audit.history import HistoryStep, RouteHistory, history
 from distributary.cli.entry import execute
 from distributary.cli.render_history import foresight_text, history_text
 from distributary.cli.terminal import PlainConsole
@@ -219,7 +219,7 @@ def test_an_unknown_route_names_those_that_are_known(lake: Path) -> None:
 
 def test_history_in_words_has_events_and_the_newest_batches() -> None:
     steps = tuple(
-        Step(
+        HistoryStep(
             "batch",
             n,
             "2026-11-29T20:00:00Z",
@@ -232,8 +232,8 @@ def test_history_in_words_has_events_and_the_newest_batches() -> None:
         )
         for n in range(30)
     )
-    odd = Step("batch", 30, None, "parked", 0, 3, error="disk\n[red]full")
-    text = text_of(history_text(History("games", "ann", "/lake/ann", {"a": "int"}, 300, (), (*steps, odd)), 5))
+    odd = HistoryStep("batch", 30, None, "parked", 0, 3, error="disk\n[red]full")
+    text = text_of(history_text(RouteHistory("games", "ann", "/lake/ann", {"a": "int"}, 300, (), (*steps, odd)), 5))
     assert "batch 0, 2026-11-29T20:00:00Z: new table: a int" in text
     assert "batch 30, -: PARKED: disk" in text and "[red]full" in text
     assert "\n26 " in text and "\n25 " not in text

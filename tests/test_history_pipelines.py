@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.audit.judge.changes import verify_changes
-from distributary.audit.judge.histories import Rules, compare, judge_histories
+from distributary.audit.judge.histories import HistoryRules, compare, judge_histories
 from distributary.audit.verify import Verification, verify
 from distributary.engine.changes import attempt, merging
 from distributary.errors import BadInput, ConfigError
@@ -403,5 +403,5 @@ def test_the_judge_takes_a_key_for_itself_whichever_column_of_the_log_holds_it()
     log = {**event, "id": None, "id__string": "2", "_origin": {"key": '["2"]', "key_columns": '["id"]'}}
     held = {"valid_from": 1_000_000, "valid_to": None, "is_current": True, "_deleted": False, "_until": "~"}
     kept = {**event, **held, "id": "2", "id__string": "2"}
-    assert not compare([[log]], [[kept]], Rules(("id",)))
-    assert compare([[log]], [[{**kept, "status": "other"}]], Rules(("id",)))
+    assert not compare([[log]], [[kept]], HistoryRules(("id",)))
+    assert compare([[log]], [[{**kept, "status": "other"}]], HistoryRules(("id",)))

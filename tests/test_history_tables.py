@@ -23,7 +23,7 @@ from distributary.tables import history_table
 from distributary.tables.evolve import Policy
 from distributary.tables.history_rows import IS_CURRENT, OPEN, UNTIL, VALID_FROM, VALID_TO
 from distributary.tables.history_table import merge_history
-from distributary.tables.merge import Target
+from distributary.tables.merge import MergeTarget
 from distributary.tables.merge_files import Reader
 from distributary.tables.snapshot import Owner, Snapshot, Txn
 from distributary.tables.store import Store
@@ -44,7 +44,7 @@ def take(
     gaps: MissingColumns | None = None,
     **more: bool,
 ) -> int:
-    target = Target(Table(uri, Store(), Owner("p", "t", ("id",))), Snapshot.open(uri, Store()), Policy())
+    target = MergeTarget(Table(uri, Store(), Owner("p", "t", ("id",))), Snapshot.open(uri, Store()), Policy())
     rows = table_of(events, COLUMNS, order.kind)
     return merge_history(target, rows, ["id"], order, gaps or MissingColumns(), Txn("s", batch), **more)
 
@@ -272,7 +272,7 @@ def test_a_new_epoch_puts_the_versions_of_its_keys_in_their_new_order(tmp_path: 
 def test_columns_come_in_addition_and_the_source_may_have_columns_of_our_names(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     take(uri, [Event({"id": 1, "value": "a"}, 10, sec=10)], 0)
-    target = Target(Table(uri, Store(), Owner("p", "t", ("id",))), Snapshot.open(uri, Store()), Policy())
+    target = MergeTarget(Table(uri, Store(), Owner("p", "t", ("id",))), Snapshot.open(uri, Store()), Policy())
     event = Event({"id": 1, "value": "b", "valid_from": "theirs"}, 20, sec=20)
     rows = table_of([event], {**COLUMNS, "valid_from": pa.string()})
     merge_history(target, rows, ["id"], MYSQL, MissingColumns(), Txn("s", 1))

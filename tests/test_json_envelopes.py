@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.audit.judge.opened_records import Opener, Record
+from distributary.audit.judge.opened_records import Record, RecordOpener
 from distributary.config import Pipeline
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader
@@ -156,4 +156,4 @@ def test_the_judge_opens_what_the_product_does(
     body = json.dumps(value, indent=indent, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")
     found = cut([body], Envelopes(config, schemas_of(config, keep=False)).begin())
     for said, _, _, payload, _, _ in records(found):
-        assert Opener(config).envelope(Record(body))[::2] == (said, payload)
+        assert RecordOpener(config).envelope(Record(body))[::2] == (said, payload)

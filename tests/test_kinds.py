@@ -10,7 +10,7 @@ import pytest
 
 from distributary.config import Pipeline
 from distributary.errors import BadInput
-from distributary.kinds import Kind, kind_of
+from distributary.kinds import PipelineKind, kind_of
 from distributary.kinds.changes import Changes
 from distributary.kinds.declarative import Declarative
 from distributary.kinds.messages import Messages, TwoHop, Wide
@@ -19,7 +19,7 @@ MESSAGES = {"source": {"type": "delta", "path": "source"}, "registry": {"path": 
 FILES = {"source": {"type": "datastream", "path": "files"}}
 
 
-def kind(root: Path, **keys: Any) -> Kind:
+def kind(root: Path, **keys: Any) -> PipelineKind:
     config = Pipeline.model_validate({"pipeline": "games", "tables": {"root": str(root)}, **keys})
     return kind_of(config, root / "games.yaml")
 
@@ -31,7 +31,7 @@ def test_each_layout_and_change_files_have_their_own_kind(tmp_path: Path) -> Non
     assert type(kind(tmp_path, **FILES)) is Changes
 
 
-REFUSED: list[tuple[dict[str, Any], Callable[[Kind], object], str]] = [
+REFUSED: list[tuple[dict[str, Any], Callable[[PipelineKind], object], str]] = [
     ({"layout": "declarative"}, lambda k: k.check_runs_here(), "distributary pipeline run"),
     ({"layout": "declarative"}, lambda k: k.plan(), "distributary pipeline run"),
     ({"layout": "declarative"}, lambda k: k.resync("a"), "--full-refresh"),
@@ -44,7 +44,7 @@ REFUSED: list[tuple[dict[str, Any], Callable[[Kind], object], str]] = [
 
 @pytest.mark.parametrize(("keys", "verb", "remedy"), REFUSED)
 def test_a_verb_that_a_kind_does_not_have_is_bad_input_with_what_to_do_instead(
-    tmp_path: Path, keys: dict[str, Any], verb: Callable[[Kind], object], remedy: str
+    tmp_path: Path, keys: dict[str, Any], verb: Callable[[PipelineKind], object], remedy: str
 ) -> None:
     with pytest.raises(BadInput) as caught:
         verb(kind(tmp_path, **keys, **MESSAGES))

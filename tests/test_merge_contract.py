@@ -22,7 +22,7 @@ from distributary.tables import merge_on_read
 from distributary.tables import table as tables
 from distributary.tables.evolve import Policy
 from distributary.tables.faults import CommitConflict
-from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
+from distributary.tables.merge import Merged, MergeTarget, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import DELETED, DELETED_AT, MergeRules, as_merged
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.snapshot import Owner, Snapshot, Txn
@@ -61,7 +61,7 @@ class Table:
         self.batch += 0 if again else 1
         table = Snapshot.open(self.uri, Store())
         reduced = reduce_rows(table_of(events, columns, kind), keys, rules.order, rules.gaps(absent or {}))
-        target = Target(tables.Table(self.uri, Store(), OWNER), table, POLICY)
+        target = MergeTarget(tables.Table(self.uri, Store(), OWNER), table, POLICY)
         txn = Txn("stream", self.batch)
         if self.spark is None:
             # Who takes a batch again knows nothing of the table.
@@ -416,7 +416,7 @@ def test_a_commit_in_between_is_a_conflict_and_nothing_of_it_is_lost(task: Table
     reduced = reduce_rows(table_of([Event(row(3, "c"), 3)], COLUMNS), ["id"], OrderSettings())
     with pytest.raises(CommitConflict):
         merge_rows(
-            Target(tables.Table(task.uri, Store(), OWNER), opened, POLICY),
+            MergeTarget(tables.Table(task.uri, Store(), OWNER), opened, POLICY),
             reduced,
             ["id"],
             MergeRules(),
@@ -446,7 +446,7 @@ def test_a_table_with_a_change_feed_or_deletion_vectors_is_left_to_spark(task: T
     task.merge(Event(row(1, "a"), 1))
     DeltaTable(task.uri).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     reduced = reduce_rows(table_of([Event(row(2, "b"), 2)], COLUMNS), ["id"], OrderSettings())
-    target = Target(tables.Table(task.uri, Store(), OWNER), Snapshot.open(task.uri, Store()), POLICY)
+    target = MergeTarget(tables.Table(task.uri, Store(), OWNER), Snapshot.open(task.uri, Store()), POLICY)
     assert merge_rows(target, reduced, ["id"], MergeRules(), Txn("stream", 5)).why_spark == "a change data feed"
 
 

@@ -28,7 +28,7 @@ from distributary.tables.commits import commit_text, put_commit
 from distributary.tables.evolve import Policy
 from distributary.tables.faults import CommitConflict
 from distributary.tables.log_adds import logged_adds
-from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
+from distributary.tables.merge import Merged, MergeTarget, merge_on_tip, merge_rows
 from distributary.tables.merge_on_read import wide_stats
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.purge import purge_vectors
@@ -70,7 +70,7 @@ class Lake:
     def tried(self, *events: Event, kind: str = "mysql") -> Merged:
         self.batch += 1
         reduced = reduce_rows(table_of(list(events), self.columns, kind), ["id"], self.rules.order)
-        target = Target(Table(self.uri, Store(), OWNER), self.opened(), Policy(can_widen=False))
+        target = MergeTarget(Table(self.uri, Store(), OWNER), self.opened(), Policy(can_widen=False))
         return merge_rows(target, reduced, ["id"], self.rules, Txn("s", self.batch))
 
     def opened(self) -> Snapshot | None:
@@ -366,7 +366,7 @@ def test_rows_that_another_writer_marks_in_a_tiny_file_stay_deleted_and_none_dou
     tip = lake.merge(update(200, "new", 1000)).tip
     lake.batch += 1
     reduced = reduce_rows(table_of([update(3, "b", 1001)], COLUMNS, "mysql"), ["id"], lake.rules.order)
-    target = Target(Table(lake.uri, Store(), OWNER), None, Policy(can_widen=False))
+    target = MergeTarget(Table(lake.uri, Store(), OWNER), None, Policy(can_widen=False))
     if tip is None or merge_on_tip(target, tip, reduced, ["id"], lake.rules, Txn("s", lake.batch)) is None:
         lake.merge(update(3, "b", 1001))
     wanted = {**dict.fromkeys(range(100), "a"), 3: "b", 200: "new"}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from distributary.changes.model import METADATA
 from distributary.changes.reduce import reduce_rows
 from distributary.tables.evolve import Policy
-from distributary.tables.merge import Target, merge_on_tip, merge_rows
+from distributary.tables.merge import MergeTarget, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import DELETED, Incoming, MergeRules, as_merged, completed
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.snapshot import Owner, Snapshot, Txn
@@ -105,7 +105,9 @@ def test_delta_tables_end_with_the_rows_of_the_source(lived: Database, seed: int
 
 def _merge_files(uri: str, batch: list[Event], kind: str, number: int, tip: MergeTip | None) -> MergeTip | None:
     reduced = reduce_rows(table_of(batch, COLUMNS, kind), ["id"], RULES.order)
-    target = Target(Table(uri, Store(), Owner("p", "t", ("id",))), Snapshot.open(uri, Store()), Policy(can_widen=False))
+    target = MergeTarget(
+        Table(uri, Store(), Owner("p", "t", ("id",))), Snapshot.open(uri, Store()), Policy(can_widen=False)
+    )
     txn = Txn("s", number)
     merged = None if tip is None else merge_on_tip(target, tip, reduced, ["id"], RULES, txn)
     assert tip is None or merged is not None

@@ -24,7 +24,7 @@ from distributary.running.maintain import maintain
 from distributary.tables import checkpoints
 from distributary.tables import table as tables
 from distributary.tables.evolve import Policy
-from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
+from distributary.tables.merge import Merged, MergeTarget, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.merge_tip import TIP_FILES, MergeTip
 from distributary.tables.snapshot import Owner, Snapshot, Txn
@@ -45,8 +45,8 @@ class Table:
         self.uri = str(uri)
         self.batch = 0
 
-    def target(self, before: Snapshot | None = None) -> Target:
-        return Target(tables.Table(self.uri, Store(), OWNER), before, Policy(can_widen=False))
+    def target(self, before: Snapshot | None = None) -> MergeTarget:
+        return MergeTarget(tables.Table(self.uri, Store(), OWNER), before, Policy(can_widen=False))
 
     def opened(self, *ids: int, value: str = "a") -> Merged:
         self.batch += 1

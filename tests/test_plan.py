@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import distributary as dy
-from distributary.audit.plan import Plan, TablePlan, plan
+from distributary.audit.plan import PlanReport, TablePlan, plan
 from distributary.audit.verify import verify
 from distributary.cli.render import plan_text
 from distributary.cli.terminal import PlainConsole
@@ -79,11 +79,11 @@ def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path)
 
 
-def table(found: Plan, route: str) -> TablePlan:
+def table(found: PlanReport, route: str) -> TablePlan:
     return next(t for t in found.tables if t.route == route)
 
 
-def agree(config: Pipeline) -> Plan:
+def agree(config: Pipeline) -> PlanReport:
     """What `plan` says, held against what a run then enters into its ledger, route by route."""
     ledger = Ledger(config.state_root, config.pipeline, Store())
     before, batches = totals(ledger.entries()), dict(ledger.finished)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from distributary.audit.plan import Plan, plan_changes
+from distributary.audit.plan import PlanReport, plan_changes
 from distributary.cli.render import plan_text
 from distributary.engine.changes.writer import ChangeWriter
 from distributary.errors import QuarantineLimit
@@ -22,7 +22,7 @@ def test_what_a_plan_says_of_change_files_is_what_the_run_then_does(lake: Path) 
     a table that rests, and the limit of the quarantine."""
     shop = Sparkless(lake, source={"max_files_per_batch": 2}, tables={"retry_after": "1 hour"})
 
-    def agree() -> Plan:
+    def agree() -> PlanReport:
         found, before = plan_changes(shop.config), len(shop.batches)
         with suppress(QuarantineLimit):
             shop.run()

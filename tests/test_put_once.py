@@ -12,7 +12,7 @@ from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings
 from distributary.tables.evolve import Policy
 from distributary.tables.faults import CommitConflict
-from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
+from distributary.tables.merge import Merged, MergeTarget, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.put_once import cannot_put_once, put_once, read
@@ -60,7 +60,7 @@ def test_a_merge_replaces_files_and_loses_to_a_commit_in_between(place: tuple[st
 
     def merge(batch: int, *events: Event, table: Snapshot | None = None, tip: MergeTip | None = None) -> Merged | None:
         reduced = reduce_rows(table_of(events, COLUMNS), ["id"], OrderSettings())
-        target = Target(Table(uri, store, Owner("shop", "orders", ("id",))), table, Policy(can_widen=False))
+        target = MergeTarget(Table(uri, store, Owner("shop", "orders", ("id",))), table, Policy(can_widen=False))
         if tip is not None:
             return merge_on_tip(target, tip, reduced, ["id"], MergeRules(), Txn("s", batch))
         merged = merge_rows(target, reduced, ["id"], MergeRules(), Txn("s", batch))

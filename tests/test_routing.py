@@ -27,7 +27,7 @@ from distributary.engine.messages.routing import (
     MessageType,
     OneofMember,
     RouteFilter,
-    Topic,
+    TopicName,
 )
 from distributary.errors import ConfigError
 from distributary.schemas.protobuf.framing import frame
@@ -224,7 +224,7 @@ def test_an_envelope_is_opened_for_its_payload_where_the_record_says_the_route()
     found = cut(values, replace(READER, by_record=Constant("all")))
     assert [(r[0], r[1], r[3]) for r in records(found)] == [("all", 11, b"x"), ("all", 11, b"x")]
     assert rejected(found) == [(2, "BAD_MAGIC", "envelope", None)]
-    assert {r[0] for r in records(cut(values, replace(READER, by_record=Topic())))} == {"events"}
+    assert {r[0] for r in records(cut(values, replace(READER, by_record=TopicName())))} == {"events"}
     assert [r[1] for r in rejected(cut(values[:1], replace(READER, by_record=Constant("a" * 5_000))))] == [
         "ROUTE_TOO_LONG"
     ]

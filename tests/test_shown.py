@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Group, RenderableType
 
 from distributary.audit.page import Facts, document
-from distributary.audit.plan import Plan, TablePlan
+from distributary.audit.plan import PlanReport, TablePlan
 from distributary.audit.status import Status, TableStatus
 from distributary.audit.status import render as render_status
 from distributary.audit.verify import TableCheck, Verification
@@ -31,7 +31,7 @@ from distributary.fleet.workflow import plan_text as workflow_views
 from distributary.fleet.workflow.placement import ClusterPlan, Move, WorkflowPlan
 from distributary.names import shown
 from distributary.repair.clean import CleanPlan
-from distributary.repair.clean.clean_plan import RemainingPath, Target
+from distributary.repair.clean.clean_plan import RemainingPath, RemovalTarget
 from distributary.running import progress
 from distributary.running.catalog import CatalogEntry
 from distributary.running.progress import RunTotals
@@ -56,7 +56,7 @@ names = st.sampled_from(TRICKS) | st.text(max_size=40) | st.text(alphabet="[]/:a
 def plan(name: str) -> RenderableType:
     table = TablePlan(name, name, True, "spark", name, 1, 1, 1, {1: 1}, {name: 1}, {name: name}, {name: [name, name]})
     parked = TablePlan(name, name, False, new_columns={name: name}, parked=name)
-    found = Plan(name, name, None, 1, 1, 1, 1, 0, [table, parked], {1: 1}, {name: 1})
+    found = PlanReport(name, name, None, 1, 1, 1, 1, 0, [table, parked], {1: 1}, {name: 1})
     return render.plan_text(found)
 
 
@@ -98,7 +98,7 @@ def workflow(name: str) -> RenderableType:
 
 
 def clean(name: str) -> RenderableType:
-    targets = (Target("table", name, name, (name,)),)
+    targets = (RemovalTarget("table", name, name, (name,)),)
     entries = (CatalogEntry(name, name),)
     config: Any = None
     return render.clean_text(CleanPlan(name, targets, (RemainingPath(name, name),), entries, config), is_removed=False)

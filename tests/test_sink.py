@@ -15,7 +15,7 @@ from distributary.engine.appending import commit_files
 from distributary.errors import BadInput, StoreDown
 from distributary.sink import committing
 from distributary.sink.by_routes import RouteRows, split
-from distributary.sink.committing import Ending
+from distributary.sink.committing import BatchEnding
 from distributary.sink.plain_columns import plain_schema
 from distributary.sink.sink_options import SinkOptions
 from distributary.tables.quarantine import update_rows
@@ -41,7 +41,7 @@ def batch(lake: Path, rows: Rows | pa.Table, number: int = 0, *, tasks: int = 1,
     size = -(-table.num_rows // tasks)
     parts = [table.slice(n * size, size).to_batches() for n in range(tasks)]
     taken = [RouteRows(found).take(part, "query", number, str(n)) for n, part in enumerate(parts)]
-    Ending(found, Txn("query", number)).commit(taken)
+    BatchEnding(found, Txn("query", number)).commit(taken)
 
 
 def held(lake: Path, route: str, *columns: str) -> list[Any]:
@@ -158,7 +158,7 @@ def test_an_attempt_that_fails_removes_what_its_tasks_wrote(lake: Path) -> None:
     found = options(lake)
     taken = RouteRows(found).take(pa.Table.from_pylist(TWO).to_batches(), "query", 0, "0")
     assert len(files(lake)) == 2
-    Ending(found, Txn("query", 0)).abort([taken])
+    BatchEnding(found, Txn("query", 0)).abort([taken])
     assert not files(lake)
 
 
@@ -180,9 +180,9 @@ def test_an_abort_after_the_decision_removes_nothing(lake: Path, monkeypatch: py
     taken = [RouteRows(found).take(pa.Table.from_pylist(TWO).to_batches(), "query", 0, "0")]
     kill_after(monkeypatch, 1)
     with pytest.raises(Killed):
-        Ending(found, Txn("query", 0)).commit(taken)
+        BatchEnding(found, Txn("query", 0)).commit(taken)
     monkeypatch.undo()
-    Ending(found, Txn("query", 0)).abort(taken)
+    BatchEnding(found, Txn("query", 0)).abort(taken)
     batch(lake, TWO)
     assert (held(lake, "chess", "n"), held(lake, "go", "n")) == ([1, 3], [2])
 
@@ -245,7 +245,7 @@ def test_columns_that_somebody_changes_meanwhile_are_met(lake: Path) -> None:
     taken = RouteRows(found).take(rows.to_batches(), "query", 1, "0")
     other = pa.table({"game": ["go"], "n": pa.array([9], pa.int64()), "note": pa.array([1.5])})
     write_deltalake(lake / "go", other, mode="append", schema_mode="merge")
-    Ending(found, Txn("query", 1)).commit([taken])
+    BatchEnding(found, Txn("query", 1)).commit([taken])
     rows_now = DeltaTable(lake / "go").to_pyarrow_table().to_pylist()
     assert sorted((r["n"], r["note"], r["note__string"]) for r in rows_now if r["n"] > 2) == [
         (7, None, "x"),
@@ -269,7 +269,7 @@ def test_a_store_that_fails_fails_the_batch_and_sets_nothing_aside(lake: Path) -
     taken = RouteRows(found).take(pa.Table.from_pylist(TWO).to_batches(), "query", 0, "0")
     (lake / "_distributary").write_text("no folder")
     with pytest.raises(StoreDown):
-        Ending(found, Txn("query", 0)).commit([taken])
+        BatchEnding(found, Txn("query", 0)).commit([taken])
     (lake / "_distributary").unlink()
     shutil.rmtree(lake / "chess")  # as vacuum would: the next attempt writes anew
     batch(lake, TWO)
@@ -323,7 +323,7 @@ def test_tasks_that_have_one_column_with_two_types_are_brought_together(lake: Pa
     each = [[{"game": "go", "n": 1, "x": 1.5}], [{"game": "go", "n": "two"}], [{"game": "go", "n": 3}]]
     taken = [RouteRows(found).take(pa.Table.from_pylist(rows).to_batches(), "query", 0, "0") for rows in each]
     for _ in range(2):
-        Ending(found, Txn("query", 0)).commit(taken)
+        BatchEnding(found, Txn("query", 0)).commit(taken)
     rows = DeltaTable(lake / "go").to_pyarrow_table().to_pylist()
     assert sorted((str(r["n"]), r["n__string"], r["x"]) for r in rows) == [
         ("1", None, 1.5), ("3", None, None), ("None", "two", None),

@@ -15,7 +15,7 @@ from distributary.engine.appending import commit_files
 from distributary.errors import StoreDown
 from distributary.sink import committing
 from distributary.sink.by_routes import RouteRows
-from distributary.sink.committing import Ending
+from distributary.sink.committing import BatchEnding
 from distributary.sink.message_rows import MessageRows
 from distributary.tables.snapshot import Txn
 from tests.sparkless_messages import SOURCE, Players
@@ -123,9 +123,9 @@ def test_two_routes_of_one_table_name_do_not_mix_in_the_next_attempt(
     with monkeypatch.context() as patch:
         kill_after(patch, 1)
         with pytest.raises(Killed):
-            Ending(found, Txn("query", 0)).commit([taken])
+            BatchEnding(found, Txn("query", 0)).commit([taken])
     for _ in range(2):
-        Ending(found, Txn("query", 0)).commit([taken])
+        BatchEnding(found, Txn("query", 0)).commit([taken])
     assert held(lake, "order_placed", "n") == [1]
     assert [(route, reason) for route, reason, _ in aside(lake)] == [("order_placed", "TABLE_PARKED")]
 
@@ -139,8 +139,8 @@ def test_messages_are_not_set_aside_without_their_bytes_where_a_table_fails_at_t
     with monkeypatch.context() as patch:
         patch.setattr(committing, "commit_files", lambda *_: (_ for _ in ()).throw(ValueError("just now")))
         with pytest.raises(StoreDown, match="just now"):
-            Ending(rows.options, Txn("query", 0)).commit(taken)
-    Ending(rows.options, Txn("query", 0)).commit(taken)
+            BatchEnding(rows.options, Txn("query", 0)).commit(taken)
+    BatchEnding(rows.options, Txn("query", 0)).commit(taken)
     assert DeltaTable(players.table).to_pyarrow_table().column("id").to_pylist() == [7]
     assert not Path(f"{players.config.state_root}/quarantine/_delta_log").exists()
 
@@ -158,7 +158,7 @@ def test_messages_of_two_new_routes_with_one_table_name_stop_no_stream(tmp_path:
     rows = MessageRows(config)
     taken = [rows.take(pa.table(batch_rows).to_batches(), "query", 0, "0")]
     for _ in range(2):
-        Ending(rows.options, Txn("query", 0)).commit(taken)
+        BatchEnding(rows.options, Txn("query", 0)).commit(taken)
     (committed,) = DeltaTable(f"{config.tables.root}/order_placed").to_pyarrow_table().column("id").to_pylist()
     (waiting,) = DeltaTable(f"{config.state_root}/quarantine").to_pyarrow_table().to_pylist()
     assert {committed, json.loads(waiting["value"])["id"]} == {1, 2}

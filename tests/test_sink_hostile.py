@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 from distributary.config import Envelope
 from distributary.errors import BadInput
-from distributary.sink.committing import Ending
+from distributary.sink.committing import BatchEnding
 from distributary.sink.data_source import DistributarySource
 from distributary.sink.frame_writer import origin_columns
 from distributary.sink.message_rows import MessageRows
@@ -96,7 +96,7 @@ def test_a_message_whose_route_or_topic_is_no_utf8_stops_no_batch(tmp_path: Path
     columns = {route: text(b"go", b"\xff\xfe", b"chess"), schema_id: pa.nulls(3, pa.int32()), payload: values}
     rows = MessageRows(config)
     taken = rows.take(pa.table({**columns, "topic": text(b"t", b"t", b"\xff")}).to_batches(), "query", 0, "0")
-    Ending(rows.options, Txn("query", 0)).commit([taken])
+    BatchEnding(rows.options, Txn("query", 0)).commit([taken])
     lake = Path(config.tables.root)
     assert (held(lake, "go", "id"), held(lake, "chess", "id")) == ([0], [2])
     (bad,) = DeltaTable(f"{config.state_root}/quarantine").to_pyarrow_table().to_pylist()

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from distributary.config import RegistryConfig
 from distributary.errors import BadInput
-from distributary.sink.committing import Ending
+from distributary.sink.committing import BatchEnding
 from distributary.sink.data_source import packed, unpacked
 from distributary.sink.message_rows import MessageRows
 from distributary.sink.payload_column import decoded, readers
@@ -38,7 +38,7 @@ def batch(world: World, number: int, since: int = 0, tasks: int = 2) -> int:
     size = -(-new.num_rows // tasks)
     parts = [new.slice(n * size, size).to_batches() for n in range(tasks)]
     taken = [shipped.take(part, "query", number, str(n)) for n, part in enumerate(parts)]
-    Ending(found.options, Txn("query", number)).commit(pickle.loads(pickle.dumps(taken)))
+    BatchEnding(found.options, Txn("query", number)).commit(pickle.loads(pickle.dumps(taken)))
     return int(rows.num_rows)
 
 
@@ -120,6 +120,6 @@ def test_a_column_that_tasks_name_in_another_case_keeps_its_values(tmp_path: Pat
         rows.take([pa.RecordBatch.from_pylist([record], schema=SOURCE)], "query", 0, str(n))
         for n, record in enumerate(records)
     ]
-    Ending(rows.options, Txn("query", 0)).commit(taken)
+    BatchEnding(rows.options, Txn("query", 0)).commit(taken)
     (column,) = [c for c in DeltaTable(players.table).to_pyarrow_table().column_names if c.lower() == "note"]
     assert sorted(DeltaTable(players.table).to_pyarrow_table().column(column).to_pylist()) == ["one", "two"]

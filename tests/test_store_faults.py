@@ -22,7 +22,7 @@ from distributary.tables import object_stores
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.faults import CommitConflict
 from distributary.tables.files import names_in
-from distributary.tables.merge import Target, merge_on_tip, merge_rows
+from distributary.tables.merge import MergeTarget, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.outage import own_fault
@@ -156,14 +156,14 @@ class Merges:
         txn, tip, policy = Txn("s", batch), self.tip, Policy(can_widen=False)
         self.tip = None
         if tip is not None:
-            merged = merge_on_tip(Target(self.table, None, policy), tip, reduced, ["id"], MergeRules(), txn)
+            merged = merge_on_tip(MergeTarget(self.table, None, policy), tip, reduced, ["id"], MergeRules(), txn)
             if merged is not None:
                 self.tip = merged.tip
                 return
         found = self.table.open()
         if found is not None and found.has(txn):
             return
-        self.tip = merge_rows(Target(self.table, found, policy), reduced, ["id"], MergeRules(), txn).tip
+        self.tip = merge_rows(MergeTarget(self.table, found, policy), reduced, ["id"], MergeRules(), txn).tip
 
 
 def test_a_commit_that_fails_once_and_may_have_been_made_is_made_once(behind: Behind) -> None:

@@ -16,7 +16,7 @@ from distributary.engine.messages.spool import write_spool
 from distributary.engine.workers import in_worker, told_death, told_fault
 from distributary.errors import DistributaryError, SourceDown, StoreDown
 from distributary.running.failures import DEATHS, RESTARTS, translated, tries
-from distributary.sources.data_files import BatchFiles, Column, Piece, SourceFile
+from distributary.sources.data_files import BatchFiles, Piece, SourceColumn, SourceFile
 from distributary.tables.store import Store
 
 LOST = (
@@ -171,7 +171,7 @@ class Away(Store):
 
 def test_a_source_whose_store_is_away_in_a_worker_is_an_outage_of_the_source() -> None:
     piece = Piece(SourceFile("a.parquet", 10, {}), 0, 10)
-    files = BatchFiles("/lake/source", (Column("value", "value", pa.binary()),), ((piece,),), Away())
+    files = BatchFiles("/lake/source", (SourceColumn("value", "value", pa.binary()),), ((piece,),), Away())
 
     @in_worker
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:

@@ -27,11 +27,11 @@ from distributary.state.streams import (
     take_requests,
     write_streams,
 )
-from distributary.supervisor.child import Process, Stream, leashed
+from distributary.supervisor.child import Process, SupervisedStream, leashed
 from distributary.supervisor.pipeline_board import StateBoard
 from distributary.supervisor.policy import Ending, RestartPolicy, is_lasting
 from distributary.supervisor.stream_table import ending_text
-from distributary.supervisor.supervise import Change, Edges, Supervisor
+from distributary.supervisor.supervise import Edges, StreamChange, Supervisor
 from distributary.tables.store import Store
 
 POLICY = RestartPolicy(tries=3, first_rest_sec=30, longest_rest_sec=100, jitter=0.2, probe_sec=1000, grace_sec=60)
@@ -71,13 +71,15 @@ class World:
         self.now = 1000.0
         self.chance = 1.0
         self.started: dict[str, list[Script]] = defaultdict(list)
-        self.changes: list[Change] = []
+        self.changes: list[StreamChange] = []
         self.shown: list[StreamRecord] = []
         self.asked: set[str] = set()
         edges = Edges(self._launch, lambda: self.now, lambda: self.chance, self._pause, self.changes.append)
-        self.supervisor = Supervisor([Stream(n, ("x",), Path(f"{n}.log")) for n in names], self, policy, edges)
+        self.supervisor = Supervisor(
+            [SupervisedStream(n, ("x",), Path(f"{n}.log")) for n in names], self, policy, edges
+        )
 
-    def _launch(self, stream: Stream) -> Script:
+    def _launch(self, stream: SupervisedStream) -> Script:
         script = Script(100 + sum(map(len, self.started.values())))
         self.started[stream.name].append(script)
         return script
@@ -356,8 +358,8 @@ GOOD = "import time, json\nprint(json.dumps({'kind':'batch','batch':0,'rows_in':
 CRASH = "import sys\nprint('it broke here', file=sys.stderr)\nsys.exit(3)"
 
 
-def script(name: str, text: str, folder: Path) -> Stream:
-    return Stream(name, (sys.executable, "-c", text), folder / f"{name}.log")
+def script(name: str, text: str, folder: Path) -> SupervisedStream:
+    return SupervisedStream(name, (sys.executable, "-c", text), folder / f"{name}.log")
 
 
 def until(condition: Callable[[], bool], timeout_sec: float = 30) -> None:
@@ -371,7 +373,7 @@ def until(condition: Callable[[], bool], timeout_sec: float = 30) -> None:
 def supervise(tmp_path: Path) -> Iterator[Callable[..., tuple[Supervisor, threading.Thread]]]:
     started: list[tuple[Supervisor, threading.Thread]] = []
 
-    def start(*streams: Stream) -> tuple[Supervisor, threading.Thread]:
+    def start(*streams: SupervisedStream) -> tuple[Supervisor, threading.Thread]:
         supervisor = Supervisor(streams, StateBoard(str(tmp_path / "state"), Store()), FAST)
         thread = threading.Thread(target=supervisor.run)
         thread.start()
@@ -460,7 +462,7 @@ def test_no_child_outlives_a_parent_that_was_killed_not_even_one_that_is_deaf(tm
 
 
 def test_a_leashed_command_says_its_error_as_json(tmp_path: Path) -> None:
-    child = Process(Stream("a", leashed(["check", str(tmp_path / "none.yaml")], 1), tmp_path / "a.log"))
+    child = Process(SupervisedStream("a", leashed(["check", str(tmp_path / "none.yaml")], 1), tmp_path / "a.log"))
     until(lambda: child.ending() is not None)
     ending = child.ending()
     assert ending is not None

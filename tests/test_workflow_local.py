@@ -26,7 +26,7 @@ from distributary.shares import Cluster, Division
 from distributary.state.divisions import claim
 from distributary.state.streams import StreamRecord, StreamState, read_streams
 from distributary.supervisor.policy import Ending, RestartPolicy, ended, progressed, requested
-from distributary.supervisor.supervise import Change, Supervisor
+from distributary.supervisor.supervise import StreamChange, Supervisor
 from distributary.tables.store import Store
 from distributary_simulate.games.records import Faults, Plan
 from tests.lake import Lake
@@ -127,7 +127,7 @@ def test_failures_parks_and_recoveries_of_a_stream_are_told() -> None:
 
     def change(after: StreamRecord) -> StreamRecord:
         nonlocal record
-        tell(notifier, Change(record, after))
+        tell(notifier, StreamChange(record, after))
         record = after
         return after
 

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
     from distributary.audit.doctor import Diagnosis
     from distributary.audit.foresight import Foresight
-    from distributary.audit.history import History
+    from distributary.audit.history import RouteHistory
     from distributary.audit.inspection import Inspection
-    from distributary.audit.plan import Plan
+    from distributary.audit.plan import PlanReport
     from distributary.audit.quarantined import Rejections
     from distributary.audit.status import Status
     from distributary.audit.verify import Verification
     from distributary.config import Pipeline as Config
     from distributary.engine.batch import BatchReport
     from distributary.engine.replay import ReplayReport
-    from distributary.kinds import HandedToStream, Kind, Rebuilt
+    from distributary.kinds import HandedToStream, PipelineKind, Rebuilt
     from distributary.running.maintain import Maintained
     from distributary.running.report import RunReport
 
@@ -134,7 +134,7 @@ class Pipeline:
         return f"Pipeline({self.config.pipeline!r}, layout {self.config.layout}, source {self.config.source.type})"
 
     @property
-    def _kind(self) -> Kind:
+    def _kind(self) -> PipelineKind:
         from distributary.kinds import kind_of
 
         return kind_of(self.config, self._file)
@@ -143,7 +143,7 @@ class Pipeline:
         """Check what the file names and `load` cannot see. Raises BadInput."""
         self._kind.check()
 
-    def plan(self) -> Plan:
+    def plan(self) -> PlanReport:
         """What a run would do now. Writes nothing, and takes about as long as a run does."""
         return self._kind.plan()
 
@@ -201,7 +201,7 @@ class Pipeline:
 
         return diagnose(self.config, within_sec)
 
-    def history(self, route: str) -> History:
+    def history(self, route: str) -> RouteHistory:
         """Which schema, column and type of a route came with which batch, offset and table version."""
         from distributary.audit.history import history
 

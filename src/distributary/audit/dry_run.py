@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from distributary.audit.plan_report import Plan, TablePlan, add_counts
+from distributary.audit.plan_report import PlanReport, TablePlan, add_counts
 from distributary.config import Pipeline
 from distributary.engine.apart import limited
 from distributary.engine.decisions import Decision
@@ -75,7 +75,7 @@ class DryRun:
         self,
         config: Pipeline,
         spark: SparkSession,
-        plan: Plan,
+        plan: PlanReport,
         tables: dict[str, TablePlan],
         columns: dict[str, pa.Schema | None],
         bronze: str | None,

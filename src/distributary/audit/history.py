@@ -42,7 +42,7 @@ class SchemaSeen:
 
 
 @dataclass(frozen=True)
-class Step:
+class HistoryStep:
     """What one batch, replay or merge did. `version`: of the table, where its log still says so. `new_schemas`: ids
     that no batch before it brought. `summed`: older batches, which the ledger has added up."""
 
@@ -70,7 +70,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class History:
+class RouteHistory:
     """Of one route, oldest first. `notes`: what could not be found out."""
 
     pipeline: str
@@ -79,14 +79,14 @@ class History:
     columns: Mapping[str, str]
     rows: int
     schemas: tuple[SchemaSeen, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[HistoryStep, ...]
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def history(config: Pipeline, route: str) -> History:
+def history(config: Pipeline, route: str) -> RouteHistory:
     """All that is known of a route. Raises BadInput: nobody has seen it; StoreUnreadable."""
     store = Store.of(config.tables)
     with reading(config.state_root):
@@ -111,7 +111,7 @@ def history(config: Pipeline, route: str) -> History:
         offsets = _offsets(table, route if config.shared_table is not None else None, notes)
     columns = TablePlan(route, "", new=True)
     columns.add_changes(None, grown.now())
-    return History(
+    return RouteHistory(
         config.pipeline,
         route,
         uri,
@@ -170,7 +170,7 @@ class _Grown:
 # -- the ledger --------------------------------------------------------------------------------------------
 
 
-def _steps(of_route: Sequence[Entry], grown: _Grown) -> list[Step]:
+def _steps(of_route: Sequence[Entry], grown: _Grown) -> list[HistoryStep]:
     steps, ids_seen = [], set[int]()
     for entry in of_route:
         changes = grown.by(entry) if entry.created or entry.evolved or entry.widened else None
@@ -178,7 +178,7 @@ def _steps(of_route: Sequence[Entry], grown: _Grown) -> list[Step]:
         if not kinds:
             kinds = {path: change.split(" -> ") for path, change in entry.widened.items()}
         steps.append(
-            Step(
+            HistoryStep(
                 kind="batch" if is_batch(entry.stream) else "merge" if entry.stream == MERGE else entry.stream,
                 batch=entry.batch,
                 at=_iso(entry.finished_at),

@@ -40,7 +40,7 @@ _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff
 
 
 @dataclass(frozen=True)
-class Message:
+class InspectedMessage:
     """Bytes by the schema that their header names. `fields`: name -> type and value, as far as they can be read."""
 
     looks: str
@@ -56,8 +56,8 @@ class Inspected:
     """One record. `route`: the one that the pipeline file gives it; else `reason` and `detail`, why it has none."""
 
     origin: Mapping[str, Any]
-    record: Message
-    payload: Message | None
+    record: InspectedMessage
+    payload: InspectedMessage | None
     route: str | None
     reason: str | None
     detail: str | None
@@ -121,23 +121,23 @@ def _origin(rows: pa.Table, n: int) -> dict[str, Any]:
 # -- what a record is ---------------------------------------------------------------------------------------
 
 
-def _message(value: bytes | None, schemas: Schemas, apart: Apart) -> Message:
+def _message(value: bytes | None, schemas: Schemas, apart: Apart) -> InspectedMessage:
     if value is None:
-        return Message("a tombstone: no value")
+        return InspectedMessage("a tombstone: no value")
     look = looks(value)
     if look.schema_id is None:
-        return Message(look.words, fields=json_fields(value) if look.kind == "json" else {})
+        return InspectedMessage(look.words, fields=json_fields(value) if look.kind == "json" else {})
     try:
         schema = schemas.registry.get(look.schema_id)
     except SchemaNotFound as e:
-        return Message(look.words, look.schema_id, problem=str(e))
+        return InspectedMessage(look.words, look.schema_id, problem=str(e))
     if schema.kind not in (message_known.KIND for message_known in FORMATS.values()):
-        return Message(look.words, look.schema_id, schema.kind)
+        return InspectedMessage(look.words, look.schema_id, schema.kind)
     compiled, refused = schemas.resolve([look.schema_id])
     if look.schema_id in refused:
-        return Message(look.words, look.schema_id, schema.kind, problem=refused[look.schema_id][1])
+        return InspectedMessage(look.words, look.schema_id, schema.kind, problem=refused[look.schema_id][1])
     (answer,) = apart.each(_decoded, [(value, compiled[look.schema_id])])
-    message_known = Message(look.words, look.schema_id, schema.kind)
+    message_known = InspectedMessage(look.words, look.schema_id, schema.kind)
     if isinstance(answer, WorkerDied):
         return replace(message_known, problem=answer.detail)
     if answer.result is None:
@@ -265,7 +265,7 @@ def _json_payload(columns: Mapping[str, str]) -> str:
     return f"payload: {{format: json, framing: none, columns: {{{written}}}}}"
 
 
-def _for_message(message: Message) -> list[str]:
+def _for_message(message: InspectedMessage) -> list[str]:
     """Of a message of the registry: an envelope where it has bytes and a text, else the message itself."""
     kinds = {name: kind for name, (kind, _) in message.fields.items()}
     texts = [name for name, kind in kinds.items() if kind == "string"]

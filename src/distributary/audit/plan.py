@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from distributary.audit.dry_run import DryRun
-from distributary.audit.plan_report import Plan as Plan
+from distributary.audit.plan_report import PlanReport as PlanReport
 from distributary.audit.plan_report import TablePlan as TablePlan
 from distributary.audit.plan_report import add_counts
 from distributary.config import Pipeline
@@ -24,7 +24,7 @@ from distributary.state.checkpoint import check_checkpoint
 from distributary.tables.store import Store
 
 
-def plan(config: Pipeline) -> Plan:
+def plan(config: Pipeline) -> PlanReport:
     """Read and decode all messages that are waiting, and say what a run would do with them. Takes about as long as the
     run's own reading and decoding.
 
@@ -32,7 +32,7 @@ def plan(config: Pipeline) -> Plan:
     """
     origin_of(config).look()
     spark = session_of(config)
-    planned = Plan(config.pipeline, build(config).source)
+    planned = PlanReport(config.pipeline, build(config).source)
     tables: dict[str, TablePlan] = {}
     columns: dict[str, pa.Schema | None] = {}
     for leg, bronze in _legs(config):
@@ -60,10 +60,10 @@ def _legs(config: Pipeline) -> list[tuple[Pipeline, str | None]]:
     return [(config, None), first]
 
 
-def plan_changes(config: Pipeline) -> Plan:
+def plan_changes(config: Pipeline) -> PlanReport:
     """The plan of a pipeline of change files. Raises SourceDown, SourceMissing, StoreUnreadable."""
     files_plan = plan_files(config)
-    planned = Plan(
+    planned = PlanReport(
         config.pipeline, build(config).source, batches=files_plan.batches, reasons=dict(files_plan.reasons),
         files=files_plan.files, files_again=files_plan.again, stops=files_plan.stops,
     )  # fmt: skip
@@ -101,7 +101,7 @@ def plan_changes(config: Pipeline) -> Plan:
     return planned
 
 
-def _sum_up(plan: Plan, tables: Mapping[str, TablePlan]) -> None:
+def _sum_up(plan: PlanReport, tables: Mapping[str, TablePlan]) -> None:
     plan.tables = [tables[route] for route in sorted(tables)]
     for table in plan.tables:
         plan.rows_in += table.rows_in

@@ -43,7 +43,7 @@ class TablePlan:
 
 
 @dataclass
-class Plan:
+class PlanReport:
     """What a run would do now. Rows of `rows_in` would be either written or quarantined; tombstones are neither, and
     so are `excluded` ones, of routes that the pipeline file leaves out.
 

@@ -34,7 +34,7 @@ SHOWN_BYTES = 1_024
 
 
 @dataclass(frozen=True)
-class Sample:
+class QuarantinedRow:
     """One row. `level`: what `value` is (docs/quarantine.md); `size`: of the whole value, in bytes."""
 
     quarantined_at: datetime
@@ -65,7 +65,7 @@ class Group:
     first: datetime | None = None
     last: datetime | None = None
     details: Counter[str] = field(default_factory=Counter)
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[QuarantinedRow] = field(default_factory=list)
 
     def add(self, rows: pa.Table, samples: int) -> None:
         """Take in more rows of this route and reason."""
@@ -96,11 +96,11 @@ class Group:
         }
 
 
-def _sample(row: Mapping[str, Any]) -> Sample:
+def _sample(row: Mapping[str, Any]) -> QuarantinedRow:
     names = ("topic", "partition", "offset", "timestamp", "file", "row")
     origin = {name: row[name] for name in names if row.get(name) is not None}
     value = row["value"]
-    return Sample(
+    return QuarantinedRow(
         quarantined_at=row["quarantined_at"],
         batch=row.get("batch"),
         detail=row["detail"] or "",

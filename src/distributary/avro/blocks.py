@@ -122,7 +122,7 @@ def _blocks(view: memoryview, position: int, sync: bytes) -> tuple[list[Block], 
     return blocks, ""
 
 
-class TooLarge(Exception):
+class BlockTooLarge(Exception):
     """What is packed has more bytes than it may."""
 
 
@@ -134,7 +134,7 @@ def _unpacked(view: memoryview, schema: str, blocks: list[Block], fault: str, un
         try:
             body = unpack(bytes(view[block.start : block.end]), most - position)
         except Exception as exc:  # each codec's library has errors of its own
-            why = _too_large(most) if isinstance(exc, TooLarge) else str(exc)
+            why = _too_large(most) if isinstance(exc, BlockTooLarge) else str(exc)
             fault = f"block {number} cannot be unpacked: {why}" + (f"; {fault}" if fault else "")
             break
         bodies.append(body)
@@ -161,7 +161,7 @@ def _snappy(block: bytes, most: int) -> bytes:
         if byte < 0x80:
             break
     if size > most:
-        raise TooLarge
+        raise BlockTooLarge
     data: bytes = pa.decompress(block[:-4], decompressed_size=size, codec="snappy", asbytes=True)
     if zlib.crc32(data) != int.from_bytes(block[-4:], "big"):
         raise ValueError("its checksum is wrong")
@@ -175,7 +175,7 @@ def _zstandard(block: bytes, most: int) -> bytes:
         while piece := stream.read(STEP):
             size += len(piece)
             if size > most:
-                raise TooLarge
+                raise BlockTooLarge
             pieces.append(piece)
     return b"".join(pieces)
 
@@ -188,7 +188,7 @@ def _whole(unpacker: Any, block: bytes, most: int) -> bytes:
     """All that a block unpacks to. Raises TooLarge: more than `most` bytes; ValueError: it is cut."""
     data: bytes = unpacker.decompress(block, most + 1)
     if len(data) > most:
-        raise TooLarge
+        raise BlockTooLarge
     if not unpacker.eof:
         raise ValueError("it is cut")
     return data

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from distributary.avro.schema import Again, Array, Map, Node, Record, Scalar, Union
+from distributary.avro.schema import Array, Map, Node, Record, Recursion, Scalar, Union
 
 DEEPEST = 64
 """Levels of nesting, in a schema and in a value. PostgreSQL's arrays have six at the most."""
@@ -90,7 +90,7 @@ class EventWalk:
             return self._scalar(node, place)
         if depth > DEEPEST:
             raise OutOfBounds(f"a value is nested more than {DEEPEST} deep")
-        if isinstance(node, Again):
+        if isinstance(node, Recursion):
             node = records[node.name]
         if isinstance(node, Record):
             scope = {**records, node.name: node}

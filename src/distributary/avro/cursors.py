@@ -16,7 +16,7 @@ from distributary.avro.blocks import SYNC, Block
 from distributary.avro.schema import NULL, Array, Node, Record, Scalar, Union
 from distributary.avro.walk_columns import (
     ARROW,
-    Column,
+    AnyColumn,
     Enum,
     Lists,
     Longs,
@@ -95,7 +95,7 @@ class Walker:
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
-    def _node(self, node: Node, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
+    def _node(self, node: Node, places: Longs, present: Mask | None) -> tuple[AnyColumn, Longs]:
         self._steps -= 1
         if self._steps < 0:
             raise Unfit
@@ -109,7 +109,7 @@ class Walker:
             return self._array(node.items, places, present, None)
         raise Unfit
 
-    def _nested(self, node: Record, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
+    def _nested(self, node: Record, places: Longs, present: Mask | None) -> tuple[AnyColumn, Longs]:
         """A PostgreSQL array of one dimension; those of more are left to fastavro."""
         nested, element = node.field("nestedArray"), element_of(node)
         assert isinstance(nested, Union) and element is not None
@@ -127,7 +127,7 @@ class Walker:
             columns.append(column)
         return Struct(node.fields, columns, present, rows), places
 
-    def _scalar(self, node: Scalar, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
+    def _scalar(self, node: Scalar, places: Longs, present: Mask | None) -> tuple[AnyColumn, Longs]:
         kind = node.kind
         if kind in ("string", "bytes"):
             return self._text(kind, places, present)
@@ -153,7 +153,7 @@ class Walker:
             return Numbers(pa.int32(), short, present), places
         return Numbers(pa.int64(), values, present), places
 
-    def _text(self, kind: str, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
+    def _text(self, kind: str, places: Longs, present: Mask | None) -> tuple[AnyColumn, Longs]:
         length, begin = self._long(places, present)
         if len(length) and (length.min() < 0 or length.max() > self._size):
             wrong = (length < 0) | (length > self._size)
@@ -162,13 +162,13 @@ class Walker:
         end = begin + length if present is None else begin + length * present
         return Texts(ARROW[kind], self._data, begin, end, present).early(), end
 
-    def _fixed(self, size: int, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
+    def _fixed(self, size: int, places: Longs, present: Mask | None) -> tuple[AnyColumn, Longs]:
         end = _step(places, size, present)
         self._flag(end > self._size, present)
         end = np.minimum(end, self._size)
         return Texts(pa.binary(), self._data, places, end, present), end
 
-    def _union(self, node: Union, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
+    def _union(self, node: Union, places: Longs, present: Mask | None) -> tuple[AnyColumn, Longs]:
         branch = self._at(places)
         places = _step(places, 1, present)
         last = 2 * (len(node.branches) - 1)
@@ -189,7 +189,7 @@ class Walker:
             return self._scalar(NULL, places, present)
         return columns[0] if len(columns) == 1 else Mixed(columns), places
 
-    def _array(self, item: Node, places: Longs, present: Mask | None, before: int | None) -> tuple[Column, Longs]:
+    def _array(self, item: Node, places: Longs, present: Mask | None, before: int | None) -> tuple[AnyColumn, Longs]:
         """Lists of one avro block, as all writers of short lists make them; any other is left to fastavro. `before` is
         a byte that has to stand before each item."""
         counts, places = self._long(places, present)

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from distributary.avro.blocks import Block
 from distributary.avro.cursors import Walker
-from distributary.avro.schema import NULL, Again, Array, Map, Node, Record, Scalar, Union
+from distributary.avro.schema import NULL, Array, Map, Node, Record, Recursion, Scalar, Union
 from distributary.avro.walk_columns import Longs, Mask, Unfit, element_of, is_nested_list
 
 ROWS_AT_ONCE = 10_000  # what is read of them then fits the processor's caches
@@ -56,7 +56,7 @@ def _can_walk(node: Node) -> bool:
         return all(_can_walk(field.node) for field in node.fields)
     if isinstance(node, Array):
         return _can_walk(node.items)
-    return not isinstance(node, Again | Map)
+    return not isinstance(node, Recursion | Map)
 
 
 def read_lanes(data: pa.Buffer, blocks: Sequence[Block], schema: Record) -> tuple[list[Proved], list[Block]]:

@@ -60,13 +60,13 @@ class Union:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Recursion:
     """A record that contains itself: PostgreSQL's `multidimensionalArray_<column>`."""
 
     name: str
 
 
-Node = Scalar | Record | Array | Map | Union | Again
+Node = Scalar | Record | Array | Map | Union | Recursion
 NULL = Scalar("null")
 
 
@@ -131,7 +131,7 @@ class _Parser:
     def _record(self, schema: dict[str, Any], namespace: str) -> Record:
         name = str(schema.get("name", ""))
         inner = str(schema.get("namespace", name.rpartition(".")[0] or namespace))
-        self._learn(schema, namespace, Again(name))
+        self._learn(schema, namespace, Recursion(name))
         fields = []
         for field in schema["fields"]:
             # the field's own attributes count as its type's: Datastream's documentation writes them there

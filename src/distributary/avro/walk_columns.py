@@ -94,7 +94,7 @@ class Texts:
     ends: Longs
     present: Mask | None
 
-    def early(self) -> Column:
+    def early(self) -> AnyColumn:
         """Cut out while the rows' bytes are still in the processor's cache, where they may be cut: look-alikes of rows
         are not yet told from rows, and may overlap them or run over the end."""
         apart = (self.starts[1:] >= self.ends[:-1]).all() and self.ends[-1:].max(initial=0) <= self.data.size
@@ -153,7 +153,7 @@ class WalkedColumn:
 @dataclass(slots=True)
 class Struct:
     fields: tuple[Field, ...]
-    columns: list[Column]
+    columns: list[AnyColumn]
     present: Mask | None
     count: int
 
@@ -170,7 +170,7 @@ class Struct:
 class Lists:
     type: pa.DataType
     counts: Longs
-    items: list[Column]
+    items: list[AnyColumn]
     present: Mask | None
 
     def arrow(self) -> pa.Array:
@@ -216,7 +216,7 @@ def _side_by_side(columns: list[pa.Array]) -> pa.Array | None:
 class Mixed:
     """A union of texts and whole numbers, as text: an item of `sort_keys`."""
 
-    columns: list[Column]
+    columns: list[AnyColumn]
 
     def arrow(self) -> pa.Array:
         arrays = [column.arrow() for column in self.columns]
@@ -238,7 +238,7 @@ class Enum:
         return pa.array(self.symbols, pa.string()).take(pa.array(safe, pa.int64(), mask=mask))
 
 
-Column = Numbers | Texts | WalkedColumn | Struct | Lists | Mixed | Enum
+AnyColumn = Numbers | Texts | WalkedColumn | Struct | Lists | Mixed | Enum
 
 
 def _bitmap(present: Mask | None) -> pa.Buffer | None:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from distributary.avro import schema as avro_schema
 from distributary.avro.schema import NULL, Node, Record, solid
-from distributary.changes.json_values import Tokens, by_node, by_tokens, metadata_array, token_array
+from distributary.changes.json_values import EventTokens, by_node, by_tokens, metadata_array, token_array
 from distributary.changes.metadata import Rows, is_constant, places_by
 from distributary.changes.model import BadEvent, Reading
 from distributary.errors import FileBroken, Reason
@@ -57,8 +57,10 @@ def read_json(body: bytes, path: str, reading: Reading, schema_text: str | None,
         if len(bad) > 1:
             raise FileBroken(path=path, detail=f"none of its {len(bad)} lines is a JSON object: {bad[0].detail}")
         return
-    top = {name: metadata_array(Tokens(array)) for name, array in _joined(batches, "top").items() if name not in BODY}
-    source = {name: metadata_array(Tokens(array)) for name, array in _joined(batches, "source").items()}
+    top = {
+        name: metadata_array(EventTokens(array)) for name, array in _joined(batches, "top").items() if name not in BODY
+    }
+    source = {name: metadata_array(EventTokens(array)) for name, array in _joined(batches, "source").items()}
     payload = _joined(batches, "payload")
     numbers = np.array([row for batch in batches for row in batch.rows], np.int64)
     every = Rows(numbers, top, source, [])
@@ -208,7 +210,7 @@ def _with_payload(rows: Rows, payload: dict[str, pa.Array], nodes: dict[str, Nod
     faults: list[tuple[int, Reason, str]] = []
     columns: list[tuple[str, Node, pa.Array]] = []
     for name, array in payload.items():
-        node, tokens = nodes.get(name), Tokens(array)
+        node, tokens = nodes.get(name), EventTokens(array)
         column = by_tokens(tokens, reading) if node is None else by_node(node, tokens, reading)
         columns.append((name, column.node, column.array))
         faults += ((place, Reason.VALUE_OUT_OF_RANGE, f"column {name}: {detail}") for place, detail in column.faults)

@@ -64,7 +64,7 @@ def token_array(raw: Sequence[msgspec.Raw]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(raw), buffers)
 
 
-class Tokens:
+class EventTokens:
     """The tokens of a column; null where an event has no such field, or null."""
 
     def __init__(self, texts: pa.Array) -> None:
@@ -86,7 +86,7 @@ class Tokens:
         return inner if self.first == {QUOTE} else pc.if_else(pc.starts_with(self.texts, '"'), inner, self.texts)
 
 
-def metadata_array(tokens: Tokens) -> pa.Array:
+def metadata_array(tokens: EventTokens) -> pa.Array:
     """Whole numbers, booleans and lists (of texts) as such, all else as text."""
     first, texts = tokens.first, tokens.texts
     if not first:
@@ -119,7 +119,7 @@ def _items(token: str) -> list[str | None]:
     return [None if raw == "null" else unquoted(raw) for raw in (bytes(item).decode() for item in _ARRAY.decode(token))]
 
 
-def by_tokens(tokens: Tokens, reading: Reading) -> JsonColumn:
+def by_tokens(tokens: EventTokens, reading: Reading) -> JsonColumn:
     """Without a schema: whole numbers are LONG, other numbers what the setting says, objects and lists their text.
 
     Where that is a float, whole numbers beyond LONG are decimals: a float would round them, and all beside them.
@@ -176,7 +176,7 @@ def _as_is(kind: pa.DataType) -> Node:
     return Scalar("double" if pa.types.is_floating(kind) else "string")
 
 
-def by_node(node: Node, tokens: Tokens, reading: Reading) -> JsonColumn:
+def by_node(node: Node, tokens: EventTokens, reading: Reading) -> JsonColumn:
     """With a schema: each token as the type says, its spelling one of those that are met."""
     inner = solid(node)
     if isinstance(inner, Scalar) and inner.kind == "null":
@@ -195,7 +195,7 @@ def _name(node: Node) -> str:
     return (node.logical or node.kind) if isinstance(node, Scalar) else getattr(node, "name", "value")
 
 
-def _stored(node: Node, tokens: Tokens, reading: Reading) -> casts.Cast:
+def _stored(node: Node, tokens: EventTokens, reading: Reading) -> casts.Cast:
     texts = tokens.texts
     if not isinstance(node, Scalar):
         return _each(texts, arrow_type(node), _nested(node, reading))
@@ -245,7 +245,7 @@ def _finite(text: str) -> float:
     return number
 
 
-def _times(tokens: Tokens, node: Scalar) -> casts.Cast:
+def _times(tokens: EventTokens, node: Scalar) -> casts.Cast:
     divisor = UNITS[node.logical.rpartition("-")[2]]
     try:
         micros = pc.utf8_rtrim(tokens.unquoted(), "Z").cast(pa.timestamp("us")).cast(pa.int64())

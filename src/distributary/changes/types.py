@@ -45,7 +45,7 @@ PLAIN = Reading()
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ConvertedColumn:
     """A column as Delta takes it, and the rows whose value it can't hold, with the reason. `beyond`: times that are
     null in it, since no reader can hold them."""
 
@@ -61,7 +61,7 @@ def has_column(node: Node) -> bool:
     return not (isinstance(inner, Scalar) and (inner.kind == "null" or inner.logical == "unsupported"))
 
 
-def column(node: Node, stored: pa.Array, type_name: str | None = None, reading: Reading = PLAIN) -> Column:
+def column(node: Node, stored: pa.Array, type_name: str | None = None, reading: Reading = PLAIN) -> ConvertedColumn:
     """`stored` (type `arrow_type(node)`) as the mapping above says, or as the setting `type_name` asks."""
     if type_name is None:
         array, bad = _mapped(node, stored, reading)
@@ -70,7 +70,7 @@ def column(node: Node, stored: pa.Array, type_name: str | None = None, reading: 
         array, bad = _asked(node, stored, casts.named_type(type_name), reading)
         detail = f"a value that {type_name} can't hold"
     beyond = _nulls(array) - _nulls(stored) - (0 if bad is None else int(bad.sum()))
-    return Column(array, bad, detail if bad is not None else "", max(0, beyond))
+    return ConvertedColumn(array, bad, detail if bad is not None else "", max(0, beyond))
 
 
 def _nulls(array: pa.Array) -> int:

@@ -14,10 +14,10 @@ from distributary.errors import Reason
 from distributary.names import shown
 
 if TYPE_CHECKING:
-    from distributary.audit.inspection import Inspected, Inspection, Message
-    from distributary.audit.plan import Plan, TablePlan
+    from distributary.audit.inspection import Inspected, InspectedMessage, Inspection
+    from distributary.audit.plan import PlanReport, TablePlan
     from distributary.audit.quarantined import Group as Rejected
-    from distributary.audit.quarantined import Rejections, Sample
+    from distributary.audit.quarantined import QuarantinedRow, Rejections
     from distributary.audit.verify import Verification
     from distributary.engine.replay import ReplayReport
     from distributary.repair.clean import CleanPlan
@@ -52,7 +52,7 @@ def _counts(title: str, counts: Mapping[str, int]) -> RenderableType:
 # -- plan --------------------------------------------------------------------------------------------------
 
 
-def plan_text(plan: Plan) -> RenderableType:
+def plan_text(plan: PlanReport) -> RenderableType:
     begin = "the beginning of the source" if plan.after_batch is None else f"after batch {plan.after_batch}"
     head = f"pipeline {shown(plan.pipeline)}: {shown(plan.source, ERROR_CHARS)}, {begin}"
     if not plan.batches:
@@ -191,7 +191,7 @@ def _inspected(record: Inspected) -> RenderableType:
     )
 
 
-def _message_lines(level: str, message: Message) -> list[str]:
+def _message_lines(level: str, message: InspectedMessage) -> list[str]:
     lines = [f"{level}: {shown(message.looks, ERROR_CHARS)}"]
     if message.schema_id is not None and message.kind is not None:
         name = f", message {shown(message.message)}" if message.message else ""
@@ -247,7 +247,7 @@ def _rejected(group: Rejected) -> RenderableType:
     return Group(title, *(Padding(line, (0, 0, 0, 2), expand=False) for line in lines))
 
 
-def _sample_text(sample: Sample) -> str:
+def _sample_text(sample: QuarantinedRow) -> str:
     origin = ", ".join(f"{name} {shown(value, ERROR_CHARS)}" for name, value in sample.origin.items())
     if sample.schema_id is not None:
         origin += f"{', ' if origin else ''}schema id {sample.schema_id}"

@@ -13,13 +13,13 @@ from distributary.names import shown
 
 if TYPE_CHECKING:
     from distributary.audit.foresight import Foresight, TableChange
-    from distributary.audit.history import History, SchemaSeen, Step
+    from distributary.audit.history import HistoryStep, RouteHistory, SchemaSeen
 
 SHOWN_COLUMNS = 8
 SHOWN_PARTITIONS = 3
 
 
-def history_text(history: History, batches: int) -> RenderableType:
+def history_text(history: RouteHistory, batches: int) -> RenderableType:
     head = f"route {shown(history.route)}: {history.rows:,} rows, {number_of(len(history.columns), 'column')}"
     blocks: list[RenderableType] = [
         Text(head, style="bold"),
@@ -56,13 +56,13 @@ def _offsets(schema: SchemaSeen) -> str:
     return ", ".join(some[:SHOWN_PARTITIONS]) + hidden or "-"
 
 
-def _which(step: Step) -> str:
+def _which(step: HistoryStep) -> str:
     if step.summed > 1:
         return f"{step.summed:,} batches up to {step.batch}"
     return str(step.batch) if step.kind == "batch" else shown(step.kind) if step.kind != "merge" else "merge"
 
 
-def _event(step: Step) -> str:
+def _event(step: HistoryStep) -> str:
     words = []
     if step.created:
         words.append(f"new table: {_columns(step.new_columns)}" if step.new_columns else "new table")

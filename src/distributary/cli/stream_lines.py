@@ -12,7 +12,7 @@ from distributary.cli.output import console, say, say_json
 from distributary.names import shown
 
 if TYPE_CHECKING:
-    from distributary.supervisor.supervise import Change, Supervisor
+    from distributary.supervisor.supervise import StreamChange, Supervisor
 
 
 class Shown:
@@ -31,7 +31,7 @@ class Shown:
         if not self._as_json and self._supervisor is not None:
             say(ending_text(self._supervisor.records, file))
 
-    def changed(self, change: Change) -> None:
+    def changed(self, change: StreamChange) -> None:
         from distributary.supervisor.stream_table import change_line
 
         if self._as_json:
@@ -56,7 +56,7 @@ class LiveShown(Shown):
     def __init__(self) -> None:
         super().__init__(as_json=False)
 
-    def changed(self, change: Change) -> None: ...
+    def changed(self, change: StreamChange) -> None: ...
 
     def batch(self, stream: str, report: Mapping[str, Any]) -> None: ...
 

@@ -13,7 +13,7 @@ from distributary.cli.output import note, note_places, say, say_json, show
 from distributary.cli.spread import Conf, division_in, settings
 from distributary.cli.stream_lines import showing
 from distributary.errors import BadInput, Exit
-from distributary.kinds import Kind, kind_of
+from distributary.kinds import PipelineKind, kind_of
 from distributary.kinds.declarative import Declarative
 from distributary.tables.faults import reading
 
@@ -316,7 +316,7 @@ def followed(config: Pipeline) -> Division | None:
     return None if followed_now is None else followed_now.division
 
 
-def is_one_stream(kind: Kind, asked_to_spread: object) -> bool:
+def is_one_stream(kind: PipelineKind, asked_to_spread: object) -> bool:
     """Is it a pipeline whose routes cannot be shared out? Raises BadInput where that was asked for."""
     if kind.one_stream is not None and asked_to_spread:
         raise BadInput(detail=kind.one_stream)

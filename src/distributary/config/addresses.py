@@ -87,9 +87,9 @@ def is_relative(path: str) -> bool:
     return not path.startswith("/") and _HAS_SCHEME.match(path) is None
 
 
-Place: TypeAlias = Annotated[Text, AfterValidator(_place)]
+Address: TypeAlias = Annotated[Text, AfterValidator(_place)]
 """An address of a store, or a path on this machine."""
-Folder: TypeAlias = Annotated[Place, AfterValidator(absolute)]
-"""As `Place`; a path on this machine is held from its root."""
+Folder: TypeAlias = Annotated[Address, AfterValidator(absolute)]
+"""As `Address`; a path on this machine is held from its root."""
 Url: TypeAlias = Annotated[Text, AfterValidator(_url)]
 Brokers: TypeAlias = Annotated[Text, AfterValidator(_brokers)]

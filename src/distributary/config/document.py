@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from distributary.config.secrets import KeyPath, dotted
-from distributary.config.text_files import TooLarge, read_text
+from distributary.config.text_files import FileTooLarge, read_text
 from distributary.errors import ConfigError, ConfigFileMissing
 
 MAX_DEPTH = 50
@@ -71,7 +71,7 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
         raise ConfigFileMissing(file=file) from None
     except OSError as error:
         raise ConfigError(file=file, key="file", detail=f"cannot be read: {error.strerror}") from error
-    except TooLarge as error:
+    except FileTooLarge as error:
         raise ConfigError(file=file, key="file", detail=f"{error}: no pipeline file") from error
     except UnicodeDecodeError as error:
         raise ConfigError(file=file, key="file", detail=f"is not UTF-8 text (byte {error.start})") from error

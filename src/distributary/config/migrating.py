@@ -37,7 +37,7 @@ class Migrated:
         return "\n".join(head) + "\n" + body
 
 
-Step = Callable[[str, Migrated], None]
+Migration = Callable[[str, Migrated], None]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Variable:
     name: str
     default: str
     here: str
-    take: Step
+    take: Migration
 
 
 class _Wrong(ValueError):

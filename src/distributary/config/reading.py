@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
-from distributary.config.addresses import Place, Url
+from distributary.config.addresses import Address, Url
 from distributary.config.base import Model, fault
 from distributary.config.quantities import Size, Text
 from distributary.config.routing import RouteFrom
@@ -24,18 +24,18 @@ class RegistryConfig(Model):
     url: Url | None = Field(
         default=None, description="Address of a registry with Confluent's REST API. Either url or path."
     )
-    path: Place | None = Field(default=None, description="Folder of the embedded registry: plain files, no server.")
+    path: Address | None = Field(default=None, description="Folder of the embedded registry: plain files, no server.")
     username: Text | None = Field(default=None, description="User for basic authentication.")
     password: SecretStr | None = Field(default=None, description="Password for basic authentication.")
     token: SecretStr | None = Field(default=None, description="Bearer token, in place of username and password.")
-    ca_file: Place | None = Field(
+    ca_file: Address | None = Field(
         default=None, description="PEM file of the authority that signed the server's certificate."
     )
-    cert_file: Place | None = Field(default=None, description="PEM file of the client's certificate.")
-    key_file: Place | None = Field(default=None, description="PEM file of the client's private key.")
+    cert_file: Address | None = Field(default=None, description="PEM file of the client's certificate.")
+    key_file: Address | None = Field(default=None, description="PEM file of the client's private key.")
     timeout_sec: float = Field(default=10.0, gt=0, description="How long one request may take, in seconds.")
     attempts: int = Field(default=5, ge=1, description="How often a request is tried before the batch fails.")
-    cache: Place | None = Field(
+    cache: Address | None = Field(
         default=None,
         description="Folder of the disk cache: schema ids in it need no registry, also while it is down. Default: "
         "`<state>/schemas` where the state is on this machine.",
@@ -118,7 +118,7 @@ class Envelope(Model):
     subject: Text | None = Field(
         default=None, description="Registry subject of a bare envelope's schema. For one Kafka topic: `<topic>-value`."
     )
-    proto: Place | None = Field(
+    proto: Address | None = Field(
         default=None, description="A .proto file with the envelope's schema, in place of subject."
     )
     message: Text | None = Field(

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from distributary.config.environment import environment
 from distributary.config.quantities import REFERENCE
-from distributary.config.text_files import TooLarge, read_text
+from distributary.config.text_files import FileTooLarge, read_text
 from distributary.errors import ConfigError, SecretMissing
 
 KeyPath = tuple[str | int, ...]
@@ -125,7 +125,7 @@ def _from_env(name: str) -> tuple[str | None, str]:
 def _from_file(name: str) -> tuple[str | None, str]:
     try:
         return read_text(name).rstrip("\r\n"), f"The file {name} is empty."
-    except (OSError, UnicodeDecodeError, TooLarge) as error:
+    except (OSError, UnicodeDecodeError, FileTooLarge) as error:
         why = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
         if isinstance(error, OSError):
             why = error.strerror or "cannot be read"

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from distributary.config.addresses import Brokers, Place
+from distributary.config.addresses import Address, Brokers
 from distributary.config.base import Model, fault
 from distributary.config.column_types import check_columns
 from distributary.config.kafka_security import KafkaSecurity
@@ -227,7 +227,7 @@ class DeltaSource(SourceKeys):
     has_columns = True
 
     type: Literal["delta"] = Field(description="A Delta table.")
-    path: Place = Field(default="", description="The table's path. Either path or table.")
+    path: Address = Field(default="", description="The table's path. Either path or table.")
     table: Text | None = Field(
         default=None,
         description="The table by its name in Spark's catalog: `main.bronze.events`. See docs/stores.md.",
@@ -279,7 +279,7 @@ class DatastreamSource(SourceKeys):
     type: Literal["datastream"] = Field(
         description="Files of change events, as Google Datastream writes them. See docs/datastream.md."
     )
-    path: Place = Field(
+    path: Address = Field(
         description="Where the files are: a folder, `gs://bucket/prefix` or `s3a://bucket/prefix`. Folders of new "
         "tables and late files in old folders are found while it runs."
     )

@@ -15,7 +15,7 @@ _LOOK_SEC = 0.02
 _READ_BYTES = 2**16
 
 
-class TooLarge(ValueError):
+class FileTooLarge(ValueError):
     """The file is longer than the limit."""
 
 
@@ -49,7 +49,7 @@ def _all_of(number: int, limit: int) -> bytes:
             raise TimeoutError(None, f"no end of it within {PIPE_WAIT_SEC:g} s")
         else:
             time.sleep(_LOOK_SEC)
-    raise TooLarge(f"is longer than {limit // 2**20} MB")
+    raise FileTooLarge(f"is longer than {limit // 2**20} MB")
 
 
 def _some_of(number: int) -> bytes | None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.declarative.known_routes import KnownRoutes, Route
-from distributary.engine.messages.chunks import Cut, Writer, one_array
+from distributary.engine.messages.chunks import Cut, WriterSchema, one_array
 from distributary.engine.messages.demux import split_payloads, split_values
 from distributary.engine.messages.task_spec import killing
 from distributary.errors import DistributaryError, ExpectationBroken, Reason, SchemaBroken
@@ -124,7 +124,7 @@ class Verdicts(Cut):
                 of_group = records.filter(pc.and_(pc.and_(same[0], same[1]), same[2]))
             self.judge(group["route"], (group["schema_id"], group["message"]), of_group)
 
-    def judge(self, name: str, writer: Writer, records: pa.Table) -> None:
+    def judge(self, name: str, writer: WriterSchema, records: pa.Table) -> None:
         """The records of one writer of one route."""
         route = self.known.routes.get(name)
         if route is None or writer not in route.slots:
@@ -201,7 +201,7 @@ class Verdicts(Cut):
         return pa.StructArray.from_arrays([one_array(c) for c in picked.columns], fields=list(VERDICT_SCHEMA))
 
 
-def why_not(route: Route | None, name: str, writer: Writer) -> tuple[Reason, str]:
+def why_not(route: Route | None, name: str, writer: WriterSchema) -> tuple[Reason, str]:
     """Why the records of this writer are set aside."""
     schema_id, message = writer
     if route is not None and schema_id in route.broken:
@@ -219,7 +219,7 @@ class Verdict:
     warned: Mapping[int, tuple[str, ...]]
 
 
-def try_records(route: Route, writer: Writer, payloads: pa.Array) -> Verdict:
+def try_records(route: Route, writer: WriterSchema, payloads: pa.Array) -> Verdict:
     """Do all that silver will do with these records, and say what came of it. Whatever one does to its decoder, only it
     is set aside. Raises what is wrong with the configuration."""
     wrong: list[DistributaryError] = []
@@ -246,7 +246,7 @@ def try_records(route: Route, writer: Writer, payloads: pa.Array) -> Verdict:
     return Verdict(faults, warned)
 
 
-def _tried(route: Route, writer: Writer, payloads: pa.Array, first: int) -> Verdict:
+def _tried(route: Route, writer: WriterSchema, payloads: pa.Array, first: int) -> Verdict:
     """`first`: the position of the first of these records."""
     split = route.decoder(writer).decode(payloads)
     faults = {first + r.position: (r.reason, r.detail) for r in split.rejected}

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from distributary.config import DeclarativeFolder, Pipeline
 from distributary.declarative.datasets import Datasets, state_folder
-from distributary.engine.messages.chunks import Writer
+from distributary.engine.messages.chunks import WriterSchema
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader, reading
 from distributary.engine.messages.task_spec import ORIGIN, payload_columns
@@ -58,7 +58,7 @@ class Route:
 
     route: str
     columns: pa.Schema
-    slots: Mapping[Writer, tuple[Slot, ...]]
+    slots: Mapping[WriterSchema, tuple[Slot, ...]]
     schemas: Mapping[int, CompiledSchema]
     broken: Mapping[int, str] = field(default_factory=dict)
     before: pa.Schema | None = None
@@ -67,7 +67,7 @@ class Route:
     null_out_of_range: bool = False
     sql: RowSql = field(default_factory=RowSql)
 
-    def decoder(self, writer: Writer) -> Decoder:
+    def decoder(self, writer: WriterSchema) -> Decoder:
         return decoder_for(
             self.schemas[writer[0]],
             writer[1],
@@ -98,7 +98,7 @@ class KnownRoutes:
         return None
 
 
-Writers = Mapping[str, Iterable[Writer]]
+Writers = Mapping[str, Iterable[WriterSchema]]
 """Writers by route."""
 
 
@@ -198,7 +198,7 @@ class _Discovery:
 
     # -- one route -----------------------------------------------------------------------------------------
 
-    def _route_or_why(self, route: str, subject: str | None, writers: Iterable[Writer]) -> Route | str | None:
+    def _route_or_why(self, route: str, subject: str | None, writers: Iterable[WriterSchema]) -> Route | str | None:
         """As `_route`; in words what is wrong with the route alone. Raises what concerns all: the store, the registry,
         the pipeline file."""
         try:
@@ -208,7 +208,7 @@ class _Discovery:
         except BaseException as e:
             return own_fault(e, self.datasets.uri(self.datasets.silver(route)), StoreUnreadable)
 
-    def _route(self, route: str, subject: str | None, writers: Iterable[Writer]) -> Route | None:
+    def _route(self, route: str, subject: str | None, writers: Iterable[WriterSchema]) -> Route | None:
         """None for a route without any schema that can be decoded."""
         owner = Owner(self.config.pipeline, route)
         table = Table(self.datasets.uri(self.datasets.silver(route)), self.store, owner).open()
@@ -221,7 +221,7 @@ class _Discovery:
         all_writers |= {(i, self.message) for i in (self._ids(subject) if subject is not None else ())}
         compiled, refused = self.schemas.resolve({i for i, _ in all_writers}, every=True)
         broken = {i: detail for i, (_, detail) in refused.items()}
-        incoming: dict[Writer, pa.Schema] = {}
+        incoming: dict[WriterSchema, pa.Schema] = {}
         sql = RowSql.of(self.config.tables, route)
         form, raw = self.config.payload.encoding, self.config.payload.raw_nested_indexes
         for schema_id, message in sorted(all_writers - {(i, m) for i, m in all_writers if i in broken}):
@@ -260,17 +260,17 @@ class _Discovery:
 # -- writers, written down ---------------------------------------------------------------------------------
 
 
-def write_down(writers: Iterable[Writer]) -> str:
+def write_down(writers: Iterable[WriterSchema]) -> str:
     """Writers as a table property: `5 7 9:0.1`."""
     return " ".join(str(i) if message == "0" else f"{i}:{message}" for i, message in sorted(writers))
 
 
-def parse_writers(text: str) -> set[Writer]:
+def parse_writers(text: str) -> set[WriterSchema]:
     pairs = (word.partition(":") for word in text.split())
     return {(int(schema_id), message or "0") for schema_id, _, message in pairs}
 
 
-def read_writers(config: Pipeline, store: Store) -> dict[str, set[Writer]]:
+def read_writers(config: Pipeline, store: Store) -> dict[str, set[WriterSchema]]:
     """Writers by route that replays have found. Raises OSError."""
     body = store.get(state_folder(config), DeclarativeFolder.writers.name)
     content = json.loads(body or b"{}")

@@ -20,7 +20,7 @@ from distributary.declarative.judge import judge_columns, judge_values
 from distributary.declarative.known_routes import KnownRoutes, Writers, add_writers, discover
 from distributary.declarative.trials import without_killers
 from distributary.engine.apart import Apart
-from distributary.engine.messages.chunks import Writer, one_array
+from distributary.engine.messages.chunks import WriterSchema, one_array
 from distributary.engine.replay import ReplayReport
 from distributary.engine.schemas import Schemas, schemas_of
 from distributary.errors import Reason, SchemaNotFound
@@ -69,8 +69,8 @@ def _judge_again(
     config: Pipeline, registry: Registry, rows: pa.Table, most_ids: int | None
 ) -> tuple[pa.Table, Writers]:
     """A verdict for each row, with all the writers that the registry knows by now, and those that no subject names."""
-    more_writers: dict[str, set[Writer]] = {}
-    asked_pairs: set[tuple[str, Writer]] = set()
+    more_writers: dict[str, set[WriterSchema]] = {}
+    asked_pairs: set[tuple[str, WriterSchema]] = set()
     plain = FORMATS[config.payload.encoding].without_schema(config.payload.columns)
     schemas = Schemas(registry, schemas_of(config).compiler, plain=plain)
     with Apart(config.quarantine.read_sec) as apart:
@@ -108,7 +108,7 @@ def _judge(rows: pa.Table, known: KnownRoutes, apart: Apart) -> pa.Table:
     return pa.concat_tables(tables).take(pa.array(order))
 
 
-def _missing(verdicts: pa.Table) -> set[tuple[str, Writer]]:
+def _missing(verdicts: pa.Table) -> set[tuple[str, WriterSchema]]:
     rows = verdicts.filter(pc.equal(verdicts.column("reason"), Reason.UNKNOWN_SCHEMA_ID.value))
     keys = ["route", "schema_id", "message"]
     groups = rows.select(keys).group_by(keys).aggregate([]).to_pylist()
@@ -132,7 +132,7 @@ def _is_there(registry: Registry, schema_id: int) -> bool:
 
 def _used(taken_back: pa.Table, more_writers: Writers) -> Writers:
     keys = ["route", "schema_id", "message"]
-    used: dict[str, set[Writer]] = {}
+    used: dict[str, set[WriterSchema]] = {}
     for group in taken_back.select(keys).group_by(keys).aggregate([]).to_pylist():
         writer = (group["schema_id"], group["message"])
         if writer in more_writers.get(group["route"], ()):

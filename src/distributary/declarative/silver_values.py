@@ -11,8 +11,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from distributary.audit.judge.by_value import HELD, READ_ROWS, Payloads, Sample, missing, number_of
-from distributary.audit.judge.opened_records import Opener, Writer
+from distributary.audit.judge.by_value import HELD, READ_ROWS, Payloads, PayloadSample, missing, number_of
+from distributary.audit.judge.opened_records import RecordOpener, Writer
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import Pipeline
 from distributary.declarative.bronze_counts import Bronze
@@ -49,7 +49,7 @@ class _Silver:
         self.datasets = Datasets.of(config)
         self.bronze = Bronze.of(self.datasets, self.store)
         self.flows = Flows.of(config, self.store)
-        self.opener = Opener(config)
+        self.opener = RecordOpener(config)
         self.notes: list[str] = []
 
     def table(self, table: TableCheck) -> TableCheck:
@@ -82,7 +82,7 @@ class _Silver:
         if rows is None:
             return
         if not self.deep:
-            sample = Sample(SAMPLE)
+            sample = PayloadSample(SAMPLE)
             for count, (writer, body) in enumerate(self._records(rows, route)):
                 if count == READ_ROWS:
                     break

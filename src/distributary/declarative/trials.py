@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from distributary.declarative.judge import Verdicts, decode_rows, judge_columns, judge_values, try_records
 from distributary.declarative.known_routes import KnownRoutes, Route
 from distributary.engine.apart import Apart, killers, limited
-from distributary.engine.messages.chunks import Writer, one_array
+from distributary.engine.messages.chunks import WriterSchema, one_array
 from distributary.engine.messages.killers import find_envelope_killers
 from distributary.engine.messages.task_spec import fingerprint
 
@@ -62,7 +62,7 @@ class _Trials(Verdicts):
         self.apart = apart
         self.killed: dict[str, str] = {}
 
-    def judge(self, name: str, writer: Writer, records: pa.Table) -> None:
+    def judge(self, name: str, writer: WriterSchema, records: pa.Table) -> None:
         route = self.known.routes.get(name)
         if route is not None and writer in route.slots:
             payloads = one_array(records.column("payload"))
@@ -83,12 +83,12 @@ def _refuse_killers(schema_id: pa.Array, message: pa.Array, payload: pa.Array, r
             )
 
 
-def _killers(route: Route, writer: Writer, payloads: pa.Array, apart: Apart) -> dict[int, str]:
+def _killers(route: Route, writer: WriterSchema, payloads: pa.Array, apart: Apart) -> dict[int, str]:
     work = partial(_try, route=route, writer=writer)
     return killers(work, lambda begin, end: payloads.slice(begin, end - begin).to_pylist(), len(payloads), apart)
 
 
-def _try(payloads: list[bytes], route: Route, writer: Writer) -> None:
+def _try(payloads: list[bytes], route: Route, writer: WriterSchema) -> None:
     """All that judging does to payloads by code that is not ours; silver does the same to those that are good."""
     try_records(route, writer, pa.array(payloads, pa.binary()))
 

@@ -86,7 +86,7 @@ class Apart:
     def __init__(self, cpu_sec: float, threads: int = 1) -> None:
         self.cpu_sec = cpu_sec
         self._threads = threads
-        self._child: Child | None = None
+        self._child: WorkProcess | None = None
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -143,7 +143,7 @@ class Apart:
             raise
         return None
 
-    def _start(self) -> Child:
+    def _start(self) -> WorkProcess:
         self._child = begin()
         weakref.finalize(self, self._child.end)
         return self._child
@@ -154,7 +154,7 @@ class Apart:
 
 
 @dataclass(frozen=True)
-class Child:
+class WorkProcess:
     """A process that waits for work."""
 
     process: subprocess.Popen[bytes]
@@ -170,7 +170,7 @@ class Child:
             return self.process.wait()
 
 
-def begin() -> Child:
+def begin() -> WorkProcess:
     """Start one. Raises OSError."""
     ours, theirs = Pipe()
     with theirs:
@@ -182,7 +182,7 @@ def begin() -> Child:
             pass_fds=[theirs.fileno()],
             start_new_session=True,  # Ctrl-C in a terminal is for this process
         )
-    child = Child(process, ours)
+    child = WorkProcess(process, ours)
     try:
         ours.recv()
     except (EOFError, OSError):

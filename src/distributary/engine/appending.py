@@ -38,7 +38,7 @@ F = TypeVar("F", bound=FittedRows)
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayCheck:
     """What an attempt expects where the batch is in a table already: as many rows as it has itself (`fewer` False,
     `more` False), or what else may be right."""
 
@@ -67,7 +67,7 @@ class Appending(Generic[F]):
     target: Table
     txn: Txn
     tip: Tip | None
-    replay: Replay
+    replay: ReplayCheck
     fit: Callable[[pa.Schema | None, Snapshot | None], F]
     write: Callable[[pa.Table], Sequence[DataFile]]
     why_spark: Callable[[Snapshot | None, Evolution], str | None]
@@ -110,7 +110,7 @@ class Appending(Generic[F]):
 
 
 def commit_files(
-    target: Table, files: Sequence[DataFile], rows: int, columns: pa.Schema | None, txn: Txn, replay: Replay
+    target: Table, files: Sequence[DataFile], rows: int, columns: pa.Schema | None, txn: Txn, replay: ReplayCheck
 ) -> Append:
     """One commit for the files of many tasks, whose `rows` have `columns`.
 
@@ -126,7 +126,7 @@ def commit_files(
     return _written(table, evolution, rows, files)
 
 
-def replayed(table: Snapshot, txn: Txn, replay: Replay, rows: int) -> Append:
+def replayed(table: Snapshot, txn: Txn, replay: ReplayCheck, rows: int) -> Append:
     """An earlier attempt has committed the batch: what it did, where `rows` are found now. Raises ReplayMismatch."""
     committed = replay.rows(table.rows_of(txn), rows, table.uri)
     return Append("replayed", committed, widened=committed_widening(table, txn), other=committed != rows)

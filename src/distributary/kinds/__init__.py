@@ -1,4 +1,4 @@
-"""What a pipeline is, chosen once from its file. A `Kind` says by which code each verb is done for it.
+"""What a pipeline is, chosen once from its file. A `PipelineKind` says by which code each verb is done for it.
 
 `messages`: a table per route (layouts `fanout`, `two_hop`, `wide`); `changes`: a log and a merged table per source
 table; `declarative`: a Spark Declarative Pipeline. A verb that a kind does not have raises BadInput, with what to do
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from distributary.kinds.changes import Changes
 from distributary.kinds.declarative import Declarative
 from distributary.kinds.kind import HandedToStream as HandedToStream
-from distributary.kinds.kind import Kind as Kind
+from distributary.kinds.kind import PipelineKind as PipelineKind
 from distributary.kinds.kind import Rebuilt as Rebuilt
 from distributary.kinds.messages import Messages, TwoHop, Wide
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from distributary.config import Pipeline
 
 
-def kind_of(config: Pipeline, file: Path) -> Kind:
+def kind_of(config: Pipeline, file: Path) -> PipelineKind:
     """The kind of the pipeline in `file`."""
     if config.holds_changes:
         return Changes(config, file)

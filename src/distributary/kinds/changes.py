@@ -8,17 +8,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from distributary.errors import Reason
-from distributary.kinds.kind import HandedToStream, Kind, Rebuilt
+from distributary.kinds.kind import HandedToStream, PipelineKind, Rebuilt
 
 if TYPE_CHECKING:
-    from distributary.audit.plan import Plan
+    from distributary.audit.plan import PlanReport
     from distributary.audit.status import Status
     from distributary.audit.verify import Verification
     from distributary.engine.changes.ledger_fields import MergeBacklog
     from distributary.engine.replay import ReplayReport
 
 
-class Changes(Kind):
+class Changes(PipelineKind):
     """`source.type: datastream`."""
 
     one_stream = (
@@ -29,7 +29,7 @@ class Changes(Kind):
     def check_runs_here(self) -> None:
         return
 
-    def plan(self) -> Plan:
+    def plan(self) -> PlanReport:
         from distributary.audit.plan import plan_changes
 
         return plan_changes(self.config)

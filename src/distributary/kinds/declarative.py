@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, NoReturn
 
 from distributary.errors import BadInput, Reason
-from distributary.kinds.kind import Kind
+from distributary.kinds.kind import PipelineKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distributary.engine.replay import ReplayReport
 
 
-class Declarative(Kind):
+class Declarative(PipelineKind):
     one_stream = (
         "a declarative pipeline is one graph of datasets: it is not shared out. Give it more machines "
         "(databricks.workers) in place of more clusters"

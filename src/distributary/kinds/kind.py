@@ -13,7 +13,7 @@ from distributary.errors import BadInput, Reason
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from distributary.audit.plan import Plan
+    from distributary.audit.plan import PlanReport
     from distributary.audit.status import Status
     from distributary.audit.verify import Verification
     from distributary.config import Pipeline
@@ -38,7 +38,7 @@ class Rebuilt:
 
 
 @dataclass(frozen=True)
-class Kind(ABC):
+class PipelineKind(ABC):
     """What the verbs are for one pipeline. `file`: its file, for words and for what lies beside it."""
 
     config: Pipeline
@@ -58,7 +58,7 @@ class Kind(ABC):
         """Raises BadInput where no stream of ours runs the pipeline."""
 
     @abstractmethod
-    def plan(self) -> Plan:
+    def plan(self) -> PlanReport:
         """What a run would do now. Raises what a run would raise before its first batch."""
 
     @abstractmethod

@@ -8,23 +8,23 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, NoReturn
 
 from distributary.errors import BadInput, NotYet, Reason
-from distributary.kinds.kind import Kind, Rebuilt
+from distributary.kinds.kind import PipelineKind, Rebuilt
 
 if TYPE_CHECKING:
-    from distributary.audit.plan import Plan
+    from distributary.audit.plan import PlanReport
     from distributary.audit.status import Status
     from distributary.audit.verify import Verification
     from distributary.engine.replay import ReplayReport
     from distributary.running.wide_views import View
 
 
-class Messages(Kind):
+class Messages(PipelineKind):
     """Layout `fanout`."""
 
     def check_runs_here(self) -> None:
         return
 
-    def plan(self) -> Plan:
+    def plan(self) -> PlanReport:
         from distributary.audit.plan import plan
 
         if self.config.envelope.is_debezium:

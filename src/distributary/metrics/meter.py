@@ -32,7 +32,7 @@ class Query(Protocol):
     def status(self) -> Any: ...
 
 
-class Stream(Protocol):
+class RunningStream(Protocol):
     """A stream that runs in this process."""
 
     @property
@@ -50,7 +50,7 @@ class Meter:
         self._is_asked = config.metrics.port is not None or config.metrics.otlp is not None
         self._shown = config.metrics.routes
         self._own = "whole" if config.share is None else config.share.name
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, RunningStream] = {}
         self.boards = {self._own: Board(self._shown)}
 
     def attach(self, running: Any) -> None:
@@ -68,7 +68,7 @@ class Meter:
         except Exception as e:
             log.warning("metrics begin at nothing, because the ledger could not be read: %s", in_words(e))
 
-    def _parts(self, running: Any) -> dict[str, Stream]:
+    def _parts(self, running: Any) -> dict[str, RunningStream]:
         if not hasattr(running, "first"):
             return {self._own: running}
         streams = {"hop-1": running.first, self._own: running.second}

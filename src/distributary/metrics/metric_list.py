@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Kind = Literal["counter", "gauge"]
+MetricKind = Literal["counter", "gauge"]
 PREFIX: Final = "distributary_"
 COMMON: Final = ("pipeline", "stream")
 """Labels of all metrics. `stream`: `whole`, or the cluster of a pipeline that is spread over several."""
@@ -38,7 +38,7 @@ class Metric:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     unit: str
     meaning: str
     remedy: str

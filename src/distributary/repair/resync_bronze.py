@@ -59,7 +59,7 @@ _SAME = ("topic", "partition", "offset", "timestamp", "value")
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class BronzeRebuilt:
     """What a rebuild did. `rows`: in the table from bronze now; `quarantined`: kept aside now; `returned`: out of the
     quarantine into the table; `newly_bad`: out of the table into the quarantine."""
 
@@ -83,7 +83,7 @@ class _Moment:
     details: Mapping[str, Any]
 
 
-def rebuild(config: Pipeline, route: str) -> Rebuilt:
+def rebuild(config: Pipeline, route: str) -> BronzeRebuilt:
     """Rebuild the table of `route` from bronze.
 
     Raises BadInput (no such rows, a table that delta-rs may not write), AlreadyRunning (a replay), CleanUnfinished,
@@ -125,7 +125,7 @@ class _Resync:
         fanout = Fanout(self.spark, stream, schemas_of(stream), self.store)
         return Replay(stream, Ledger(stream.state_root, stream.pipeline, self.store), fanout)
 
-    def run(self) -> Rebuilt:
+    def run(self) -> BronzeRebuilt:
         for _ in range(ATTEMPTS):
             self._complete()
             self._finish_replays()
@@ -146,7 +146,7 @@ class _Resync:
 
     # -- one attempt ---------------------------------------------------------------------------------------
 
-    def _attempt(self) -> Rebuilt:
+    def _attempt(self) -> BronzeRebuilt:
         now = self._moment()
         table = self._settled(now)
         spec = self.fanout.spec(f"{RESYNC}{uuid.uuid4()}", 0, {}, {}, [self.route])
@@ -165,7 +165,7 @@ class _Resync:
         if good is not None and (failed := self.replay.settle(txn, good).failed):
             raise BadInput(detail=f"{self.route}: rebuilt, but the ledger does not have all of it yet: {failed}")
         self._complete()
-        return Rebuilt(self.route, self.uri, built.rows, built.kept, returned, newly_bad)
+        return BronzeRebuilt(self.route, self.uri, built.rows, built.kept, returned, newly_bad)
 
     def _moment(self) -> _Moment:
         """Raises BadInput when the route's stream has not finished a batch."""

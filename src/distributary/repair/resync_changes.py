@@ -54,7 +54,7 @@ SWAPS = 20
 
 
 @dataclass
-class Rebuilt:
+class LogRebuilt:
     """What a rebuild did. `rows`: of the merged table now, tombstones among them. `added`: keys that it did not have
     before. `caught_up`: how often a run had merged meanwhile. `versions`: of the history, where there is one."""
 
@@ -100,7 +100,7 @@ def _named(config: Pipeline, newest: Mapping[str | None, Entry]) -> Named:
     return named_tables
 
 
-def rebuild(config: Pipeline, route: str, behind: MergeBacklog) -> Rebuilt:
+def rebuild(config: Pipeline, route: str, behind: MergeBacklog) -> LogRebuilt:
     """Rebuild the merged table of `route`, and its history, from the log, by the keys of `behind`; enters it into the
     ledger.
 
@@ -138,9 +138,9 @@ class _Rebuild:
         self.log_uri, self.uri, self.history_uri = log, merged, named.history(behind.source)
         self.rules = named.rules(behind.source, None)
         self.owner = Owner(config.pipeline, route, behind.keys)
-        self.report = Rebuilt(route, merged)
+        self.report = LogRebuilt(route, merged)
 
-    def run(self) -> Rebuilt:
+    def run(self) -> LogRebuilt:
         for attempt in range(SWAPS):
             # The log last: it first has each batch, so it holds all that the others do.
             tables = {uri: Table(uri, self.store, self.owner).open() for uri in (self.history_uri, self.uri) if uri}
@@ -231,14 +231,14 @@ class _Rebuild:
                 report.files.append(write_data_file(self.uri, rows, self.store))
         self.report = report
 
-    def _add_history(self, uri: str, rows: pa.Table, report: Rebuilt) -> None:
+    def _add_history(self, uri: str, rows: pa.Table, report: LogRebuilt) -> None:
         gaps = self.rules.gaps(absent(rows, self.brought))
         files = history_files(uri, self.store, rows, self.keys, self.rules.order, gaps)
         report.history += files
         report.versions += sum(file.rows for file in files)
 
     def _keyed(
-        self, names: Sequence[str], schema: pa.Schema, orphans: list[pa.Table], report: Rebuilt
+        self, names: Sequence[str], schema: pa.Schema, orphans: list[pa.Table], report: LogRebuilt
     ) -> Iterator[pa.Table]:
         """The log's rows that have a key; the others go to `orphans`."""
         for piece in log_rows(self.log_uri, names, self.store, schema):
@@ -257,7 +257,7 @@ class _Rebuild:
         return pa.schema([f for f in columns if f.name != ORIGIN])
 
 
-def in_words(rebuilt: Rebuilt, keys: Sequence[str]) -> list[str]:
+def in_words(rebuilt: LogRebuilt, keys: Sequence[str]) -> list[str]:
     """What was made anew, in lines."""
     by = ", ".join(map(shown, keys))
     lines = [f"{rebuilt.table}: {rebuilt.rows:,} rows from {rebuilt.events:,} events of its log, by {by}"]

@@ -31,7 +31,7 @@ from distributary.tables.store import Store
 BOTH = (1, 2)
 
 
-class Part(Protocol):
+class HopThread(Protocol):
     """Something that runs in a thread of its own."""
 
     def go(self, once: bool) -> Any: ...
@@ -95,7 +95,7 @@ def _together(first: Ingest, second: Run, stop: Callable[[], None]) -> RunReport
     errors: list[BaseException] = []
     reports: list[RunReport] = []
 
-    def work(hop: Part, keep: Callable[[Any], None]) -> None:
+    def work(hop: HopThread, keep: Callable[[Any], None]) -> None:
         try:
             keep(hop.go(once=False))
         except BaseException as e:

@@ -15,10 +15,12 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from distributary.names import shown
 
-Kind = Literal["nothing", "framed", "json", "avro file", "avro message", "parquet file", "text", "protobuf", "bytes"]
+PayloadKind = Literal[
+    "nothing", "framed", "json", "avro file", "avro message", "parquet file", "text", "protobuf", "bytes"
+]
 
 MAGIC, HEADER_BYTES = 0, 5
-_STARTS: dict[bytes, tuple[Kind, str]] = {
+_STARTS: dict[bytes, tuple[PayloadKind, str]] = {
     b"Obj\x01": ("avro file", "an Avro container file"),
     b"\xc3\x01": ("avro message", "an Avro message in single-object encoding (no schema id of a registry)"),
     b"PAR1": ("parquet file", "a Parquet file"),
@@ -34,7 +36,7 @@ _VARINT, _FIXED64, _LENGTH, _GROUP, _FIXED32 = 0, 1, 2, 3, 5
 class Looks:
     """A guess. `schema_id`: of the registry's header, where there is one."""
 
-    kind: Kind
+    kind: PayloadKind
     words: str
     schema_id: int | None = None
 

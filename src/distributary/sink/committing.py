@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from distributary.engine.appending import Replay, commit_files
+from distributary.engine.appending import ReplayCheck, commit_files
 from distributary.engine.decisions import too_many
 from distributary.engine.outcomes import Fault
 from distributary.errors import Reason, ReplayMismatch, StoreDown, TableCollision
@@ -47,7 +47,7 @@ KEPT = 100
 
 
 @dataclass(frozen=True)
-class Ending:
+class BatchEnding:
     """The end of one batch. `txn`: what its commits are known by."""
 
     options: SinkOptions
@@ -217,7 +217,7 @@ class Ending:
             raise StoreDown(path=self.options.target(route).uri, detail=detail) from e
 
     def _commit(self, route: str, parts: list[RouteFiles]) -> None:
-        target, replay = self.options.target(route), Replay(self.txn.version)
+        target, replay = self.options.target(route), ReplayCheck(self.txn.version)
         try:
             if len(parts) == 1:
                 (route_files,) = parts
@@ -248,10 +248,10 @@ class Ending:
         ]
         count = sum(file_rows.rows for file_rows in parts)
         if table is not None and table.has(txn):
-            commit_files(target, [], count, evolution.schema, txn, Replay(txn.version))
+            commit_files(target, [], count, evolution.schema, txn, ReplayCheck(txn.version))
             return
         file = target.write(pa.concat_tables(fitted))
-        commit_files(target, [file], count, evolution.schema, txn, Replay(txn.version))
+        commit_files(target, [file], count, evolution.schema, txn, ReplayCheck(txn.version))
 
 
 def _check_rows(uri: str, planned: Sequence[RouteFiles | DataFile], own: Sequence[RouteFiles | DataFile]) -> None:

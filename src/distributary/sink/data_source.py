@@ -26,7 +26,7 @@ from pyspark.sql.types import BinaryType, StructType
 from distributary.config import load
 from distributary.errors import BadInput
 from distributary.sink.by_routes import RouteRows
-from distributary.sink.committing import Ending
+from distributary.sink.committing import BatchEnding
 from distributary.sink.plain_columns import plain_schema
 from distributary.sink.sink_options import FORMAT, PIPELINE_OPTION, ROWS_OPTION, SinkOptions, transaction
 from distributary.sink.written import WrittenFiles
@@ -37,7 +37,7 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 @dataclass
-class Message(WriterCommitMessage):
+class TaskReport(WriterCommitMessage):
     """What a task says to the commit. `stream`: the query that it worked for."""
 
     stream: str
@@ -68,7 +68,7 @@ class DistributarySource(DataSource):
         app, number = self.options.get("txnAppId"), transaction(dict(self.options))
         if (app is None) != (number is None):
             raise BadInput(detail="a write that may be done again needs both options, 'txnAppId' and 'txnVersion'")
-        return BatchWriter(intake, Txn(app or uuid.uuid4().hex, number or 0))
+        return SinkBatchWriter(intake, Txn(app or uuid.uuid4().hex, number or 0))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Raises BadInput, as `writer`."""
@@ -98,7 +98,7 @@ class DistributarySource(DataSource):
         return RouteRows(options)
 
 
-class BatchWriter(DataSourceArrowWriter):
+class SinkBatchWriter(DataSourceArrowWriter):
     """Of `df.write`. With `txnAppId` and `txnVersion` a write that is done again adds nothing."""
 
     def __init__(self, intake: Intake, txn: Txn) -> None:
@@ -106,14 +106,14 @@ class BatchWriter(DataSourceArrowWriter):
         self.options = intake.options
         self.txn = txn
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         return _taken(iterator, self.intake, self.txn.app_id, self.txn.version)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        Ending(self.options, self.txn).commit(_said(messages))
+        BatchEnding(self.options, self.txn).commit(_said(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        Ending(self.options, self.txn).abort(_said(messages))
+        BatchEnding(self.options, self.txn).abort(_said(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -124,7 +124,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.options = intake.options
         self.app = app
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         context = TaskContext.get()
         stream = self.app or (context and context.getLocalProperty(QUERY_ID))
         if context is None or not stream:
@@ -139,17 +139,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
         for ending in self._endings(messages, batchId):
             ending.abort(_said(messages))
 
-    def _endings(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Iterator[Ending]:
+    def _endings(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Iterator[BatchEnding]:
         """One; none where no task has said anything."""
-        stream = next((message.stream for message in messages if isinstance(message, Message)), None)
+        stream = next((message.stream for message in messages if isinstance(message, TaskReport)), None)
         if stream is not None:
-            yield Ending(self.options, Txn(stream, batch))
+            yield BatchEnding(self.options, Txn(stream, batch))
 
 
-def _taken(rows: Iterator[pa.RecordBatch], intake: Intake, stream: str, batch: int) -> Message:
+def _taken(rows: Iterator[pa.RecordBatch], intake: Intake, stream: str, batch: int) -> TaskReport:
     context = TaskContext.get()
     task = "0" if context is None else f"{context.partitionId()}.{context.attemptNumber()}"
-    return Message(stream, intake.take(rows, stream, batch, task))
+    return TaskReport(stream, intake.take(rows, stream, batch, task))
 
 
 def check_route(schema: StructType, route: str) -> None:
@@ -178,4 +178,4 @@ def _arrow(schema: StructType) -> pa.Schema:
 
 
 def _said(messages: Sequence[WriterCommitMessage | None]) -> Iterator[WrittenFiles]:
-    return (message.taken for message in messages if isinstance(message, Message))
+    return (message.taken for message in messages if isinstance(message, TaskReport))

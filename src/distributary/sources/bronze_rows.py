@@ -36,7 +36,7 @@ REJECTED_TYPE = pa.struct(
 """`level`, `value`: as in the quarantine (`REJECTED_SCHEMA`)."""
 
 
-class Apart(Protocol):
+class RowsWithoutRoute(Protocol):
     """Takes rows that have no route (`engine.messages.chunks.Cut`)."""
 
     def bad(self, rows: pa.Table) -> None: ...
@@ -86,7 +86,9 @@ def keys(route: pa.Array) -> pa.Array:
     return names.take(encoded.indices)
 
 
-def set_apart(window: pa.Table, origin: pa.Table, names: Sequence[str], cut: Apart) -> tuple[pa.Table, pa.Table]:
+def set_apart(
+    window: pa.Table, origin: pa.Table, names: Sequence[str], cut: RowsWithoutRoute
+) -> tuple[pa.Table, pa.Table]:
     """Of rows read from bronze: those without a route go into `cut`; returns the records, and their origin.
 
     `names`: of route, schema id and payload.

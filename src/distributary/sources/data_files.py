@@ -30,7 +30,7 @@ BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class SourceColumn:
     """A column of the source table, read as `kind` under the name `alias`.
 
     `partition`: its values are in the commits, not in the files.
@@ -65,7 +65,7 @@ class BatchFiles:
     """The files of one batch in the table's folder, and which task reads what of them."""
 
     folder: str
-    columns: tuple[Column, ...]
+    columns: tuple[SourceColumn, ...]
     tasks: tuple[tuple[Piece, ...], ...]
     store: Store
 

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from distributary.config import DeltaSource, Envelope, Tables
-from distributary.sources.data_files import BatchFiles, Column, SourceFile, spread
+from distributary.sources.data_files import BatchFiles, SourceColumn, SourceFile, spread
 from distributary.sources.delta import ORIGIN_COLUMNS, needed_columns
 from distributary.tables.store import Store, local_path
 
@@ -87,7 +87,7 @@ def _planned(spark: Any, query: Any, batch: int) -> tuple[dict[str, Any], list[d
     return json.loads(as_json(index.snapshot().metadata())), json.loads(as_json(index.addFiles()))
 
 
-def _columns(metadata: Mapping[str, Any], source: DeltaSource, envelope: Envelope) -> tuple[Column, ...] | None:
+def _columns(metadata: Mapping[str, Any], source: DeltaSource, envelope: Envelope) -> tuple[SourceColumn, ...] | None:
     """The columns that `delta_stream` selects; None where one of them has to be cast or renamed by Spark."""
     if metadata["configuration"].get("delta.columnMapping.mode", "none") != "none":
         return None
@@ -102,5 +102,5 @@ def _columns(metadata: Mapping[str, Any], source: DeltaSource, envelope: Envelop
         partition = name in metadata["partitionColumns"]
         if arrow is None or (partition and pa.types.is_binary(arrow)):
             return None
-        columns.append(Column(name, alias, arrow, partition))
+        columns.append(SourceColumn(name, alias, arrow, partition))
     return tuple(columns)

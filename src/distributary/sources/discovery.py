@@ -13,13 +13,13 @@ from distributary.names import shown
 from distributary.sources.bodies import Options, source_options
 from distributary.sources.file_ledger import FileLedger
 from distributary.sources.known_files import FileRef
-from distributary.sources.listing import Lister, Round, Tree
+from distributary.sources.listing import FolderTree, Lister, Round
 from distributary.sources.listing_local import LocalTree
 from distributary.sources.listing_objects import ObjectTree
 from distributary.tables.store import Store, local_path
 
 
-def open_tree(path: str, options: Options) -> Tree:
+def open_tree(path: str, options: Options) -> FolderTree:
     """The folders below a source's path, with or without a slash at its end. Raises ConfigError."""
     local = local_path(path)
     return ObjectTree(path, options) if local is None else LocalTree(local)
@@ -38,7 +38,7 @@ class FileDiscovery:
 
     def __init__(
         self,
-        tree: Tree,
+        tree: FolderTree,
         ledger: FileLedger,
         max_files: int,
         max_bytes: int,

@@ -49,7 +49,7 @@ class Page:
     faults: Sequence[tuple[str, str]] = ()
 
 
-class Tree(Protocol):
+class FolderTree(Protocol):
     """A source's folders. Paths that are given are relative to `root` and have no slash at the end; "" is the root.
 
     Files that are no data (`is_data`) are left out. Every call raises SourceDown when the store is away.
@@ -163,7 +163,7 @@ class Lister:
 
     def __init__(
         self,
-        tree: Tree,
+        tree: FolderTree,
         known_files: KnownFiles,
         *,
         start: datetime | None = None,

@@ -24,7 +24,7 @@ _TAIL_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Stream:
+class SupervisedStream:
     """What is supervised: a name, the command to run, where its output goes."""
 
     name: str
@@ -63,7 +63,7 @@ def leashed(arguments: Sequence[str], grace_sec: float) -> tuple[str, ...]:
 class Process:
     """A Child as a process of this machine."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: SupervisedStream) -> None:
         """Raises OSError when the command cannot be run or the log cannot be written."""
         stream.log.parent.mkdir(parents=True, exist_ok=True)
         self._log = stream.log

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from distributary.backoff import any_chance
 from distributary.errors import Exit
 from distributary.state.streams import StreamRecord, StreamState
-from distributary.supervisor.child import Child, Process, Stream
+from distributary.supervisor.child import Child, Process, SupervisedStream
 from distributary.supervisor.policy import (
     Ending,
     RestartPolicy,
@@ -33,7 +33,7 @@ WRITE_SEC = 5.0
 """So often the board is written though nothing but numbers has changed."""
 
 
-class Board(Protocol):
+class StreamBoard(Protocol):
     """Where others see the streams and ask for a new start of one."""
 
     def show(self, records: Sequence[StreamRecord]) -> None: ...
@@ -42,7 +42,7 @@ class Board(Protocol):
 
 
 @dataclass(frozen=True)
-class Change:
+class StreamChange:
     """A stream's record before and after something happened to it."""
 
     before: StreamRecord
@@ -53,17 +53,17 @@ class Change:
 class Edges:
     """What reaches out of the loop; tests put their own in. `now`: seconds since 1970. `chance`: from 0 to 1."""
 
-    launch: Callable[[Stream], Child] = Process
+    launch: Callable[[SupervisedStream], Child] = Process
     now: Callable[[], float] = time.time
     chance: Callable[[], float] = any_chance
     pause: Callable[[float], None] | None = None
-    changed: Callable[[Change], None] = lambda _: None
+    changed: Callable[[StreamChange], None] = lambda _: None
     batch: Callable[[str, Mapping[str, Any]], None] = lambda *_: None
 
 
 @dataclass
 class _Supervised:
-    stream: Stream
+    stream: SupervisedStream
     record: StreamRecord
     child: Child | None = None
 
@@ -72,8 +72,8 @@ class _Supervised:
 class Supervisor:
     """Runs `streams` until each is over, or until `stop`."""
 
-    streams: Sequence[Stream]
-    board: Board
+    streams: Sequence[SupervisedStream]
+    board: StreamBoard
     policy: RestartPolicy = field(default_factory=RestartPolicy)
     edges: Edges = field(default_factory=Edges)
 
@@ -184,7 +184,7 @@ class Supervisor:
     # -- others --------------------------------------------------------------------------------------------
 
     def _set(self, supervised: _Supervised, record: StreamRecord) -> None:
-        change = Change(supervised.record, record)
+        change = StreamChange(supervised.record, record)
         supervised.record = record
         if change.before.state != record.state or change.before.failures != record.failures:
             self._tell(self.edges.changed, change)

@@ -19,7 +19,9 @@ from distributary.tables.snapshot import ROWS_KEY, Txn
 from distributary.tables.store import Store, join
 from distributary.version import __version__
 
-Place = tuple[str, int] | tuple[str, int, Mapping[str, str]] | tuple[str, int, Mapping[str, str], Mapping[str, Any]]
+RemovedFile = (
+    tuple[str, int] | tuple[str, int, Mapping[str, str]] | tuple[str, int, Mapping[str, str], Mapping[str, Any]]
+)
 """A file as a commit removes it: its path as the log has it, its size in bytes, the values of its partition if any, its
 deletion vector as the log has it if any. A commit that leaves out the vector removes another file, one without."""
 
@@ -43,7 +45,7 @@ def commit_text(
     read_version: int,
     txn: Txn | None,
     added: Sequence[Logged],
-    removed: Iterable[Place] = (),
+    removed: Iterable[RemovedFile] = (),
     *,
     moved: Sequence[DataFile] | None = None,
     rows: int | None = None,

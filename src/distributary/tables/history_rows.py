@@ -76,12 +76,12 @@ class Met:
     until: pa.Array
 
     @classmethod
-    def none(cls, incoming: Incoming) -> Met:
+    def none(cls, incoming: IncomingVersions) -> Met:
         no, nothing = np.zeros(0, np.int64), np.zeros(0, bool)
         return cls(no, no, no, [], no, nothing, no, no, nothing, pa.array([], pa.string()))
 
     @classmethod
-    def joined(cls, met_of_files: Sequence[Met], incoming: Incoming) -> Met:
+    def joined(cls, met_of_files: Sequence[Met], incoming: IncomingVersions) -> Met:
         not_empty = [met for met in met_of_files if len(met.codes)]
         if not not_empty:
             return cls.none(incoming)
@@ -93,7 +93,7 @@ class Met:
         return cls(file, row, codes, ranked, times, deleted, begin, end, silent, until)
 
 
-class Incoming:
+class IncomingVersions:
     """A batch's events, as they meet the versions of the table."""
 
     def __init__(
@@ -224,7 +224,7 @@ class Versions:
     `heads`: the beginnings of the places of all rows. `still_silent`: versions that were met and are to be filled anew,
     by column."""
 
-    incoming: Incoming
+    incoming: IncomingVersions
     met: Met
     spans: Spans
     codes: Places

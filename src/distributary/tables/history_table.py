@@ -29,9 +29,9 @@ from distributary.tables.commits import commit_text, put_commit
 from distributary.tables.datafile import DataFile
 from distributary.tables.engines import in_place, spark_needed
 from distributary.tables.faults import CommitConflict
-from distributary.tables.history_rows import OPEN, UNTIL, VALID_TO, Incoming, Met, as_history, own_name
-from distributary.tables.merge import SMALL_BYTES, SMALL_FILES, Target, fitted_rows, with_columns
-from distributary.tables.merge_files import FILE_BYTES, LiveFile, Reader, Writer, live_files, may_hold
+from distributary.tables.history_rows import OPEN, UNTIL, VALID_TO, IncomingVersions, Met, as_history, own_name
+from distributary.tables.merge import SMALL_BYTES, SMALL_FILES, MergeTarget, fitted_rows, with_columns
+from distributary.tables.merge_files import FILE_BYTES, FileWriter, LiveFile, Reader, live_files, may_hold
 from distributary.tables.rewrite import is_elsewhere
 from distributary.tables.snapshot import Snapshot, Txn, columns_of
 from distributary.tables.store import Store
@@ -39,7 +39,7 @@ from distributary.tables.widening import evolve_table
 
 
 def merge_history(
-    target: Target,
+    target: MergeTarget,
     rows: pa.Table,
     keys: Sequence[str],
     order: OrderSettings,
@@ -65,10 +65,10 @@ def merge_history(
     if evolution.widened and in_place(target.policy, table):
         raise ValueError(f"a history table is written by tasks, which have no type widening: {evolution.widening}")
     rows, unchanged = fitted_rows(rows, silent, evolution, keys)
-    incoming = Incoming(rows, tuple(keys), order, unchanged, filled=filled, partial=partial)
+    incoming = IncomingVersions(rows, tuple(keys), order, unchanged, filled=filled, partial=partial)
     if table is None:
         versions = incoming.with_versions(Met.none(incoming))
-        files = _Files(Writer(target.table.uri, target.table.store, (*keys, UNTIL)), keys)
+        files = _Files(FileWriter(target.table.uri, target.table.store, (*keys, UNTIL)), keys)
         files.take(versions.written(None))
         target.table.commit(None, evolution, files.done(), txn)
         return files.rows
@@ -83,8 +83,8 @@ def history_files(
     """The whole history of some keys, of which `rows` are all events, as files in the folder `uri` that no commit names
     yet; their columns are those of `as_columns`. Raises as `merge_history`."""
     silent = {own_name(column): pa.array(mask) for column, mask in gaps.unchanged(rows).items()}
-    incoming = Incoming(as_history(rows, keys), tuple(keys), order, silent)
-    files = _Files(Writer(uri, store, (*keys, UNTIL)), keys)
+    incoming = IncomingVersions(as_history(rows, keys), tuple(keys), order, silent)
+    files = _Files(FileWriter(uri, store, (*keys, UNTIL)), keys)
     files.take(incoming.with_versions(Met.none(incoming)).written(None))
     return files.done()
 
@@ -93,7 +93,7 @@ def history_files(
 class _Files:
     """Takes rows and writes them as files, ended versions apart from open ones, in bounded memory."""
 
-    writer: Writer
+    writer: FileWriter
     keys: Sequence[str]
     rows: int = 0
     added: list[DataFile] = field(default_factory=list)
@@ -121,7 +121,7 @@ class _Files:
 class _Into:
     """Events into a table that is there, on top of its version."""
 
-    def __init__(self, target: Target, table: Snapshot, incoming: Incoming, schema: pa.Schema) -> None:
+    def __init__(self, target: MergeTarget, table: Snapshot, incoming: IncomingVersions, schema: pa.Schema) -> None:
         self.uri, self.store, self.table = target.table.uri, target.table.store, table
         self.incoming, self.reader = incoming, Reader(target.table.uri, target.table.store, schema)
 
@@ -143,7 +143,7 @@ class _Into:
         changed = versions.changed()
         rewritten = sorted({*met.file[changed].tolist()} | _small(files))
         self.reader.forget(file for n, file in enumerate(files) if n not in rewritten)
-        out = _Files(Writer(self.uri, self.store, (*self.incoming.keys, UNTIL)), self.incoming.keys)
+        out = _Files(FileWriter(self.uri, self.store, (*self.incoming.keys, UNTIL)), self.incoming.keys)
         taken_out = self._without(files, rewritten, met, changed, out)
         rows_kept = out.rows
         out.take(versions.written(taken_out))

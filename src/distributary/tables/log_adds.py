@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from distributary.errors.border import TableFault
-from distributary.tables.commits import Place, read_commit
+from distributary.tables.commits import RemovedFile, read_commit
 from distributary.tables.files import names_in
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store, join
@@ -45,7 +45,7 @@ def logged_adds(uri: str, store: Store, version: int) -> dict[str, Add] | None:
     return adds
 
 
-def places_of(table: Snapshot) -> list[Place]:
+def places_of(table: Snapshot) -> list[RemovedFile]:
     """All files of the table as a commit removes them, with their vectors. Raises TableFault, OSError."""
     if FEATURE not in table.reader_features:
         return list(table.sizes().items())

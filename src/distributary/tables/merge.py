@@ -24,15 +24,15 @@ import pyarrow.compute as pc
 
 from distributary.changes.reduce import Places, Reduced
 from distributary.tables.checkpoints import checkpoint_in_turn
-from distributary.tables.commits import Place, commit_text, put_commit
+from distributary.tables.commits import RemovedFile, commit_text, put_commit
 from distributary.tables.conform import conform
 from distributary.tables.datafile import DataFile
 from distributary.tables.engines import in_place, spark_needed
 from distributary.tables.evolve import Evolution, Policy, evolve, types_before
 from distributary.tables.faults import CommitConflict
-from distributary.tables.merge_files import LiveFile, Reader, Unit, Writer, live_files, may_hold, rewrite
-from distributary.tables.merge_on_read import TINY_BYTES, Marked, OnRead, Plan, is_for_marks
-from distributary.tables.merge_rows import Counts, Incoming, MergeRules, Verdict, as_merged, completed
+from distributary.tables.merge_files import FileWriter, LiveFile, Reader, Unit, live_files, may_hold, rewrite
+from distributary.tables.merge_on_read import TINY_BYTES, Marked, MergePlan, OnRead, is_for_marks
+from distributary.tables.merge_rows import Counts, Incoming, MergeRules, MergeVerdict, as_merged, completed
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.rewrite import is_elsewhere, rewrite_wider
 from distributary.tables.snapshot import Snapshot, Txn, columns_of
@@ -68,7 +68,7 @@ class Merged:
 
 
 @dataclass(frozen=True)
-class Target:
+class MergeTarget:
     """The merged table and what is for good about it. `before`: as opened now, None where there is none yet."""
 
     table: Table
@@ -76,7 +76,7 @@ class Target:
     policy: Policy
 
 
-def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: MergeRules, txn: Txn) -> Merged:
+def merge_rows(target: MergeTarget, reduced: Reduced, keys: Sequence[str], rules: MergeRules, txn: Txn) -> Merged:
     """Merge events, one per key (`reduce_rows`), with their payload columns and `datastream_metadata`.
 
     Raises CommitConflict (open the table again and redo), ValueError for a key whose column changed its type,
@@ -108,7 +108,7 @@ def merge_rows(target: Target, reduced: Reduced, keys: Sequence[str], rules: Mer
 
 
 def merge_on_tip(
-    target: Target, tip: MergeTip, reduced: Reduced, keys: Sequence[str], rules: MergeRules, txn: Txn
+    target: MergeTarget, tip: MergeTip, reduced: Reduced, keys: Sequence[str], rules: MergeRules, txn: Txn
 ) -> Merged | None:
     """As `merge_rows`, into a table whose newest commit is known and of an earlier batch (`target.before` is not asked
     for); None when that cannot be done without opening the table.
@@ -159,19 +159,19 @@ def fitted_rows(
     return pa.table(conformed.columns, schema=evolution.schema), {n: m for n, m in named.items() if n is not None}
 
 
-def _create(target: Target, incoming: Incoming, evolution: Evolution, txn: Txn) -> Merged:
+def _create(target: MergeTarget, incoming: Incoming, evolution: Evolution, txn: Txn) -> Merged:
     verdict = incoming.verdict()
     new = _by_key(incoming, verdict)
     counts = verdict.counts()
     late_rows = tuple(np.flatnonzero(verdict.late_rows).tolist())
     if not new.num_rows:
         return Merged(counts, late_rows=late_rows)
-    files, _ = Writer(target.table.uri, target.table.store, incoming.keys).write(iter([new]), new.num_rows)
+    files, _ = FileWriter(target.table.uri, target.table.store, incoming.keys).write(iter([new]), new.num_rows)
     version = target.table.commit(None, evolution, files, txn)
     return Merged(counts, late_rows=late_rows, created=True, version=version)
 
 
-def _by_key(incoming: Incoming, verdict: Verdict) -> pa.Table:
+def _by_key(incoming: Incoming, verdict: MergeVerdict) -> pa.Table:
     """The new rows in the order of their keys, so that bounds of files tell keys apart."""
     return _sorted(incoming.rows.filter(pa.array(verdict.new)), incoming.keys)
 
@@ -227,7 +227,7 @@ class _Merge:
         extra = self._with_marked(extra, plan.txns)
         written = {file.path for unit in plan.units for file in unit.files}
         self.reader.forget(file for file in files if file.path not in written)
-        writer = Writer(self.table.uri, self.table.store, self.incoming.keys)
+        writer = FileWriter(self.table.uri, self.table.store, self.incoming.keys)
         added, new = rewrite(plan.units, self.reader, writer, extra)
         counts = verdict.counts()
         text = self._commit(plan, added, counts, txn)
@@ -245,12 +245,12 @@ class _Merge:
             return None
         return MergeTip.after(self.version + 1, text, self.reader.schema, live, self.incoming.keys, rules.purged_until)
 
-    def _plan(self, units: list[Unit], files: Sequence[LiveFile], *, grows: bool) -> Plan:
+    def _plan(self, units: list[Unit], files: Sequence[LiveFile], *, grows: bool) -> MergePlan:
         if self.on_read is not None:
             return self.on_read.plan(units, files, grows=grows)
         if self.incoming.rules.on_read and any(is_for_marks(unit, {}) for unit in units):
             raise CommitConflict(f"{self.table.uri} is to be opened, for rows are to be marked in it")
-        return Plan([], _arranged(units, files, grows=grows))
+        return MergePlan([], _arranged(units, files, grows=grows))
 
     def _with_marked(self, extra: pa.Table, txns: Sequence[Unit]) -> pa.Table:
         """The new rows, and the new versions of those that are marked as deleted."""
@@ -274,7 +274,7 @@ class _Merge:
         return columns.num_rows, places[wins], mine[wins]
 
     def _units(
-        self, files: Sequence[LiveFile], met: Mapping[int, tuple[int, Places, Places]], verdict: Verdict
+        self, files: Sequence[LiveFile], met: Mapping[int, tuple[int, Places, Places]], verdict: MergeVerdict
     ) -> list[Unit]:
         takes = verdict.replaces | verdict.removes
         writes = np.full(self.incoming.rows.num_rows, -1, np.int64)
@@ -294,10 +294,10 @@ class _Merge:
             units.append(Unit((replace(files[number], rows=rows),), (drop,), (tail,)))
         return units
 
-    def _commit(self, plan: Plan, new: Sequence[DataFile], counts: Counts, txn: Txn) -> bytes:
+    def _commit(self, plan: MergePlan, new: Sequence[DataFile], counts: Counts, txn: Txn) -> bytes:
         version = self.version + 1
         removed = [file for unit in (*plan.units, *plan.txns) for file in unit.files]
-        places: list[Place] = [(file.path, file.size) for file in removed]
+        places: list[RemovedFile] = [(file.path, file.size) for file in removed]
         marked: list[Marked] = []
         if self.on_read is not None and self.vectors is not None:
             places = self.on_read.places(removed)

@@ -211,7 +211,7 @@ class Unit:
 Written = tuple[list[DataFile], list[LiveFile]]
 
 
-class Writer:
+class FileWriter:
     """Writes rows of the table at `uri` as new files."""
 
     def __init__(self, uri: str, store: Store, keys: Sequence[str]) -> None:
@@ -248,7 +248,7 @@ def _rows_per_file(piece: pa.Table, rows: int) -> int:
     return rows_of_full_file if rows <= 0 else -(-rows // max(1, round(rows / rows_of_full_file)))
 
 
-def rewrite(units: Sequence[Unit], reader: Reader, writer: Writer, extra: pa.Table) -> Written:
+def rewrite(units: Sequence[Unit], reader: Reader, writer: FileWriter, extra: pa.Table) -> Written:
     """Write the units' files anew, and `extra` behind the first unit's if that `grows`, else as files of its own.
 
     Files that end up empty leave nothing.

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.changes.sequence import Bools
-from distributary.tables.commits import Place
+from distributary.tables.commits import RemovedFile
 from distributary.tables.log_adds import Add, logged_adds
 from distributary.tables.merge_files import LiveFile, Reader, Unit
 from distributary.tables.rewrite import SMALL_BYTES
@@ -56,7 +56,7 @@ class Marked:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MergePlan:
     """What a merge does to the files that it touches. `txns`: each of one file, which stays; `units`: written anew."""
 
     txns: list[Unit]
@@ -102,7 +102,7 @@ class OnRead:
     def reader(self, schema: pa.Schema) -> VectorReader:
         return VectorReader(self._table.uri, self._table.store, schema, self.vectors)
 
-    def plan(self, units: Sequence[Unit], files: Sequence[LiveFile], *, grows: bool) -> Plan:
+    def plan(self, units: Sequence[Unit], files: Sequence[LiveFile], *, grows: bool) -> MergePlan:
         """`units`: of one file each; `files`: all live ones; `grows`: does the table get rows? Raises as `adds`."""
         marked = {unit.files[0].path: unit for unit in units if is_for_marks(unit, self.vectors) and self.can_mark}
         anew = {unit.files[0].path: unit for unit in units if unit.files[0].path not in marked}
@@ -112,7 +112,7 @@ class OnRead:
                 anew.setdefault(file.path, unit)
         small = [unit for unit in anew.values() if unit.files[0].size < SMALL_BYTES]
         large = [unit for unit in anew.values() if unit.files[0].size >= SMALL_BYTES]
-        return Plan(list(marked.values()), [Unit.joined(small), *large] if small else large)
+        return MergePlan(list(marked.values()), [Unit.joined(small), *large] if small else large)
 
     def marked(self, txns: Sequence[Unit], reader: VectorReader) -> list[Marked]:
         """Write the vectors. Raises TableFault, OSError."""
@@ -124,7 +124,7 @@ class OnRead:
         new_vectors = zip(files, vectors, rows, strict=True)
         return [Marked(adds[file.path], vector, count) for file, vector, count in new_vectors]
 
-    def places(self, files: Sequence[LiveFile]) -> list[Place]:
+    def places(self, files: Sequence[LiveFile]) -> list[RemovedFile]:
         """The files as a commit removes them."""
         return [place_of(file.path, file.size, self.vectors.get(file.path)) for file in files]
 
@@ -152,7 +152,7 @@ class OnRead:
         }
 
 
-def place_of(path: str, size: int, vector: Vector | None) -> Place:
+def place_of(path: str, size: int, vector: Vector | None) -> RemovedFile:
     return (path, size) if vector is None else (path, size, {}, vector.as_log())
 
 

@@ -158,7 +158,7 @@ class Incoming:
             self._unfilled[mine[late[np.array(completes, bool) | has_older[late]]]] = True
         return wins
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> MergeVerdict:
         """Once all parts that may hold one of the keys have been met. Raises Unfilled where the log is to be asked."""
         if self._unfilled.any():
             raise Unfilled(self.rows.select(self.keys).filter(pa.array(self._unfilled)))
@@ -172,7 +172,7 @@ class Incoming:
             old = ~self.matched & ~backfill & (time < self.rules.purged_until)
             late_rows, new = old & ~self.deletes, new & ~old
         takes = self.matched & ~self.beaten
-        return Verdict(new, takes & ~hard, takes & hard, late_rows, self.deletes)
+        return MergeVerdict(new, takes & ~hard, takes & hard, late_rows, self.deletes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class MergeVerdict:
     """Per event: a new row; a new version of a row; removal of a row (hard deletes); not to be judged."""
 
     new: Bools

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from distributary.tables.commits import commit_text, put_commit
 from distributary.tables.engines import spark_needed
 from distributary.tables.faults import CommitConflict
-from distributary.tables.merge_files import LiveFile, Unit, Writer, live_files, rewrite
+from distributary.tables.merge_files import FileWriter, LiveFile, Unit, live_files, rewrite
 from distributary.tables.merge_on_read import OnRead
 from distributary.tables.rewrite import SMALL_BYTES
 from distributary.tables.snapshot import Snapshot
@@ -52,7 +52,7 @@ def _purge(table: Snapshot, on_read: OnRead, files: Sequence[LiveFile]) -> None:
     small = [unit for unit in units if unit.files[0].size < SMALL_BYTES]
     large = [unit for unit in units if unit.files[0].size >= SMALL_BYTES]
     together = [Unit.joined(small), *large] if small else large
-    moved, _ = rewrite(together, reader, Writer(table.uri, table.store, ()), reader.schema.empty_table())
+    moved, _ = rewrite(together, reader, FileWriter(table.uri, table.store, ()), reader.schema.empty_table())
     about = {"operation": "REORG", "operationParameters": {}, "isBlindAppend": False}
     text = commit_text(table.version, None, (), on_read.places(files), moved=moved, about=about)
     if not put_commit(table.uri, table.store, table.version + 1, text):

@@ -27,7 +27,7 @@ from distributary.tables.commits import commit_text, put_commit, read_commit
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import widened_in_words
 from distributary.tables.faults import CommitConflict
-from distributary.tables.merge_files import LiveFile, Reader, Writer
+from distributary.tables.merge_files import FileWriter, LiveFile, Reader
 from distributary.tables.snapshot import WIDENED_KEY, Snapshot, Txn
 from distributary.tables.store import Store
 
@@ -165,7 +165,7 @@ class _Work:
     def _written(self, together: Sequence[Live], reader: Reader) -> Iterable[DataFile]:
         rows = [live.file.rows for live in together]
         pieces = (piece for live in together for piece in reader.pieces(live.file))
-        files, _ = Writer(self._uri, self._store, ()).write(pieces, 0 if min(rows) < 0 else sum(rows))
+        files, _ = FileWriter(self._uri, self._store, ()).write(pieces, 0 if min(rows) < 0 else sum(rows))
         return (replace(file, partition=together[0].partition) for file in files)
 
 

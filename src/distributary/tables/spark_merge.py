@@ -26,7 +26,7 @@ from distributary.changes.sequence import REPAIR_MARGIN_MS, OrderSettings
 from distributary.changes.unfilled import Unfilled, may_say
 from distributary.names import quoted
 from distributary.tables.evolve import Evolution, Slot, evolve
-from distributary.tables.merge import Merged, Target
+from distributary.tables.merge import Merged, MergeTarget
 from distributary.tables.merge_rows import DELETED, DELETED_AT, Counts, MergeRules
 from distributary.tables.snapshot import Txn, columns_of
 from distributary.tables.spark_engine import SparkEngine, SparkEngineError, first_line
@@ -57,7 +57,7 @@ def merge_session(spark: SparkSession) -> SparkSession:
 
 def merge_by_spark(
     spark: SparkSession,
-    target: Target,
+    target: MergeTarget,
     rows: DataFrame,
     keys: Sequence[str],
     rules: MergeRules,

@@ -17,7 +17,7 @@ from distributary.scratch import Scratch
 _CACHE_KB = 16_384
 
 
-class Event(NamedTuple):
+class KeyEvent(NamedTuple):
     """`alike`: a number that rows with the same values share."""
 
     meta: Meta
@@ -57,7 +57,7 @@ class ByKey:
         self._db.close()
         self._folder.close()
 
-    def add_events(self, events: Iterable[tuple[str, Event]]) -> None:
+    def add_events(self, events: Iterable[tuple[str, KeyEvent]]) -> None:
         rows = ((key, marshal.dumps(tuple(e.meta)), e.file, e.row, e.alike) for key, e in events)
         self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", rows)
 
@@ -65,11 +65,11 @@ class ByKey:
         records = ((key, marshal.dumps(tuple(r.meta)), r.deleted, r.alike) for key, r in rows)
         self._db.executemany("INSERT INTO rows VALUES (?, ?, ?, ?)", records)
 
-    def every_event(self) -> Iterator[tuple[str, Event]]:
+    def every_event(self) -> Iterator[tuple[str, KeyEvent]]:
         for key, *rest in self._db.execute("SELECT * FROM events"):
             yield key, _event(rest)
 
-    def every_key(self) -> Iterator[tuple[str, list[Event], list[Row]]]:
+    def every_key(self) -> Iterator[tuple[str, list[KeyEvent], list[Row]]]:
         """(key, its events, its rows), in the order of the keys."""
         events = ((key, True, _event(rest)) for key, *rest in self._db.execute("SELECT * FROM events ORDER BY key"))
         rows = ((key, False, _row(rest)) for key, *rest in self._db.execute("SELECT * FROM rows ORDER BY key"))
@@ -79,7 +79,7 @@ class ByKey:
 
     # -- keys of which the values are to be looked at -------------------------------------------------------------
 
-    def doubt(self, key: str, events: Iterable[Event]) -> None:
+    def doubt(self, key: str, events: Iterable[KeyEvent]) -> None:
         """Does the row of this key have the values of one of these events? `doubted` gives them by event."""
         self._db.executemany("INSERT OR IGNORE INTO doubts VALUES (?, ?, ?)", ((e.file, e.row, key) for e in events))
         self._db.execute("INSERT OR IGNORE INTO kept VALUES (?, NULL)", (key,))
@@ -106,9 +106,9 @@ class ByKey:
         return int(self._db.execute("SELECT count(*) FROM kept WHERE row NOT NULL").fetchone()[0])
 
 
-def _event(columns: list[Any]) -> Event:
+def _event(columns: list[Any]) -> KeyEvent:
     meta, file, row, alike = columns
-    return Event(Meta(*marshal.loads(meta)), file, row, alike)
+    return KeyEvent(Meta(*marshal.loads(meta)), file, row, alike)
 
 
 def _row(columns: list[Any]) -> Row:

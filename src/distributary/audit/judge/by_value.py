@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.audit.judge.likeness import Names, names_of
-from distributary.audit.judge.opened_records import UNREADABLE, Opener, Writer
+from distributary.audit.judge.opened_records import UNREADABLE, RecordOpener, Writer
 from distributary.audit.judge.plain_values import plain, spelled
 from distributary.audit.judge.read_payload import ReadPayload, Simple
 
@@ -37,7 +37,7 @@ def number_of(body: bytes) -> int:
 
 
 @dataclass
-class Sample:
+class PayloadSample:
     """The payloads of each writer with the smallest numbers, `size` of them, and how often each was put in."""
 
     size: int
@@ -68,7 +68,7 @@ class _Expected:
     found: int = 0
 
 
-def missing(opener: Opener, payloads: Payloads, pieces: Iterable[pa.Table]) -> tuple[int, int]:
+def missing(opener: RecordOpener, payloads: Payloads, pieces: Iterable[pa.Table]) -> tuple[int, int]:
     """(rows that records were compared with, records that have no row). `pieces`: the columns of a route's table.
 
     A payload that the official library cannot read has no row: whether it was set aside is a matter of counts.

@@ -27,7 +27,7 @@ _KEPT = ["route", "reason", "level", "state", "file", "row", "stream", "batch"]
 
 
 @dataclass
-class Books:
+class ChangeBooks:
     """`newest`: the newest finished batch of `stream`. `aside`: numbers of the events in the quarantine, by file;
     `kept`: how many rows of it are of a route; `whole`: files of which nothing could be read; `late`: events that are
     in a log only; `decided`: the newest batch by the marks of ledger and quarantine, which no entry may be behind."""
@@ -57,7 +57,7 @@ class Books:
         return bool(self.gone()) or any(file.again for file in self.sources.known.values())
 
 
-def read_books(config: Pipeline, store: Store) -> Books:
+def read_books(config: Pipeline, store: Store) -> ChangeBooks:
     """Read again where a batch has finished meanwhile. Raises TableFault, OSError."""
     for _ in range(_TRIES):
         books = _read_once(config, store)
@@ -67,7 +67,7 @@ def read_books(config: Pipeline, store: Store) -> Books:
     return books
 
 
-def _read_once(config: Pipeline, store: Store) -> Books:
+def _read_once(config: Pipeline, store: Store) -> ChangeBooks:
     # The marks first: the entries of a batch that is decided meanwhile are then there.
     roots = (config.state_folder.ledger, quarantine_uri(config.state_root))
     marked = [table for table in (Table(root, store).open() for root in roots) if table is not None]
@@ -83,7 +83,7 @@ def _read_once(config: Pipeline, store: Store) -> Books:
             states.setdefault(row["path"], set()).add((row["size"], row["etag"] or row["mtime_ms"]))
         files = {r["path"]: KnownFile(r["size"], len(states[r["path"]]) > 1) for r in rows if r["parcel"] <= last_taken}
     sources = SourceFiles(files, source_options(config))
-    books = Books(config, store, entries, ledger.stream, newest, sources)
+    books = ChangeBooks(config, store, entries, ledger.stream, newest, sources)
     if ledger.stream is not None:
         books.decided = max((table.newest(ledger.stream) for table in marked), default=-1)
     for piece in _quarantined(books):
@@ -92,7 +92,7 @@ def _read_once(config: Pipeline, store: Store) -> Books:
     return books
 
 
-def _quarantined(books: Books) -> Iterator[pa.Table]:
+def _quarantined(books: ChangeBooks) -> Iterator[pa.Table]:
     uri = quarantine_uri(books.config.state_root)
     table = Table(uri, books.store).open()
     if table is not None:
@@ -105,7 +105,7 @@ def _quarantined(books: Books) -> Iterator[pa.Table]:
                 yield from read_file(uri, file.path, _KEPT, books.store)
 
 
-def _set_aside(books: Books, row: Mapping[str, Any]) -> None:
+def _set_aside(books: ChangeBooks, row: Mapping[str, Any]) -> None:
     if row["stream"] == books.stream and row["batch"] > books.newest:
         return
     if row["level"] != "merge":

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.audit.judge.by_key import ByKey
-from distributary.audit.judge.change_books import Books, read_books
+from distributary.audit.judge.change_books import ChangeBooks, read_books
 from distributary.audit.judge.change_events import Order
 from distributary.audit.judge.log_table import (
     LogCount,
@@ -35,7 +35,7 @@ from distributary.audit.judge.log_table import (
     payload_names,
     pieces,
 )
-from distributary.audit.judge.merged import MergedJudge, Rules, SourceEvent, Values
+from distributary.audit.judge.merged import MergedJudge, MergedRules, SourceEvent, Values
 from distributary.audit.judge.plain_values import plain
 from distributary.audit.judge.source_files import says_nothing
 from distributary.audit.verify import TableCheck, Verification
@@ -92,7 +92,7 @@ def verify_changes(config: Pipeline) -> Verification:
 # -- one route ---------------------------------------------------------------------------------------------
 
 
-def _check(books: Books, entry: Entry) -> _RouteCheck:
+def _check(books: ChangeBooks, entry: Entry) -> _RouteCheck:
     """The route's tables; whatever one of them does to its reader is a problem of this route."""
     checked = _RouteCheck(entry, logged=entry.table is not None and entry.table != entry.merged)
     try:
@@ -104,7 +104,7 @@ def _check(books: Books, entry: Entry) -> _RouteCheck:
     return checked
 
 
-def _judge(books: Books, checked: _RouteCheck) -> None:
+def _judge(books: ChangeBooks, checked: _RouteCheck) -> None:
     entry, log = checked.entry, checked.log
     # The merged table first: what is in it, is in the log by then.
     merged = _own(books, entry, entry.merged)
@@ -131,7 +131,7 @@ def _judge(books: Books, checked: _RouteCheck) -> None:
             checked.unjudged = judge.unjudged
 
 
-def _own(books: Books, entry: Entry, uri: str | None) -> Snapshot | None:
+def _own(books: ChangeBooks, entry: Entry, uri: str | None) -> Snapshot | None:
     """The table; None where there is none, or another source table was there first: then this one is parked."""
     table = None if uri is None else Table(uri, books.store).open()
     owner = None if table is None else table.owner
@@ -153,7 +153,7 @@ def _has_keys(merged: Snapshot, keys: Sequence[str]) -> bool:
 
 
 def _merged_judge(
-    books: Books, entry: Entry, about: tuple[str, tuple[str, ...]], merged: Snapshot, by_key: ByKey
+    books: ChangeBooks, entry: Entry, about: tuple[str, tuple[str, ...]], merged: Snapshot, by_key: ByKey
 ) -> MergedJudge:
     config, route = books.config, str(entry.route)
     table_config = config.tables.routes.get(route)
@@ -163,14 +163,14 @@ def _merged_judge(
     limit = merged.properties.get(PURGED)
     silent = config.tables.dropped_columns == "keep" or bool(table_config and table_config.toast_columns)
     names = payload_names(TableFiles(merged), flat=config.tables.metadata_columns)
-    return MergedJudge(Rules(about[1], order, None if limit is None else int(limit), silent), by_key, names)
+    return MergedJudge(MergedRules(about[1], order, None if limit is None else int(limit), silent), by_key, names)
 
 
 # -- events and rows ---------------------------------------------------------------------------------------
 
 
 def _read_log(
-    books: Books, entry: Entry, table: Snapshot, log: LogCount, judge: MergedJudge | None, merged: Snapshot | None
+    books: ChangeBooks, entry: Entry, table: Snapshot, log: LogCount, judge: MergedJudge | None, merged: Snapshot | None
 ) -> None:
     files = TableFiles(table)
     names = payload_names(files, flat=books.config.tables.metadata_columns)
@@ -186,11 +186,11 @@ def _read_log(
             judge.take_events(_to_merge(books, rows, upto, judge.rules.keys))
 
 
-def _committed(books: Books, merged: Snapshot) -> int:
+def _committed(books: ChangeBooks, merged: Snapshot) -> int:
     return max(merged.newest(f"{books.stream}{suffix}") for suffix in ("", STRAY))
 
 
-def _to_merge(books: Books, rows: Iterator[LogRow], upto: int, keys: Sequence[str]) -> Iterator[SourceEvent]:
+def _to_merge(books: ChangeBooks, rows: Iterator[LogRow], upto: int, keys: Sequence[str]) -> Iterator[SourceEvent]:
     """Events that the merged table has taken: those of its batches, and deletes that `reconcile` made."""
     for row in rows:
         if (row.batch is None or row.batch <= upto) and (row.file, row.row) not in books.late:
@@ -203,7 +203,7 @@ def _fold(names: Sequence[str]) -> list[str]:
     return [name.lower() for name in names]
 
 
-def _events_of_files(books: Books, entry: Entry, log: LogCount) -> Iterator[SourceEvent]:
+def _events_of_files(books: ChangeBooks, entry: Entry, log: LogCount) -> Iterator[SourceEvent]:
     """Without a log table: what the files say."""
     for path in sorted(books.sources.known):
         source = None if books.skips(path) else books.sources.open(path)
@@ -214,7 +214,7 @@ def _events_of_files(books: Books, entry: Entry, log: LogCount) -> Iterator[Sour
 
 
 def _read_merged(
-    books: Books, entry: Entry, merged: Snapshot, judge: MergedJudge, log: LogCount, table: Snapshot | None
+    books: ChangeBooks, entry: Entry, merged: Snapshot, judge: MergedJudge, log: LogCount, table: Snapshot | None
 ) -> None:
     files = TableFiles(merged)
     for piece in pieces(files, log.problems):
@@ -235,7 +235,7 @@ def _rows(piece: pa.Table, judge: MergedJudge) -> Iterator[tuple[Mapping[str, An
             yield meta or {}, bool(is_deleted), dict(zip(judge.names.columns, row_values, strict=True))
 
 
-def _look_at_values(books: Books, entry: Entry, judge: MergedJudge, table: Snapshot | None) -> None:
+def _look_at_values(books: ChangeBooks, entry: Entry, judge: MergedJudge, table: Snapshot | None) -> None:
     if table is None:
         for path in sorted(books.sources.known):
             source = None if books.skips(path) else books.sources.open(path)
@@ -255,7 +255,7 @@ def _look_at_values(books: Books, entry: Entry, judge: MergedJudge, table: Snaps
             judge.look_at(of_file[0].file or "", ((r.row or 0, r.values) for r in of_file))
 
 
-def _finished(books: Books, table: Snapshot) -> Snapshot | None:
+def _finished(books: ChangeBooks, table: Snapshot) -> Snapshot | None:
     """The table before what no finished batch has merged; None where that is all it holds."""
     while _committed(books, table) > books.newest:
         if table.version == 0:
@@ -267,7 +267,7 @@ def _finished(books: Books, table: Snapshot) -> Snapshot | None:
 # -- all of them -------------------------------------------------------------------------------------------
 
 
-def _finish(books: Books, checked: _RouteCheck) -> TableCheck:
+def _finish(books: ChangeBooks, checked: _RouteCheck) -> TableCheck:
     entry, log, route = checked.entry, checked.log, str(checked.entry.route)
     lost = max(0, entry.rows_written - (log.rows - log.seen_events.repeated - log.seen_events.strange))
     doubled = max(log.seen_events.repeated, log.rows - log.seen_events.strange - entry.rows_written, 0)
@@ -294,7 +294,7 @@ def _finish(books: Books, checked: _RouteCheck) -> TableCheck:
 
 
 def _sum_up(
-    books: Books, sums: Mapping[str | None, Entry], tables: Sequence[TableCheck], unjudged: int
+    books: ChangeBooks, sums: Mapping[str | None, Entry], tables: Sequence[TableCheck], unjudged: int
 ) -> Verification:
     batch_totals = sums.get(None, Entry("", 0, None))
     problems = [f"{shown(t.route)}: {text}" for t in tables for text in t.problems]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distributary.audit.judge.debezium_avro import AvroMessages
-from distributary.audit.judge.debezium_messages import Change, Rules
+from distributary.audit.judge.debezium_messages import JudgedChange, MessageRules
 from distributary.audit.judge.likeness import unlike
 from distributary.audit.judge.maxwell_messages import MaxwellRules
 from distributary.audit.judge.merged import key_of, plain_names
@@ -40,13 +40,13 @@ PURGED = "distributary.tombstonesPurgedUntil"
 class _JudgedTable:
     """What is known of one source table. `newest`: by key; several of one place are one event that was sent again."""
 
-    newest: dict[str, list[Change]] = field(default_factory=dict)
+    newest: dict[str, list[JudgedChange]] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
     rows: int = 0
     gone: int = 0
     wrong: Counter[str] = field(default_factory=Counter)
 
-    def take(self, change: Change) -> None:
+    def take(self, change: JudgedChange) -> None:
         key = json.dumps(key_of(change.values, self.keys))
         newest = self.newest.get(key)
         if newest is None or change.place > newest[0].place:
@@ -82,11 +82,11 @@ def _merged_tables(config: Pipeline) -> dict[str, str]:
     return {route: entry.merged for route, entry in newest.items() if route is not None and entry.merged}
 
 
-def _rules(config: Pipeline, route: str, avro: AvroMessages | None) -> Rules:
+def _rules(config: Pipeline, route: str, avro: AvroMessages | None) -> MessageRules:
     envelope, table_config = config.envelope, config.tables.routes.get(route)
     epochs = sorted(milliseconds(time) for time in (table_config.epochs or ())) if table_config else []
     repairs = sorted(milliseconds(time) for time in table_config.repair_backfills) if table_config else []
-    kind = MaxwellRules if envelope.format == "maxwell" else Rules
+    kind = MaxwellRules if envelope.format == "maxwell" else MessageRules
     rules = kind(envelope.flattened, envelope.order == "offset", envelope.placeholder, epochs, repairs)
     return rules if avro is None else replace(rules, opened=avro.opened)
 
@@ -121,7 +121,7 @@ def _table(
     return replace(table, rows_compared=judged.rows, problems=(*table.problems, *wrong))
 
 
-def _judge_log(table: TableCheck, rules: Rules, records: Records, store: Store, judged: _JudgedTable) -> None:
+def _judge_log(table: TableCheck, rules: MessageRules, records: Records, store: Store, judged: _JudgedTable) -> None:
     for rows in table_rows(str(table.table), store):
         places = [_place(row["_origin"]) for row in rows]
         record_of = records.get(table.route, places)
@@ -159,7 +159,7 @@ def _judge_merged(uri: str, store: Store, judged: _JudgedTable) -> None:
         judged.wrong["keys are missing from the merged table"] += missing
 
 
-def _differs(change: Change, row: Mapping[str, Any]) -> str | None:
+def _differs(change: JudgedChange, row: Mapping[str, Any]) -> str | None:
     row_values = plain_names({name: value for name, value in row.items() if name not in OURS})
     return unlike(change.values, row_values, silent=change.silent)
 

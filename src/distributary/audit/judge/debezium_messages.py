@@ -19,7 +19,7 @@ _TYPES = {"c": "INSERT", "u": "UPDATE", "d": "DELETE", "r": "READ"}
 _MOVED = {"UPDATE-INSERT": "INSERT", "UPDATE-DELETE": "DELETE"}
 
 
-class Change(NamedTuple):
+class JudgedChange(NamedTuple):
     """`values`: by column, None for what is null. `silent`: there are columns of which it does not speak, which are not
     in `values`. `place`: a greater one is newer. `type`: as the table's metadata has it."""
 
@@ -44,7 +44,7 @@ def opened_json(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Rules:
+class MessageRules:
     """How messages are made, and in which order changes are. `epochs`, `repairs`: times in ms, sorted."""
 
     flattened: bool = False
@@ -55,7 +55,7 @@ class Rules:
     opened: Callable[[bytes], tuple[dict[str, Any], dict[str, Any]]] = opened_json
     """From a message's bytes its schema, in the words of Kafka Connect, and what it says."""
 
-    def change(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes) -> Change:
+    def change(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes) -> JudgedChange:
         """Raises ValueError, TypeError, KeyError, AttributeError for what is no change."""
         schema, body = self.opened(value)
         _, named = ({}, {}) if key is None else self.opened(key)
@@ -75,7 +75,7 @@ class Rules:
         unknown = [] if deleted else [name for name, field_value in row.items() if self._is_unknown(field_value)]
         values = {name: _read(kinds.get(name), field_value) for name, field_value in row.items() if name not in unknown}
         place = self._place(source, op, offset)
-        return Change(tuple(named), values, place, identity, deleted, bool(unknown), _TYPES[op])
+        return JudgedChange(tuple(named), values, place, identity, deleted, bool(unknown), _TYPES[op])
 
     def _envelope(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A flattened row as the change that it was."""

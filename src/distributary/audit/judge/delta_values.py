@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.audit.judge.by_value import HELD, READ_ROWS, Payloads, Sample, less, missing, number_of
-from distributary.audit.judge.opened_records import UNREADABLE, Opener, Record, Writer
+from distributary.audit.judge.by_value import HELD, READ_ROWS, Payloads, PayloadSample, less, missing, number_of
+from distributary.audit.judge.opened_records import UNREADABLE, Record, RecordOpener, Writer
 from distributary.audit.judge.plain_values import plain
 from distributary.audit.verify import TableCheck
 from distributary.config import DeltaSource, Pipeline
@@ -47,7 +47,7 @@ class DeltaValues:
         """Raises NotAllRead, TableFault, OSError."""
         assert isinstance(config.source, DeltaSource)
         self.config, self.source, self.store, self.deep = config, config.source, store, deep
-        self.opener = Opener(config)
+        self.opener = RecordOpener(config)
         self.notes: list[str] = []
         version = _certain(config, self.source, store)
         self.files = None if version < 0 else TableFiles(Snapshot(self.source.path, store, version))
@@ -105,9 +105,9 @@ class DeltaValues:
         """The payloads of each route: one sample of them, or all, as many at a time as may be held."""
         names = [] if self.files is None else sorted(self.files.names, key=lambda name: number_of(name.encode()))
         if not self.deep:
-            samples: dict[str, Sample] = {}
+            samples: dict[str, PayloadSample] = {}
             for route, writer, body in self._records(names, READ_ROWS):
-                samples.setdefault(route, Sample(SAMPLE)).add(writer, body)
+                samples.setdefault(route, PayloadSample(SAMPLE)).add(writer, body)
             yield {route: sample.payloads() for route, sample in samples.items()}
             return
         rows = sum(self.files.rows(name) for name in names) if self.files is not None else 0

@@ -113,7 +113,7 @@ def _in_order(events: Iterable[LoggedEvent]) -> list[LoggedEvent]:
 
 
 @dataclass(frozen=True)
-class Rules:
+class HistoryRules:
     """`keys`: the key columns. `epochs`, `repairs`: times in ms, sorted. `silent`: any event may say only a part, and
     none says which."""
 
@@ -191,7 +191,9 @@ class _Sorted:
         self._db.close()
 
 
-def compare(log: Iterable[list[dict[str, Any]]], history: Iterable[list[dict[str, Any]]], rules: Rules) -> Counter[str]:
+def compare(
+    log: Iterable[list[dict[str, Any]]], history: Iterable[list[dict[str, Any]]], rules: HistoryRules
+) -> Counter[str]:
     """What is wrong with the rows `history` of a history, by those of its log: in words, and how often."""
     wrong: Counter[str] = Counter()
     with Scratch("history") as folder:
@@ -217,7 +219,7 @@ def compare(log: Iterable[list[dict[str, Any]]], history: Iterable[list[dict[str
     return wrong
 
 
-def _version(row: Mapping[str, Any], rules: Rules) -> Version:
+def _version(row: Mapping[str, Any], rules: HistoryRules) -> Version:
     begin, end = (None if row[name] is None else int(row[name]) // 1000 for name in OWN[:2])
     return Version(begin, end, bool(row["is_current"]), rules.said(row).values)
 
@@ -309,7 +311,7 @@ def _look(config: Pipeline, named: Named, route: _Route, store: Store) -> None:
     owner = history.owner
     silent = config.tables.dropped_columns == "keep" or bool(table_config and table_config.toast_columns)
     order = named.order(source)
-    rules = Rules(
+    rules = HistoryRules(
         tuple(owner.keys if owner is not None and owner.keys else about["keys"]),
         sorted(epoch for epoch, _ in order.epochs),
         sorted(order.repair_backfills),

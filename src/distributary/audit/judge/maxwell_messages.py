@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from distributary.audit.judge.debezium_messages import Change, Rules
+from distributary.audit.judge.debezium_messages import JudgedChange, MessageRules
 
 _TYPES = {"insert": "INSERT", "update": "UPDATE", "delete": "DELETE", "bootstrap-insert": "READ"}
 
 
 @dataclass(frozen=True)
-class MaxwellRules(Rules):
-    def change(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes) -> Change:
+class MaxwellRules(MessageRules):
+    def change(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes) -> JudgedChange:
         """Raises ValueError, TypeError, KeyError, AttributeError for what is no change."""
         message = json.loads(value, parse_float=Decimal)
         named = {} if key is None else json.loads(key)
@@ -30,7 +30,7 @@ class MaxwellRules(Rules):
             source |= {"file": file, "pos": int(pos), "row": row}
         place = self._place(source, "r" if kind == "READ" else "c", offset)
         identity = f"{topic}-{partition}-{offset}"
-        return Change(tuple(keys), message["data"], place, identity, kind == "DELETE", False, kind)
+        return JudgedChange(tuple(keys), message["data"], place, identity, kind == "DELETE", False, kind)
 
 
 def _spelled(names: Sequence[str], message: dict[str, Any]) -> list[str]:

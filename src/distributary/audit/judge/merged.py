@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from distributary.audit.judge.by_key import ByKey, Event, Row
+from distributary.audit.judge.by_key import ByKey, KeyEvent, Row
 from distributary.audit.judge.change_events import HOUR_MS, Meta, Order, of_row
 from distributary.audit.judge.likeness import Names, bases, moment, names_of, unlike
 from distributary.audit.judge.plain_values import Moment, nothing, spelled
@@ -32,7 +32,7 @@ class SourceEvent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rules:
+class MergedRules:
     """What a merged table is to be judged by.
 
     `purged_until`: source time (ms) before which tombstones may be gone. `silent`: what the newest event does not say
@@ -52,7 +52,7 @@ class MergedJudge:
     `partly`: events of the table may be gone; then a row that is newer than all that are known is `unjudged`.
     """
 
-    rules: Rules
+    rules: MergedRules
     held: ByKey
     names: Names
     orphans: list[Meta] = field(default_factory=list)
@@ -64,13 +64,13 @@ class MergedJudge:
         """Events that are to be in the table."""
         self.held.add_events(self._keyed(events))
 
-    def _keyed(self, events: Iterable[SourceEvent]) -> Iterator[tuple[str, Event]]:
+    def _keyed(self, events: Iterable[SourceEvent]) -> Iterator[tuple[str, KeyEvent]]:
         for file, row, meta, values, spelt in events:
             key = self._key_of(values) if spelt is None else spelt
             if meta.deleted and meta.row_id and all(key_value is None for key_value in key):
                 self.orphans.append(meta)
             else:
-                yield json.dumps(key), Event(meta, file, row, alike(values))
+                yield json.dumps(key), KeyEvent(meta, file, row, alike(values))
 
     def _key_of(self, values: Values) -> list[str | None]:
         """JSON files write times as texts: by the table's column a text is known to be one."""
@@ -98,7 +98,7 @@ class MergedJudge:
             doubts |= self._judge(key, events, rows)
         return doubts
 
-    def _judge(self, key: str, events: Sequence[Event], rows: Sequence[Row]) -> bool:
+    def _judge(self, key: str, events: Sequence[KeyEvent], rows: Sequence[Row]) -> bool:
         """True where the values are in doubt."""
         if len(rows) > 1:
             self.found["rows of the merged table have a key that is there already"] += len(rows) - 1
@@ -130,7 +130,7 @@ class MergedJudge:
         self.held.doubt(key, newest)
         return True
 
-    def _newest(self, events: Sequence[Event]) -> list[Event]:
+    def _newest(self, events: Sequence[KeyEvent]) -> list[KeyEvent]:
         """A delete that `reconcile` made holds over what came before the backfill that no longer showed the row."""
         from_files = [e for e in events if not e.file.startswith(RECONCILED)]
         by_reconcile = [e for e in events if e.file.startswith(RECONCILED)]
@@ -142,7 +142,7 @@ class MergedJudge:
         since = max((e.meta.source_ms or 0 for e in by_reconcile), default=0)
         return by_reconcile if by_reconcile and (newest[0].meta.source_ms or 0) < since - HOUR_MS else newest
 
-    def _is_beyond(self, rows: Sequence[Row], newest: Sequence[Event]) -> bool:
+    def _is_beyond(self, rows: Sequence[Row], newest: Sequence[KeyEvent]) -> bool:
         """Is the key's row of an event that is newer than all that are known?"""
         if not rows or not newest:
             return bool(rows)
@@ -162,7 +162,7 @@ class MergedJudge:
         keyed = [
             (key_at[meta.row_id, meta.tx_id], meta) for meta in self.orphans if (meta.row_id, meta.tx_id) in key_at
         ]
-        self.held.add_events((key, Event(meta, "", -1, 0)) for key, meta in keyed)
+        self.held.add_events((key, KeyEvent(meta, "", -1, 0)) for key, meta in keyed)
 
     # -- values ------------------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ class Writer(NamedTuple):
     message: str | tuple[int, ...]
 
 
-class Opener:
+class RecordOpener:
     """Opens what a pipeline reads. All methods raise `UNREADABLE`."""
 
     def __init__(self, config: Pipeline) -> None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from distributary.audit.judge.debezium import judge_changes
 from distributary.audit.judge.delta_values import DeltaValues
-from distributary.audit.judge.opened_records import UNREADABLE, Opener, Record
+from distributary.audit.judge.opened_records import UNREADABLE, Record, RecordOpener
 from distributary.audit.judge.plain_values import nothing, plain, spelled
 from distributary.audit.judge.raw_records import BronzeRecords, KafkaRecords, Place, Records
 from distributary.audit.judge.read_payload import ReadPayload
@@ -79,7 +79,7 @@ class _Judge:
     def __init__(self, config: Pipeline, store: Store, records: Records, deep: bool) -> None:
         self.config, self.store, self.records, self.deep = config, store, records, deep
         self.notes: list[str] = []
-        self.opener = Opener(config)
+        self.opener = RecordOpener(config)
         self._down = False
 
     def all(self, tables: Sequence[TableCheck]) -> list[TableCheck]:

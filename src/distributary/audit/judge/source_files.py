@@ -30,7 +30,7 @@ class KnownFile:
 
 
 @dataclass(frozen=True)
-class SourceFile:
+class JudgedFile:
     """What is in a file. `whole`: all of it can be read. `again`: an event may be of what the file was before."""
 
     events: Mapping[int, tuple[Meta, RawEvent]]
@@ -49,9 +49,9 @@ class SourceFiles:
     rows: dict[str, dict[str, Numbers]] = field(default_factory=dict)
     """By file and route, the numbers of the events; of files that have been opened."""
     _lock: Lock = field(default_factory=Lock)
-    _held: OrderedDict[str, SourceFile] = field(default_factory=OrderedDict)
+    _held: OrderedDict[str, JudgedFile] = field(default_factory=OrderedDict)
 
-    def open(self, path: str) -> SourceFile | None:
+    def open(self, path: str) -> JudgedFile | None:
         """None for a file that tells nothing of what was read: it is gone, or another one by now."""
         with self._lock:
             if path in self.gone or path not in self.known:
@@ -67,7 +67,7 @@ class SourceFiles:
                     self._held.popitem(last=False)
         return file
 
-    def _read(self, path: str) -> SourceFile | None:
+    def _read(self, path: str) -> JudgedFile | None:
         try:
             body = open_body(path, self.options)
         except BaseException as e:
@@ -92,7 +92,7 @@ class SourceFiles:
         if faults:
             self.partly[path] = faults[0]
         self.rows[path] = {route: np.array(numbers, np.int64) for route, numbers in rows.items()}
-        return SourceFile(events, not faults, self.known[path].again)
+        return JudgedFile(events, not faults, self.known[path].again)
 
 
 def says_nothing(meta: Meta, event: RawEvent) -> bool:

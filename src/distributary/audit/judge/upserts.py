@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from distributary.audit.judge.opened_records import UNREADABLE, Opener, Record
+from distributary.audit.judge.opened_records import UNREADABLE, Record, RecordOpener
 from distributary.audit.judge.plain_values import spelled
 from distributary.audit.judge.raw_records import KafkaRecords, Place, PlacedRecord
 from distributary.audit.judge.read_payload import ReadPayload
@@ -37,7 +37,7 @@ Ends = Mapping[tuple[str, int], int]
 """(topic, partition) -> the offset behind the last record that a finished batch has read."""
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """What has the records still."""
 
     def every(self, ends: Ends) -> Iterator[PlacedRecord]: ...
@@ -119,7 +119,7 @@ class Fold:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.opener = Opener(self.config)
+        self.opener = RecordOpener(self.config)
         self.newest = {route: {} for route in self.routes}
 
     def take(self, source_record: PlacedRecord) -> None:
@@ -182,7 +182,9 @@ class Fold:
         return json.dumps([spelled(row.get(name)) for name in self.config.tables.keys_of(route)])
 
 
-def _judged(fold: Fold, table: TableCheck, uri: str | None, source: Source, ends: Ends, *, deep: bool) -> TableCheck:
+def _judged(
+    fold: Fold, table: TableCheck, uri: str | None, source: RecordSource, ends: Ends, *, deep: bool
+) -> TableCheck:
     _, select, function = fold.config.tables.row_settings_of(table.route)
     if uri is None or table.route not in fold.newest:
         return table
@@ -210,7 +212,7 @@ class Compared:
 
 
 def compare(
-    fold: Fold, route: str, pieces: Iterable[list[dict[str, Any]]], source: Source, ends: Ends, *, deep: bool
+    fold: Fold, route: str, pieces: Iterable[list[dict[str, Any]]], source: RecordSource, ends: Ends, *, deep: bool
 ) -> Compared:
     """Hold a table's rows against the fold."""
     compared, keys_seen, newest = Compared(), set[str](), fold.newest[route]
@@ -245,7 +247,7 @@ def _place_of(row: Mapping[str, Any]) -> Place | None:
 
 
 def _compare_values(
-    fold: Fold, route: str, rows: Mapping[Place, dict[str, Any]], source: Source, compared: Compared
+    fold: Fold, route: str, rows: Mapping[Place, dict[str, Any]], source: RecordSource, compared: Compared
 ) -> None:
     records = source.get(route, rows)
     record_key = fold.config.source.record_key

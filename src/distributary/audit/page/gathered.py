@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.audit.history import History, history
+from distributary.audit.history import RouteHistory, history
 from distributary.audit.quarantined import Rejections, summarize
 from distributary.audit.status import Status
 from distributary.audit.status.pages import headline, state_of, worst_first
@@ -42,7 +42,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Change:
+class RouteNews:
     """A batch that brought a route something new. `schemas`: writer schema ids that no batch before it had."""
 
     at: str
@@ -70,10 +70,10 @@ class Facts:
 
     status: Status
     batches: tuple[Point, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[RouteNews, ...]
     rejections: Rejections | None
     placement: tuple[Placed, ...] = ()
-    histories: Mapping[str, History] = field(default_factory=dict)
+    histories: Mapping[str, RouteHistory] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _point(stream: str, batch: int, entries: Sequence[Entry]) -> Point:
     )
 
 
-def changes(entries: Iterable[Entry]) -> list[Change]:
+def changes(entries: Iterable[Entry]) -> list[RouteNews]:
     """What came new to which route, newest first."""
     seen: dict[str, set[int]] = {}
     changes_found = []
@@ -143,7 +143,7 @@ def changes(entries: Iterable[Entry]) -> list[Change]:
         if entry.batches == 1 and (new or entry.created or entry.evolved or entry.widened):
             at = _iso(entry.finished_at)
             changes_found.append(
-                Change(at, entry.route, entry.batch, new, entry.created, entry.evolved, dict(entry.widened))
+                RouteNews(at, entry.route, entry.batch, new, entry.created, entry.evolved, dict(entry.widened))
             )
     return changes_found[::-1]
 
@@ -223,14 +223,14 @@ class Gatherer:
             own = [table for table in status.tables if share.owns(table.route)]
             yield Placed(share.name, tuple(t.route for t in own), sum(t.rows for t in own), states.get(share.name))
 
-    def _histories(self, routes: Iterable[str], notes: list[str]) -> Iterator[tuple[str, History]]:
+    def _histories(self, routes: Iterable[str], notes: list[str]) -> Iterator[tuple[str, RouteHistory]]:
         for route in routes:
             try:
                 yield route, history(self.config, route)
             except (OSError, DistributaryError) as e:
                 notes.append(f"the history of {route} could not be read: {in_words(e)}")
 
-    def history(self, route: str) -> History:
+    def history(self, route: str) -> RouteHistory:
         """Raises BadInput for a route that nobody has seen, StoreUnreadable."""
         return history(self.config, route)
 

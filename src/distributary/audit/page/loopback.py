@@ -38,7 +38,7 @@ log = logging.getLogger("distributary")
 
 Answer = tuple[int, str, bytes]
 """Status, content type, body."""
-Asked = Mapping[str, str]
+QueryValues = Mapping[str, str]
 """What was asked for, by the query's names."""
 
 
@@ -50,7 +50,7 @@ class Site:
         self._clock = clock
         self._lock = threading.Lock()
         self._seen: tuple[float, Facts] | None = None
-        self.paths: dict[str, Callable[[Asked], Answer]] = {
+        self.paths: dict[str, Callable[[QueryValues], Answer]] = {
             "/": lambda _: (200, HTML, document(self.facts(), live=True).encode(errors="replace")),
             "/facts.json": lambda _: (200, JSON, as_json(self.facts().to_json()).encode(errors="replace")),
             "/history.json": self._history,
@@ -81,15 +81,15 @@ class Site:
         except BaseException as e:
             return 500, TEXT, _line(contained(e))
 
-    def _history(self, query: Asked) -> Answer:
+    def _history(self, query: QueryValues) -> Answer:
         history = self._gatherer.history(query.get("route", ""))
         return 200, JSON, as_json(history.to_json()).encode(errors="replace")
 
-    def _ready(self, _: Asked) -> Answer:
+    def _ready(self, _: QueryValues) -> Answer:
         unwell = self.facts().status.unwell
         return (503, TEXT, _line(", ".join(unwell))) if unwell else (200, TEXT, b"well\n")
 
-    def _metrics(self, _: Asked) -> Answer:
+    def _metrics(self, _: QueryValues) -> Answer:
         """States and times, out of the ledger; counters are the running process's own, and zero here."""
         meter = Meter(self._gatherer.config)
         for board in meter.boards.values():

@@ -137,12 +137,16 @@ class Status:
         return asdict(self)
 
 
-Books = Callable[[Pipeline, Store], tuple[list[Entry], QuarantineCount]]
+OpenBooks = Callable[[Pipeline, Store], tuple[list[Entry], QuarantineCount]]
 Lag = Callable[[Pipeline, Store], SourceLag]
 
 
 def status(
-    config: Pipeline, *, now: Callable[[], float] = time.time, books: Books | None = None, lag_of: Lag = pipeline_lag
+    config: Pipeline,
+    *,
+    now: Callable[[], float] = time.time,
+    books: OpenBooks | None = None,
+    lag_of: Lag = pipeline_lag,
 ) -> Status:
     """The state of a pipeline at this moment. `now`: seconds since 1970.
 

@@ -44,7 +44,7 @@ Arrays = dict[str, pa.Array]
 
 
 @dataclass(frozen=True)
-class Columns:
+class StoredMessages:
     """Messages as their schemas store them. `kind`, `key_kind`: these schemas; None where nothing says more than the
     columns. `key`: the records' keys; None for records without one."""
 
@@ -68,7 +68,7 @@ class _TakenChanges:
     unlogged: Mapping[str, Bools] = field(default_factory=dict)
 
 
-def events_of(columns: Columns, origins: RecordOrigins, reading: Reading, form: Form) -> FileEvents:
+def events_of(columns: StoredMessages, origins: RecordOrigins, reading: Reading, form: Form) -> FileEvents:
     """Every message: in `events` or in `bad`. Numbers are the places of the messages."""
     parts = EventParts(reading, typed=True, sequence=partial(sequence, by_offset=form.by_offset))
     changes_taken = _gone(columns) if columns.gone else _flattened(columns, form) if form.flattened else _whole(columns)
@@ -87,7 +87,7 @@ def events_of(columns: Columns, origins: RecordOrigins, reading: Reading, form: 
 # -- apart ---------------------------------------------------------------------------------------------------
 
 
-def _whole(columns: Columns) -> _TakenChanges | None:
+def _whole(columns: StoredMessages) -> _TakenChanges | None:
     value = columns.value
     if not {"op", "source"} <= set(value.schema.names) or not pa.types.is_struct(value.schema.field("source").type):
         return None
@@ -111,7 +111,7 @@ def _whole(columns: Columns) -> _TakenChanges | None:
     return _TakenChanges(headers, _with_key(row, _named(columns.key), deleted), has_image, kinds)
 
 
-def _gone(columns: Columns) -> _TakenChanges | None:
+def _gone(columns: StoredMessages) -> _TakenChanges | None:
     if columns.key is None:
         return None
     count = columns.key.num_rows
@@ -126,7 +126,7 @@ def _named(rows: pa.RecordBatch | None) -> Arrays:
     return {} if rows is None else dict(zip(rows.schema.names, rows.columns, strict=True))
 
 
-def _documents(columns: Columns, headers: ChangeHeaders) -> _TakenChanges:
+def _documents(columns: StoredMessages, headers: ChangeHeaders) -> _TakenChanges:
     """Of MongoDB: a document and its id are JSON in a text."""
     value, count = columns.value, columns.value.num_rows
     key = None if columns.key is None else columns.key.column(0)
@@ -137,7 +137,7 @@ def _documents(columns: Columns, headers: ChangeHeaders) -> _TakenChanges:
     return _TakenChanges(headers, row, has_image, {"_id": Connect("string"), "data": Connect("string")})
 
 
-def _flattened(columns: Columns, form: Form) -> _TakenChanges:
+def _flattened(columns: StoredMessages, form: Form) -> _TakenChanges:
     value = columns.value
     kinds = dict(columns.kind.fields) if columns.kind is not None else {}
     meta: Arrays = {}

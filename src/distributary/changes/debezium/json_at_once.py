@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.changes.debezium.heads import NEW_KEY, OLD_KEY, Form, Message, source_table
-from distributary.changes.debezium.message_fields import FIELDS, UNDECODABLE, Fields, Opener
+from distributary.changes.debezium.message_fields import FIELDS, UNDECODABLE, Fields, MessageOpener
 from distributary.changes.debezium.positions import KINDS
 from distributary.changes.debezium.side_by_side import SOURCE, Bools, ChangeHeaders, RecordOrigins, metadata, places
 from distributary.changes.debezium.token_rows import NULL, TokenRows, schema_key_of
@@ -91,7 +91,7 @@ def read_at_once(messages: Sequence[Message], reading: Reading, form: Form, add:
 
 def _gathered(messages: Sequence[Message], form: Form, groups: dict[tuple[Any, ...], _Group]) -> list[int]:
     left: list[int] = []
-    values, names = Opener(), Opener()
+    values, names = MessageOpener(), MessageOpener()
     every = b"\n".join(message.value or b"" for message in messages)
     unlogged = [txn for txn in txns(form.placeholder) if txn in every]
     for number, message in enumerate(messages):

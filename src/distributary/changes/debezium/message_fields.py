@@ -24,7 +24,7 @@ def opened(body: bytes | None) -> tuple[bytes, Fields]:
     return b"", fields
 
 
-class Opener:
+class MessageOpener:
     """Opens one message after the other: the next one mostly has the schema of the last, to the byte."""
 
     def __init__(self) -> None:

@@ -48,7 +48,7 @@ KINDS = {
     "oracle": Kind.ORACLE,
     "mongodb": Kind.MONGODB,
 }
-Source = Mapping[str, Any]
+SourceBlock = Mapping[str, Any]
 Parts = tuple[int, int, int, int]
 _RS_ID = re.compile(r"\s*(?:0x)?([0-9a-fA-F]{1,8})\.([0-9a-fA-F]{1,8})\.([0-9a-fA-F]{1,4})\s*")
 _LSN = re.compile(r"\s*([0-9a-fA-F]{1,8}):([0-9a-fA-F]{1,8}):([0-9a-fA-F]{1,4})\s*")
@@ -56,12 +56,12 @@ _GTID = re.compile(r"\d+-\d+-(\d+)")
 _MOST = 2**63
 
 
-def place_of(kind: Kind, source: Source, time_ms: int, offset: int) -> Parts:
+def place_of(kind: Kind, source: SourceBlock, time_ms: int, offset: int) -> Parts:
     """A change's place. Raises ValueError, in words, where the message does not say it."""
     return _PLACES[kind](source, max(0, time_ms), max(0, offset))
 
 
-def _mysql(source: Source, time: int, offset: int) -> Parts:
+def _mysql(source: SourceBlock, time: int, offset: int) -> Parts:
     match = _GTID.fullmatch(str(source.get("gtid") or ""))
     number = int(match[1]) if match else file_number(str(source.get("file") or ""))
     position = _whole(source, "pos")
@@ -70,14 +70,14 @@ def _mysql(source: Source, time: int, offset: int) -> Parts:
     return number, position, _whole(source, "row") or 0, offset
 
 
-def _postgresql(source: Source, time: int, offset: int) -> Parts:
+def _postgresql(source: SourceBlock, time: int, offset: int) -> Parts:
     lsn = _whole(source, "lsn")
     if lsn is None:
         raise ValueError("a PostgreSQL change needs source.lsn")
     return lsn >> 32, lsn & 0xFFFF_FFFF, time, 0
 
 
-def _sqlserver(source: Source, time: int, offset: int) -> Parts:
+def _sqlserver(source: SourceBlock, time: int, offset: int) -> Parts:
     commit, change = (_LSN.fullmatch(str(source.get(name) or "")) for name in ("commit_lsn", "change_lsn"))
     if commit is None:
         raise ValueError("a SQL Server change needs source.commit_lsn of three hex parts: 00000025:00000728:0003")
@@ -91,7 +91,7 @@ def _sqlserver(source: Source, time: int, offset: int) -> Parts:
     return int(digits[:16], 16), int(digits[16:32], 16), int(digits[32:], 16), time
 
 
-def _oracle(source: Source, time: int, offset: int) -> Parts:
+def _oracle(source: SourceBlock, time: int, offset: int) -> Parts:
     scn = _whole(source, "scn")
     if scn is None:
         raise ValueError("an Oracle change needs source.scn")
@@ -104,19 +104,19 @@ def _oracle(source: Source, time: int, offset: int) -> Parts:
     return scn, block, (int(match[3], 16) << 48) + ssn, time
 
 
-def _mongodb(source: Source, time: int, offset: int) -> Parts:
+def _mongodb(source: SourceBlock, time: int, offset: int) -> Parts:
     if source.get("ts_ms") is None:
         raise ValueError("a MongoDB change needs source.ts_ms and source.ord")
     return time // 1000, _whole(source, "ord") or 0, 0, 0
 
 
-def _generic(source: Source, time: int, offset: int) -> Parts:
+def _generic(source: SourceBlock, time: int, offset: int) -> Parts:
     if source.get("ts_ms") is None:
         raise ValueError("no source.ts_ms, so its place in the order is unknown")
     return time, 0, 0, 0
 
 
-_PLACES: dict[Kind, Callable[[Source, int, int], Parts]] = {
+_PLACES: dict[Kind, Callable[[SourceBlock, int, int], Parts]] = {
     Kind.MYSQL: _mysql,
     Kind.POSTGRESQL: _postgresql,
     Kind.SQLSERVER: _sqlserver,
@@ -126,7 +126,7 @@ _PLACES: dict[Kind, Callable[[Source, int, int], Parts]] = {
 }
 
 
-def _whole(source: Source, name: str) -> int | None:
+def _whole(source: SourceBlock, name: str) -> int | None:
     """A whole number, or a text that spells one (Oracle's SCN); None where there is none."""
     value = source.get(name)
     if isinstance(value, str) and value.strip().isdigit():

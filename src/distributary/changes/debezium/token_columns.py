@@ -11,7 +11,7 @@ import pyarrow as pa
 from distributary.avro.schema import Node, Scalar
 from distributary.avro.walk_columns import arrow_type
 from distributary.changes.debezium.connect import BITS, DECIMAL, LOGICAL, NANO_TIME, SCALARS, Connect, loader, node_of
-from distributary.changes.json_values import QUOTE, TEXT, JsonColumn, Tokens, by_node, by_tokens
+from distributary.changes.json_values import QUOTE, TEXT, EventTokens, JsonColumn, by_node, by_tokens
 from distributary.changes.model import Reading
 
 _LISTS: dict[str, msgspec.json.Decoder[Any]] = {
@@ -21,7 +21,7 @@ _LISTS: dict[str, msgspec.json.Decoder[Any]] = {
 _PLAIN = frozenset(SCALARS) - {"bytes"}
 
 
-def column(kind: Connect | None, tokens: Tokens, reading: Reading, type_name: str | None = None) -> JsonColumn:
+def column(kind: Connect | None, tokens: EventTokens, reading: Reading, type_name: str | None = None) -> JsonColumn:
     """`kind`: the type that the message's schema gives; None without one: then as the values say, but for a whole
     number of which the settings say that it is a date."""
     if kind is None:
@@ -42,7 +42,7 @@ def column(kind: Connect | None, tokens: Tokens, reading: Reading, type_name: st
     return by_node(node, tokens, reading)
 
 
-def _at_once(kind: Connect, node: Node, tokens: Tokens) -> JsonColumn | None:
+def _at_once(kind: Connect, node: Node, tokens: EventTokens) -> JsonColumn | None:
     """Texts and bytes, all values in one call of the parser; None where they are others, or one of them is none."""
     bits = kind.name == BITS
     if kind.name in LOGICAL or bits or kind.kind not in ("string", "bytes"):
@@ -54,7 +54,7 @@ def _at_once(kind: Connect, node: Node, tokens: Tokens) -> JsonColumn | None:
         return None
 
 
-def _numbers(node: Node, tokens: Tokens) -> JsonColumn:
+def _numbers(node: Node, tokens: EventTokens) -> JsonColumn:
     try:
         return JsonColumn(node, tokens.unquoted().cast(arrow_type(node)))
     except pa.ArrowInvalid:
@@ -62,7 +62,7 @@ def _numbers(node: Node, tokens: Tokens) -> JsonColumn:
         return _loaded(Connect("int64", logical), node, tokens)
 
 
-def _loaded(kind: Connect, node: Node, tokens: Tokens) -> JsonColumn:
+def _loaded(kind: Connect, node: Node, tokens: EventTokens) -> JsonColumn:
     """Value by value; what is none of the type is null, and a fault."""
     stored, load = arrow_type(node), loader(kind)
     values, faults = [], []

@@ -14,12 +14,12 @@ from distributary.changes.debezium.connect import Connect, parse
 from distributary.changes.debezium.heads import Form
 from distributary.changes.debezium.token_columns import column
 from distributary.changes.digits import with_unchanged
-from distributary.changes.json_values import Tokens, token_array
+from distributary.changes.json_values import EventTokens, token_array
 from distributary.changes.model import Kind, Reading, SourceTable
 from distributary.errors import Reason
 
 Fields = dict[str, msgspec.Raw]
-Column = tuple[str, Any, pa.Array]
+TokenColumn = tuple[str, Any, pa.Array]
 Fault = tuple[int, Reason, str]
 
 AT_ONCE = 2_048
@@ -59,17 +59,17 @@ class TokenRows:
         self._counts.append(len(self._values))
         self._values = []
 
-    def columns(self, reading: Reading, form: Form) -> tuple[list[Column], list[Fault], frozenset[str]]:
+    def columns(self, reading: Reading, form: Form) -> tuple[list[TokenColumn], list[Fault], frozenset[str]]:
         """Columns, values that are none of their type, and the columns whose type no schema says. Raises ValueError for
         a schema that is none."""
         if self._values:
             self._cut()
         kinds = self._kinds(form)
-        columns: list[Column] = []
+        columns: list[TokenColumn] = []
         faults: list[Fault] = []
         names = [*(name for name in kinds), *self._names(kinds)]
         for name in names:
-            tokens = Tokens(self._joined(name))
+            tokens = EventTokens(self._joined(name))
             converted = column(kinds.get(name), tokens, reading, reading.wanted(self.table.route, name))
             columns.append((name, converted.node, converted.array))
             faults += [(place, Reason.VALUE_OUT_OF_RANGE, f"column {name}: {why}") for place, why in converted.faults]
@@ -100,7 +100,7 @@ class TokenRows:
         return dict(row.fields) if row is not None else {}
 
 
-def schema_key_of(columns: Sequence[Column], unchanged: Sequence[str], *, typed: bool) -> str:
+def schema_key_of(columns: Sequence[TokenColumn], unchanged: Sequence[str], *, typed: bool) -> str:
     """What stands for the schema of rows, and the columns of which they do not speak."""
     schema_text = repr([(name, node) for name, node, _ in columns]) if typed else ""
     key = hashlib.sha1(schema_text.encode(), usedforsecurity=False).hexdigest() if schema_text else ""

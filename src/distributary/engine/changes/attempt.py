@@ -28,7 +28,7 @@ ROW_BYTES = 150
 
 
 @dataclass
-class Result:
+class AttemptResult:
     """What became of each route and file, and the quarantine's data files."""
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Attempt:
         self.spec = spec
         self.slots = slots
 
-    def run(self, files: Sequence[WorkFile], routes: Mapping[str, tuple[str, ...]]) -> Result:
+    def run(self, files: Sequence[WorkFile], routes: Mapping[str, tuple[str, ...]]) -> AttemptResult:
         """Write the batch's files. `routes`: file -> what it is likely to hold.
 
         Raises Again, SourceDown, StoreDown.
@@ -74,11 +74,11 @@ class Attempt:
         together: Mapping[str, frozenset[str]],
         spec: ChangeSpec,
         name: str,
-    ) -> Result:
+    ) -> AttemptResult:
         packing = _packed(files, of_file, self.slots)
         shared = {route for group in packing.shared for route in together[group]}
         spec = spec.deciding({route: spec.decision(route).shared() for route in shared})
-        result, outcomes_of = Result(), dict[str, list[Outcome]]()
+        result, outcomes_of = AttemptResult(), dict[str, list[Outcome]]()
         for answer in run_deliver(self.by_spark.spark, _buckets(files, of_file, together, packing), spec, name):
             if isinstance(answer, DataFile):
                 result.quarantine.append(answer)
@@ -89,7 +89,7 @@ class Attempt:
         result.outcomes = conclude(outcomes_of, self.by_spark, spec)
         return result
 
-    def _check(self, result: Result) -> None:
+    def _check(self, result: AttemptResult) -> None:
         """Raises StoreDown when the store, not a table, is at fault."""
         raise_store_faults({r: o for r, o in result.outcomes.items() if not self.spec.decision(r).is_closed})
 
@@ -104,7 +104,7 @@ def _bounded(spec: ChangeSpec, routes: Collection[str], before: Collection[str] 
     return spec.deciding({route: replace(spec.decision(route), no_table=why) for route, why in refused.items()})
 
 
-def _foreign(result: Result, path: str) -> Mapping[str, int]:
+def _foreign(result: AttemptResult, path: str) -> Mapping[str, int]:
     return result.seen[path].foreign if path in result.seen else {}
 
 

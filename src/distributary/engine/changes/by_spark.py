@@ -26,7 +26,7 @@ from distributary.engine.outcomes import Outcome
 from distributary.names import quoted
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution
-from distributary.tables.merge import Target
+from distributary.tables.merge import MergeTarget
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.spark_engine import SparkEngine, spark_ended, spark_schema
 from distributary.tables.spark_merge import merge_by_spark, merge_session, newest_by_spark
@@ -63,7 +63,7 @@ class BySpark:
         merge, files = replace(begun, by_spark=True, why_spark=None), list(begun.files)
         try:
             table = into.table(spec).open()
-            target = Target(into.table(spec), table, named.policy(outcome.route))
+            target = MergeTarget(into.table(spec), table, named.policy(outcome.route))
             session = self._merge_session()
             rows = _read(session, [join(spec.parts, f.path) for f in begun.files])
             rules = named.rules(about.source, purged_until(table))

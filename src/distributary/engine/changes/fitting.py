@@ -32,7 +32,7 @@ _FLAT: Mapping[Kind, tuple[str, ...]] = {Kind.MYSQL: ("log_file", "log_position"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """Events of one file that go to one route. `path`: the file's, or each event's own. `again`: they were read before,
     and are in the quarantine. `changed`: the file is not what it was when it was found, so that it will be found
     again."""
@@ -48,7 +48,7 @@ class RouteEvents:
     """All events of one route that a task holds."""
 
     source: SourceTable
-    parts: list[Part] = field(default_factory=list)
+    parts: list[FilePart] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -179,7 +179,7 @@ def _brought(
     return {key: tuple(sorted(names)) for key, names in brought.items()}
 
 
-def _rows(file_events: Part, batch: int, flat: bool, keys: Sequence[str] | None = None) -> pa.Table:
+def _rows(file_events: FilePart, batch: int, flat: bool, keys: Sequence[str] | None = None) -> pa.Table:
     """The rows of one part with all the columns that they bring."""
     events = file_events.events
     rows = events.rows
@@ -238,7 +238,7 @@ def _unfit(route: str, rows: pa.RecordBatch, causes: Mapping[int, Cause]) -> Ite
         yield rejected_events(route, origin, reason, f"column {column!r}", values)
 
 
-def _newest(file_events: Part) -> str:
+def _newest(file_events: FilePart) -> str:
     """The place in true order of a part's newest event."""
     return pc.max(pc.struct_field(file_events.events.metadata, "change_sequence_number")).as_py() or ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from distributary.engine.appending import Appending, Replay
+from distributary.engine.appending import Appending, ReplayCheck
 from distributary.engine.changes.fitting import Fitted, RouteEvents, fit
 from distributary.engine.changes.task_spec import ChangeSpec
 from distributary.engine.outcomes import Append
@@ -34,7 +34,7 @@ def append_events(events: RouteEvents, uri: str, spec: ChangeSpec) -> tuple[Fitt
         tip=spec.tips.get(route),
         # The commit may hold more than the files do now, when one of them is gone since; fewer only when one has grown
         # since, which comes again for what is missing. Else an event would be in no table.
-        replay=Replay(
+        replay=ReplayCheck(
             spec.batch, fewer=any(file_events.changed for file_events in events.parts), more=spec.named.of_files
         ),
         fit=lambda columns, table: _fit(events, columns, spec, table),

@@ -35,7 +35,7 @@ from distributary.engine.outcomes import Merge, Outcome, SourceEvents
 from distributary.errors import KeysChanged, LogBegunAnew, Reason
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.engines import by_settings
-from distributary.tables.merge import Merged, Target, merge_on_tip, merge_rows
+from distributary.tables.merge import Merged, MergeTarget, merge_on_tip, merge_rows
 from distributary.tables.snapshot import Snapshot, Txn
 from distributary.tables.table import retried
 
@@ -135,7 +135,7 @@ def _on_tip(into: Into, rows: pa.Table, spec: ChangeSpec, txn: Txn) -> Merge | N
     rules = named.rules(into.source, tip.purged_until)
     reduced = reduce_rows(rows, into.keys, rules.order, rules.gaps(absent(rows, into.brought)))
     looked = time.monotonic()
-    target = Target(into.table(spec), None, named.policy(route))
+    target = MergeTarget(into.table(spec), None, named.policy(route))
     merged = merge_on_tip(target, tip, _plain(reduced), into.keys, rules, txn)
     if merged is None or merged.why_spark is not None:
         return None
@@ -167,7 +167,7 @@ def _opened(into: Into, rows: pa.Table, spec: ChangeSpec, txn: Txn, widened: dic
         late = _late_events(route, late_upserts(reduced.rows, into.keys, rules.purged_until, table))
         return begun.then(replace(into.begun(), late=late))
     if (why := by_settings(named.tables, route)) is None:
-        target = Target(into.table(spec), table, named.policy(route))
+        target = MergeTarget(into.table(spec), table, named.policy(route))
         merged = merge_rows(target, _plain(reduced), into.keys, rules, txn)
         why = merged.why_spark
     if why is not None:

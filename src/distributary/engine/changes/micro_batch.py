@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import Pipeline
 from distributary.engine.attempts import attempted, killers_after
-from distributary.engine.changes.attempt import Attempt, Result
+from distributary.engine.changes.attempt import Attempt, AttemptResult
 from distributary.engine.changes.by_spark import BySpark
 from distributary.engine.changes.ledger_fields import MergeBacklog
 from distributary.engine.changes.retries import EventQuarantine, RejectedEvent, narrowed, previous
@@ -188,10 +188,12 @@ class Changes:
 
     # -- the batch -----------------------------------------------------------------------------------------
 
-    def _attempt(self, files: Sequence[WorkFile], routes: Mapping[str, tuple[str, ...]], spec: ChangeSpec) -> Result:
+    def _attempt(
+        self, files: Sequence[WorkFile], routes: Mapping[str, tuple[str, ...]], spec: ChangeSpec
+    ) -> AttemptResult:
         """Attempt the batch until every table is either written or parked."""
 
-        def attempt(spec: ChangeSpec) -> Result:
+        def attempt(spec: ChangeSpec) -> AttemptResult:
             return Attempt(self.by_spark, spec, self._slots).run(files, routes)
 
         def killed(spec: ChangeSpec, error: Exception) -> dict[str, str]:
@@ -206,7 +208,9 @@ class Changes:
 
     # -- after ---------------------------------------------------------------------------------------------
 
-    def _delivered(self, result: Result, released: Sequence[RejectedEvent], spec: ChangeSpec) -> ChangesDelivered:
+    def _delivered(
+        self, result: AttemptResult, released: Sequence[RejectedEvent], spec: ChangeSpec
+    ) -> ChangesDelivered:
         bad: dict[str | None, Counter[str]] = {None: Counter()}
         for file_seen in result.seen.values():
             bad[None].update(file_seen.nameless)
@@ -281,7 +285,7 @@ def _newest_ms(outcomes: Mapping[str, Outcome]) -> dict[str, int]:
     return {route: ms for route, ms in newest_of if ms is not None}
 
 
-def _spent(result: Result) -> dict[str, float]:
+def _spent(result: AttemptResult) -> dict[str, float]:
     """Seconds of all tasks together, by what they did."""
     spent = {"tasks read": sum(file_seen.seconds for file_seen in result.seen.values())}
     for outcome in result.outcomes.values():
@@ -292,7 +296,7 @@ def _spent(result: Result) -> dict[str, float]:
 
 
 def _released(
-    result: Result, aside: Mapping[str, Sequence[RejectedEvent]], fresh: Collection[str]
+    result: AttemptResult, aside: Mapping[str, Sequence[RejectedEvent]], fresh: Collection[str]
 ) -> list[RejectedEvent]:
     """Rows of the quarantine that this batch has brought into a table. `fresh`: files that were delivered as new."""
     good = {

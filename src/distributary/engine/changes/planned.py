@@ -16,7 +16,7 @@ import pyarrow as pa
 from distributary.changes.model import FileEvents, Reading
 from distributary.config import Pipeline
 from distributary.engine.apart import Apart, WorkerDied
-from distributary.engine.changes.fitting import Part, RouteEvents, fit
+from distributary.engine.changes.fitting import FilePart, RouteEvents, fit
 from distributary.engine.changes.log_append import payload_schema
 from distributary.engine.changes.read import events_of
 from distributary.engine.changes.table_settings import Named, reading_of
@@ -164,7 +164,7 @@ def _events(config: Pipeline, refs: list[FileRef], plan: FilesPlan, apart: Apart
         events = answer.result
         plan.reasons.update(event.reason.value for event in events.bad)
         for events_of_table in events.events:
-            yield RouteEvents(events_of_table.table, [Part(events_of_table, ref.path)])
+            yield RouteEvents(events_of_table.table, [FilePart(events_of_table, ref.path)])
 
 
 def _add(

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from distributary.changes.file_events import read_events
 from distributary.changes.model import BadEvent, Events, FileEvents, Reading, known_one
 from distributary.engine.apart import detail_of, limited
-from distributary.engine.changes.fitting import Part, RouteEvents, select
+from distributary.engine.changes.fitting import FilePart, RouteEvents, select
 from distributary.engine.changes.log_rows import files_of
 from distributary.engine.changes.rejected_events import rejected_bad, rejected_file
 from distributary.engine.changes.task_spec import ORIGIN, ChangeSpec, FileReport, WorkFile
@@ -122,7 +122,7 @@ def _take(
             continue
         route_events = result.routes.setdefault(route, RouteEvents(table_events.table))
         route_events.source = known_one(route_events.source, table_events.table)
-        route_events.parts.append(Part(chosen, file.path, again, changed))
+        route_events.parts.append(FilePart(chosen, file.path, again, changed))
     return of_file
 
 

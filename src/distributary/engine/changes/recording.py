@@ -20,7 +20,7 @@ from distributary.engine.changes.task_spec import ORIGIN, ChangeSpec
 from distributary.engine.changes.transactions import all_of
 from distributary.tables.engines import for_rewrites
 from distributary.tables.history_table import merge_history
-from distributary.tables.merge import Target
+from distributary.tables.merge import MergeTarget
 from distributary.tables.snapshot import Txn
 
 
@@ -38,7 +38,7 @@ def record(into: Into, events: pa.Table, spec: ChangeSpec, txn: Txn) -> None:
     table, types = with_wider_keys(own, table, events.schema, spec, {})
     events = whole(events, types)
     made_with = for_rewrites(spec.named.tables.properties)
-    target = Target(replace(own.table(spec), properties=made_with), table, spec.named.policy(own.route))
+    target = MergeTarget(replace(own.table(spec), properties=made_with), table, spec.named.policy(own.route))
     try:
         _take(own, target, events, spec, txn)
     except Unfilled as e:
@@ -47,7 +47,9 @@ def record(into: Into, events: pa.Table, spec: ChangeSpec, txn: Txn) -> None:
         _take(own, target, pa.concat_tables([events, more], promote_options="permissive"), spec, txn, filled=True)
 
 
-def _take(own: Into, target: Target, events: pa.Table, spec: ChangeSpec, txn: Txn, *, filled: bool = False) -> None:
+def _take(
+    own: Into, target: MergeTarget, events: pa.Table, spec: ChangeSpec, txn: Txn, *, filled: bool = False
+) -> None:
     rules = spec.named.rules(own.source, None)
     gaps = rules.gaps(absent(events, own.brought))
     partial = bool(rules.toast_columns) or rules.dropped_columns == "keep"

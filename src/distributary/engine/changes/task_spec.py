@@ -9,7 +9,7 @@ from typing import Self
 import pyarrow as pa
 
 from distributary.changes.model import Reading
-from distributary.engine.appending import Replay
+from distributary.engine.appending import ReplayCheck
 from distributary.engine.changes.table_settings import Named
 from distributary.engine.decisions import TaskSpec
 from distributary.tables.merge_tip import MergeTip
@@ -83,9 +83,9 @@ class ChangeSpec(TaskSpec):
         return Table(uri, self.store, Owner(self.pipeline, route, tuple(keys)), self.named.tables.properties)
 
     @property
-    def replay(self) -> Replay:
+    def replay(self) -> ReplayCheck:
         """What this attempt expects where an earlier one has committed: files may have come or gone since."""
-        return Replay(self.batch, fewer=self.named.of_files, more=self.named.of_files)
+        return ReplayCheck(self.batch, fewer=self.named.of_files, more=self.named.of_files)
 
     def anew(self) -> Self:
         return replace(super().anew(), merge_tips={})

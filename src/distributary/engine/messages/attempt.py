@@ -15,13 +15,13 @@ from typing import NoReturn
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from distributary.engine.appending import Replay, commit_files
+from distributary.engine.appending import ReplayCheck, commit_files
 from distributary.engine.attempts import RouteFault, end_attempt
 from distributary.engine.changes.by_spark import BySpark
 from distributary.engine.changes.concluding import conclude
 from distributary.engine.decisions import Decision
 from distributary.engine.messages.batch_chunks import BatchChunks
-from distributary.engine.messages.chunks import Groups, Writer
+from distributary.engine.messages.chunks import Groups, WriterSchema
 from distributary.engine.messages.decode import incoming_schemas
 from distributary.engine.messages.deliver import open_own
 from distributary.engine.messages.pieces import cells_of
@@ -51,7 +51,7 @@ class Attempt:
         on_spark: set[str],
         merging: BySpark,
         chunks: BatchChunks,
-        writers: Mapping[str, set[Writer]],
+        writers: Mapping[str, set[WriterSchema]],
         spec: MessageSpec,
         compiled: Mapping[int, CompiledSchema],
     ) -> None:
@@ -64,7 +64,7 @@ class Attempt:
         self.writers = writers
         self.spec = spec
         self.compiled = compiled
-        self._enter: dict[str, set[Writer]] = {}
+        self._enter: dict[str, set[WriterSchema]] = {}
         self.spark_did: dict[str, tuple[State, bool, bool]] = {}
 
     def run(self) -> Delivered:
@@ -194,7 +194,7 @@ class Attempt:
     def _commit(self, route: str, outcome: Outcome, decision: Decision) -> Append:
         """One commit for the files of many tasks."""
         spec = self.spec
-        files, rows, replay = outcome.append.files, outcome.rows_written, Replay(spec.batch)
+        files, rows, replay = outcome.append.files, outcome.rows_written, ReplayCheck(spec.batch)
         return commit_files(spec.target(route), files, rows, decision.schema, spec.txn, replay)
 
     # -- routes that engine `spark` writes -----------------------------------------------------------------

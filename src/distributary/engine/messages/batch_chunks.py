@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from distributary.engine.messages.chunks import CHUNK_SCHEMA, Groups, Writer
+from distributary.engine.messages.chunks import CHUNK_SCHEMA, Groups, WriterSchema
 from distributary.engine.messages.pieces import FEW_ROWS, PIECE_CELLS
 from distributary.engine.messages.spool import close_spool, spooled
 from distributary.engine.messages.stored_changes import ids_of
@@ -88,9 +88,9 @@ class BatchChunks(ABC):
         chunk_refs = refs((*(c[n] for n in names), cells_of(c)) for c in chunks)
         return pack(chunk_refs, self.spark.sparkContext.defaultParallelism, self.room, PIECE_CELLS)
 
-    def writers(self) -> dict[str, set[Writer]]:
+    def writers(self) -> dict[str, set[WriterSchema]]:
         """Route -> who wrote its payloads."""
-        writers_of: dict[str, set[Writer]] = {}
+        writers_of: dict[str, set[WriterSchema]] = {}
         for chunk in self.meta:
             if chunk["kind"] == "rows":
                 writers_of.setdefault(chunk["route"], set()).update((g[0], g[1]) for g in json.loads(chunk["groups"]))

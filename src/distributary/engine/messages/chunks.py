@@ -23,7 +23,7 @@ CHUNK_ROWS = 65_536
 YIELD_BYTES = 32 * 2**20
 """Chunks go to the JVM in record batches of about this size."""
 
-Kind = Literal["rows", "bad", "tombstones", "excluded", "unknown"]
+ChunkKind = Literal["rows", "bad", "tombstones", "excluded", "unknown"]
 
 CHUNK_SCHEMA = pa.schema(
     [
@@ -54,9 +54,9 @@ RECORD_SCHEMA = pa.schema(
 )
 """What a chunk of kind `rows` holds per record. Its writer schema is in the chunk's `groups`."""
 
-Writer = tuple[int, str]
+WriterSchema = tuple[int, str]
 """Who wrote a payload: schema id, and message index path (or full name) inside that schema."""
-GONE: Writer = (-1, "")
+GONE: WriterSchema = (-1, "")
 """In place of a writer: of records without a value, which say that the row of their key is gone."""
 Groups = list[list[Any]]
 """[[schema id, message, rows] ...]: who wrote a chunk's records, in row order."""
@@ -122,7 +122,7 @@ class Cut:
 
     def _add(
         self,
-        kind: Kind,
+        kind: ChunkKind,
         route: str | None,
         rows: int,
         groups: Any,
@@ -184,7 +184,7 @@ class _Pending:
     held: int = 0
     groups: Groups = field(default_factory=list)
 
-    def take(self, route: str, writer: Writer, rows: int) -> None:
+    def take(self, route: str, writer: WriterSchema, rows: int) -> None:
         if route != self.route:
             self.flush()
             self.route = route
@@ -223,7 +223,7 @@ def _codes(values: pa.Array) -> tuple[list[str], Any]:
     return encoded.dictionary.to_pylist(), np.asarray(encoded.indices).astype(np.int64)
 
 
-def _writers(schema_id: pa.Array, index: pa.Array) -> tuple[list[Writer], Any]:
+def _writers(schema_id: pa.Array, index: pa.Array) -> tuple[list[WriterSchema], Any]:
     """Distinct writers in ascending order of id, and each row's number among them."""
     ids, by_id = np.unique(np.asarray(schema_id), return_inverse=True)
     paths, by_path = _codes(index)

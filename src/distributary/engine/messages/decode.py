@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distributary.engine.messages.chunks import GONE, KEY, Groups, Writer
+from distributary.engine.messages.chunks import GONE, KEY, Groups, WriterSchema
 from distributary.engine.messages.record_keys import beside, key_fields, read_keys
 from distributary.engine.messages.stored_changes import ChangeDecoder, ids_of
 from distributary.engine.messages.task_spec import ORIGIN, ORIGIN_TYPE, MessageSpec, killing, payload_columns
@@ -30,7 +30,7 @@ class Decoded:
     """A route's records by writer, in ascending order of schema id; those that do not decode are in `rejected`."""
 
     rows_in: int = 0
-    writers: list[Writer] = field(default_factory=list)
+    writers: list[WriterSchema] = field(default_factory=list)
     batches: list[pa.RecordBatch] = field(default_factory=list)
     origins: list[pa.RecordBatch] = field(default_factory=list)
     rejected: list[pa.Table] = field(default_factory=list)
@@ -61,7 +61,7 @@ def decode(
 
     Whatever a schema or a record does to its decoder, only its own rows are rejected.
     """
-    by_writer: dict[Writer, list[pa.RecordBatch]] = {}
+    by_writer: dict[WriterSchema, list[pa.RecordBatch]] = {}
     for groups, records in chunks:
         begin = 0
         for schema_id, message, rows in groups:
@@ -85,7 +85,7 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _of_writer(
-    route: str, writer: Writer, records: pa.RecordBatch, spec: MessageSpec, schemas: Mapping[int, CompiledSchema]
+    route: str, writer: WriterSchema, records: pa.RecordBatch, spec: MessageSpec, schemas: Mapping[int, CompiledSchema]
 ) -> Iterator[Decoded]:
     if writer == GONE and spec.decision(route).append != "refused":
         none = pa.RecordBatch.from_pylist([], pa.schema([]))
@@ -107,7 +107,7 @@ def _of_writer(
 
 def _decode_writer(
     route: str,
-    writer: Writer,
+    writer: WriterSchema,
     records: pa.RecordBatch,
     spec: MessageSpec,
     schemas: Mapping[int, CompiledSchema],
@@ -144,7 +144,7 @@ def _decode_writer(
 
 
 def _decoder(
-    route: str, writer: Writer, spec: MessageSpec, schemas: Mapping[int, CompiledSchema]
+    route: str, writer: WriterSchema, spec: MessageSpec, schemas: Mapping[int, CompiledSchema]
 ) -> Decoder | ChangeDecoder | tuple[Reason, str]:
     """What decodes a writer's payloads; else why all of them are set aside, and the detail."""
     schema_id, message = writer
@@ -177,7 +177,7 @@ def _key_fields(route: str, columns: pa.Schema, spec: MessageSpec) -> pa.Schema:
 
 
 def _with_keys(
-    route: str, writer: Writer, rows: pa.RecordBatch, records: pa.RecordBatch, spec: MessageSpec, decoded: Decoded
+    route: str, writer: WriterSchema, rows: pa.RecordBatch, records: pa.RecordBatch, spec: MessageSpec, decoded: Decoded
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """The rows with the columns of their records' keys, and the records; those with other keys are set aside."""
     fields = _key_fields(route, rows.schema, spec)
@@ -197,7 +197,7 @@ def _with_keys(
 
 
 def _checked(
-    route: str, writer: Writer, rows: pa.RecordBatch, records: pa.RecordBatch, spec: MessageSpec, decoded: Decoded
+    route: str, writer: WriterSchema, rows: pa.RecordBatch, records: pa.RecordBatch, spec: MessageSpec, decoded: Decoded
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """The rows and records that are written, with the columns that are written; the others are set aside."""
     row_sql = spec.row_sql(route)
@@ -225,7 +225,7 @@ def incoming_schema(columns: pa.Schema, spec: MessageSpec) -> pa.Schema:
 
 def rejected_rows(
     route: str,
-    writer: Writer,
+    writer: WriterSchema,
     records: pa.RecordBatch,
     positions: Any,
     reason: Reason | Sequence[Reason],
@@ -273,7 +273,7 @@ def _texts(words: Sequence[str], rows: int) -> pa.Array:
 
 
 def incoming_schemas(
-    route: str, writers: Iterable[Writer], schemas: Mapping[int, CompiledSchema], spec: MessageSpec
+    route: str, writers: Iterable[WriterSchema], schemas: Mapping[int, CompiledSchema], spec: MessageSpec
 ) -> list[pa.Schema]:
     """What the writers of a route bring, in ascending order of schema id; the others bring nothing."""
     incoming = []
@@ -360,7 +360,7 @@ def fit_decided(route: str, decoded: Decoded, schema: pa.Schema | None, spec: Me
 
 def _conformed(
     route: str,
-    writer: Writer,
+    writer: WriterSchema,
     batch: pa.RecordBatch,
     origin: pa.RecordBatch,
     slots: Sequence[Slot],

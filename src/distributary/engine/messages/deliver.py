@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.engine.apart import limited
-from distributary.engine.appending import Appending, Replay
+from distributary.engine.appending import Appending, ReplayCheck
 from distributary.engine.messages.chunks import read_records, read_rejected
 from distributary.engine.messages.decode import Decoded, Fitted, all_aside, decode, fit, fit_decided
 from distributary.engine.messages.deliver_events import deliver_events
@@ -108,7 +108,7 @@ def _write(route: str, decoded: Decoded, spec: MessageSpec) -> tuple[Append, Fit
         target=spec.target(route),
         txn=spec.txn,
         tip=spec.tips.get(route),
-        replay=Replay(spec.batch),
+        replay=ReplayCheck(spec.batch),
         fit=lambda columns, table: fit(route, decoded, columns, spec, table),
         write=lambda rows: [spec.write(route, rows)],
         why_spark=lambda table, evolution: why_spark(table, spec.tables, route, evolution),
@@ -123,7 +123,7 @@ def _write_wide(route: str, decoded: Decoded, spec: MessageSpec) -> tuple[Append
     fitted = fit(route, decoded, before, spec, table)
     if table is not None and table.has(spec.txn):
         rows_of_routes = committed_routes(table, spec.txn)
-        rows = Replay(spec.batch).rows(
+        rows = ReplayCheck(spec.batch).rows(
             None if rows_of_routes is None else rows_of_routes.get(route, 0), fitted.rows, table.uri
         )
         return Append("replayed", rows), fitted

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from distributary.engine.messages.chunks import Writer
+from distributary.engine.messages.chunks import WriterSchema
 from distributary.engine.messages.decode import decode, fit
 from distributary.engine.messages.pieces import FEW_ROWS, Chunks
 from distributary.engine.messages.task_spec import MessageSpec
@@ -23,9 +23,9 @@ FIRST_ROWS = 64
 
 def entering(
     route: str, chunks: Chunks, columns: pa.Schema | None, spec: MessageSpec, schemas: Mapping[int, CompiledSchema]
-) -> Iterator[Writer]:
+) -> Iterator[WriterSchema]:
     """The writers among `chunks` of whom a row enters a table of these columns (None: there is none yet)."""
-    writers: set[Writer] = set()
+    writers: set[WriterSchema] = set()
     for groups, records in chunks:
         begin = 0
         for schema_id, message, rows in groups:
@@ -39,7 +39,7 @@ def entering(
 
 def _enters(
     route: str,
-    writer: Writer,
+    writer: WriterSchema,
     records: pa.RecordBatch,
     columns: pa.Schema | None,
     spec: MessageSpec,

@@ -23,7 +23,7 @@ from distributary.engine.messages.routing import (
     OneofMember,
     RecordRouter,
     RouteFilter,
-    Topic,
+    TopicName,
     TopicTable,
 )
 from distributary.engine.schemas import Schemas
@@ -137,7 +137,7 @@ def record_router(envelope: Envelope) -> RecordRouter | None:
         return Header(route_config.header)
     if route_config.constant is not None:
         return Constant(route_config.constant)
-    places: dict[str | None, RecordRouter] = {"topic": Topic(), "key": Key()}
+    places: dict[str | None, RecordRouter] = {"topic": TopicName(), "key": Key()}
     return places.get(route_config.place)
 
 

@@ -21,8 +21,8 @@ from distributary.changes.file_events import spelled_in
 from distributary.changes.key_text import as_type
 from distributary.changes.message_order import message_numbers
 from distributary.changes.model import CHANGE, MESSAGE_METADATA_TYPE, METADATA, BadEvent, Events, Kind, SourceTable
-from distributary.engine.changes.fitting import Part, RouteEvents
-from distributary.engine.messages.chunks import GONE, KEY, Writer
+from distributary.engine.changes.fitting import FilePart, RouteEvents
+from distributary.engine.messages.chunks import GONE, KEY, WriterSchema
 from distributary.engine.messages.decode import Decoded, rejected_rows
 from distributary.engine.messages.record_keys import beside, fitting, key_fields, key_texts
 from distributary.engine.messages.task_spec import ORIGIN, MessageSpec, payload_columns
@@ -50,7 +50,7 @@ class WriterRecords:
     in this task."""
 
     route: str
-    writer: Writer
+    writer: WriterSchema
     rows: pa.RecordBatch
     records: pa.RecordBatch
     beside: tuple[pa.Schema, ...] = ()
@@ -78,7 +78,7 @@ def route_events(route: str, decoded: Decoded, spec: MessageSpec, maker: Maker) 
             positions = events.numbers.combine_chunks()
             event_records = records.take(positions)
             events_of_route.source = events.table
-            events_of_route.parts.append(Part(_renumbered(events, event_records, positions), places(event_records)))
+            events_of_route.parts.append(FilePart(_renumbered(events, event_records, positions), places(event_records)))
         if made_events.bad:
             why = (
                 [b.row for b in made_events.bad],
@@ -228,7 +228,7 @@ def _newest_by(route: str, columns: dict[str, pa.Array], records: pa.RecordBatch
     return pa.nulls(len(records), pa.int64()) if column is None else columns[column]
 
 
-def _metadata(writer: Writer, records: pa.RecordBatch, numbers: pa.Array) -> pa.StructArray:
+def _metadata(writer: WriterSchema, records: pa.RecordBatch, numbers: pa.Array) -> pa.StructArray:
     rows = len(records)
     time = records.column("timestamp")
     filled = {

@@ -25,7 +25,7 @@ from distributary.engine.decisions import Decision
 from distributary.engine.messages.admission import refused_routes
 from distributary.engine.messages.attempt import Attempt
 from distributary.engine.messages.batch_chunks import BatchChunks, CarriedChunks, SpooledChunks
-from distributary.engine.messages.chunks import CHUNK_DDL, Writer
+from distributary.engine.messages.chunks import CHUNK_DDL, WriterSchema
 from distributary.engine.messages.decode import Decoded, fit, incoming_schema
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader
@@ -234,7 +234,7 @@ class Fanout:
     def _deliver(
         self,
         chunks: BatchChunks,
-        writers: Mapping[str, set[Writer]],
+        writers: Mapping[str, set[WriterSchema]],
         spec: MessageSpec,
         compiled: Mapping[int, CompiledSchema],
     ) -> Delivered:

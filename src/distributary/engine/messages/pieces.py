@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.engine.messages.chunks import Groups, Writer
+from distributary.engine.messages.chunks import Groups, WriterSchema
 from distributary.engine.messages.stored_changes import KEYED
 from distributary.errors.border import contained
 from distributary.schemas.decoding import CompiledSchema
@@ -67,7 +67,7 @@ class _Leaves:
     def __init__(self, schemas: Mapping[int, CompiledSchema], raw_nested_indexes: bool) -> None:
         self._schemas, self._raw = schemas, raw_nested_indexes
 
-    def of(self, writer: Writer) -> int:
+    def of(self, writer: WriterSchema) -> int:
         schema_id, message = writer
         if schema_id not in self._schemas:
             return 1

@@ -102,7 +102,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Topic:
+class TopicName:
     def of(self, origin: pa.Table) -> pa.Array:
         return _one(origin.column("topic"))
 

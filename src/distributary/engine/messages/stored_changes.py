@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.debezium.column_changes import Columns
+from distributary.changes.debezium.column_changes import StoredMessages
 from distributary.changes.debezium.connect import Connect
 from distributary.changes.debezium.connect_avro import parse_avro
 from distributary.changes.debezium.heads import table_names
 from distributary.changes.debezium.json_messages import is_notice
 from distributary.changes.model import Kind, SourceTable
-from distributary.engine.messages.chunks import GONE, KEY, Writer
+from distributary.engine.messages.chunks import GONE, KEY, WriterSchema
 from distributary.errors import Reason, SchemaBroken
 from distributary.schemas.avro.payload import AvroSchema
 from distributary.schemas.avro.stored import stored_decoder
@@ -43,13 +43,13 @@ def key_writers(keys: pa.Array, format: str) -> pa.StringArray:
     return pc.if_else(pc.fill_null(pc.greater(pc.binary_length(keys), 0), False), ids, KEYED)
 
 
-def key_id(writer: Writer) -> int | None:
+def key_id(writer: WriterSchema) -> int | None:
     """The id of the key's schema; None for a record without a key, and for other writers."""
     text = writer[1].removeprefix(KEYED) if writer[1].startswith(KEYED) else ""
     return int(text) if text.isdigit() else None
 
 
-def ids_of(writers: Iterable[Writer]) -> set[int]:
+def ids_of(writers: Iterable[WriterSchema]) -> set[int]:
     """Of all schemas that it takes to read what these wrote."""
     ids: set[int] = set()
     for writer in writers:
@@ -68,7 +68,7 @@ def value_decoder(schema: CompiledSchema) -> Decoder:
 class ChangeDecoder:
     """Reads the records of one writer: the value's columns, and behind them a struct, the key's."""
 
-    def __init__(self, writer: Writer, schemas: Mapping[int, CompiledSchema], format: str) -> None:
+    def __init__(self, writer: WriterSchema, schemas: Mapping[int, CompiledSchema], format: str) -> None:
         """Raises SchemaBroken, BadIndex."""
         self._format = format
         value, key = schemas.get(writer[0]), key_id(writer)
@@ -131,7 +131,7 @@ def _said(schema: CompiledSchema) -> bytes:
     return json.dumps(schema.texts if isinstance(schema, AvroSchema) else None).encode()
 
 
-def columns_of(rows: pa.RecordBatch) -> Columns:
+def columns_of(rows: pa.RecordBatch) -> StoredMessages:
     """Rows that `ChangeDecoder` has read. Raises ValueError: their schema is none of Connect's."""
     about = rows.schema.metadata or {}
     at = rows.schema.get_field_index(_KEY_COLUMN)
@@ -140,7 +140,7 @@ def columns_of(rows: pa.RecordBatch) -> Columns:
     if at >= 0:
         struct = rows.column(at)
         key = pa.RecordBatch.from_arrays(struct.flatten(), schema=pa.schema(list(struct.type)))
-    return Columns(value, _kind(about.get(_VALUE)), key, _kind(about.get(_KEY)))
+    return StoredMessages(value, _kind(about.get(_VALUE)), key, _kind(about.get(_KEY)))
 
 
 def _kind(texts_json: bytes | None) -> Connect | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from distributary.engine.appending import Replay
+from distributary.engine.appending import ReplayCheck
 from distributary.engine.attempts import RouteFault
 from distributary.engine.decisions import Decision
 from distributary.engine.messages.attempt import Attempt
@@ -156,7 +156,7 @@ class WideAttempt(Attempt):
     def _count(self, route: str, committed: int, decoded: int) -> Append:
         """What an earlier attempt has committed of a route."""
         try:
-            rows = Replay(self.spec.batch).rows(committed, decoded, self.spec.table(route))
+            rows = ReplayCheck(self.spec.batch).rows(committed, decoded, self.spec.table(route))
             return Append("replayed", rows, widened=self._widened(route))
         except BaseException as e:
             self._end(e, route)

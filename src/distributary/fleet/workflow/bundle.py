@@ -41,7 +41,7 @@ _MAX_KEY_CHARS = 100
 
 
 @dataclass(frozen=True)
-class Unit:
+class ShareTask:
     """A task that runs one share: the name of its cluster in the division, and the job cluster it runs on."""
 
     name: str
@@ -53,25 +53,25 @@ class Spread:
     """What the tasks of a job run: a division, and where each part of it runs. `division` None: one task takes all."""
 
     division: Division | None
-    units: tuple[Unit, ...]
+    units: tuple[ShareTask, ...]
 
     @classmethod
     def whole(cls) -> Spread:
         """One task for a pipeline that is one stream."""
-        return cls(None, (Unit("stream", "stream"),))
+        return cls(None, (ShareTask("stream", "stream"),))
 
     @classmethod
     def per_cluster(cls, division: Division) -> Spread:
         """A task, and a job cluster, per cluster."""
-        return cls(division, tuple(Unit(c.name, c.name) for c in division.clusters))
+        return cls(division, tuple(ShareTask(c.name, c.name) for c in division.clusters))
 
     @classmethod
     def per_route(cls, plan: WorkflowPlan) -> Spread:
         """A task per route on the job cluster that the plan says, and one for routes that come later."""
-        units = [Unit(_route_key(route), c.name) for c in plan.clusters for route in c.routes]
+        units = [ShareTask(_route_key(route), c.name) for c in plan.clusters for route in c.routes]
         per_route = [Cluster(_route_key(route), (route,)) for c in plan.clusters for route in c.routes]
         lightest = min(plan.clusters, key=lambda c: (not c.takes_new_routes, c.weight, c.name))
-        rest = Unit("new-routes", lightest.name)
+        rest = ShareTask("new-routes", lightest.name)
         return cls(Division((*per_route, Cluster(rest.name)), (rest.name,)), (*units, rest))
 
 

@@ -23,10 +23,10 @@ from distributary.shares import Division
 from distributary.state.cleaning import at_work
 from distributary.state.divisions import claim
 from distributary.state.streams import StreamState
-from distributary.supervisor.child import Stream, leashed
+from distributary.supervisor.child import SupervisedStream, leashed
 from distributary.supervisor.pipeline_board import StateBoard
 from distributary.supervisor.policy import RestartPolicy
-from distributary.supervisor.supervise import Change, Edges, Supervisor
+from distributary.supervisor.supervise import Edges, StreamChange, Supervisor
 from distributary.tables.store import Store
 
 CONNECT_SEC = 5.0
@@ -66,17 +66,19 @@ class LocalRun:
         cluster = f" on {self.via}" if self.via is not None else ""
         return f"pipeline {self.config.pipeline}: {processes}{first_hop}{cluster}; logs in {self.logs}"
 
-    def streams(self, plan_file: Path) -> list[Stream]:
+    def streams(self, plan_file: Path) -> list[SupervisedStream]:
         """A stream per cluster. `plan_file`: where the division is, as JSON."""
         return [
-            Stream(name, leashed(self._arguments(name, plan_file), self.policy.grace_sec), self.logs / f"{name}.log")
+            SupervisedStream(
+                name, leashed(self._arguments(name, plan_file), self.policy.grace_sec), self.logs / f"{name}.log"
+            )
             for name in self.names
         ]
 
-    def first_hop(self, *, once: bool) -> Stream:
+    def first_hop(self, *, once: bool) -> SupervisedStream:
         """Hop 1 of two: from the source to bronze, which all shares read."""
         arguments = self._command(["--hop", "1"], once=once)
-        return Stream(FIRST_HOP, leashed(arguments, self.policy.grace_sec), self.logs / f"{FIRST_HOP}.log")
+        return SupervisedStream(FIRST_HOP, leashed(arguments, self.policy.grace_sec), self.logs / f"{FIRST_HOP}.log")
 
     def _arguments(self, cluster: str, plan_file: Path) -> list[str]:
         if self.division is None:
@@ -102,7 +104,7 @@ class LocalRun:
 def supervise(
     run: LocalRun,
     *,
-    changed: Callable[[Change], None] = lambda _: None,
+    changed: Callable[[StreamChange], None] = lambda _: None,
     batch: Callable[[str, Mapping[str, Any]], None] = lambda *_: None,
     handle: Callable[[Supervisor], None] = lambda _: None,
 ) -> Exit:
@@ -121,7 +123,7 @@ def supervise(
             plan_file.write_text(json.dumps(run.division.to_json()), encoding="utf-8")
         notifier = Notifier(config.pipeline, config.notices)
 
-        def on_change(change: Change) -> None:
+        def on_change(change: StreamChange) -> None:
             tell(notifier, change)
             changed(change)
 
@@ -142,7 +144,7 @@ def supervise(
             notifier.close()
 
 
-def _phases(run: LocalRun, shares: list[Stream], store: Store) -> list[list[Stream]]:
+def _phases(run: LocalRun, shares: list[SupervisedStream], store: Store) -> list[list[SupervisedStream]]:
     """Streams that run together, in this order. Shares of two hops begin when there is a bronze table to read."""
     if run.config.bronze_table is None:
         return [shares]
@@ -152,7 +154,7 @@ def _phases(run: LocalRun, shares: list[Stream], store: Store) -> list[list[Stre
     return [together] if open_bronze(run.config, store) is not None else [[run.first_hop(once=True)], together]
 
 
-def tell(notifier: Notifier, change: Change) -> None:
+def tell(notifier: Notifier, change: StreamChange) -> None:
     """The notice that a change is worth, if any."""
     before, after, subject = change.before, change.after, f"stream {change.after.name}"
     if after.state == StreamState.PARKED:

@@ -14,8 +14,8 @@ from typing import Any
 
 from distributary.config import Pipeline
 from distributary.errors import BadInput
-from distributary.repair.clean.clean_plan import RemainingPath, Target, planned
-from distributary.repair.clean.inventory import Books
+from distributary.repair.clean.clean_plan import RemainingPath, RemovalTarget, planned
+from distributary.repair.clean.inventory import CleaningBooks
 from distributary.repair.clean.proof import why_keep
 from distributary.repair.clean.removal import remove
 from distributary.running.bronze.bronze_table import HOP_1
@@ -26,7 +26,7 @@ from distributary.state.divisions import parts
 from distributary.state.lock import only_run
 from distributary.tables.store import Store, local_path
 
-__all__ = ["CatalogEntry", "CleanPlan", "Kept", "Target", "apply", "clean", "forget_names"]
+__all__ = ["CatalogEntry", "CleanPlan", "RemainingPath", "RemovalTarget", "apply", "clean", "forget_names"]
 
 _LOCKS = ("run", "replay", "supervisor")
 
@@ -37,7 +37,7 @@ class CleanPlan:
     what hop 2 made."""
 
     pipeline: str
-    remove: tuple[Target, ...]
+    remove: tuple[RemovalTarget, ...]
     kept: tuple[RemainingPath, ...]
     catalog: tuple[CatalogEntry, ...]
     config: Pipeline = field(repr=False, compare=False)
@@ -56,7 +56,7 @@ def clean(config: Pipeline, *, hop_2: bool = False) -> CleanPlan:
     """Say what would be removed; touches nothing. `hop_2`: of two hops, leave bronze and hop 1 as they are, so that
     hop 2 begins anew from bronze. Raises AlreadyRunning, StoreUnreadable, BadInput."""
     with _at_rest(config, hop_2, make=False):
-        books = Books(config)
+        books = CleaningBooks(config)
         if hop_2 and books.config.bronze_table is None:
             raise BadInput(detail=f"clean --hop 2: layout {books.config.layout} has one hop; only two_hop has two")
         plan = planned(books, hop_2)
@@ -79,8 +79,8 @@ def apply(plan: CleanPlan) -> CleanPlan:
     Raises AlreadyRunning, StoreUnreadable, OSError (something could not be deleted; repeat it).
     """
     with _at_rest(plan.config, plan.hop_2, make=bool(plan.remove)):
-        books = Books(plan.config)
-        removed: list[Target] = []
+        books = CleaningBooks(plan.config)
+        removed: list[RemovalTarget] = []
         stays = list(plan.kept)
         if any(t.kind == "table" for t in plan.remove) and books.has_state:
             tables = {**books.intent.tables, **{t.path: t.route for t in plan.remove if t.kind == "table"}}

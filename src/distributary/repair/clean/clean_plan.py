@@ -9,7 +9,7 @@ from typing import Literal
 
 from distributary.config import StateFolder
 from distributary.errors import CheckpointDamaged
-from distributary.repair.clean.inventory import Books
+from distributary.repair.clean.inventory import CleaningBooks
 from distributary.repair.clean.named import names_of
 from distributary.repair.clean.proof import UNREADABLE, why_keep
 from distributary.running.bronze.bronze_table import hop_1_checkpoint
@@ -33,7 +33,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Target:
+class RemovalTarget:
     """Something that goes. `entries`: only these names in the folder `path`; None: the whole folder."""
 
     kind: Literal["table", "checkpoint", "state"]
@@ -52,7 +52,7 @@ class RemainingPath:
 
 @dataclass
 class CleaningDraft:
-    remove: list[Target] = field(default_factory=list)
+    remove: list[RemovalTarget] = field(default_factory=list)
     kept: list[RemainingPath] = field(default_factory=list)
     catalog: list[CatalogEntry] = field(default_factory=list)
 
@@ -62,7 +62,7 @@ def is_one_of(name: str, entries: Collection[str]) -> bool:
     return name in entries or (name.endswith(".tmp") and name[1 : -len(".tmp")] in entries)
 
 
-def planned(books: Books, hop_2: bool = False) -> CleaningDraft:
+def planned(books: CleaningBooks, hop_2: bool = False) -> CleaningDraft:
     """`hop_2`: without what hop 1 made. Raises OSError."""
     root = books.config.state_root
     if books.owner is not None and books.owner != Owner(books.config.pipeline, ""):
@@ -75,7 +75,7 @@ def planned(books: Books, hop_2: bool = False) -> CleaningDraft:
         elif reason := why_keep(books, path, route):
             plan.kept.append(RemainingPath(path, reason))
         elif books.names(path):
-            plan.remove.append(Target("table", path, route))
+            plan.remove.append(RemovalTarget("table", path, route))
     plan.catalog += names_of(books, {target.path for target in plan.remove})
     unread = [stay_entry for stay_entry in plan.kept if stay_entry.reason.startswith(UNREADABLE)]
     stay = {stay_entry.path for stay_entry in plan.kept}
@@ -91,7 +91,7 @@ def planned(books: Books, hop_2: bool = False) -> CleaningDraft:
     return plan
 
 
-def _checkpoints(books: Books, hop_2: bool) -> Iterator[tuple[Target, str | None]]:
+def _checkpoints(books: CleaningBooks, hop_2: bool) -> Iterator[tuple[RemovalTarget, str | None]]:
     """Those of their own place: one below the state goes with the state."""
     if books.config.checkpoint is None:
         return
@@ -100,16 +100,16 @@ def _checkpoints(books: Books, hop_2: bool) -> Iterator[tuple[Target, str | None
         try:
             owner = stream_id(path, books.store)
         except CheckpointDamaged as e:
-            yield Target("checkpoint", path, entries=_CHECKPOINT_ENTRIES), f"nobody can say whose it is: {e}"
+            yield RemovalTarget("checkpoint", path, entries=_CHECKPOINT_ENTRIES), f"nobody can say whose it is: {e}"
             continue
         if owner is not None:
             reason = (
                 None if owner in books.streams else f"it belongs to stream {owner}, which this pipeline does not know"
             )
-            yield Target("checkpoint", path, entries=_CHECKPOINT_ENTRIES), reason
+            yield RemovalTarget("checkpoint", path, entries=_CHECKPOINT_ENTRIES), reason
 
 
-def _flows(books: Books, tables: Iterable[str]) -> Iterator[tuple[Target, str | None]]:
+def _flows(books: CleaningBooks, tables: Iterable[str]) -> Iterator[tuple[RemovalTarget, str | None]]:
     """Those of a declarative pipeline's own place. Nothing in them says whose they are: they go with their tables."""
     if books.config.checkpoint is None or not books.config.is_declarative:
         return
@@ -119,25 +119,28 @@ def _flows(books: Books, tables: Iterable[str]) -> Iterator[tuple[Target, str | 
     for table in tables:
         path = flow_checkpoints(place, names, table)
         if books.names(path):
-            yield Target("checkpoint", path), None
+            yield RemovalTarget("checkpoint", path), None
 
 
-def _state(books: Books, hop_2: bool) -> Iterator[tuple[Target, str | None]]:
+def _state(books: CleaningBooks, hop_2: bool) -> Iterator[tuple[RemovalTarget, str | None]]:
     path = books.config.state_root
     if not books.has_state:
         return
     if hop_2:
         entries = tuple(name for name in STATE_ENTRIES if name not in _HOP_1_ENTRIES)
-        yield Target("state", path, entries=entries), None if books.owner else "it holds no ledger of this pipeline"
+        yield (
+            RemovalTarget("state", path, entries=entries),
+            None if books.owner else "it holds no ledger of this pipeline",
+        )
         return
     if books.config.state is None:
-        yield Target("state", path), None
+        yield RemovalTarget("state", path), None
         return
     reason = None if books.owner else "it holds no ledger of this pipeline"
-    yield Target("state", path, entries=STATE_ENTRIES), reason
+    yield RemovalTarget("state", path, entries=STATE_ENTRIES), reason
 
 
-def _others(books: Books, plan: CleaningDraft) -> Iterator[RemainingPath]:
+def _others(books: CleaningBooks, plan: CleaningDraft) -> Iterator[RemainingPath]:
     """Folders that stay because they also hold what is not ours."""
     if not plan.remove:
         return
@@ -153,7 +156,7 @@ def _others(books: Books, plan: CleaningDraft) -> Iterator[RemainingPath]:
             yield RemainingPath(path, f"it also holds {', '.join(rest[:_SHOWN])}{hidden}")
 
 
-def _is_ours(books: Books, path: str, ours: Collection[str]) -> bool:
+def _is_ours(books: CleaningBooks, path: str, ours: Collection[str]) -> bool:
     """It is ours, or holds only what is: the folder of bronze tables, of the checkpoints of shares."""
     if path in ours:
         return True
@@ -162,7 +165,7 @@ def _is_ours(books: Books, path: str, ours: Collection[str]) -> bool:
     return all(_is_ours(books, join(path, name), ours) for name in books.names(path))
 
 
-def _logs(books: Books) -> Iterator[RemainingPath]:
+def _logs(books: CleaningBooks) -> Iterator[RemainingPath]:
     """Where `workflow local` wrote its logs, if on this machine."""
     config = books.config
     folders = {

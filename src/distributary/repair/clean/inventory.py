@@ -18,7 +18,7 @@ from distributary.tables.store import Store, join
 from distributary.tables.table import Table
 
 
-class Books:
+class CleaningBooks:
     """Read once, at the beginning. `config`: with the layout that its streams have followed, whatever the file says
     now: that is what made the tables."""
 

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterator
 
 from distributary.config import DeclarativeFolder
 from distributary.names import quoted, quoted_parts
-from distributary.repair.clean.inventory import Books
+from distributary.repair.clean.inventory import CleaningBooks
 from distributary.running import wide_views
 from distributary.running.catalog import CatalogEntry, last_part, living_rows, view_name
 from distributary.state.ledger import totals
 
 
-def names_of(books: Books, removed: Collection[str]) -> Iterator[CatalogEntry]:
+def names_of(books: CleaningBooks, removed: Collection[str]) -> Iterator[CatalogEntry]:
     """The names of the tables that are removed; views first. Raises OSError."""
     config = books.config
     if config.is_declarative:
@@ -34,7 +34,7 @@ def names_of(books: Books, removed: Collection[str]) -> Iterator[CatalogEntry]:
             yield CatalogEntry(f"{schema}.{quoted(last_part(path))}", path)
 
 
-def _of_datasets(books: Books, removed: Collection[str]) -> Iterator[CatalogEntry]:
+def _of_datasets(books: CleaningBooks, removed: Collection[str]) -> Iterator[CatalogEntry]:
     """A metastore below the state goes with it; in one of the user's own, the names are to be dropped."""
     from distributary.declarative.datasets import Datasets, state_folder
     from distributary.declarative.server import METASTORES

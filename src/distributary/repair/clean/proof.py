@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow.fs as pafs
 
 from distributary.config import HopFolder
-from distributary.repair.clean.inventory import Books
+from distributary.repair.clean.inventory import CleaningBooks
 from distributary.running.bronze.bronze_table import has_rows, hop_1_state
 from distributary.state.ledger import MERGE, RESYNC
 from distributary.tables.snapshot import Owner, Snapshot
@@ -19,7 +19,7 @@ _OWN_WORK = ("replay-", "reconcile-", RESYNC, RESYNC.rstrip("-"), MERGE)
 """Marks of a pipeline's own work beside its streams begin so."""
 
 
-def why_keep(books: Books, path: str, route: str | None) -> str | None:
+def why_keep(books: CleaningBooks, path: str, route: str | None) -> str | None:
     """Why the table at `path` must stay; None when it is ours (or half removed, or not there)."""
     local = local_path(path)
     if local is not None and local.is_symlink():
@@ -46,12 +46,12 @@ def _place(uri: str) -> str:
     return engine_uri(uri).rstrip("/") if local is None else str(local.absolute())
 
 
-def _apart(books: Books) -> Iterator[str]:
+def _apart(books: CleaningBooks) -> Iterator[str]:
     if books.config.bronze_table is not None:
         yield books.config.bronze_table.rsplit("/", 1)[0]
 
 
-def _not_proven(books: Books, path: str, table: Snapshot) -> str | None:
+def _not_proven(books: CleaningBooks, path: str, table: Snapshot) -> str | None:
     # A second pass over a batch of change files marks its commits with the stream and a number.
     apps = {app.split("+", 1)[0] for app, _ in table.txns()}
     others = sorted(app for app in apps if app not in books.streams and not app.startswith(_OWN_WORK))
@@ -64,7 +64,7 @@ def _not_proven(books: Books, path: str, table: Snapshot) -> str | None:
     return "the ledger does not say that this pipeline made it"
 
 
-def _is_filled_by_us(books: Books, table: Snapshot) -> bool:
+def _is_filled_by_us(books: CleaningBooks, table: Snapshot) -> bool:
     """Bronze is written by Spark's own sink, whose only mark is the id of hop 1's stream."""
     if books.hop_1 is not None:
         return table.newest(books.hop_1) >= 0 or not has_rows(table)
@@ -72,7 +72,7 @@ def _is_filled_by_us(books: Books, table: Snapshot) -> bool:
     return books.store.get(hop_1_state(books.config), HopFolder.envelopes.name) is not None
 
 
-def _inside(books: Books, path: str) -> str | None:
+def _inside(books: CleaningBooks, path: str) -> str | None:
     infos = filesystem(path, books.store).get_file_info(pafs.FileSelector("", recursive=True))
     paths = [f.path.split("/") for f in infos]
     nested = next((p for p in paths if "_distributary" in p or "_delta_log" in p[1:]), None)

@@ -8,12 +8,12 @@ from collections.abc import Collection
 import pyarrow.fs as pafs
 
 from distributary.config import Pipeline
-from distributary.repair.clean.clean_plan import LAST_STATE_ENTRIES, Target, is_one_of
+from distributary.repair.clean.clean_plan import LAST_STATE_ENTRIES, RemovalTarget, is_one_of
 from distributary.tables.files import names_in
 from distributary.tables.store import Store, filesystem, join, local_path
 
 
-def remove(target: Target, config: Pipeline, store: Store) -> None:
+def remove(target: RemovalTarget, config: Pipeline, store: Store) -> None:
     """Remove a target, and the folders above it that are empty then and were made for it. Raises OSError."""
     names = names_in(target.path, store)
     if target.entries is not None:

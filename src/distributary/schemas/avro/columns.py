@@ -1,7 +1,7 @@
 """Avro types to table columns: one rule set, fixed for ever, since a later change would break tables.
 
-docs/payloads.md has the table for users. Readers give values as stored (`stored_type`); `Columns` makes the columns of
-them, all rows at once, and says which rows hold a value that its type cannot.
+docs/payloads.md has the table for users. Readers give values as stored (`stored_type`); `AvroColumns` makes the columns
+of them, all rows at once, and says which rows hold a value that its type cannot.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.avro.schema import Again, Array, Field, Map, Node, Record, Scalar, Union, solid
+from distributary.avro.schema import Array, Field, Map, Node, Record, Recursion, Scalar, Union, solid
 from distributary.avro.walk_columns import ARROW
 from distributary.changes import casts
 from distributary.schemas.protobuf.columns import EMPTY, EMPTY_COLUMN
@@ -45,7 +45,7 @@ def branches_of(node: Union) -> list[Field]:
 
 
 def stored_type(node: Node) -> Any:
-    """The Arrow type that a node's values have before `Columns`."""
+    """The Arrow type that a node's values have before `AvroColumns`."""
     if isinstance(node, Union):
         inner = solid(node)
         if isinstance(inner, Union):
@@ -124,7 +124,7 @@ def _scalar_type(node: Scalar) -> Any:
     return pa.bool_() if node.kind == "null" else ARROW[node.kind]
 
 
-class Columns:
+class AvroColumns:
     """Stored values as columns. `null_out_of_range`: a time of no calendar is null, else its row is refused."""
 
     def __init__(self, null_out_of_range: bool) -> None:
@@ -250,4 +250,4 @@ def _last_of_each_key(stored: Any) -> tuple[Any, Any]:
     return pa.array(starts, pa.int32()), entries.take(pa.array(entry_places))
 
 
-__all__ = ["Again", "Columns", "column_type", "columns_of", "stored_type"]
+__all__ = ["AvroColumns", "Recursion", "column_type", "columns_of", "stored_type"]

@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.avro.bounds import EventWalk, smallest
-from distributary.avro.schema import Again, Array, Map, Node, Record, Union, solid
+from distributary.avro.schema import Array, Map, Node, Record, Recursion, Union, solid
 from distributary.errors import Reason
 from distributary.errors.border import contained
-from distributary.schemas.avro.columns import Columns, branches_of, columns_of, entry_of, stored_type
+from distributary.schemas.avro.columns import AvroColumns, branches_of, columns_of, entry_of, stored_type
 from distributary.schemas.avro.tree import Tree, tree_of
 from distributary.schemas.avro.walk import PayloadWalker, Unfit, can_walk
 from distributary.schemas.decoding import Rejected, Split
@@ -146,7 +146,7 @@ class AvroDecoder:
         decoded.at.append(np.array(positions, np.int64))
 
     def _split(self, count: int, decoded: _Decoded, rejected: dict[int, Rejected]) -> Split:
-        maker = Columns(self._null)
+        maker = AvroColumns(self._null)
         arrays, places = [], []
         for stored, row_numbers in zip(decoded.stored, decoded.at, strict=True):
             records, refused = maker.make(self._record, stored)
@@ -202,7 +202,7 @@ def _plain(node: Node, value: Any) -> Any:
     if isinstance(node, Map):
         values = entry_of(node).fields[1].node
         return [{"key": key, "value": _plain(values, item)} for key, item in value.items()]
-    if isinstance(node, Again):
+    if isinstance(node, Recursion):
         return json.dumps(value, default=_hex, ensure_ascii=False)
     return value
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import fastavro
 
-from distributary.avro.schema import PRIMITIVES, Again, Array, Field, Map, Node, Record, Scalar, Union
+from distributary.avro.schema import PRIMITIVES, Array, Field, Map, Node, Record, Recursion, Scalar, Union
 from distributary.errors import SchemaBroken
 from distributary.schemas.protobuf.columns import MAX_FIELDS
 
@@ -96,7 +96,7 @@ class _Builder:
                 return Scalar(schema)
             if schema in path:
                 self.has_cycle = True
-                return Again(schema)
+                return Recursion(schema)
             return self.node(self._named[schema], path, depth)
         if isinstance(schema, list):
             return self._union(schema, path, depth)

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.avro.cursors import MOST_STEPS, Walker
-from distributary.avro.schema import Again, Array, Field, Map, Node, Record, Scalar, Union
-from distributary.avro.walk_columns import Column, Lists, Longs, Mask, Numbers, Struct, Unfit
+from distributary.avro.schema import Array, Field, Map, Node, Record, Recursion, Scalar, Union
+from distributary.avro.walk_columns import AnyColumn, Lists, Longs, Mask, Numbers, Struct, Unfit
 from distributary.schemas.avro.columns import entry_of, stored_type
 
 __all__ = ["PayloadWalker", "Unfit", "can_walk"]
@@ -25,13 +25,13 @@ def can_walk(node: Node) -> bool:
         return can_walk(node.items)
     if isinstance(node, Map):
         return can_walk(node.values)
-    return not isinstance(node, Again)
+    return not isinstance(node, Recursion)
 
 
 class PayloadWalker(Walker):
     """`data` has at least 16 readable bytes behind the last record."""
 
-    def records(self, schema: Record, begins: Longs, ends: Longs) -> tuple[Column, Longs, Mask]:
+    def records(self, schema: Record, begins: Longs, ends: Longs) -> tuple[AnyColumn, Longs, Mask]:
         """The records that lie there as stored, where the walk over each ends, and which can't be right.
 
         Raises Unfit: one of them has what this walk can't give, a text that is not UTF-8 or a very long list.
@@ -41,7 +41,7 @@ class PayloadWalker(Walker):
         columns, walked_to = self._node(schema, begins, None)
         return columns, walked_to, self._bad
 
-    def _node(self, node: Node, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
+    def _node(self, node: Node, places: Longs, present: Mask | None) -> tuple[AnyColumn, Longs]:
         self._steps -= 1
         if self._steps < 0:
             raise Unfit
@@ -59,7 +59,7 @@ class PayloadWalker(Walker):
             return self._scalar(node, places, present)
         raise Unfit
 
-    def _items(self, item: Node, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
+    def _items(self, item: Node, places: Longs, present: Mask | None) -> tuple[AnyColumn, Longs]:
         column, places = self._array(item, places, present, None)
         assert isinstance(column, Lists)
         column.type = pa.list_(stored_type(item))
@@ -70,12 +70,12 @@ class PayloadWalker(Walker):
         self._bad |= counts > self._ends - places
         return np.where(self._bad, 0, counts)
 
-    def _union(self, node: Union, places: Longs, present: Mask | None) -> tuple[Column, Longs]:
+    def _union(self, node: Union, places: Longs, present: Mask | None) -> tuple[AnyColumn, Longs]:
         if sum(isinstance(branch, Record) and not branch.name for branch in node.branches) < 2:
             return super()._union(node, places, present)
         chosen, places = self._long(places, present)
         self._flag((chosen < 0) | (chosen >= len(node.branches)), present)
-        columns: list[Column] = []
+        columns: list[AnyColumn] = []
         fields: list[Field] = []
         untaken: Mask | None = present
         for number, branch in enumerate(node.branches):

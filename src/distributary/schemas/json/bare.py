@@ -19,7 +19,7 @@ from distributary.schemas.decoding import BadIndex, CompiledSchema
 from distributary.schemas.header import WHOLE, unchanged
 from distributary.schemas.json.decoder import JsonDecoder
 from distributary.schemas.json.inferred import with_shape
-from distributary.schemas.json.nodes import Array, Field, Kind, Map, Node, Record, Scalar, Tree
+from distributary.schemas.json.nodes import Array, Field, Map, Node, Record, Scalar, Tree, ValueKind
 from distributary.schemas.protobuf.framing import Frames
 from distributary.schemas.registry import Registry, Schema
 from distributary.schemas.registry.compiler import Compiler
@@ -97,4 +97,4 @@ def _node(kind: ColumnType) -> Node:
         return Array(inner) if name == "array" else Map(inner)
     if name == "decimal":
         return Scalar("decimal", cast(int, inside[0]), cast(int, inside[1]))
-    return Scalar(cast(Kind, name))
+    return Scalar(cast(ValueKind, name))

@@ -13,7 +13,7 @@ import pyarrow as pa
 from distributary.changes import casts
 from distributary.schemas.avro.columns import column_names
 
-Kind = Literal[
+ValueKind = Literal[
     "bigint", "double", "boolean", "string", "json", "decimal", "date", "timestamp", "timestamp_ntz", "binary", "word"
 ]
 
@@ -22,7 +22,7 @@ Kind = Literal[
 class Scalar:
     """A value of one column. `json`: anything, kept as the text of its JSON. `word`: what may be a route, else null."""
 
-    kind: Kind
+    kind: ValueKind
     precision: int = 0
     scale: int = 0
 

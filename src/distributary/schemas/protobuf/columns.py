@@ -119,7 +119,7 @@ class Field:
     """The declared default of a field with presence; None where unset means null."""
     names: Mapping[int, str] | None = None
     """Names by number, of an enum."""
-    message: Message | None = None
+    message: MessageFields | None = None
     """What a struct holds."""
     entry: tuple[Field, Field] | None = None
     """Key and value, of a map."""
@@ -130,7 +130,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageFields:
     """A message type and the columns of its fields."""
 
     full_name: str
@@ -152,7 +152,7 @@ def _arrow_field(field: Field) -> pa.Field:
     return pa.field(field.column, field.type, metadata={NUMBER: str(field.number), **renamed})
 
 
-def message_columns(descriptor: Descriptor) -> Message:
+def message_columns(descriptor: Descriptor) -> MessageFields:
     """The columns of a message, by the rules above.
 
     Raises:
@@ -192,14 +192,14 @@ class _Columns:
         self._root, self._left, self._enums = root, MAX_FIELDS, dict[str, Mapping[int, str]]()
         self._cycles = cycles
 
-    def message(self, descriptor: Descriptor, path: tuple[str, ...], room: Room) -> Message:
+    def message(self, descriptor: Descriptor, path: tuple[str, ...], room: Room) -> MessageFields:
         self._left -= len(descriptor.fields)
         if self._left < 0:
             detail = f"it has more than {MAX_FIELDS} fields with all nested ones"
             raise SchemaBroken(what=f"of message {self._root}", detail=detail)
         path = (*path, descriptor.full_name)
         names = _column_names(descriptor.fields)
-        return Message(
+        return MessageFields(
             descriptor.full_name,
             tuple(self._field(field, name, path, room) for field, name in zip(descriptor.fields, names, strict=True)),
         )
@@ -241,7 +241,7 @@ class _Columns:
 
     def _target(
         self, field: FieldDescriptor, path: tuple[str, ...], room: Room
-    ) -> tuple[FieldForm, Any, Message | None]:
+    ) -> tuple[FieldForm, Any, MessageFields | None]:
         """Form and Arrow type of one value of a field."""
         target = field.message_type
         if target is None:
@@ -338,14 +338,14 @@ def _column_names(fields: Iterable[FieldDescriptor]) -> list[str]:
     return names
 
 
-def wrapped(kind: int) -> Message:
+def wrapped(kind: int) -> MessageFields:
     """A wrapper of `google.protobuf`, as a message. `kind`: `FieldDescriptor.TYPE_*`."""
-    return Message("", (_scalar(1, kind),))
+    return MessageFields("", (_scalar(1, kind),))
 
 
 def _scalar(number: int, kind: int) -> Field:
     return Field(number, "", kind, "scalar", None)
 
 
-INSTANT: Final = Message("", (_scalar(1, _F.TYPE_INT64), _scalar(2, _F.TYPE_INT32)))
+INSTANT: Final = MessageFields("", (_scalar(1, _F.TYPE_INT64), _scalar(2, _F.TYPE_INT32)))
 """A Timestamp or a Duration: seconds, nanos."""

@@ -24,9 +24,9 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from distributary.errors import Reason
 from distributary.schemas.decoding import Rejected
-from distributary.schemas.protobuf.columns import EMPTY_COLUMN, Field, Message
+from distributary.schemas.protobuf.columns import EMPTY_COLUMN, Field, MessageFields
 from distributary.schemas.protobuf.weight import DURATION_MAX, NANOS_MAX, SECONDS_MAX, SECONDS_MIN
-from distributary.schemas.protobuf.wire import ROOT, Extensions, Reduced
+from distributary.schemas.protobuf.wire import ROOT, Extensions, WireMessage
 
 Getter = Callable[[Any], Any]
 
@@ -40,7 +40,12 @@ class OfficialDecoder:
     """Decodes one message, exactly and slowly (some microseconds a row)."""
 
     def __init__(
-        self, schema: Reduced, message: Message, pool: DescriptorPool | None, *, null_out_of_range: bool = False
+        self,
+        schema: WireMessage,
+        message: MessageFields,
+        pool: DescriptorPool | None,
+        *,
+        null_out_of_range: bool = False,
     ) -> None:
         """`pool` holds the writer schema, to render Any as JSON. `null_out_of_range`: a Timestamp or Duration that no
         reader can hold is null, and its row good."""
@@ -168,7 +173,7 @@ class _Getters:
         self.nulls: set[str] = set()
         """Columns that are null in the last row because their values are out of range."""
 
-    def struct(self, message: Message) -> Getter:
+    def struct(self, message: MessageFields) -> Getter:
         if not message.fields:
             return lambda _: {EMPTY_COLUMN: True}
         getters = [(field.column, self._column(field)) for field in message.fields]

@@ -21,7 +21,7 @@ from distributary.schemas.decoding import BadIndex, Split
 from distributary.schemas.protobuf.columns import message_columns
 from distributary.schemas.protobuf.official_decoder import OfficialDecoder
 from distributary.schemas.protobuf.ptars_decoder import PtarsDecoder
-from distributary.schemas.protobuf.wire import Reduced, reachable, why_official
+from distributary.schemas.protobuf.wire import WireMessage, reachable, why_official
 from distributary.schemas.registry.compile import ProtobufSchema
 
 __all__ = ["BadIndex", "MessageDecoder", "Split", "decoder_for"]
@@ -49,7 +49,7 @@ class MessageDecoder:
         self.engine: Literal["ptars", "protobuf"] = "protobuf" if self.engine_reason else "ptars"
         self._message = message
         self._null_out_of_range = null_out_of_range
-        self._schema = Reduced.of(descriptor)
+        self._schema = WireMessage.of(descriptor)
         has_any = any(reached.full_name == "google.protobuf.Any" for reached in reachable(descriptor))
         self._pool = descriptor.file.pool if has_any else None
         self._ptars = None if self.engine_reason else PtarsDecoder(message, lambda: self._official)

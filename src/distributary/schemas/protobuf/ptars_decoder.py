@@ -32,7 +32,7 @@ from ptars import PtarsConfig
 from ptars._lib import ProtoRegistry
 
 from distributary.schemas.protobuf.buffers import numbers, valid, without_nulls
-from distributary.schemas.protobuf.columns import EMPTY, Field, Message
+from distributary.schemas.protobuf.columns import EMPTY, Field, MessageFields
 from distributary.schemas.protobuf.official_decoder import Doubtful, OfficialDecoder
 from distributary.schemas.protobuf.weight import HIDES, NO_PROOF, weigh
 from distributary.schemas.protobuf.wire import ROOT, without_opaque
@@ -74,7 +74,7 @@ def _or_none(call: Callable[[Any], Any], argument: Any) -> Any:
 class PtarsDecoder:
     """Decodes the rows that it can vouch for."""
 
-    def __init__(self, message: Message, official: Callable[[], OfficialDecoder]) -> None:
+    def __init__(self, message: MessageFields, official: Callable[[], OfficialDecoder]) -> None:
         """`official` gives the decoder of all else, which most schemas never need."""
         self._file = without_opaque(message).SerializeToString()
         self._message, self._official = message, official
@@ -149,7 +149,7 @@ class PtarsDecoder:
         return sure
 
 
-def depth(message: Message) -> int:
+def depth(message: MessageFields) -> int:
     """Levels of messages inside each other, with map entries, above the deepest opaque column."""
     inner = [
         (member is not field) + (depth(member.message) if member.message is not None else 0)
@@ -159,14 +159,14 @@ def depth(message: Message) -> int:
     return 1 + max(inner, default=0)
 
 
-def _children(message: Message, struct: Any) -> list[Any]:
+def _children(message: MessageFields, struct: Any) -> list[Any]:
     return [struct.field(f"f{field.number}") for field in message.fields]
 
 
 class _Opaque:
     """The values of opaque columns of one batch: each distinct one is read once, by the official library."""
 
-    def __init__(self, official: Callable[[], OfficialDecoder], message: Message) -> None:
+    def __init__(self, official: Callable[[], OfficialDecoder], message: MessageFields) -> None:
         self._official, self._message = official, message
         self._values: dict[str, dict[bytes, Any]] = {}
 
@@ -200,7 +200,7 @@ class _Columns:
     def __init__(self, opaque: _Opaque) -> None:
         self._opaque = opaque
 
-    def struct(self, message: Message, type_: Any, raw: Any) -> Any:
+    def struct(self, message: MessageFields, type_: Any, raw: Any) -> Any:
         mask = raw.is_null() if raw.null_count else None
         children = zip(message.fields, _children(message, raw), strict=True)
         columns = [self._column(field, child) for field, child in children]

@@ -20,7 +20,7 @@ import numpy as np
 from google.protobuf.descriptor import FieldDescriptor as F
 
 from distributary.schemas.protobuf.buffers import numbers, offsets, valid, without_nulls
-from distributary.schemas.protobuf.columns import INSTANT, OPAQUE, Field, Message, wrapped
+from distributary.schemas.protobuf.columns import INSTANT, OPAQUE, Field, MessageFields, wrapped
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,7 +56,7 @@ class Weight:
     slack: Ints | int = 0
 
 
-def weigh(message: Message, columns: Sequence[Any], rows: int, refused: Refused) -> Weight:
+def weigh(message: MessageFields, columns: Sequence[Any], rows: int, refused: Refused) -> Weight:
     """Weigh rows of a message.
 
     Args:
@@ -150,7 +150,7 @@ def _list(field: Field, lists: Any, refused: Refused) -> Weight:
 
 
 def _map(field: Field, key: Field, value: Field, maps: Any, refused: Refused) -> Weight:
-    entries = replace(field, entry=None, message=Message("", (key, value)))
+    entries = replace(field, entry=None, message=MessageFields("", (key, value)))
     weight, bounds = _list(entries, maps, refused), offsets(maps)
     rows = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     again = _seen_before(rows, without_nulls(maps.values.field("f1")))

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeAlias
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
-from distributary.schemas.protobuf.columns import INSTANT, OPAQUE, Field, Message, shared_oneof, targets, wrapped
+from distributary.schemas.protobuf.columns import INSTANT, OPAQUE, Field, MessageFields, shared_oneof, targets, wrapped
 
 ROOT: Final = "M0"
 _KINDS: Final[dict[str, Any]] = {"enum": FieldDescriptorProto.TYPE_INT32} | dict.fromkeys(
@@ -56,7 +56,7 @@ Extensions: TypeAlias = Mapping[str, Extension]
 
 
 @dataclass(frozen=True, slots=True)
-class Reduced:
+class WireMessage:
     """A message and all it reaches, as the official library is to read them."""
 
     file: bytes
@@ -66,7 +66,7 @@ class Reduced:
     extensions: Extensions
 
     @classmethod
-    def of(cls, root: Descriptor) -> Reduced:
+    def of(cls, root: Descriptor) -> WireMessage:
         names = names_of(root)
         extensions = {}
         for message in reachable(root):
@@ -117,14 +117,14 @@ def reachable(root: Descriptor) -> list[Descriptor]:
     return list(by_name.values())
 
 
-def why_official(message: Message) -> str | None:
+def why_official(message: MessageFields) -> str | None:
     """Why a schema is read by the official library from the start; None where ptars may read it."""
     if not message.fields:
         return "the message has no fields"
     return next(_not_for_ptars(message), None)
 
 
-def _not_for_ptars(message: Message) -> Iterator[str]:
+def _not_for_ptars(message: MessageFields) -> Iterator[str]:
     for field in message.fields:
         for member in field.entry or (field,):
             if field.kind == FieldDescriptor.TYPE_GROUP:
@@ -135,7 +135,7 @@ def _not_for_ptars(message: Message) -> Iterator[str]:
                 yield from _not_for_ptars(member.message)
 
 
-def without_opaque(message: Message) -> FileDescriptorProto:
+def without_opaque(message: MessageFields) -> FileDescriptorProto:
     """As `reduced`, for ptars: fields that it can't make are the bytes that they are on the wire (`columns.OPAQUE`).
 
     So no type contains itself any more, and what is left of a type may differ from place to place.
@@ -161,7 +161,7 @@ class _Fast:
         self.file = FileDescriptorProto(name="m", syntax="proto3")
         self._names: dict[bytes, str] = {}
 
-    def message(self, message: Message) -> DescriptorProto:
+    def message(self, message: MessageFields) -> DescriptorProto:
         """A message without a name, and whatever it holds."""
         out = DescriptorProto()
         for field in message.fields:

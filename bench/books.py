@@ -14,7 +14,7 @@ from bench.workload import Place, WrongRows, say
 from distributary.config import Pipeline
 from distributary.state.ledger import Entry, Ledger
 from distributary.state.provenance import Provenance
-from distributary.tables.commits import has_commit, is_marked, read_commit
+from distributary.tables.commits import carries, has_commit, read_commit
 from distributary.tables.datafile import write_data_file
 from distributary.tables.durable import bring_to_disk
 from distributary.tables.evolve import Policy, evolve
@@ -80,7 +80,7 @@ def _mark(place: Place, count: int) -> Case:
 
     def own(uri: str) -> bool:
         text = read_commit(uri, STORE, 0)
-        return text is not None and is_marked(text, Txn("bench", 0))
+        return text is not None and carries(text, Txn("bench", 0))
 
     ours, other = _cpu_ms(uris, own), _cpu_ms(uris, lambda uri: has_commit(uri, STORE, 0))
     say(f"{ours:.3f} ms to read a mark, {other:.3f} ms to see a commit")

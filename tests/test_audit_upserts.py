@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from distributary.audit.judge import upserts
 from distributary.audit.judge.opened_records import Record
 from distributary.audit.judge.raw_records import Place, PlacedRecord
-from distributary.audit.quarantined import set_aside
+from distributary.audit.quarantined import quarantined_rows
 from distributary.audit.verify import Verification, verify
 from tests.sparkless_messages import Players
 
@@ -50,7 +50,7 @@ def _record(one: Mapping[str, Any]) -> Record:
 def verified(players: Players, monkeypatch: pytest.MonkeyPatch, gone: int = 0) -> Verification:
     monkeypatch.setattr(upserts, "KafkaRecords", lambda _: Topic(players, gone))
     config = players.config
-    return upserts.judge_upserts(config, verify(config), set_aside(config), deep=True)
+    return upserts.judge_upserts(config, verify(config), quarantined_rows(config), deep=True)
 
 
 @pytest.fixture

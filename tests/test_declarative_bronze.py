@@ -71,26 +71,26 @@ def test_a_replayed_row_is_not_aside_any_more_and_its_original_stays(tmp_path: P
     early = rest.known()
     second = rest.send(2)
     rest.take(second, early)
-    before = rest.bronze.set_aside([Reason.UNKNOWN_SCHEMA_ID])
+    before = rest.bronze.quarantined_rows([Reason.UNKNOWN_SCHEMA_ID])
     report = replay(rest.config, rest.registry)
-    after = rest.bronze.set_aside([Reason.UNKNOWN_SCHEMA_ID])
+    after = rest.bronze.quarantined_rows([Reason.UNKNOWN_SCHEMA_ID])
     assert before.num_rows - after.num_rows == sum(report.rows.values())
     table = rest.bronze.open()
     assert table is not None
     counts = rest.bronze.count(table)
     good = Counter(r.game for r in rest.sent if r.fault is None)
     assert {r: c.good + c.replayed for r, c in counts.items() if r} == dict(good)
-    assert sum(c.aside for c in counts.values()) == rest.bronze.set_aside().num_rows
+    assert sum(c.aside for c in counts.values()) == rest.bronze.quarantined_rows().num_rows
 
 
 def test_rows_set_aside_are_found_by_reason_and_route(tmp_path: Path) -> None:
     rest = Rest(tmp_path)
-    assert rest.bronze.set_aside().num_rows == 0
+    assert rest.bronze.quarantined_rows().num_rows == 0
     records = rest.send(1)
     rest.take(records)
     game = rest.games.names[0]
     mine = [r for r in records if r.game == game and r.fault == "corrupt"]
-    found = rest.bronze.set_aside([Reason.CORRUPT_PAYLOAD], game)
+    found = rest.bronze.quarantined_rows([Reason.CORRUPT_PAYLOAD], game)
     assert found.num_rows == len(mine)
     assert {r["route"] for r in found.to_pylist()} <= {game}
 

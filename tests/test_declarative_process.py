@@ -96,7 +96,7 @@ def test_the_stock_command_and_the_runner_run_the_same_project_and_no_kill_loses
     assert json.loads(rest.splitlines()[-1])["kind"] == "run"
     assert_gone(children)
     assert_rows(world)
-    killed = Bronze.of(world.datasets, Store()).set_aside([Reason.KILLED_READER]).column("payload").to_pylist()
+    killed = Bronze.of(world.datasets, Store()).quarantined_rows([Reason.KILLED_READER]).column("payload").to_pylist()
     assert len(killed) == len(deadly)
     assert set(killed) == {*(record.envelope.payload for record in deadly[:2]), deadly[2].value}
 

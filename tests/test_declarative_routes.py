@@ -55,7 +55,7 @@ def test_a_new_route_is_set_aside_once_and_has_its_table_with_the_next_update(
     records = send(rest, [*values, b"no header", None])
     assert rest.known().routes == {}, "the subject of the messages is no route"
     rest.take(records)
-    aside = rest.bronze.set_aside()
+    aside = rest.bronze.quarantined_rows()
     unknown = [row for row in aside.to_pylist() if row["reason"] == "UNKNOWN_SCHEMA_ID"]
     assert sorted({row["route"] for row in unknown}) == sorted(expected)
     assert {row["payload"] for row in unknown} <= set(values), "with its header, as it came"
@@ -70,7 +70,7 @@ def test_a_new_route_is_set_aside_once_and_has_its_table_with_the_next_update(
         rows = DeltaTable(rest.datasets.uri(rest.datasets.silver(name))).to_pyarrow_table()
         column = next(c for c in ("user", "square", "text") if c in rows.column_names)
         assert sorted(rows.column(column).to_pylist()) == sorted(found)
-    left = sorted(rest.bronze.set_aside().column("reason").to_pylist())
+    left = sorted(rest.bronze.quarantined_rows().column("reason").to_pylist())
     rest.take(send(rest, values), known)
     counts = rest.bronze.count(rest.bronze.open())  # type: ignore[arg-type]
     assert {name: counts[name].good for name in expected} == {name: len(found) for name, found in expected.items()}

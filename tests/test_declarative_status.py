@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 
 from distributary.audit import quarantined
 from distributary.audit.status import render
-from distributary.declarative.status import set_aside, status
+from distributary.declarative.status import quarantined_rows, status
 from distributary.errors import Reason
 from tests.declarative_at_rest import Rest
 from tests.test_shown import printed
@@ -27,7 +27,7 @@ def test_rows_bad_rows_and_what_waits_are_counted_without_a_quarantine_table(tmp
     assert found.quarantined == len(records) - len(good) - sum(r.fault == "tombstones" for r in records)
     assert (found.lag_rows, found.parked) == (0, ())
     assert any(f"{found.quarantined} rows are in the quarantine" in text for text in found.attention)
-    listed = quarantined.summarize("games", [set_aside(rest.config)])
+    listed = quarantined.summarize("games", [quarantined_rows(rest.config)])
     assert (listed.rows, {g.reason for g in listed.groups}) == (found.quarantined, set(found.reasons))
     assert all(s.value is not None and s.quarantined_at for g in listed.groups for s in g.samples)
     more = rest.send(2)

@@ -63,7 +63,7 @@ def test_a_replay_tries_what_it_reads_in_a_process_apart(tmp_path: Path) -> None
     assert sum(report.rows.values()) == len(late) - 1
     assert report.killed == {late[0].game: 1}
     assert sum(report.left.values()) == 1 + sum(r.fault == "unknown_id" for r in first)
-    assert rest.bronze.set_aside(["UNKNOWN_SCHEMA_ID"]).num_rows == sum(report.left.values())
+    assert rest.bronze.quarantined_rows(["UNKNOWN_SCHEMA_ID"]).num_rows == sum(report.left.values())
 
 
 @pytest.mark.usefixtures("planted")

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from distributary.audit.page import Facts, Gatherer, document, served
 from distributary.audit.page.loopback import HOST, Site
-from distributary.audit.quarantined import set_aside
+from distributary.audit.quarantined import quarantined_rows
 from distributary.audit.status import Status, status
 from distributary.cli.entry import execute
 from distributary.errors import BadInput, Exit
@@ -59,7 +59,7 @@ def pipeline(root: Path) -> Lake:
 
 
 def gatherer(made: Lake) -> Gatherer:
-    return Gatherer(made.config, lambda: status(made.config), lambda: set_aside(made.config))
+    return Gatherer(made.config, lambda: status(made.config), lambda: quarantined_rows(made.config))
 
 
 def facts_in(page: str) -> Any:

@@ -28,7 +28,7 @@ def made(tmp_path: Path) -> Lake:
 
 
 def _summary(made: Lake, samples: int = 1) -> quarantined.Rejections:
-    return quarantined.summarize("games", quarantined.set_aside(made.config), samples)
+    return quarantined.summarize("games", quarantined.quarantined_rows(made.config), samples)
 
 
 def _file(made: Lake, folder: Path) -> str:
@@ -88,7 +88,7 @@ def test_a_group_has_its_newest_rows_as_samples_and_counts_its_details(made: Lak
 
 def test_rows_that_were_replayed_are_gone_and_those_of_a_replay_that_did_not_end_are_not(made: Lake) -> None:
     made.batch(0, {"chess": {7: 1}}, bad={"chess": 5})
-    ids = pa.concat_tables(quarantined.set_aside(made.config)).column("id").to_pylist()
+    ids = pa.concat_tables(quarantined.quarantined_rows(made.config)).column("id").to_pylist()
     update_rows(made.quarantine, made.store, ids[:2], {"state": "'replayed'", "replay": "1"})
     update_rows(made.quarantine, made.store, ids[2:4], {"state": "'claimed'", "replay": "2"})
     assert _summary(made).rows == 3
@@ -105,7 +105,7 @@ def test_details_without_end_are_counted_and_not_kept(made: Lake, monkeypatch: p
     monkeypatch.setattr(quarantined, "MOST_DETAILS", 3)
     group = quarantined.Group("chess", "CORRUPT_PAYLOAD")
     made.batch(0, {}, bad={"chess": 9})
-    for n, piece in enumerate(quarantined.set_aside(made.config)):
+    for n, piece in enumerate(quarantined.quarantined_rows(made.config)):
         rows = piece.set_column(
             piece.column_names.index("detail"), "detail", pa.array([f"detail {n} {m}" for m in range(piece.num_rows)])
         )
@@ -118,13 +118,13 @@ def test_details_without_end_are_counted_and_not_kept(made: Lake, monkeypatch: p
 def test_an_export_has_every_row_with_its_bytes(made: Lake, tmp_path: Path, name: str) -> None:
     made.batch(0, {"chess": {7: 1}}, bad={"chess": 3, "go": 2})
     out = tmp_path / name
-    assert quarantined.export(quarantined.chosen(quarantined.set_aside(made.config), "chess", []), out) == 3
+    assert quarantined.export(quarantined.chosen(quarantined.quarantined_rows(made.config), "chess", []), out) == 3
     if out.suffix == ".parquet":
         rows = pq.read_table(out).to_pylist()
     else:
         rows = [json.loads(line) for line in out.read_text().splitlines()]
         rows = [{**row, "value": base64.b64decode(row["value"])} for row in rows]
-    wanted = [r for p in quarantined.set_aside(made.config) for r in p.to_pylist() if r["route"] == "chess"]
+    wanted = [r for p in quarantined.quarantined_rows(made.config) for r in p.to_pylist() if r["route"] == "chess"]
     assert [(r["id"], r["value"]) for r in rows] == [(r["id"], r["value"]) for r in wanted]
 
 

@@ -43,7 +43,7 @@ def file_of(folder: Path, *rows: dict[str, Any], schema: pa.Schema = INT) -> Dat
 def take(
     folder: Path, batch: int, *rows: dict[str, Any], schema: pa.Schema = INT, table: Snapshot | None = None
 ) -> None:
-    """Append rows under the mark of `batch`. `table`: as opened before."""
+    """Append rows under the transaction of `batch`. `table`: as opened before."""
     table = table or Table(str(folder), STORE).open()
     evolution = evolve(columns_of(table), [schema], Policy())
     file = file_of(folder, *rows, schema=evolution.schema)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distributary.audit.quarantined import set_aside
+from distributary.audit.quarantined import quarantined_rows
 from distributary.audit.status import status
 from distributary.audit.verify import verify
 from distributary.config import Pipeline, StateFolder, load
@@ -68,7 +68,7 @@ def test_a_start_over_its_own_number_writes_nothing(lake: Path) -> None:
 READERS: dict[str, Callable[[Pipeline], Any]] = {
     "status": status,
     "verify": lambda config: verify(config),
-    "quarantine": lambda config: list(set_aside(config)),
+    "quarantine": lambda config: list(quarantined_rows(config)),
     "clean": lambda config: apply(clean(config)),
     "shares": lambda config: parts(config, STORE),
     "maintain": lambda config: list(maintain(config)),
@@ -147,7 +147,7 @@ def test_an_earlier_releases_books_are_read_as_they_are(older: Pipeline) -> None
     assert (found.ok, found.rows_in, found.rows_written, found.rows_quarantined) == (True, 9, 7, 2)
     routes = {table.route: (table.rows_written, table.rows_quarantined) for table in found.tables}
     assert (routes["chess"], routes["go"]) == ((6, 1), (1, 0))
-    assert sum(piece.num_rows for piece in set_aside(older)) == 2
+    assert sum(piece.num_rows for piece in quarantined_rows(older)) == 2
     assert not file(older).exists()
 
 

@@ -27,7 +27,7 @@ from distributary.state.streams import (
     take_requests,
     write_streams,
 )
-from distributary.supervisor.child import Process, SupervisedStream, leashed
+from distributary.supervisor.child import Process, SupervisedStream, supervised_command
 from distributary.supervisor.pipeline_board import StateBoard
 from distributary.supervisor.policy import Ending, RestartPolicy, is_lasting
 from distributary.supervisor.stream_table import ending_text
@@ -428,8 +428,8 @@ def test_the_end_says_what_became_of_the_streams_and_which_need_somebody() -> No
 
 LEASHED = """\
 import time
-from distributary.cli import leash
-leash.watch_parent(0.3)
+from distributary.cli import supervised
+supervised.watch_parent(0.3)
 import signal
 signal.signal(signal.SIGTERM, {handler})
 print('{{"kind": "batch", "batch": 0}}', flush=True)
@@ -461,8 +461,10 @@ def test_no_child_outlives_a_parent_that_was_killed_not_even_one_that_is_deaf(tm
         assert not alive
 
 
-def test_a_leashed_command_says_its_error_as_json(tmp_path: Path) -> None:
-    child = Process(SupervisedStream("a", leashed(["check", str(tmp_path / "none.yaml")], 1), tmp_path / "a.log"))
+def test_a_supervised_command_says_its_error_as_json(tmp_path: Path) -> None:
+    child = Process(
+        SupervisedStream("a", supervised_command(["check", str(tmp_path / "none.yaml")], 1), tmp_path / "a.log")
+    )
     until(lambda: child.ending() is not None)
     ending = child.ending()
     assert ending is not None

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.tables.checkpoints import CHECKPOINT_COMMITS, checkpoint_due
-from distributary.tables.commits import is_marked
+from distributary.tables.commits import carries
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.snapshot import Owner, Snapshot, Txn, columns_of
@@ -137,7 +137,7 @@ def test_a_table_that_was_made_anew_by_another_batch_or_stream_is_not_continued(
 
 @pytest.mark.parametrize("text", [b"", b"\xff\x00", b'{"txn"', b'"txn"\n', b'{"txn": null}\n', b'[{"txn": 1}]\n'])
 def test_a_commit_that_is_damaged_is_nobodys(text: bytes) -> None:
-    assert not is_marked(text, Txn("s", 0))
+    assert not carries(text, Txn("s", 0))
 
 
 @pytest.fixture

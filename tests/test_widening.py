@@ -83,7 +83,7 @@ def write(uri: str, batch: int, shape: str, rows: list[tuple[int, str, Any]], li
     file = write_data_file(uri, pa.concat_tables(parts), STORE)
     txn = Txn("s", batch)
     Table(uri, STORE, OWNER).commit(table, settled(table, evolution.schema), [file], txn)
-    # Done again, it finds its mark.
+    # Done again, it finds its transaction.
     with pytest.raises(CommitConflict):
         again = Table(uri, STORE).open()
         Table(uri, STORE, OWNER).commit(again, settled(again, evolution.schema), [file], txn)

@@ -180,7 +180,7 @@ class Pipeline:
         """What was set aside, by route and reason."""
         from distributary.audit.quarantined import chosen, summarize
 
-        rows = chosen(self._kind.set_aside(), route, [reason.value for reason in reasons])
+        rows = chosen(self._kind.quarantined_rows(), route, [reason.value for reason in reasons])
         return summarize(self.config.pipeline, rows, samples)
 
     def replay(

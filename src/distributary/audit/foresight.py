@@ -104,7 +104,7 @@ def foresee(
         notes.append("the schema has no title, by which its tables are found: name them with --route")
     elif not routes:
         chosen = _of_message(config, decoder.full_name, sums, notes)
-    spec = _orders(config, store, sums)
+    spec = _spec(config, store, sums)
     incoming = {route: _incoming(route, decoder, spec) for route in {*chosen, ""}}
     with reading(config.tables.root):
         tables = tuple(_change(route, incoming[route], spec) for route in chosen)
@@ -164,7 +164,7 @@ def _of_message(config: Pipeline, name: str, sums: Mapping[str, Entry], notes: l
     return sorted(route for route, schema_id in newest.items() if names.get(schema_id) == name)
 
 
-def _orders(config: Pipeline, store: Store, sums: Mapping[str, Entry]) -> MessageSpec:
+def _spec(config: Pipeline, store: Store, sums: Mapping[str, Entry]) -> MessageSpec:
     """As a batch has them, but for what only its records say."""
     folders = {route: entry.table.rsplit("/", 1)[-1] for route, entry in sums.items() if entry.table}
     return MessageSpec(

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from distributary.audit.recount import rows_set_aside
+from distributary.audit.recount import open_rows_of
 from distributary.config import Pipeline
 from distributary.errors import BadInput, Reason
 from distributary.state.divisions import parts
@@ -127,7 +127,7 @@ class Rejections:
         return {"pipeline": self.pipeline, "rows": self.rows, "groups": [group.to_json() for group in self.groups]}
 
 
-def set_aside(config: Pipeline) -> Iterator[pa.Table]:
+def quarantined_rows(config: Pipeline) -> Iterator[pa.Table]:
     """The rows that are in the quarantine and not replayed, of all streams that the pipeline has had, piece by piece.
 
     Columns of `QUARANTINE_SCHEMA`, of change files `EVENT_QUARANTINE_SCHEMA`. Raises StoreUnreadable.
@@ -140,7 +140,7 @@ def set_aside(config: Pipeline) -> Iterator[pa.Table]:
             ledger = Ledger(stream.state_root, stream.pipeline, store, entries)
             uri = quarantine_uri(stream.state_root)
             table = Table(uri, store).open()
-            yield from rows_set_aside(table, uri, store, entries, _finished(ledger), schema)
+            yield from open_rows_of(table, uri, store, entries, _finished(ledger), schema)
 
 
 def _finished(ledger: Ledger) -> Callable[[str, int], bool]:

@@ -190,7 +190,7 @@ def _state(is_finished: Callable[[str, int], bool], state: str, replay: int | No
 _STATE_COLUMNS = ["state", "stream", "batch", "replay"]
 
 
-def rows_set_aside(
+def open_rows_of(
     table: Snapshot | None,
     uri: str,
     store: Store,
@@ -207,16 +207,16 @@ def rows_set_aside(
         # A join does not find null.
         replay = pc.fill_null(piece.column("replay").cast(pa.int64()), -1)
         states = piece.select(_STATE_COLUMNS[:3]).append_column("replay", replay)
-        still_aside = [
+        still_open = [
             group
             for group in states.group_by(_STATE_COLUMNS).aggregate([]).to_pylist()
             if is_finished(group["stream"], group["batch"])
             and _state(is_finished, group["state"], None if group["replay"] < 0 else group["replay"]) != "replayed"
         ]
-        if still_aside:
+        if still_open:
             numbered = states.append_column("n", pa.array(range(piece.num_rows), pa.int64()))
-            aside_states = pa.Table.from_pylist(still_aside, schema=states.schema)
-            numbers = numbered.join(aside_states, _STATE_COLUMNS, join_type="left semi").column("n")
+            open_states = pa.Table.from_pylist(still_open, schema=states.schema)
+            numbers = numbered.join(open_states, _STATE_COLUMNS, join_type="left semi").column("n")
             # Files of other writers hold views of texts, which cannot be filtered.
             rows = piece.select(schema.names).cast(schema)
             yield rows.filter(pc.is_in(numbered.column("n"), value_set=numbers.combine_chunks()))

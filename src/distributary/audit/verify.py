@@ -139,7 +139,7 @@ def _read(config: Pipeline, store: Store) -> tuple[_Books, QuarantineCount]:
 
 @dataclass(frozen=True)
 class _Books:
-    """What all streams have finished. Numbers of replays are each stream's own, so each keeps its own marks."""
+    """What all streams have finished. Numbers of replays are each stream's own, so each keeps its own transactions."""
 
     entries: Sequence[Entry]
     each: Sequence[_Finished]
@@ -167,7 +167,7 @@ class _Finished:
 
     @classmethod
     def read(cls, config: Pipeline, store: Store) -> _Finished:
-        # The marks first: a batch that finishes in between is then in the entries, and finished by them.
+        # The transactions first: a batch that finishes in between is then in the entries, and finished by them.
         txns = Table(config.state_folder.ledger, store).open()
         entries = read_entries(config.state_root, store)
         newest = Ledger(config.state_root, config.pipeline, store, entries).finished
@@ -179,7 +179,7 @@ class _Finished:
         return cls(config.state_root, entries, txns, newest, apps, quarantine, is_handed_over(config, store))
 
     def is_finished(self, stream: str, batch: int) -> bool:
-        """Old entries are added up and lose their stream; the ledger's marks keep it."""
+        """Old entries are added up and lose their stream; the ledger's transactions keep it."""
         if batch <= self.newest.get(stream, -1):
             return True
         return self.txns is not None and batch <= self.txns.newest(stream)
@@ -242,13 +242,13 @@ def _check(config: Pipeline, store: Store, opened: _Open, quarantine: Quarantine
     lost, doubled = _differences(entry, count)
     # Bad rows that had no owner yet when they were set aside are in the ledger's entry without a route.
     early = max(0, aside - entry.rows_quarantined)
-    aside_lost = max(0, entry.rows_quarantined - aside)
+    lost_from_quarantine = max(0, entry.rows_quarantined - aside)
     if lost:
         problems.append(f"{lost} rows are missing from the table")
     if doubled:
         problems.append(f"{doubled} rows are in the table more often than they came in")
-    if aside_lost:
-        problems.append(f"{aside_lost} rows are missing from the quarantine")
+    if lost_from_quarantine:
+        problems.append(f"{lost_from_quarantine} rows are missing from the quarantine")
     if entry.rows_in != entry.rows_written + entry.rows_quarantined:
         problems.append(f"the ledger says {entry.rows_in} rows in, {entry.rows_written} written, the rest kept aside")
     return TableCheck(
@@ -258,7 +258,7 @@ def _check(config: Pipeline, store: Store, opened: _Open, quarantine: Quarantine
         rows_in=entry.rows_in + early,
         rows_written=count.rows,
         rows_quarantined=aside,
-        rows_lost=lost + aside_lost,
+        rows_lost=lost + lost_from_quarantine,
         rows_duplicated=doubled,
         schema_ids=dict(sorted((count.by_schema or entry.schema_ids).items())),
         tombstones=entry.tombstones,

@@ -86,7 +86,7 @@ class EventParts:
         metadata = Metadata(rows)
         columns = metadata.columns()
         good = np.ones(len(rows.numbers), bool)
-        self._set_aside(rows, good, (*rows.faults, *metadata.faults))
+        self._reject(rows, good, (*rows.faults, *metadata.faults))
         for (group, names), places in _groups(metadata, columns, kind or self._reading.kind):
             mine = places[good[places]]
             if not len(mine):
@@ -97,7 +97,7 @@ class EventParts:
                 indices = pa.array(mine)
                 self._add(group, names, rows.take(mine), {name: array.take(indices) for name, array in columns.items()})
 
-    def _set_aside(self, rows: Rows, good: npt.NDArray[np.bool_], faults: Iterable[tuple[int, Reason, str]]) -> None:
+    def _reject(self, rows: Rows, good: npt.NDArray[np.bool_], faults: Iterable[tuple[int, Reason, str]]) -> None:
         for place, reason, detail in faults:
             if good[place]:
                 good[place] = False
@@ -120,14 +120,14 @@ class EventParts:
             if column.bad is not None:
                 faults = ((int(place), Reason.VALUE_OUT_OF_RANGE, f"column {name}: {column.detail}")
                           for place in np.flatnonzero(column.bad))  # fmt: skip
-                self._set_aside(rows, good, faults)
+                self._reject(rows, good, faults)
         keys, faults_of_keys = match_keys(names, payload, table.kind, metadata, count)
-        self._set_aside(rows, good, faults_of_keys)
+        self._reject(rows, good, faults_of_keys)
         if table.kind is Kind.MONGODB:
             self._skip_gone(payload, metadata, good)
         batch = pa.RecordBatch.from_arrays(list(metadata.values()), names=list(metadata))
         numbers, bad = self._sequence(table.kind, batch, row_hash(payload, count), self._reading.order)
-        self._set_aside(rows, good, ((place, Reason.BAD_POSITION, detail) for place, detail in bad))
+        self._reject(rows, good, ((place, Reason.BAD_POSITION, detail) for place, detail in bad))
         arrays = [numbers if name == "change_sequence_number" else metadata[name] for name in METADATA_TYPE.names]
         struct = pa.StructArray.from_arrays(arrays, fields=list(METADATA_TYPE))
         result = pa.Table.from_arrays([*payload.values(), struct], names=[*payload, METADATA])

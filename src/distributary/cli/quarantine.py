@@ -45,7 +45,7 @@ def quarantine(
     if export is not None and as_json:
         raise BadInput(detail="quarantine: --export and --json exclude each other; give one of them")
     rejected = quarantined.chosen(
-        kind_of(config, file).set_aside(), route, [chosen_reason.value for chosen_reason in reason or ()]
+        kind_of(config, file).quarantined_rows(), route, [chosen_reason.value for chosen_reason in reason or ()]
     )
     if export is not None:
         rows = quarantined.export(rejected, export)

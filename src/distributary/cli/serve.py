@@ -55,4 +55,4 @@ def gatherer_of(file: Path) -> Gatherer:
 
     config = load(file)
     kind = kind_of(config, file)
-    return Gatherer(config, kind.status, kind.set_aside)
+    return Gatherer(config, kind.status, kind.quarantined_rows)

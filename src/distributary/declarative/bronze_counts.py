@@ -86,7 +86,7 @@ class Bronze:
         before, now = set(old.addresses()), set(table.addresses())
         return None if before - now else sorted(now - before)
 
-    def set_aside(self, reasons: Sequence[str] | None = None, route: str | None = None) -> pa.Table:
+    def quarantined_rows(self, reasons: Sequence[str] | None = None, route: str | None = None) -> pa.Table:
         """Rows that are set aside and not replayed, with all columns. Raises TableFault, OSError."""
         table = self.open()
         if table is None:

@@ -50,7 +50,7 @@ def replay(
     with writing(bronze.uri):
         if reasons is None:  # what has ended a reader: only if it is asked for
             reasons = set(Reason) - {Reason.KILLED_READER}
-        rows = bronze.set_aside([r.value for r in reasons])
+        rows = bronze.quarantined_rows([r.value for r in reasons])
         if not rows.num_rows:
             return ReplayReport()
         verdicts, more_writers = _judge_again(config, registry, rows, most_ids)

@@ -30,12 +30,12 @@ def _books(config: Pipeline, store: Store) -> tuple[list[Entry], QuarantineCount
     are set aside: they count in bronze."""
     books = Books(config)
     entries = [*books.ledger.entries(), *books.unsettled()]
-    set_aside_rows = QuarantineCount()
+    quarantine_count = QuarantineCount()
     for route, entry in totals(entries).items():
-        set_aside_rows.rows[route] = entry.rows_quarantined
-        set_aside_rows.states["open"] += entry.rows_quarantined
-        set_aside_rows.reasons.update({(route, reason): rows for reason, rows in entry.reasons.items() if rows > 0})
-    return entries, set_aside_rows
+        quarantine_count.rows[route] = entry.rows_quarantined
+        quarantine_count.states["open"] += entry.rows_quarantined
+        quarantine_count.reasons.update({(route, reason): rows for reason, rows in entry.reasons.items() if rows > 0})
+    return entries, quarantine_count
 
 
 def _lag(config: Pipeline, store: Store) -> SourceLag:
@@ -45,7 +45,7 @@ def _lag(config: Pipeline, store: Store) -> SourceLag:
     return source_lag(config.model_copy(update={"checkpoint": checkpoint}), store)
 
 
-def set_aside(config: Pipeline) -> pa.Table:
+def quarantined_rows(config: Pipeline) -> pa.Table:
     """The rows of bronze that are set aside and not replayed, as a quarantine has them (`QUARANTINE_SCHEMA`).
 
     Raises StoreUnreadable.
@@ -53,7 +53,7 @@ def set_aside(config: Pipeline) -> pa.Table:
     store = Store.of(config.tables)
     bronze = Bronze.of(Datasets.of(config), store)
     with reading(bronze.uri):
-        rows = bronze.set_aside()
+        rows = bronze.quarantined_rows()
     renamed = {"value": "payload", "quarantined_at": "bronze_at"}
     columns = []
     for kind in QUARANTINE_SCHEMA:

@@ -175,7 +175,7 @@ class _Recount:
         pending = sum(t.rows_pending for t in tables)
         if pending:
             problems.append(f"{pending} rows of bronze are not in silver yet: distributary pipeline run FILE --once")
-        set_aside_states: Mapping[str, int] = {
+        row_states: Mapping[str, int] = {
             "open": nameless.aside + sum(t.rows_quarantined for t in tables),
             "replayed": sum(c.replayed for c in counts.values()),
         }
@@ -184,12 +184,12 @@ class _Recount:
             ok=not problems,
             rows_in=nameless.aside + sum(t.rows_in for t in tables),
             rows_written=sum(t.rows_written for t in tables),
-            rows_quarantined=set_aside_states["open"],
+            rows_quarantined=row_states["open"],
             rows_lost=lost + sum(t.rows_lost for t in tables),
             rows_duplicated=doubled + sum(t.rows_duplicated for t in tables),
             tombstones=sum(c.tombstones for c in counts.values()),
             tables=tuple(tables),
-            quarantine={state: n for state, n in set_aside_states.items() if n},
+            quarantine={state: n for state, n in row_states.items() if n},
             source_losses=(),
             problems=tuple(problems),
             notes=(GOLD,) if tables else (),

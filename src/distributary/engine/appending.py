@@ -1,4 +1,4 @@
-"""Rows to the table that they are appended to, once per mark: the rules of both engines.
+"""Rows to the table that they are appended to, once per transaction: the rules of both engines.
 
 in the task    known tip -> fit -> commit on it; else open -> fit -> there already? Spark's? -> file -> commit
 the driver     files of several tasks -> there already? -> one commit

@@ -50,7 +50,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """One batch's orders to its tasks, whatever its rows are: plain values that ship to any task.
+    """What a batch's tasks are told to do, whatever its rows are: plain values that ship to any task.
 
     `decisions`: by route; a route without one is `own`. `tips`: what is known of the tables that rows are appended to,
     as the batch before left them. `killed`: what ends the process that reads it, and how. `read_sec`: CPU time that
@@ -69,7 +69,7 @@ class TaskSpec:
 
     @property
     def app(self) -> str:
-        """The stream as it marks its commits."""
+        """The stream as its commits name it."""
         return self.stream
 
     @property
@@ -84,7 +84,7 @@ class TaskSpec:
         return replace(self, decisions={**self.decisions, **decisions})
 
     def anew(self) -> Self:
-        """For an attempt after another, which may have committed: only an opened table shows its marks."""
+        """For an attempt after another, which may have committed: only an opened table shows its transactions."""
         return replace(self, tips={})
 
 

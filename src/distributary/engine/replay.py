@@ -1,6 +1,6 @@
 """Bring quarantined rows into their tables, exactly once, after the cause is gone.
 
-    open -> [decode: which rows are good now?] -> claimed by replay n -> written under the mark (replay, n)
+    open -> [decode: which rows are good now?] -> claimed by replay n -> written under the transaction (replay, n)
          -> ledger -> replayed
 
 A replay is of one route. What it claims is fixed before anything is written, so a replay that dies is finished by the
@@ -84,7 +84,7 @@ class Replay:
             if route is None and (nameless := total - sum(rows.num_rows for rows in opened.values())):
                 report.left[""] = nameless
             counts = {name: rows.num_rows for name, rows in opened.items()}
-            refused = refused_routes(counts, self.fanout.tips, self._orders(0, {}, counts))
+            refused = refused_routes(counts, self.fanout.tips, self._spec(0, {}, counts))
             report.left |= {name: counts[name] for name in refused}
             for name, rows in sorted(opened.items()):
                 if name in refused:
@@ -117,7 +117,7 @@ class Replay:
 
     def _refuse_old(self, routes: Collection[str]) -> None:
         """Of all routes that wait, whichever is to be replayed: the next number would hide it. Raises StateOld."""
-        spec = self._orders(0, {}, routes)
+        spec = self._spec(0, {}, routes)
         refuse_newer(self.config, map(spec.table, routes), spec.stream, self._newest(), spec.store)
 
     # -- for a rebuild (`bronze.resync`): its commit stands for a replay's ---------------------------------
@@ -140,11 +140,11 @@ class Replay:
         return self._decode(route, rows, number=0)
 
     def claim(self, route: str, rows: pa.Table) -> tuple[Txn, int]:
-        """Claim rows for a commit under this mark; it is to say that it wrote so many of them. Until `settle`, any
-        replay finishes it: by that commit or, where it never came, by one of its own."""
+        """Claim rows for a commit under this transaction; it is to say that it wrote so many of them. Until `settle`,
+        any replay finishes it: by that commit or, where it never came, by one of its own."""
         is_written = self._already_there(route, rows)
         number = self._claim(rows)
-        spec = self._orders(number, {}, [route])
+        spec = self._spec(number, {}, [route])
         return spec.txn, rows.num_rows - pc.sum(is_written).as_py()
 
     def settle(self, txn: Txn, rows: pa.Table) -> ReplayReport:
@@ -227,7 +227,7 @@ class Replay:
         """What is wrong with one route, in words. Raises what is wrong with all of them: EnvironmentFault."""
         if isinstance(error, EnvironmentFault):
             raise error
-        return own_fault(error, self._orders(0, {}, [route]).table(route))
+        return own_fault(error, self._spec(0, {}, [route]).table(route))
 
     def _good(self, route: str, rows: pa.Table, report: ReplayReport) -> pa.Table:
         """The rows that would be written now. Whole groups first, halves where a group holds a bad row."""
@@ -291,12 +291,12 @@ class Replay:
 
     def _already_there(self, route: str, rows: pa.Table) -> pa.Array:
         """Rows that were kept aside because their table failed, though its commit had come through."""
-        tables = (Table(uri, self.fanout.store).open() for uri in self._orders(0, {}, [route]).all_of(route))
+        tables = (Table(uri, self.fanout.store).open() for uri in self._spec(0, {}, [route]).all_of(route))
         return reduce(pc.and_, (committed(rows, route, table) for table in tables))
 
     def _in_log(self, route: str, rows: pa.Table) -> pa.Array:
         """Rows whose merge failed once their log had them."""
-        uri = self._orders(0, {}, [route]).log(route)
+        uri = self._spec(0, {}, [route]).log(route)
         return committed(rows, route, None if uri is None else Table(uri, self.fanout.store).open())
 
     def _write(self, route: str, decoded: Decoded, spec: MessageSpec) -> Outcome:
@@ -357,9 +357,9 @@ class Replay:
         ids = ids_of((group[0], group[1]) for groups, _ in chunks for group in groups)
         compiled, refused = self.fanout.schemas.resolve(ids, every=True)
         # A person may ask for rows that ended a reader: if they still do is tried apart.
-        return chunks, compiled, replace(self._orders(number, refused, [route]), killed={})
+        return chunks, compiled, replace(self._spec(number, refused, [route]), killed={})
 
-    def _orders(self, number: int, refused: Any, routes: Iterable[str]) -> MessageSpec:
+    def _spec(self, number: int, refused: Any, routes: Iterable[str]) -> MessageSpec:
         table = self._table()
         stream = "replay" if table is None else replay_app(table)
         # They come without tips: a replay that died may have committed already, which only an opened table shows.

@@ -29,7 +29,7 @@ class AlreadyRunning(BadInput):
 
 
 class StreamTakenOver(NeedsAttention):
-    """As after a machine that stood still and was given up; the batches' marks keep the tables right."""
+    """As after a machine that stood still and was given up; the batches' transactions keep the tables right."""
 
     condition = "STREAM_TAKEN_OVER"
     template = (

@@ -55,10 +55,10 @@ class Declarative(PipelineKind):
         with at_work(self.config, Store.of(self.config.tables), "replay"):
             return replay(self.config, registry_of(self.config), route, reasons)
 
-    def set_aside(self) -> Iterator[pa.Table]:
-        from distributary.declarative.status import set_aside
+    def quarantined_rows(self) -> Iterator[pa.Table]:
+        from distributary.declarative.status import quarantined_rows
 
-        return iter([set_aside(self.config)])
+        return iter([quarantined_rows(self.config)])
 
     def resync(self, route: str) -> NoReturn:
         self.known(route)

@@ -82,11 +82,11 @@ class PipelineKind(ABC):
     def known(self, route: str) -> MergeBacklog:
         """Source table and keys of a route of change events."""
 
-    def set_aside(self) -> Iterator[pa.Table]:
+    def quarantined_rows(self) -> Iterator[pa.Table]:
         """The rows that are in the quarantine and not replayed, piece by piece. Raises StoreUnreadable."""
-        from distributary.audit.quarantined import set_aside
+        from distributary.audit.quarantined import quarantined_rows
 
-        return set_aside(self.config)
+        return quarantined_rows(self.config)
 
     def refresh_views(self) -> Sequence[View]:
         """Make the views of the routes anew."""

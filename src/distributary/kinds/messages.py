@@ -43,7 +43,7 @@ class Messages(PipelineKind):
         from distributary.audit.verify import verify
 
         verification = judge_payloads(self.config, verify(self.config), deep=deep)
-        verification = judge_upserts(self.config, verification, self.set_aside(), deep=deep)
+        verification = judge_upserts(self.config, verification, self.quarantined_rows(), deep=deep)
         return judge_histories(self.config, verification)
 
     def replay(self, route: str | None, reasons: Collection[Reason] | None) -> ReplayReport:

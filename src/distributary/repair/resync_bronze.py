@@ -158,7 +158,7 @@ class _Resync:
         good, bad = self._compare(now, built)
         txn, count = (spec.txn, built.rows) if good is None else self.replay.claim(self.route, good)
         returned, newly_bad = (0 if changed is None else changed.num_rows for changed in (good, bad))
-        aside = [] if bad is None else [self._write_aside(bad, spec.stream)]
+        aside = [] if bad is None else [self._write_rejected(bad, spec.stream)]
         entries = self._entries(now.before, built, returned, spec.stream, table is None)
         self._intend(txn, spec.stream, entries, aside)
         self._commit(table, built, txn, count)
@@ -253,7 +253,7 @@ class _Resync:
         elsewhere = sum((_counted(rows) for rows in former), Counter())
         return _some(quarantined, kept_counts - bad_counts), _some(bad, bad_counts - kept_counts - elsewhere)
 
-    def _write_aside(self, bad: pa.Table, stream: str) -> DataFile:
+    def _write_rejected(self, bad: pa.Table, stream: str) -> DataFile:
         return write_rejected(self.fanout.quarantine, [bad], stream, 0, self.key[:40], self.store)
 
     # -- the end of it -------------------------------------------------------------------------------------

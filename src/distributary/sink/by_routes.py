@@ -51,7 +51,7 @@ class RouteRows:
         with removed_on_failure(work.taken, self.options):
             for rows in windows(batches, HELD_BYTES):
                 work.write(rows)
-            work.set_aside(stream, batch, task)
+            work.write_rejected(stream, batch, task)
         return work.taken
 
 
@@ -79,7 +79,7 @@ class _Task:
             else:
                 self._route(route, route_rows)
 
-    def set_aside(self, stream: str, batch: int, task: str) -> None:
+    def write_rejected(self, stream: str, batch: int, task: str) -> None:
         if self.rejected:
             options = self.options
             file = write_rejected(options.quarantine, self.rejected, stream, batch, task, options.store)

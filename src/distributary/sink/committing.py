@@ -103,8 +103,8 @@ class BatchEnding:
                 _check_rows(uri, planned, own.get(route, []))
                 planned = own[route]
             parts += planned
-        is_aside = quarantine is not None and quarantine.has(self.txn)
-        if aside and not is_aside and self._is_any_gone(options.quarantine, aside):
+        is_quarantined = quarantine is not None and quarantine.has(self.txn)
+        if aside and not is_quarantined and self._is_any_gone(options.quarantine, aside):
             _check_rows(options.quarantine, aside, written.quarantine)
             aside = written.quarantine
         return WrittenFiles(parts, aside)
@@ -145,14 +145,14 @@ class BatchEnding:
         if not refused.parts:
             return written
         rows = [rejected(p.route, self._read(p), Reason.TOO_MANY_ROUTES, beyond[p.route]) for p in refused.parts]
-        file = self._aside(rows, self.txn, "end")
+        file = self._quarantine_file(rows, self.txn, "end")
         discard(refused, self.options)
         return WrittenFiles(
             [route_files for route_files in written.parts if route_files.route not in beyond],
             [*written.quarantine, file],
         )
 
-    def _aside(self, rows: list[pa.Table], txn: Txn, task: str) -> DataFile:
+    def _quarantine_file(self, rows: list[pa.Table], txn: Txn, task: str) -> DataFile:
         return write_rejected(self.options.quarantine, rows, txn.app_id, txn.version, task, self.options.store)
 
     def _read(self, route_files: RouteFiles) -> pa.Table:
@@ -180,7 +180,7 @@ class BatchEnding:
             commit_quarantine(options.quarantine, options.name, files, txn.app_id, txn.version, options.store)
 
     def _parking(self, route: str) -> Txn:
-        """The mark by which the quarantine knows that it has a route's rows of this batch."""
+        """The transaction by which the quarantine knows that it has a route's rows of this batch."""
         return Txn(f"{self.txn.app_id} {route}", self.txn.version)
 
     def _commit_or_park(self, route: str, parts: list[RouteFiles], *, again: bool) -> None:
@@ -201,7 +201,7 @@ class BatchEnding:
             if not self.options.parks and not isinstance(e, TableCollision):
                 raise StoreDown(path=uri, detail=why) from e
             rows = [rejected(route, self._read(route_files), Reason.TABLE_PARKED, why) for route_files in parts]
-            self._commit_quarantine([self._aside(rows, txn, "parked")], txn)
+            self._commit_quarantine([self._quarantine_file(rows, txn, "parked")], txn)
 
     def _is_done(self, route: str, why: str, *, again: bool) -> bool:
         """Whether a table that has just failed has the batch nevertheless, so that its rows must not be set aside.

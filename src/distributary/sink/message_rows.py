@@ -19,7 +19,7 @@ from distributary.config import Pipeline
 from distributary.config.debezium import decoded_format
 from distributary.engine.apart import limited
 from distributary.engine.messages.chunks import GONE, Groups, read_records, read_rejected
-from distributary.engine.messages.decode import Decoded, all_aside, decode, fit
+from distributary.engine.messages.decode import Decoded, all_rejected, decode, fit
 from distributary.engine.messages.demux import demux
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.pieces import Chunks, cut_pieces
@@ -81,7 +81,7 @@ class MessageRows:
         with removed_on_failure(work.taken, self.options):
             for window in windows(batches, by_routes.HELD_BYTES):
                 work.write(with_sound_texts(window, self._texts))
-            work.set_aside()
+            work.write_rejected()
         return work.taken
 
 
@@ -111,7 +111,7 @@ class _Task:
         self.taken = WrittenFiles()
         self.rejected: list[pa.Table] = []
         self.schemas, self.envelopes = _opened(pickle.dumps(rows.config))
-        self.orders = _orders(rows.config, self.options, stream, batch)
+        self.spec = _spec(rows.config, self.options, stream, batch)
 
     def write(self, window: pa.Table) -> None:
         routes: dict[str, Chunks] = {}
@@ -122,20 +122,18 @@ class _Task:
                 groups: Groups = json.loads(chunk["groups"])
                 routes.setdefault(chunk["route"], []).append((groups, read_records(chunk["blob"])))
         writers = {group[0] for chunks in routes.values() for groups, _ in chunks for group in groups}
-        compiled, refused = self.schemas.resolve(writers - {GONE[0]}, self.orders.refused)
-        self.orders = replace(self.orders, refused={**self.orders.refused, **refused})
+        compiled, refused = self.schemas.resolve(writers - {GONE[0]}, self.spec.refused)
+        self.spec = replace(self.spec, refused={**self.spec.refused, **refused})
         for route, chunks in sorted(routes.items()):
-            for piece in cut_pieces(chunks, compiled, raw_nested_indexes=self.orders.raw_nested_indexes):
-                with limited(self.orders.read_sec):
-                    decoded = decode(route, piece, self.orders, compiled)
+            for piece in cut_pieces(chunks, compiled, raw_nested_indexes=self.spec.raw_nested_indexes):
+                with limited(self.spec.read_sec):
+                    decoded = decode(route, piece, self.spec, compiled)
                 self._deliver(route, decoded)
 
-    def set_aside(self) -> None:
+    def write_rejected(self) -> None:
         if self.rejected:
-            options, orders = self.options, self.orders
-            file = write_rejected(
-                options.quarantine, self.rejected, orders.stream, orders.batch, self.part, options.store
-            )
+            options, spec = self.options, self.spec
+            file = write_rejected(options.quarantine, self.rejected, spec.stream, spec.batch, self.part, options.store)
             self.taken.quarantine.append(file)
 
     def _cut(self, window: pa.Table) -> list[dict[str, Any]]:
@@ -151,24 +149,24 @@ class _Task:
             refused = {**refused, **self.envelopes.learn(unknown, refused)}
 
     def _deliver(self, route: str, decoded: Decoded) -> None:
-        orders = self.orders
-        outcome = Outcome(route, orders.table(route), decoded.rows_in)
+        spec = self.spec
+        outcome = Outcome(route, spec.table(route), decoded.rows_in)
         try:
             self._write(route, decoded)
         except BaseException as e:
             failed = outcome.failed(e)
             for fault in failed.faults:
                 fault.own(outcome.table)
-            self.rejected += all_aside(failed, decoded, orders)[1]
+            self.rejected += all_rejected(failed, decoded, spec)[1]
 
     def _write(self, route: str, decoded: Decoded) -> None:
-        orders = self.orders
+        spec = self.spec
         if decoded.broken is not None:
             raise decoded.broken
-        target = orders.target(route)
+        target = spec.target(route)
         table = target.open()
-        fitted = fit(route, decoded, columns_of(table), orders, table)
-        if (why := why_spark(table, orders.tables, route, fitted.evolution)) is not None:
+        fitted = fit(route, decoded, columns_of(table), spec, table)
+        if (why := why_spark(table, spec.tables, route, fitted.evolution)) is not None:
             raise ValueError(f"only Spark's own writer may append to it ({why})")
         if fitted.rows:
             self.taken.parts.append(RouteFiles.of(route, target.uri, fitted.table, target.write(fitted.table)))
@@ -191,7 +189,7 @@ def _opened(pickled: bytes) -> tuple[Schemas, Envelopes]:
     return schemas, Envelopes(config, schemas)
 
 
-def _orders(config: Pipeline, options: SinkOptions, stream: str, batch: int) -> MessageSpec:
+def _spec(config: Pipeline, options: SinkOptions, stream: str, batch: int) -> MessageSpec:
     return MessageSpec(
         pipeline=config.pipeline,
         stream=stream,

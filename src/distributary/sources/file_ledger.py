@@ -4,8 +4,8 @@ A row per file and attempt. Each commit is one **file batch**: the files of one 
 Delta source with one file per trigger makes the same batches again after a crash. A file is taken from the moment its
 file batch is committed; before that it is found again. So there is nothing between the two to lose or to do twice.
 
-File batches are numbered, and a commit carries its number as its mark: of two processes that add file batch 7, one is
-refused.
+File batches are numbered, and a commit carries its number as its transaction: of two processes that add file batch 7,
+one is refused.
 """
 
 from __future__ import annotations

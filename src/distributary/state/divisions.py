@@ -4,9 +4,9 @@
     <state>/shares/<generation>/division.json      its division, kept for good
     <state>/shares/<generation>/<cluster>/         ledger, quarantine, checkpoint, plans and locks of one share
 
-Each share is a whole stream: it has its own checkpoint, so its own stream id and marks in the tables, and its own
-ledger. What the pipeline did is the sum over `parts`: rows in a ledger only ever add up. Two divisions at work at once
-would write some routes twice and others never, so a share of another division than the current one is refused. A
+Each share is a whole stream: it has its own checkpoint, so its own stream id and transactions in the tables, and its
+own ledger. What the pipeline did is the sum over `parts`: rows in a ledger only ever add up. Two divisions at work at
+once would write some routes twice and others never, so a share of another division than the current one is refused. A
 division that comes back after another one is a new generation: its streams begin where the ones before it ended.
 """
 

@@ -1,9 +1,9 @@
 """The ledger: what each batch did to each table, one Delta table per pipeline.
 
 A row per (batch, route), and one with no route for the batch itself. A batch's rows are one commit under the batch's
-mark, and that commit is the batch's decision: before it nothing is in the quarantine, after it the batch is never done
-again. Rows only ever add up, so two processes (a run, a replay) can write it side by side. Which entry is the newest is
-decided by the ledger's own versions, never by a clock: clocks are set back.
+transaction, and that commit is the batch's decision: before it nothing is in the quarantine, after it the batch is
+never done again. Rows only ever add up, so two processes (a run, a replay) can write it side by side. Which entry is
+the newest is decided by the ledger's own versions, never by a clock: clocks are set back.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class Ledger:
         }
 
     def record(self, stream: str, batch: int, entries: Sequence[Entry], details: Mapping[str, Any]) -> None:
-        """Finish a batch: one commit under the batch's mark; nothing happens when it is finished already.
+        """Finish a batch: one commit under the batch's transaction; nothing happens when it is finished already.
 
         The batch's own entry (route None) is among `entries` and gets `details`, any JSON value.
         Raises OSError or TableFault when the state folder cannot be written.

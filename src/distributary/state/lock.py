@@ -39,7 +39,7 @@ def only_run(state_root: str, pipeline: str, name: str = "run") -> Iterator[None
     folder cannot be written.
 
     State in an object store has no such lock: there, Spark's checkpoint refuses the second query at its first commit,
-    and the batch's marks keep the tables right.
+    and the batch's transactions keep the tables right.
     """
     folder = local_path(state_root)
     if folder is None:

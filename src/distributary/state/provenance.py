@@ -25,7 +25,8 @@ from distributary.tables.table import Table
 
 AT_A_TIME = 16
 NEWEST_COMMITS = 20
-"""Commits in which a stream's mark is looked for first; upkeep has none. All of the log is read where there is none."""
+"""Commits in which a stream's transaction is looked for first; upkeep has none. All of the log is read where there is
+none."""
 
 _STREAM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -74,8 +75,8 @@ class Provenance:
 
     def _look(self, stream: str, route: str, uri: str) -> tuple[int, set[str]]:
         """The newest batch of `stream` in a table (-1: none), and, where the ledger has never written it, the streams
-        whose marks its newest commits have. Nothing of a table that is not there, or another's, or that cannot be read:
-        its own task finds that too, and parks it. Raises what is the store's fault."""
+        whose transactions its newest commits have. Nothing of a table that is not there, or another's, or that cannot
+        be read: its own task finds that too, and parks it. Raises what is the store's fault."""
         plain = self.config.new_state == "continue" or self._has_written(route)
         try:
             # Most often the newest commit is the stream's own: to read it costs a tenth of opening the table.

@@ -55,9 +55,9 @@ class Child(Protocol):
         ...
 
 
-def leashed(arguments: Sequence[str], grace_sec: float) -> tuple[str, ...]:
+def supervised_command(arguments: Sequence[str], grace_sec: float) -> tuple[str, ...]:
     """The command that runs `distributary ARGUMENTS` as a child that never outlives its parent."""
-    return (sys.executable, "-m", "distributary.cli.leash", f"{grace_sec:g}", *arguments)
+    return (sys.executable, "-m", "distributary.cli.supervised", f"{grace_sec:g}", *arguments)
 
 
 class Process:

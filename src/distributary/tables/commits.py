@@ -56,7 +56,7 @@ def commit_text(
     """A commit on top of `read_version`.
 
     `moved`: files that hold the rows of all removed ones and nothing else: a reader of changes need not look at either.
-    `rows`: how many were written under the mark. `about`: more of its commitInfo. `metadata`, `protocol`: what
+    `rows`: how many were written under the transaction. `about`: more of its commitInfo. `metadata`, `protocol`: what
     the table has of these from now on.
     """
     now = int(time.time() * 1000)
@@ -107,15 +107,15 @@ def batch_at_tip(uri: str, app: str, store: Store) -> int | None:
         int(match[1]) for name in names_in(join(uri, "_delta_log"), store) if (match := _COMMIT.fullmatch(name))
     ]
     text = read_commit(uri, store, max(versions)) if versions else None
-    return None if text is None else max((batch for stream, batch in _marks(text) if stream == app), default=None)
+    return None if text is None else max((batch for stream, batch in _txns(text) if stream == app), default=None)
 
 
-def is_marked(text: bytes, txn: Txn) -> bool:
-    """Is `text` a commit under this mark? By whichever engine. False also for what is no commit."""
-    return (txn.app_id, txn.version) in _marks(text)
+def carries(text: bytes, txn: Txn) -> bool:
+    """Is `text` a commit under this transaction? By whichever engine. False also for what is no commit."""
+    return (txn.app_id, txn.version) in _txns(text)
 
 
-def _marks(text: bytes) -> list[tuple[str, int]]:
+def _txns(text: bytes) -> list[tuple[str, int]]:
     """(stream, batch) of a commit; none for what is no commit."""
     try:
         # Only these lines are read: those of its files may be long.

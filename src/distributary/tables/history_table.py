@@ -9,7 +9,8 @@ each ended version the table knows by which place in the order it ended (`_until
 place and the last end in them; so a file in which all ended before a batch's oldest event is not opened. A batch costs
 what its own rows do, and a late event what lies behind it.
 
-Taking an event twice changes nothing, so it does not matter how often a batch comes; the mark says how far it is.
+Taking an event twice changes nothing, so it does not matter how often a batch comes; the transaction says how far it
+is.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ by its key columns alone, and only files with a row that is replaced are written
 
 The commit is version + 1 of the version that all was decided upon, put only if absent: whoever loses starts anew. What
 it leaves behind (`MergeTip`) is all that the stream's next merge into the table needs.
-Merging is idempotent by the events' sequence, and each batch leaves its mark, also where it changed nothing.
+Merging is idempotent by the events' sequence, and each batch leaves its transaction, also where it changed nothing.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def commit_quarantine(
     store: Store,
     schema: pa.Schema = QUARANTINE_SCHEMA,
 ) -> None:
-    """Take a batch's files into the quarantine in one commit; nothing happens when the batch's mark is there.
+    """Take a batch's files into the quarantine in one commit; nothing happens when the batch's transaction is there.
 
     A replay or rebuild that claims rows at the same time may be first: then it is done again. Raises StoreDown.
     """

@@ -1,7 +1,7 @@
 """A table's columns made wider by writing its files anew: every reader can open it, as no table feature is needed.
 
     live files that hold a narrower column -> the same rows in the wider type, in new files
-    -> ONE COMMIT: metaData (the wider schema) + remove + add [+ a batch's own files and its transaction mark]
+    -> ONE COMMIT: metaData (the wider schema) + remove + add [+ a batch's own files and its transaction]
 
 Delta protocol: a commit is the first writer of `<version>.json` and may do all of that at once ("Actions"); files that
 only hold the removed rows anew are added, and the old ones removed, with `dataChange` false ("Add File").

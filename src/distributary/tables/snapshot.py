@@ -45,7 +45,7 @@ class Txn:
     version: int
 
     def about(self) -> dict[str, str]:
-        """The transaction as a commit's metadata, for people and for `Snapshot.marks`."""
+        """The transaction as a commit's metadata, for people and for `Snapshot.has`."""
         return {APP_KEY: self.app_id, BATCH_KEY: str(self.version)}
 
 

@@ -78,7 +78,7 @@ class SparkEngine:
             self.spark.sql(f"ALTER TABLE {name} ALTER COLUMN {column} TYPE {wide}")
 
     def append(self, rows: DataFrame, uri: str, txn: Txn) -> bool:
-        """Append `rows` under the batch's mark; False when the table has taken this batch before.
+        """Append `rows` under the batch's transaction; False when the table has taken this batch before.
 
         Raises SparkEngineError.
         """

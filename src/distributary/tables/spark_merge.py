@@ -1,8 +1,8 @@
 """Engine `spark`: Spark's own MERGE, for merged tables that a task must not write, or that are too large for one.
 
-The same rules as engine `task` (merge_rows.py), as SQL. Idempotence is the guard by sequence; the batch's mark follows
-in an empty append of its own, since MERGE takes a transaction id from the session's settings only, which other tables
-share (delta-io/delta#3934).
+The same rules as engine `task` (merge_rows.py), as SQL. Idempotence is the guard by sequence; the batch's transaction
+follows in an empty append of its own, since MERGE takes a transaction id from the session's settings only, which other
+tables share (delta-io/delta#3934).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""A Delta table by its address, whether it is there yet or not: opened, and appended to in marked commits.
+"""A Delta table by its address, whether it is there yet or not: opened, and appended to in commits that carry a
+transaction.
 
 Engine `task`: a route's rows become one commit of its table, from inside a Spark task (delta-rs). The commit carries a
-transaction mark (Delta protocol, "Transaction Identifiers"): app id = the stream, version = the batch. A batch that
-finds its mark is a replay and writes nothing, so every table takes each batch exactly once. Two racing writers of one
-mark: one wins, the other gets CommitConflict (tried: deltalake 1.6.6).
+transaction (Delta protocol, "Transaction Identifiers"): app id = the stream, version = the batch. A batch that
+finds its transaction is a replay and writes nothing, so every table takes each batch exactly once. Two racing writers
+of one transaction: one wins, the other gets CommitConflict (tried: deltalake 1.6.6).
 """
 
 from __future__ import annotations
@@ -164,9 +165,10 @@ class Table:
         """Remove the files `old` (paths as the log has them), add `files`, whatever others append meanwhile: two
         commits that touch different files are right in either order (Delta protocol, "Transaction Log Entries").
 
-        `rows`: what the commit says to have written under its mark. `columns`: those of the files, where there are any.
-        Does nothing when the mark is there already. Raises CommitConflict when one of `old` is not there any more
-        (compacted, deleted) or a column has another type than in the files (widened since), TableFault, OSError.
+        `rows`: what the commit says to have written under its transaction. `columns`: those of the files, where there
+        are any. Does nothing when the transaction is there already. Raises CommitConflict when one of `old` is not
+        there any more (compacted, deleted) or a column has another type than in the files (widened since), TableFault,
+        OSError.
         """
         for _ in range(PUTS):
             table = Snapshot.open(self.uri, self.store)

@@ -5,8 +5,8 @@ the append of delta-rs reads the log again (deltalake 1.6.6; `make bench ONLY=lo
 table's newest commit knows what that left behind: the version, the schema, that delta-rs may write it. With that
 (`Tip`) an append is one file, `<version + 1>.json`, put only if absent: where the put succeeds, nobody came in between,
 and all that was known still holds (Delta protocol, "Transaction Log": versions are contiguous, a commit is the first
-writer of its file). The commit before it must be the stream's own, by its mark: a table that was removed and made anew
-may have as many. Where either fails, the table is opened and everything decided anew.
+writer of its file). The commit before it must be the stream's own, by its transaction: a table that was removed and
+made anew may have as many. Where either fails, the table is opened and everything decided anew.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from distributary.tables.checkpoints import checkpoint_due
-from distributary.tables.commits import APPEND, commit_text, is_marked, put_commit, read_commit
+from distributary.tables.commits import APPEND, carries, commit_text, put_commit, read_commit
 from distributary.tables.datafile import DataFile
 from distributary.tables.put_once import cannot_put_once
 from distributary.tables.snapshot import Txn
@@ -61,6 +61,6 @@ def append_on_tip(uri: str, tip: Tip, files: Sequence[DataFile], txn: Txn, store
     text = commit_text(tip.version, txn, files, rows=rows, about=APPEND)
     try:
         before = read_commit(uri, store, tip.version)
-        return before is not None and is_marked(before, tip.txn) and put_commit(uri, store, tip.version + 1, text)
+        return before is not None and carries(before, tip.txn) and put_commit(uri, store, tip.version + 1, text)
     except OSError:
         return False

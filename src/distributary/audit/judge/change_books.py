@@ -30,7 +30,8 @@ _KEPT = ["route", "reason", "level", "state", "file", "row", "stream", "batch"]
 class ChangeBooks:
     """`newest`: the newest finished batch of `stream`. `aside`: numbers of the events in the quarantine, by file;
     `kept`: how many rows of it are of a route; `whole`: files of which nothing could be read; `late`: events that are
-    in a log only; `decided`: the newest batch by the marks of ledger and quarantine, which no entry may be behind."""
+    in a log only; `decided`: the newest batch by the transactions of ledger and quarantine, which no entry may be
+    behind."""
 
     config: Pipeline
     store: Store
@@ -68,7 +69,7 @@ def read_books(config: Pipeline, store: Store) -> ChangeBooks:
 
 
 def _read_once(config: Pipeline, store: Store) -> ChangeBooks:
-    # The marks first: the entries of a batch that is decided meanwhile are then there.
+    # The transactions first: the entries of a batch that is decided meanwhile are then there.
     roots = (config.state_folder.ledger, quarantine_uri(config.state_root))
     marked = [table for table in (Table(root, store).open() for root in roots) if table is not None]
     entries = read_entries(config.state_root, store)
@@ -88,7 +89,7 @@ def _read_once(config: Pipeline, store: Store) -> ChangeBooks:
         books.decided = max((table.newest(ledger.stream) for table in marked), default=-1)
     for piece in _quarantined(books):
         for row in piece.to_pylist():
-            _set_aside(books, row)
+            _note_quarantined(books, row)
     return books
 
 
@@ -105,7 +106,7 @@ def _quarantined(books: ChangeBooks) -> Iterator[pa.Table]:
                 yield from read_file(uri, file.path, _KEPT, books.store)
 
 
-def _set_aside(books: ChangeBooks, row: Mapping[str, Any]) -> None:
+def _note_quarantined(books: ChangeBooks, row: Mapping[str, Any]) -> None:
     if row["stream"] == books.stream and row["batch"] > books.newest:
         return
     if row["level"] != "merge":

@@ -52,7 +52,7 @@ from distributary.tables.table import Table
 
 AT_A_TIME = 2
 STRAY = "+2"
-"""Behind the stream's id in the marks of events that were found in files of other tables."""
+"""Behind the stream's id in the transactions of events that were found in files of other tables."""
 PURGED = "distributary.purgedUntil"
 """The table property with the source time (ms) before which tombstones may be gone."""
 

@@ -61,7 +61,7 @@ class DeltaValues:
         routes = [t.route for t in tables if t.table is not None and not self._has_other_columns(t.route)]
         try:
             for payloads in self._shares():
-                aside = self._aside(payloads)
+                aside = self._quarantined(payloads)
                 for route in routes:
                     in_table = less(payloads.get(route, Counter()), aside.get(route, Counter()))
                     checks[route] = self._compared(checks[route], in_table)
@@ -150,7 +150,7 @@ class DeltaValues:
         payload = None if payload is None else _bytes(payload)
         return "" if route is None else str(route), None if schema_id is None else int(schema_id), payload
 
-    def _aside(self, payloads: dict[str, Payloads]) -> dict[str, Payloads]:
+    def _quarantined(self, payloads: dict[str, Payloads]) -> dict[str, Payloads]:
         """Of these payloads, those that the quarantine still holds."""
         quarantined: dict[str, Payloads] = {}
         for stream in parts(self.config, self.store):

@@ -155,12 +155,12 @@ class Gatherer:
         self,
         config: Pipeline,
         status: Callable[[], Status],
-        set_aside: Callable[[], Iterator[pa.Table]],
+        quarantined_rows: Callable[[], Iterator[pa.Table]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
         self._status = status
-        self._set_aside = set_aside
+        self._quarantined_rows = quarantined_rows
         self._clock = clock
         self._points: dict[tuple[str, int], Point] = {}
         self._rejections: tuple[float, int, Rejections] | None = None
@@ -205,7 +205,7 @@ class Gatherer:
             if rows == status.quarantined or self._clock() - at < QUARANTINE_SEC:
                 return known_rejections
         try:
-            rejections = summarize(self.config.pipeline, self._set_aside())
+            rejections = summarize(self.config.pipeline, self._quarantined_rows())
         except (OSError, DistributaryError) as e:
             notes.append(f"the quarantine could not be read: {in_words(e)}")
             return None

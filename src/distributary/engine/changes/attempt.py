@@ -1,8 +1,8 @@
 """One attempt at a batch of change files: who reads what, the deliver job, shared logs, merges, a pass for strays.
 
-Everything here is idempotent under the batch's marks. What turns out only when several tasks have done their part (a
-shared table that cannot be written, parts that disagree on a column) ends the attempt (`engine.attempts`): the next one
-knows, and finds what this one wrote.
+Everything here is idempotent under the batch's transactions. What turns out only when several tasks have done their
+part (a shared table that cannot be written, parts that disagree on a column) ends the attempt (`engine.attempts`): the
+next one knows, and finds what this one wrote.
 """
 
 from __future__ import annotations

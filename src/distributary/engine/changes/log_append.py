@@ -20,7 +20,8 @@ FILE_ROWS = 500_000
 
 
 def append_events(events: RouteEvents, uri: str, spec: ChangeSpec) -> tuple[Fitted, Append]:
-    """Append the events to the table at `uri`, once per mark; the rows that are in it now and those that may not be.
+    """Append the events to the table at `uri`, once per transaction; the rows that are in it now and those that may not
+    be.
 
     Raises CommitConflict (other writers were first each time), TableCollision, ReplayMismatch, TableFault, OSError.
     """

@@ -1,8 +1,8 @@
 """Merges between batches: what is in the logs and not in the merged tables yet, because it was to wait
 (`tables.merge_every`) or because a merged table could not be written.
 
-A merged table carries the mark of the newest batch that it has; the log's rows know their batch. So what is missing is
-always known, and a merge that dies is simply done again.
+A merged table carries the transaction of the newest batch that it has; the log's rows know their batch. So what is
+missing is always known, and a merge that dies is simply done again.
 """
 
 from __future__ import annotations

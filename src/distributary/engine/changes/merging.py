@@ -1,4 +1,4 @@
-"""Events of a route into its merged table: reduced to the newest per key, then merged under the batch's mark.
+"""Events of a route into its merged table: reduced to the newest per key, then merged under the batch's transaction.
 
 In the task that holds the events (`merge_now`), or out of data files that tasks have written: the parts of a route that
 several tasks read, or the log's rows since the last merge (`merge_files`). Files are read a piece at a time and reduced
@@ -273,7 +273,7 @@ def merge_files(work: MergeWork, spec: ChangeSpec) -> Outcome:
             with of_one_log(into.route, into.uri):
                 rows = _gathered(work, share, spec)
             if rows is not None:
-                # The last commit carries the batch's own mark: what comes before it is done again, or found.
+                # The last commit carries the batch's own transaction: what comes before it is done again, or found.
                 last = number == work.shares - 1 and merged.why_spark is None
                 app = spec.app if last else f"{spec.app}+share {number} of {work.shares}"
                 merged = merged.then(merge(into, rows, spec, Txn(app, work.upto)))

@@ -2,7 +2,7 @@
 
     references -> [driver: which table each file holds, which task reads it] -> read, log, reduce, merge -> outcomes
 
-Every write is idempotent under the batch's mark, so a batch can be attempted again at any moment.
+Every write is idempotent under the batch's transaction, so a batch can be attempted again at any moment.
 """
 
 from __future__ import annotations
@@ -94,14 +94,14 @@ class Changes:
         """
         started = time.monotonic()
         if self._last is not None and self._last >= (stream, batch):
-            # An earlier attempt may have committed: only an opened table shows its marks.
+            # An earlier attempt may have committed: only an opened table shows its transactions.
             self.tips.clear()
             self.merge_tips.clear()
         files, aside = self._files(rows)
         routes = self._settle(files, stream, batch)
         self.will_write(self._tables(routes), stream, batch)
         self._last = (stream, batch)
-        # Only this batch's tips: orders travel with every task.
+        # Only this batch's tips: the spec travels with every task.
         routes_here = {route for routes_of_file in routes.values() for route in routes_of_file}
         spec = replace(
             self.spec(stream, batch, self._decisions(routes, parked)),

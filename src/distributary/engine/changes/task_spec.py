@@ -31,7 +31,7 @@ as it came, whatever becomes of its columns: a JSON array of the values (`change
 names, in the same order. Null for an event without a key, and in logs of versions before 0.2."""
 
 STRAY = "+2"
-"""The part of a batch's mark under which events are written that were found in files of other tables."""
+"""The part of a batch's transaction under which events are written that were found in files of other tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class WorkFile:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeSpec(TaskSpec):
-    """One batch's orders to its tasks. `part` tells two passes over one batch apart; it is a part of the mark. `tips`:
-    of the log tables, `merge_tips` of the merged ones. `killed`: files, by path.
+    """What a batch's tasks are told to do. `part` tells two passes over one batch apart; it is a part of the
+    transaction. `tips`: of the log tables, `merge_tips` of the merged ones. `killed`: files, by path.
 
     `parts`: folder for rows that Spark is to write. `waiting`: by route, events of earlier batches that could not be
     merged: (id in the quarantine, the row).
@@ -75,7 +75,7 @@ class ChangeSpec(TaskSpec):
 
     @property
     def app(self) -> str:
-        """The stream as it marks its commits. A second pass over one batch has commits of its own."""
+        """The stream as its commits name it. A second pass over one batch has commits of its own."""
         return f"{self.stream}{self.part}"
 
     def target(self, uri: str, route: str, keys: Sequence[str] = ()) -> Table:

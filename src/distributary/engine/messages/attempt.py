@@ -1,6 +1,6 @@
 """One attempt to deliver a batch: who writes what, the deliver job, engine `spark`, the commits of shared routes.
 
-Everything here is idempotent under the batch's mark. A table that turns out to be broken ends the attempt with a
+Everything here is idempotent under the batch's transaction. A table that turns out to be broken ends the attempt with a
 `RouteFault`; the next attempt goes on without it and finds what this one wrote.
 """
 

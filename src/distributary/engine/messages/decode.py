@@ -258,7 +258,7 @@ def rejected_rows(
     )
 
 
-def all_aside(outcome: Outcome, decoded: Decoded, spec: MessageSpec) -> tuple[Outcome, list[pa.Table]]:
+def all_rejected(outcome: Outcome, decoded: Decoded, spec: MessageSpec) -> tuple[Outcome, list[pa.Table]]:
     """Of a table that cannot be written (`outcome` says why): all its records, for the quarantine."""
     route, why = outcome.route, str(outcome.error)
     bad = list(decoded.rejected)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from distributary.engine.apart import limited
 from distributary.engine.appending import Appending, ReplayCheck
 from distributary.engine.messages.chunks import read_records, read_rejected
-from distributary.engine.messages.decode import Decoded, Fitted, all_aside, decode, fit, fit_decided
+from distributary.engine.messages.decode import Decoded, Fitted, all_rejected, decode, fit, fit_decided
 from distributary.engine.messages.deliver_events import deliver_events
 from distributary.engine.messages.pieces import Chunks, cut_pieces
 from distributary.engine.messages.task_spec import MessageSpec
@@ -78,7 +78,7 @@ def deliver_route(route: str, decoded: Decoded, spec: MessageSpec) -> tuple[Outc
     try:
         append, fitted = _write(route, decoded, spec)
     except BaseException as e:
-        return all_aside(outcome.failed(e), decoded, spec)
+        return all_rejected(outcome.failed(e), decoded, spec)
     outcome = replace(outcome, append=append, warnings=dict(decoded.warnings))
     if append.state == "spark":
         return outcome, []

@@ -13,7 +13,7 @@ from distributary.engine.changes.fitting import Fitted, RouteEvents, fit
 from distributary.engine.changes.log_append import payload_schema
 from distributary.engine.changes.table_settings import DebeziumNames
 from distributary.engine.messages.changed import changed
-from distributary.engine.messages.decode import Decoded, all_aside
+from distributary.engine.messages.decode import Decoded, all_rejected
 from distributary.engine.messages.events import Maker, keyed, rejected_records, route_events
 from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.outcomes import Append, Merge, Outcome, Parked, SourceEvents
@@ -33,7 +33,7 @@ def deliver_events(route: str, decoded: Decoded, spec: MessageSpec) -> tuple[Out
             raise decoded.broken
         events, bad = route_events(route, decoded, spec, maker_of(spec))
     except BaseException as e:
-        return all_aside(outcome.failed(e), decoded, spec)
+        return all_rejected(outcome.failed(e), decoded, spec)
     late: list[pa.Table] = []
     if events.rows and decision.append == "counted":
         fitted = fit_events(events, decision.schema, spec)
@@ -43,7 +43,7 @@ def deliver_events(route: str, decoded: Decoded, spec: MessageSpec) -> tuple[Out
     elif events.rows:
         delivered, unfit = deliver_route(events, spec.for_changes())
         if delivered.state == "failed":
-            return all_aside(replace(outcome, fault=delivered.fault), decoded, spec)
+            return all_rejected(replace(outcome, fault=delivered.fault), decoded, spec)
         late = list(rejected_records(route, unfit, decoded, spec))
         bad += late
         outcome = replace(delivered, rows_in=decoded.rows_in, decoders=decoded.decoders)

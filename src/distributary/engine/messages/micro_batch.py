@@ -2,8 +2,8 @@
 
     rows -> demux (map side) -> chunks, kept on disk -> [driver: which schemas, which task] -> deliver -> outcomes
 
-Every write is idempotent under the batch's mark, so a batch can be attempted again at any moment: by Spark after a
-crash, or right here without a table that turned out to be broken.
+Every write is idempotent under the batch's transaction, so a batch can be attempted again at any moment: by Spark after
+a crash, or right here without a table that turned out to be broken.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Fanout:
         earlier = self.journal.refused(stream, batch)
         self.killed |= self.journal.killed(stream, batch)
         if earlier is not None:
-            # An earlier attempt may have committed to some tables: only an opened table shows its marks.
+            # An earlier attempt may have committed to some tables: only an opened table shows its transactions.
             self.tips.clear()
             self.merge_tips.clear()
         try:
@@ -114,7 +114,7 @@ class Fanout:
             compiled, refused = self.schemas.resolve(chunks.schema_ids(), earlier)
             if earlier is None:
                 self.journal.write_refused(stream, batch, {**chunks.refused, **refused})
-            # Only this batch's tips: orders travel with every task.
+            # Only this batch's tips: the spec travels with every task.
             tips = {route: self.tips[route] for route in writers if route in self.tips}
             merge_tips = {route: self.merge_tips[route] for route in writers if route in self.merge_tips}
             spec = self.spec(stream, batch, refused, parked, writers)

@@ -1,4 +1,5 @@
-"""What the driver and its tasks say to each other: orders one way, outcomes the other. Plain values, both pickle."""
+"""What the driver and its tasks say to each other: task specs one way, outcomes the other. Plain values, both
+pickle."""
 
 from __future__ import annotations
 
@@ -65,8 +66,8 @@ def _source(route: str) -> SourceTable:
 
 @dataclass(frozen=True, kw_only=True)
 class MessageSpec(TaskSpec):
-    """One batch's orders to its tasks. `killed`: records by `fingerprint`. `refused`: schema ids, and why their rows
-    are kept aside. `wide`: address of the one table of all routes (`tables.wide`), where there is one."""
+    """What a batch's tasks are told to do. `killed`: records by `fingerprint`. `refused`: schema ids, and why their
+    rows are kept aside. `wide`: address of the one table of all routes (`tables.wide`), where there is one."""
 
     tables: Tables
     payload_framed: bool

@@ -23,7 +23,7 @@ from distributary.shares import Division
 from distributary.state.cleaning import at_work
 from distributary.state.divisions import claim
 from distributary.state.streams import StreamState
-from distributary.supervisor.child import SupervisedStream, leashed
+from distributary.supervisor.child import SupervisedStream, supervised_command
 from distributary.supervisor.pipeline_board import StateBoard
 from distributary.supervisor.policy import RestartPolicy
 from distributary.supervisor.supervise import Edges, StreamChange, Supervisor
@@ -70,7 +70,9 @@ class LocalRun:
         """A stream per cluster. `plan_file`: where the division is, as JSON."""
         return [
             SupervisedStream(
-                name, leashed(self._arguments(name, plan_file), self.policy.grace_sec), self.logs / f"{name}.log"
+                name,
+                supervised_command(self._arguments(name, plan_file), self.policy.grace_sec),
+                self.logs / f"{name}.log",
             )
             for name in self.names
         ]
@@ -78,7 +80,9 @@ class LocalRun:
     def first_hop(self, *, once: bool) -> SupervisedStream:
         """Hop 1 of two: from the source to bronze, which all shares read."""
         arguments = self._command(["--hop", "1"], once=once)
-        return SupervisedStream(FIRST_HOP, leashed(arguments, self.policy.grace_sec), self.logs / f"{FIRST_HOP}.log")
+        return SupervisedStream(
+            FIRST_HOP, supervised_command(arguments, self.policy.grace_sec), self.logs / f"{FIRST_HOP}.log"
+        )
 
     def _arguments(self, cluster: str, plan_file: Path) -> list[str]:
         if self.division is None:

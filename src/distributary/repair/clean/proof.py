@@ -65,7 +65,7 @@ def _not_proven(books: CleaningBooks, path: str, table: Snapshot) -> str | None:
 
 
 def _is_filled_by_us(books: CleaningBooks, table: Snapshot) -> bool:
-    """Bronze is written by Spark's own sink, whose only mark is the id of hop 1's stream."""
+    """Bronze is written by Spark's own sink, whose only transaction is the id of hop 1's stream."""
     if books.hop_1 is not None:
         return table.newest(books.hop_1) >= 0 or not has_rows(table)
     # Hop 1 was reset: it had been let in to this table before.

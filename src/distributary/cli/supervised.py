@@ -1,6 +1,6 @@
 """The command line as a supervisor's child: it ends when its parent does, however the parent ends.
 
-    python -m distributary.cli.leash GRACE_SEC run FILE --share 1/3 --json
+    python -m distributary.cli.supervised GRACE_SEC run FILE --share 1/3 --json
 
 The parent holds the other end of this process's standard input. When that closes, because the parent ended or was
 killed, the run is asked to stop, and after the grace the process goes at once: no stream is ever left behind. (Linux

@@ -6,7 +6,7 @@ stands in `tests/decoder_contract.py`, which every format runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distributary.schemas.registry import Registry, Schema
     from distributary.schemas.registry.compiler import Compiler
 
-__all__ = ["BadIndex", "CompiledSchema", "Decoder", "PayloadFormat", "Rejected", "Split"]
+__all__ = ["BadIndex", "CompiledSchema", "Decoder", "PayloadFormat", "Rejected", "Split", "distinct_names"]
 
 
 class BadIndex(ValueError):
@@ -129,3 +129,15 @@ class PayloadFormat(Protocol):
             SchemaBroken: the schema cannot be the columns of a table.
         """
         ...
+
+
+def distinct_names(numbered: Iterable[tuple[int, str]]) -> list[str]:
+    """Names of columns, no two of which differ in case only: a later one ends in its number."""
+    columns: list[str] = []
+    folded_names: set[str] = set()
+    for number, name in numbered:
+        while name.lower() in folded_names:
+            name = f"{name}__{number}"
+        folded_names.add(name.lower())
+        columns.append(name)
+    return columns

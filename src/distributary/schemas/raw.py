@@ -15,7 +15,7 @@ from distributary.schemas.protobuf.framing import Frames
 from distributary.schemas.registry import Registry, Schema
 from distributary.schemas.registry.compiler import Compiler
 
-__all__ = ["BYTES", "TEXT", "RawFormat"]
+__all__ = ["BYTES", "TEXT", "RawFormat", "utf8_texts"]
 
 VALUE: Final = "value"
 
@@ -88,3 +88,18 @@ class RawFormat:
 
 BYTES: Final = RawFormat(BytesSchema(0), pa.binary())
 TEXT: Final = RawFormat(TextSchema(0), pa.string())
+
+
+def utf8_texts(values: pa.Array) -> pa.StringArray:
+    """Bytes as text; null for what is not UTF-8."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([_text(value) for value in values.to_pylist()], pa.string())
+
+
+def _text(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None

@@ -24,9 +24,10 @@ from distributary.changes.model import CHANGE, MESSAGE_METADATA_TYPE, METADATA, 
 from distributary.engine.changes.fitting import FilePart, RouteEvents
 from distributary.engine.messages.chunks import GONE, KEY, WriterSchema
 from distributary.engine.messages.decode import Decoded, rejected_rows
-from distributary.engine.messages.record_keys import beside, fitting, key_fields, key_texts
+from distributary.engine.messages.record_keys import beside, fitting, key_fields
 from distributary.engine.messages.task_spec import ORIGIN, MessageSpec, payload_columns
 from distributary.errors import Reason
+from distributary.schemas.raw import utf8_texts
 from distributary.tables.merge_rows import DELETED, DELETED_AT, DELETED_AT_TYPE
 from distributary.tables.snapshot import columns_of
 
@@ -183,7 +184,7 @@ def _own_name(name: str) -> str:
 
 def _of_record_key(some: WriterRecords, name: str, spec: MessageSpec) -> pa.Array:
     """The records' keys as a column, of the type that it has already, if they fit."""
-    texts = key_texts(some.records.column(KEY))
+    texts = utf8_texts(some.records.column(KEY))
     kind = _known_type(some, name, spec)
     typed = None if kind is None else as_type(texts, kind)
     if typed is None and kind is not None and spec.record_key is not None and spec.record_key.type is not None:

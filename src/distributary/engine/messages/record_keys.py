@@ -24,6 +24,7 @@ from distributary.schemas.json.bare import declared_record
 from distributary.schemas.json.decoder import JsonDecoder
 from distributary.schemas.json.nodes import UNDECLARED, Tree
 from distributary.schemas.json.row_text import object_text
+from distributary.schemas.raw import utf8_texts
 from distributary.state.journal import Refusals
 
 MAGIC: Final = b"\0"
@@ -106,7 +107,7 @@ def read_keys(keys: pa.BinaryArray, record_key: RecordKey, is_keyed: bool) -> tu
     """The columns of `key_fields`, null for a record without a key; and why some cannot be read, by place."""
     fields = key_fields(record_key, is_keyed)
     if record_key.format == "text":
-        column = fitting(key_texts(keys), fields.field(0).type)
+        column = fitting(utf8_texts(keys), fields.field(0).type)
         lost = np.flatnonzero(np.asarray(column.is_null()) & np.asarray(keys.is_valid()))
         bad = dict.fromkeys(lost.tolist(), f"the record's key is no {record_key.type or 'text'}")
         return pa.RecordBatch.from_arrays([column], schema=fields), bad
@@ -118,21 +119,6 @@ def read_keys(keys: pa.BinaryArray, record_key: RecordKey, is_keyed: bool) -> tu
     back = np.full(len(keys), -1, np.int64)
     back[good] = np.arange(len(good))
     return split.rows.select(fields.names).take(pa.array(back, mask=back < 0)), bad
-
-
-def key_texts(keys: pa.BinaryArray) -> pa.StringArray:
-    """Keys as text; null for what is no UTF-8."""
-    try:
-        return keys.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([_text(key) for key in keys.to_pylist()], pa.string())
-
-
-def _text(key: bytes | None) -> str | None:
-    try:
-        return None if key is None else key.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def fitting(texts: pa.Array, kind: pa.DataType) -> pa.Array:

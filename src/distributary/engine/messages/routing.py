@@ -28,7 +28,7 @@ from distributary.schemas.json.decoder import field_decoder
 from distributary.schemas.json.payload import JsonSchema
 from distributary.schemas.protobuf.parts import STEP, any_decoder, column_at, field_at, shallow_for
 from distributary.schemas.protobuf.protobuf import descriptor_of
-from distributary.schemas.raw import BytesSchema
+from distributary.schemas.raw import BytesSchema, utf8_texts
 from distributary.schemas.registry.compile import ProtobufSchema
 
 
@@ -112,7 +112,7 @@ class Key:
     """The record's key, where it is text."""
 
     def of(self, origin: pa.Table) -> pa.Array:
-        return texts(_one(origin.column(KEY)))
+        return utf8_texts(_one(origin.column(KEY)))
 
 
 @dataclass(frozen=True)
@@ -137,22 +137,7 @@ class Header:
         last_of = np.full(len(headers), -1, np.int64)
         named = np.flatnonzero(pc.fill_null(pc.equal(pc.struct_field(each, "key"), self.name), False))
         last_of[np.asarray(pc.list_parent_indices(headers))[named]] = named
-        return texts(pc.struct_field(each, "value").take(pa.array(last_of, mask=last_of < 0)))
-
-
-def texts(values: pa.Array) -> pa.StringArray:
-    """Bytes as text; null for what is not UTF-8."""
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([_text(value) for value in values.to_pylist()], pa.string())
-
-
-def _text(value: bytes | None) -> str | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return None
+        return utf8_texts(pc.struct_field(each, "value").take(pa.array(last_of, mask=last_of < 0)))
 
 
 # -- by the message -------------------------------------------------------------------------------------------

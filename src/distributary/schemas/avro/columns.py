@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from distributary.avro.schema import Array, Field, Map, Node, Record, Recursion, Scalar, Union, solid
 from distributary.avro.walk_columns import ARROW
 from distributary.changes import casts
+from distributary.schemas.decoding import distinct_names
 from distributary.schemas.protobuf.columns import EMPTY, EMPTY_COLUMN
 
 Mask = npt.NDArray[np.bool_]
@@ -94,14 +95,7 @@ def _struct(fields: Sequence[Field]) -> Any:
 
 def column_names(names: Sequence[str]) -> list[str]:
     """Names of columns, no two of which differ in case only."""
-    columns: list[str] = []
-    folded_names: set[str] = set()
-    for place, name in enumerate(names, 1):
-        while name.lower() in folded_names:
-            name = f"{name}__{place}"
-        folded_names.add(name.lower())
-        columns.append(name)
-    return columns
+    return distinct_names(enumerate(names, 1))
 
 
 def is_decimal(node: Scalar) -> bool:

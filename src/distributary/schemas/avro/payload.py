@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from distributary.errors import SchemaBroken
 from distributary.schemas.avro.decoder import AvroDecoder, avro_decoder
 from distributary.schemas.avro.tree import tree_of
 from distributary.schemas.decoding import BadIndex, CompiledSchema
 from distributary.schemas.header import WHOLE, frame_all, split_frames
 from distributary.schemas.registry import Registry, Schema
-from distributary.schemas.registry.compile import referenced
+from distributary.schemas.registry.compile import checked, referenced
 from distributary.schemas.registry.compiler import Compiler
 
 __all__ = ["KIND", "AvroSchema", "compile_payload", "decoder_for", "frame_all", "split_frames", "without_schema"]
@@ -38,13 +37,8 @@ def compile_payload(schema: Schema, registry: Registry, compiler: Compiler) -> A
     subject = f"id {schema.id}"
     texts, lost = referenced(schema, registry, subject)
     compiled = AvroSchema(schema.id, (*texts.values(), schema.text))
-    if (size := sum(map(len, compiled.texts))) > compiler.limits.size:
-        over = f"it has {size:,} bytes with its references; registry.max_schema_size allows {compiler.limits.size:,}"
-        raise SchemaBroken(what=subject, detail=over)
-    try:
+    with checked(subject, compiled.texts, lost, compiler):
         tree_of(compiled.texts, subject)
-    except SchemaBroken as error:
-        raise SchemaBroken(what=subject, detail="; ".join([*lost, error.parameters["detail"]])) from None
     return compiled
 
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from distributary.errors import SchemaBroken
 from distributary.schemas.decoding import BadIndex, CompiledSchema
 from distributary.schemas.header import WHOLE, frame_all, split_frames
 from distributary.schemas.json.decoder import JsonDecoder
 from distributary.schemas.json.tree import tree_of
 from distributary.schemas.registry import Registry, Schema
-from distributary.schemas.registry.compile import referenced
+from distributary.schemas.registry.compile import checked, referenced
 from distributary.schemas.registry.compiler import Compiler
 
 __all__ = ["KIND", "JsonSchema", "compile_payload", "decoder_for", "frame_all", "split_frames", "without_schema"]
@@ -39,13 +38,8 @@ def compile_payload(schema: Schema, registry: Registry, compiler: Compiler) -> J
     subject = f"id {schema.id}"
     texts, lost = referenced(schema, registry, subject)
     compiled = JsonSchema(schema.id, (*texts.items(), ("", schema.text)))
-    if (size := sum(len(text) for _, text in compiled.texts)) > compiler.limits.size:
-        over = f"it has {size:,} bytes with its references; registry.max_schema_size allows {compiler.limits.size:,}"
-        raise SchemaBroken(what=subject, detail=over)
-    try:
+    with checked(subject, (text for _, text in compiled.texts), lost, compiler):
         tree_of(dict(compiled.texts), subject)
-    except SchemaBroken as error:
-        raise SchemaBroken(what=subject, detail="; ".join([*lost, error.parameters["detail"]])) from None
     return compiled
 
 

@@ -45,6 +45,7 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 from distributary.errors import SchemaBroken
+from distributary.schemas.decoding import distinct_names
 from distributary.schemas.registry.lenient import is_made_up
 
 FieldForm = Literal["scalar", "enum", "wrapper", "timestamp", "duration", "json", "any", "empty", "struct", "cut"]
@@ -328,14 +329,7 @@ def shared_oneof(field: FieldDescriptor) -> str | None:
 
 
 def _column_names(fields: Iterable[FieldDescriptor]) -> list[str]:
-    names, folded_names = [], set[str]()
-    for field in fields:
-        name = field.name
-        while name.lower() in folded_names:
-            name = f"{name}__{field.number}"
-        folded_names.add(name.lower())
-        names.append(name)
-    return names
+    return distinct_names((field.number, field.name) for field in fields)
 
 
 def wrapped(kind: int) -> MessageFields:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -13,7 +14,7 @@ from distributary.schemas.registry.compiler import Compiler
 if TYPE_CHECKING:
     from distributary.schemas.registry import Registry, Schema
 
-__all__ = ["CompiledSchema", "ProtobufSchema", "compile_schema", "compile_text", "referenced"]
+__all__ = ["CompiledSchema", "ProtobufSchema", "checked", "compile_schema", "compile_text", "referenced"]
 
 _ALONE: Final = Compiler()
 MAX_IMPORTS: Final = 2_000
@@ -85,6 +86,19 @@ def referenced(schema: Schema, registry: Registry, subject: str) -> tuple[dict[s
     """Texts of all references by name, those that others need first; and what is said of those that lead nowhere."""
     texts: dict[str, str] = {}
     return texts, _resolve(schema, registry, subject, texts, set(), 0)
+
+
+@contextmanager
+def checked(subject: str, texts: Iterable[str], lost: Sequence[str], compiler: Compiler) -> Iterator[None]:
+    """Around the reading of a schema that needs no compiler. `texts`: its own and those of its references. `lost`: what
+    `referenced` says of some. Raises SchemaBroken: they are too large, or what the reading raises, behind `lost`."""
+    if (size := sum(map(len, texts))) > compiler.limits.size:
+        over = f"it has {size:,} bytes with its references; registry.max_schema_size allows {compiler.limits.size:,}"
+        raise SchemaBroken(what=subject, detail=over)
+    try:
+        yield
+    except SchemaBroken as error:
+        raise SchemaBroken(what=subject, detail="; ".join([*lost, error.parameters["detail"]])) from None
 
 
 def _resolve(

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 _FLOW = re.compile(r"Flow '?(?P<flow>[^']+?)'? (?:is|has|was) (?P<state>[A-Z]+)\b", re.DOTALL)
-_FLOW_ERROR = re.compile(r"(?:Failed to resolve flow|Flow)[: ]+'?(?P<flow>[^' ]+)'?", re.IGNORECASE)
 _RUN = re.compile(r"Run is (?P<state>[A-Z]+)")
 
 RUN_DONE = "COMPLETED"

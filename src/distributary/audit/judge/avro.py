@@ -120,9 +120,6 @@ class _Types:
             else:
                 return schema
 
-    def _is_around(self, kind: Any) -> bool:
-        return isinstance(kind, dict | list) or kind in self._named
-
     def stored(self, schema: Any, defined: set[str] | None = None) -> Any:
         """The schema without logical types, each name defined where it is met first."""
         defined = set() if defined is None else defined

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from distributary.config import Pipeline
@@ -26,13 +26,6 @@ from distributary.state.ledger import MERGE, Entry, Ledger, rests_until
 from distributary.tables.faults import writing
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, write_rejected
 from distributary.tables.table import Table
-
-
-@dataclass(frozen=True)
-class _Due:
-    route: str
-    behind: MergeBacklog
-    work: MergeWork | None
 
 
 class Merges:

@@ -36,11 +36,6 @@ def entry_of(node: Map) -> Record:
     return Record("", (Field("key", STRING), Field("value", node.values)))
 
 
-def is_branches(node: Node) -> bool:
-    """A union of several types (`tree`): each is a record with one field."""
-    return isinstance(node, Union) and isinstance(solid(node), Union)
-
-
 def branches_of(node: Union) -> list[Field]:
     return [branch.fields[0] for branch in node.branches if isinstance(branch, Record)]
 

@@ -161,7 +161,7 @@ def _ledger(count: int, place: Place) -> dict[str, float]:
     begun = time.perf_counter()
     FileLedger(str(state), "bench", Store()).add(refs, PAGE_FILES, 1 << 60)
     written = time.perf_counter()
-    known = FileLedger(str(state), "bench", Store()).known
+    known = FileLedger(str(state), "bench", Store()).known_files
     read = time.perf_counter()
     if len(known) != len(refs) or known.unseen(refs):
         raise WrongRows(f"the ledger has {len(known)} of {len(refs)} files")

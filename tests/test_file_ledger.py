@@ -141,7 +141,7 @@ def test_a_file_is_entered_once(state: str) -> None:
 def test_a_ledger_that_is_opened_again_knows_its_files(state: str) -> None:
     add(opened(state), refs(0, 1, 2, 3))
     again = opened(state)
-    assert again.known.unseen(refs(0, 1, 2, 3, 4)) == refs(4)
+    assert again.known_files.unseen(refs(0, 1, 2, 3, 4)) == refs(4)
     assert again.folders == ["orders/2026/01/01/00/03"]
     assert add(again, refs(3, 4)) == 1
     assert rows(state)[-1]["parcel"] == 2
@@ -152,14 +152,14 @@ def test_a_changed_file_is_the_next_attempt_also_after_a_restart(state: str) -> 
     add(ledger, refs(0))
     add(ledger, refs(0, size=11))
     again = opened(state)
-    assert again.known.unseen(refs(0, size=11)) == []
+    assert again.known_files.unseen(refs(0, size=11)) == []
     add(again, refs(0, size=11, mtime_ms=6))
     assert [(row["attempt"], row["size"], row["mtime_ms"]) for row in rows(state)] == [
         (1, 10, 5),
         (2, 11, 5),
         (3, 11, 6),
     ]
-    assert opened(state).known.unseen(refs(0, size=11, mtime_ms=6)) == []
+    assert opened(state).known_files.unseen(refs(0, size=11, mtime_ms=6)) == []
 
 
 def test_broken_files_are_given_to_the_stream_once_more(state: str) -> None:
@@ -170,7 +170,7 @@ def test_broken_files_are_given_to_the_stream_once_more(state: str) -> None:
     assert opened(state).requeue(broken[:1], MAX_FILES, MAX_BYTES) == 1
     attempts = Counter({row["path"]: row["attempt"] for row in rows(state)})
     assert attempts == {ref.path: n for ref, n in zip(refs(0, 1, 2, 3), (1, 3, 1, 2), strict=True)}
-    assert opened(state).known.unseen(refs(0, 1, 2, 3)) == []
+    assert opened(state).known_files.unseen(refs(0, 1, 2, 3)) == []
 
 
 def test_files_with_long_names_are_found_again(state: str) -> None:
@@ -187,7 +187,7 @@ def test_files_that_do_not_fill_a_file_batch_can_be_left_for_the_next_time(state
     ledger = opened(state)
     assert ledger.add(refs(0, 1, 2, 3), MAX_FILES, MAX_BYTES, rest=False) == 1
     assert ledger.newest_file_batch == 0
-    assert ledger.known.unseen(refs(2, 3)) == refs(3)
+    assert ledger.known_files.unseen(refs(2, 3)) == refs(3)
 
 
 def test_a_requeue_that_is_disturbed_gives_no_file_twice(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +312,7 @@ def test_a_commit_that_was_made_although_it_failed_is_taken_in(state: str, monke
         patch.setattr(Table, "commit", torn)
         with pytest.raises(StoreDown):
             add(ledger, refs(0, 1))
-    assert ledger.known.unseen(refs(0)) == refs(0)
+    assert ledger.known_files.unseen(refs(0)) == refs(0)
     add(ledger, refs(0, 1, 2))
     assert Counter(row["path"] for row in rows(state)) == Counter(ref.path for ref in refs(0, 1, 2))
 
@@ -393,7 +393,7 @@ def test_upkeep_leaves_the_same_rows_in_fewer_files(state: str, monkeypatch: pyt
     assert waiting(state, STORE, 50).files == 1
     tidy(state, STORE, 51)
     assert len(list(Path(state, "files").glob("*.parquet"))) == 2
-    assert opened(state).known.unseen(refs(*range(52))) == refs(51)
+    assert opened(state).known_files.unseen(refs(*range(52))) == refs(51)
 
 
 def test_upkeep_of_a_ledger_that_is_not_there_does_nothing(state: str) -> None:

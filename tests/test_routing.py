@@ -249,7 +249,7 @@ def test_records_of_routes_that_are_left_out_are_counted_and_nothing_else() -> N
     values = [frame(7, OUTER(id=name).SerializeToString()) for name in [*names, ""]]
 
     def kept(include: Sequence[str] = (), exclude: Sequence[str] = ()) -> tuple[list[str], int, int]:
-        given = reader("id", wanted=RouteFilter(tuple(include), tuple(exclude)))
+        given = reader("id", route_filter=RouteFilter(tuple(include), tuple(exclude)))
         found = cut([*values, frame(7, b"\xff")], given)
         left_out = [c for c in found if c["kind"] == "excluded"]
         assert all(c["route"] is None for c in left_out)
@@ -268,7 +268,7 @@ def test_each_share_counts_the_left_out_records_of_its_own_routes() -> None:
     wanted = RouteFilter(exclude=("r*",))
     counted = []
     for index in (0, 1):
-        found = cut(values, reader("id", wanted=wanted, share=Share(index, 2, f"s{index}", open=(0, 1))))
+        found = cut(values, reader("id", route_filter=wanted, share=Share(index, 2, f"s{index}", open=(0, 1))))
         counted.append(sum(c["rows"] for c in found if c["kind"] == "excluded"))
     assert sum(counted) == 50 and min(counted) > 0
 

@@ -112,7 +112,7 @@ class Pipeline(Model):
 
     _references: dict[KeyPath, str] = PrivateAttr(default_factory=dict)
     _share: Share | None = PrivateAttr(default=None)
-    _whole: Self | None = PrivateAttr(default=None)
+    _all_shares: Self | None = PrivateAttr(default=None)
     _relative: tuple[str, ...] = PrivateAttr(default=())
 
     @model_validator(mode="before")
@@ -224,12 +224,12 @@ class Pipeline(Model):
     @property
     def whole_state(self) -> str:
         """`state_root` of the whole pipeline: what its streams share lies there."""
-        return self.whole.state_root
+        return self.all_shares.state_root
 
     @property
-    def whole(self) -> Self:
+    def all_shares(self) -> Self:
         """The pipeline that this is one stream of; itself where it is no part of another."""
-        return self._whole or self
+        return self._all_shares or self
 
     @property
     def checkpoint_path(self) -> str:
@@ -246,7 +246,7 @@ class Pipeline(Model):
         folder = f"{StateFolder.shares.name}/{share.generation}/{share.name}"
         checkpoint = None if self.checkpoint is None else f"{self.checkpoint.rstrip('/')}/{folder}"
         copy = self.model_copy(update={"state": f"{self.state_root}/{folder}", "checkpoint": checkpoint})
-        copy._whole = self.whole
+        copy._all_shares = self.all_shares
         copy._share = share
         return copy
 

@@ -49,7 +49,7 @@ class FileDiscovery:
         """`max_files`, `max_bytes`: of a file batch. `start`: the earliest folder time. `report` hears of every round.
         `strays`: as `Lister` has it."""
         self.ledger = ledger
-        self.lister = Lister(tree, ledger.known, start=start, strays=strays)
+        self.lister = Lister(tree, ledger.known_files, start=start, strays=strays)
         self.lister.seed(ledger.folders)
         self.outage: Outage | None = None
         self._limits = max_files, max_bytes
@@ -108,7 +108,7 @@ def look(config: Pipeline, ledger: FileLedger, full: bool = True) -> Round:
     source = config.change_files
     start = None if source.start_date is None else moment(source.start_date)
     tree = open_tree(source.path, source_options(config))
-    lister = Lister(tree, ledger.known, start=start, strays=source.stray_files == "read")
+    lister = Lister(tree, ledger.known_files, start=start, strays=source.stray_files == "read")
     lister.seed(ledger.folders)
     return lister.new_files(full)
 

@@ -107,7 +107,7 @@ class FileLedger:
         self.table = Table(self.uri, store, Owner(pipeline, ""), PROPERTIES)
         self.pipeline = pipeline
         self.store = store
-        self.known = KnownFiles()
+        self.known_files = KnownFiles()
         self._newest: dict[str, str] = {}
         self._file_batch = -1
         self._tip: Tip | None = None
@@ -120,7 +120,7 @@ class FileLedger:
         if table is None:
             return
         self._file_batch = table.newest(APP)
-        self.known.load(self._entries(table))
+        self.known_files.load(self._entries(table))
 
     def _entries(self, table: Snapshot) -> Iterator[tuple[FileRef, int]]:
         for rows in table.dataset().to_batches(columns=[*_REF, "attempt"]):
@@ -161,7 +161,7 @@ class FileLedger:
         `rest`: also those that do not fill a file batch. Raises StoreDown when the ledger cannot be written; the file
         batches before stay, the other files are still unknown.
         """
-        return self._write(lambda: self.known.unseen(refs), max_files, max_bytes, rest)
+        return self._write(lambda: self.known_files.unseen(refs), max_files, max_bytes, rest)
 
     def requeue(self, paths: Collection[str], max_files: int, max_bytes: int) -> int:
         """Give files of the ledger to the stream once more, each as its next attempt; the number of file batches.
@@ -190,11 +190,11 @@ class FileLedger:
     def _enter(self, refs: Sequence[FileRef]) -> None:
         """One file batch, one commit."""
         number = self._file_batch + 1
-        attempts = [self.known.attempts(ref) + 1 for ref in refs]
+        attempts = [self.known_files.attempts(ref) + 1 for ref in refs]
         file = self.table.write(_table(refs, attempts, number))
         self._commit(file, Txn(APP, number))
         self._file_batch = number
-        self.known.add(refs, attempts)
+        self.known_files.add(refs, attempts)
         self._remember({ref.folder for ref in refs})
 
     def _commit(self, file: DataFile, txn: Txn) -> None:

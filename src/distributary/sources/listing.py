@@ -172,7 +172,7 @@ class Lister:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.tree = tree
-        self.known = known_files
+        self.known_files = known_files
         self.reach = reach or Reach()
         self.start = "" if start is None else _utc(start).strftime(_FORM)
         self._clock = clock
@@ -249,7 +249,7 @@ class Lister:
 
         def listed(job_round: Round) -> None:
             for page in self._pages(folder_range, folder_range.low, job_round):
-                job_round.files += self.known.unseen(page.files)
+                job_round.files += self.known_files.unseen(page.files)
 
         return listed
 
@@ -280,7 +280,7 @@ class Lister:
     def _go_on(self, cursor: _Cursor, folder_range: _Range, after: str, job_round: Round) -> None:
         """The pages of a range until it or the round's share is at its end."""
         for page in self._pages(folder_range, after, job_round):
-            job_round.files += self.known.unseen(page.files)
+            job_round.files += self.known_files.unseen(page.files)
             cursor.folder, cursor.after = folder_range.folder, page.upto
             if job_round.pages >= self.reach.pages:
                 return
@@ -320,7 +320,7 @@ class Lister:
         `new`: object folders that were listed for the first time, so that nothing in them has come late.
         """
         fresh: dict[str, FileRef] = {}
-        unseen = self.known.unseen(files)
+        unseen = self.known_files.unseen(files)
         for ref in unseen:
             self._learn(ref.folder)
             when = place(ref.folder)[1]

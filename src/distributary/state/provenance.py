@@ -95,7 +95,7 @@ class Provenance:
 
     def _streams_known(self) -> set[str]:
         if self._known is None:
-            self._known = _streams_of(self.config.whole, self.ledger.store)
+            self._known = _streams_of(self.config.all_shares, self.ledger.store)
         return self._known
 
 

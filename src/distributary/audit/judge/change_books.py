@@ -47,15 +47,15 @@ class ChangeBooks:
     states: Counter[str] = field(default_factory=Counter)
 
     def skips(self, path: str) -> bool:
-        return path in self.whole or path not in self.sources.known
+        return path in self.whole or path not in self.sources.known_files
 
     def gone(self) -> set[str]:
         """Files of which events were read that cannot be read any more."""
-        return {path for path in self.sources.gone if path in self.sources.known} - self.whole
+        return {path for path in self.sources.gone if path in self.sources.known_files} - self.whole
 
     def is_partly_gone(self) -> bool:
         """May events have been read that no file holds any more?"""
-        return bool(self.gone()) or any(file.again for file in self.sources.known.values())
+        return bool(self.gone()) or any(file.again for file in self.sources.known_files.values())
 
 
 def read_books(config: Pipeline, store: Store) -> ChangeBooks:

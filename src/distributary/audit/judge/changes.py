@@ -80,7 +80,11 @@ def verify_changes(config: Pipeline) -> Verification:
     routes = sorted(route for route in sums if route is not None)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         checked = list(pool.map(partial(_check, books), (sums[route] for route in routes)))
-        list(pool.map(books.sources.open, sorted(books.sources.known.keys() - books.sources.rows.keys() - books.whole)))
+        list(
+            pool.map(
+                books.sources.open, sorted(books.sources.known_files.keys() - books.sources.rows.keys() - books.whole)
+            )
+        )
     unknown = sorted({route for rows in books.sources.rows.values() for route in rows} - set(routes))
     tables = [_finish(books, check) for check in checked] + [
         _finish(books, _RouteCheck(Entry("", 0, r))) for r in unknown
@@ -205,7 +209,7 @@ def _fold(names: Sequence[str]) -> list[str]:
 
 def _events_of_files(books: ChangeBooks, entry: Entry, log: LogCount) -> Iterator[SourceEvent]:
     """Without a log table: what the files say."""
-    for path in sorted(books.sources.known):
+    for path in sorted(books.sources.known_files):
         source = None if books.skips(path) else books.sources.open(path)
         for number, (meta, event) in source.events.items() if source else ():
             aside = number in books.aside.get(path, ()) or (path, number) in books.late
@@ -237,7 +241,7 @@ def _rows(piece: pa.Table, judge: MergedJudge) -> Iterator[tuple[Mapping[str, An
 
 def _look_at_values(books: ChangeBooks, entry: Entry, judge: MergedJudge, table: Snapshot | None) -> None:
     if table is None:
-        for path in sorted(books.sources.known):
+        for path in sorted(books.sources.known_files):
             source = None if books.skips(path) else books.sources.open(path)
             if source is not None:
                 judge.look_at(path, ((n, event.payload) for n, (_, event) in source.events.items()))

@@ -40,9 +40,9 @@ class JudgedFile:
 
 @dataclass
 class SourceFiles:
-    """`known`: the files, by address. `gone`: those that are not there, cannot be read, or are others by now."""
+    """`known_files`: the files, by address. `gone`: those that are not there, cannot be read, or are others by now."""
 
-    known: Mapping[str, KnownFile]
+    known_files: Mapping[str, KnownFile]
     options: Mapping[str, str]
     gone: dict[str, str] = field(default_factory=dict)
     partly: dict[str, str] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class SourceFiles:
     def open(self, path: str) -> JudgedFile | None:
         """None for a file that tells nothing of what was read: it is gone, or another one by now."""
         with self._lock:
-            if path in self.gone or path not in self.known:
+            if path in self.gone or path not in self.known_files:
                 return None
             if path in self._held:
                 self._held.move_to_end(path)
@@ -73,7 +73,7 @@ class SourceFiles:
         except BaseException as e:
             self.gone[path] = contained(e)
             return None
-        if body.size != self.known[path].size:
+        if body.size != self.known_files[path].size:
             self.gone[path] = "it has another size than when it was read"
             return None
         events = SpilledEvents()
@@ -92,7 +92,7 @@ class SourceFiles:
         if faults:
             self.partly[path] = faults[0]
         self.rows[path] = {route: np.array(numbers, np.int64) for route, numbers in rows.items()}
-        return JudgedFile(events, not faults, self.known[path].again)
+        return JudgedFile(events, not faults, self.known_files[path].again)
 
 
 def says_nothing(meta: Meta, event: RawEvent) -> bool:

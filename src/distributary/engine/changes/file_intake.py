@@ -113,7 +113,7 @@ class FileIntake:
         now = self._clock()
         with writing(self.changes.quarantine):
             unreadable = f"level = 'file' OR reason = '{Reason.FILE_BROKEN}'"
-            broken = {row.file for row in self.changes.kept.open_rows(unreadable)}
+            broken = {row.file for row in self.changes.event_quarantine.open_rows(unreadable)}
         due = []
         for path in sorted(broken):
             tries, due_at = self._retries.setdefault(path, (0, now + RETRY.rest_sec(1)))
@@ -140,13 +140,13 @@ class FileIntake:
 
     def routes(self, reason: Reason) -> set[str]:
         """Routes of the events that are kept aside for `reason`. Raises TableFault, OSError."""
-        return {row.route for row in self.changes.kept.open_rows(f"reason = '{reason.value}'") if row.route}
+        return {row.route for row in self.changes.event_quarantine.open_rows(f"reason = '{reason.value}'") if row.route}
 
     def _wanted(self, route: str | None, reasons: Collection[Reason] | None) -> list[RejectedEvent]:
         condition = "level <> 'merge'"
         if reasons is not None:
             condition += f" AND reason IN ({', '.join(repr(r.value) for r in reasons)})"
-        return [row for row in self.changes.kept.open_rows(condition) if route in (None, row.route)]
+        return [row for row in self.changes.event_quarantine.open_rows(condition) if route in (None, row.route)]
 
     def _requeue(self, paths: Collection[str]) -> int:
         if not paths:

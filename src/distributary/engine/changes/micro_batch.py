@@ -57,7 +57,7 @@ class Changes:
         self.options = source_options(config)
         self.reading = reading_of(config)
         self.quarantine = quarantine_uri(config.state_root)
-        self.kept = EventQuarantine(self.quarantine, store)
+        self.event_quarantine = EventQuarantine(self.quarantine, store)
         self.files = FileRoutes(self.reading, self.options, config.quarantine.read_sec)
         self.journal = Journal(config.state_root, store)
         self.by_spark = BySpark(spark, store)
@@ -139,7 +139,7 @@ class Changes:
 
     def spec(self, stream: str, batch: int, decisions: Mapping[str, Decision]) -> ChangeSpec:
         if self._waiting is None:
-            self._waiting = self.kept.waiting()
+            self._waiting = self.event_quarantine.waiting()
         return ChangeSpec(
             pipeline=self.config.pipeline,
             stream=stream,
@@ -171,7 +171,7 @@ class Changes:
         if not again:
             return files, {}
         before = previous(Table(self.config.state_folder.files, self.store).open(), again)
-        aside = self.kept.of_files({f.path for f in again})
+        aside = self.event_quarantine.of_files({f.path for f in again})
         return [narrowed(f, before[f.path], aside.get(f.path, ())) if f.path in before else f for f in files], aside
 
     def _decisions(self, routes: Mapping[str, tuple[str, ...]], parked: Mapping[str, str]) -> dict[str, Decision]:

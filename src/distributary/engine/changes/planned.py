@@ -123,7 +123,7 @@ def _batches(config: Pipeline, ledger: FileLedger, taken_before: list[Attempts],
     new."""
     source = config.change_files
     new = file_batches(listed.files, source.max_files_per_batch, source.max_bytes_per_batch)
-    return [*taken_before, *([(ref, ledger.known.attempts(ref) + 1) for ref in refs] for refs in new)]
+    return [*taken_before, *([(ref, ledger.known_files.attempts(ref) + 1) for ref in refs] for refs in new)]
 
 
 def last_file_batch(ledger: Ledger) -> int:

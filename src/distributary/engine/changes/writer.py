@@ -47,7 +47,7 @@ class ChangeWriter(BatchWriter):
             commit_quarantine(
                 delivery.quarantine, self.config.pipeline, files, stream, batch, delivery.store, EVENT_QUARANTINE_SCHEMA
             )
-        self.changes.kept.release(details.get("released", ()))
+        self.changes.event_quarantine.release(details.get("released", ()))
 
     def _say(self, delivered: ChangesDelivered) -> None:
         """What somebody should know, once."""

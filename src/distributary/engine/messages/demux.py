@@ -248,7 +248,7 @@ def split_payloads(
         cut.bad(rejected_envelopes(about, value, Reason.NO_ROUTE, reader.no_route, "payload"))
         named = pc.invert(nameless)
         route, payload, origin = route.filter(named), payload.filter(named), origin.filter(named)
-    if (unwanted := reader.wanted.unwanted(route)) is not None:
+    if (unwanted := reader.route_filter.unwanted(route)) is not None:
         cut.excluded(route.filter(unwanted))
         is_wanted = pc.invert(unwanted)
         route, payload, origin = route.filter(is_wanted), payload.filter(is_wanted), origin.filter(is_wanted)

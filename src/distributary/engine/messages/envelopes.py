@@ -72,7 +72,7 @@ class Envelopes:
             record_key=self.config.source.record_key,
             has_key_schemas=has_schemas,
             deletes=self._deletes(),
-            wanted=RouteFilter(tuple(tables.include), tuple(tables.exclude)),
+            route_filter=RouteFilter(tuple(tables.include), tuple(tables.exclude)),
             infers=declared_record(tuple(payload.columns.items())) if payload.is_inferred else None,
             by_record=record_router(envelope),
             by_message=message_router(envelope, payload),

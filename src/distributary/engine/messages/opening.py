@@ -58,7 +58,7 @@ class EnvelopeReader:
     """Has a record's key a schema of its own, which belongs to its writer (`stored_changes`)?"""
     deletes: Callable[[str], bool] | None = None
     """Of which routes a record without a value deletes the row of its key; None: of none."""
-    wanted: RouteFilter = ALL
+    route_filter: RouteFilter = ALL
     infers: Record | None = None
     """What is declared of payloads whose other fields have columns by the kinds of their values."""
     by_record: RecordRouter | None = None

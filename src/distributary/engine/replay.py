@@ -120,7 +120,7 @@ class Replay:
         spec = self._spec(0, {}, routes)
         refuse_newer(self.config, map(spec.table, routes), spec.stream, self._newest(), spec.store)
 
-    # -- for a rebuild (`bronze.resync`): its commit stands for a replay's ---------------------------------
+    # -- for a rebuild (`resync_bronze`): its commit stands for a replay's ---------------------------------
 
     def kept(self, route: str) -> pa.Table | None:
         """The open rows of a route, by its name. Raises TableFault, OSError."""

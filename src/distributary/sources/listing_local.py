@@ -13,7 +13,8 @@ from distributary.sources.listing import PAGE_FILES, Page, is_data, is_hidden
 
 
 class LocalTree:
-    """Folders below a local path (`listing.Tree`). Links to folders are not followed: they may lead round in a circle.
+    """Folders below a local path (`listing.FolderTree`). Links to folders are not followed: they may lead round in a
+    circle.
 
     A page is also at its end after 1,000 folders without a file, so that its cost is bounded.
     """

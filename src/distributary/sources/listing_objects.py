@@ -19,7 +19,7 @@ from distributary.tables.store import engine_uri
 
 
 class ObjectTree:
-    """Folders below `gs://bucket/prefix` or `s3://bucket/prefix` (`listing.Tree`)."""
+    """Folders below `gs://bucket/prefix` or `s3://bucket/prefix` (`listing.FolderTree`)."""
 
     parallel = 16
 

@@ -1,7 +1,7 @@
 """Whose rows are in a table, and does this state know of them? Asked before a run writes to it for the first time.
 
 A state folder that was lost, emptied or moved (`state:`) leaves tables behind. A stream that begins over them reads its
-source from the beginning, and would write every row again. Their commits say which stream made them (`snapshot.Mark`);
+source from the beginning, and would write every row again. Their commits say which stream made them (`snapshot.Txn`);
 a stream of which no ledger of the pipeline knows is one whose state is missing. And a batch of our own stream that the
 checkpoint has never begun is one of a newer state, of which this one is an old copy.
 """

@@ -1,7 +1,7 @@
 """Debezium's messages in Avro or protobuf: value and key, each by the schema that its own header names, to columns.
 
 A record's writer is then a pair: the schema of its value, and in place of a message's name that of its key
-(`key_writer`). Both are looked up by the driver, as any writer's is.
+(`key_writers`). Both are looked up by the driver, as any writer's is.
 """
 
 from __future__ import annotations

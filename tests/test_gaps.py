@@ -23,7 +23,7 @@ from distributary.tables.snapshot import Owner, Snapshot
 from distributary.tables.store import Store
 from distributary_simulate.games.records import Faults, Plan
 from tests.lake import Lake
-from tests.layouts import FANOUT, WIDE, Laid, Shape
+from tests.layouts import FANOUT, WIDE, Laid, LayoutCase
 from tests.scenarios import dying
 from tests.shop import change, mysql_table, order
 from tests.sparkless import Sparkless
@@ -328,13 +328,13 @@ def test_upkeep_beside_the_batches_loses_and_doubles_nothing(lake: Path) -> None
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("shape", [FANOUT, WIDE], ids=lambda shape: shape.name)
+@pytest.mark.parametrize("layout", [FANOUT, WIDE], ids=lambda layout: layout.name)
 def test_a_stream_that_is_kept_up_goes_on_after_a_crash_with_every_row_once(
-    lake: Path, shape: Shape, monkeypatch: pytest.MonkeyPatch
+    lake: Path, layout: LayoutCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gaps, "TURN_BATCHES", 1)
     monkeypatch.setattr(gaps, "SHARE", 100.0)
-    laid = Laid(lake, shape, maintenance={"small_files": 1}, trigger={"every": 0.2})
+    laid = Laid(lake, layout, maintenance={"small_files": 1}, trigger={"every": 0.2})
     games = laid.games(Plan(games=2, versions=1, records=20, seed=5, faults=Faults(corrupt=2)))
     laid.send_mixed(games, {1: games.names})
     with laid.going() as going:

@@ -62,15 +62,15 @@ class Due:
         self.timely: dict[str, None] = {}
         """Tables whose time has come, oldest first."""
 
-    def written(self, batch: int, tables: Collection[str], known: Collection[str]) -> None:
-        """A batch has added a file to each of `tables`. `known`: all tables of the stream."""
+    def written(self, batch: int, tables: Collection[str], all_tables: Collection[str]) -> None:
+        """A batch has added a file to each of `tables`. `all_tables`: all tables of the stream."""
         for uri in tables:
             if uri in self._files:
                 self._files[uri] += 1
                 if self._is_crowded(uri):
                     self.crowded[uri] = self._files[uri]
         if batch >= TURN_BATCHES:
-            turn = (uri for uri in known if uri not in self._files and _is_turn(uri, batch))
+            turn = (uri for uri in all_tables if uri not in self._files and _is_turn(uri, batch))
             self.crowded.update((uri, NEVER_SEEN) for uri in turn)
 
     def _is_crowded(self, uri: str) -> bool:
@@ -84,9 +84,9 @@ class Due:
         self._files[uri] = files
         self._left[uri] = files if files > self._small_files else 0
 
-    def clock(self, now: float, known: Collection[str]) -> None:
+    def clock(self, now: float, all_tables: Collection[str]) -> None:
         """It is `now` (seconds since 1970)."""
-        for uri in known:
+        for uri in all_tables:
             if _times(uri, now, self._every) > _times(uri, self._since, self._every):
                 self.timely[uri] = None
         self._since = max(self._since, now)
@@ -216,28 +216,28 @@ class Gaps:
         if uri is None:
             return None
         table = self._table(uri)
-        done = Maintained(uri, None) if table is None else self._care(table, whole=not crowded)
+        upkeep = Maintained(uri, None) if table is None else self._care(table, everything=not crowded)
         with self._lock:
             if crowded:
-                self.due.seen(uri, done.files_after)
+                self.due.seen(uri, upkeep.files_after)
             else:
                 self.due.timely.pop(uri, None)
-        if done.skipped:
-            log.info("upkeep of %s: %s", done.table, done.skipped)
-        return done
+        if upkeep.skipped:
+            log.info("upkeep of %s: %s", upkeep.table, upkeep.skipped)
+        return upkeep
 
-    def _care(self, table: OwnTable, *, whole: bool) -> Maintained:
+    def _care(self, table: OwnTable, *, everything: bool) -> Maintained:
         entry = self.ledger.newest.get(table.route)
-        with ExitStack() as held:
+        with ExitStack() as locks:
             try:
                 if table.uri == quarantine_uri(self.config.state_root):
-                    held.enter_context(self._busy)
-                    held.enter_context(only_run(self.config.state_root, self.config.pipeline, "replay"))
+                    locks.enter_context(self._busy)
+                    locks.enter_context(only_run(self.config.state_root, self.config.pipeline, "replay"))
                 elif entry is not None and entry.engine == "spark":
-                    held.enter_context(self._busy)
+                    locks.enter_context(self._busy)
             except AlreadyRunning:
                 return Maintained(table.uri, None, busy=True)
-            if whole:
+            if everything:
                 return self._carer.whole(table)
             return self._carer.join(table, self.config.maintenance.small_files)
 
@@ -247,8 +247,8 @@ class Gaps:
         entry = self.ledger.newest.get(route)
         if route is not None and (entry is None or entry.state == "parked"):
             return None
-        found = tables_of(self.config, {} if entry is None else {route: entry})
-        return next((table for table in found if table.uri == uri), None)
+        tables = tables_of(self.config, {} if entry is None else {route: entry})
+        return next((table for table in tables if table.uri == uri), None)
 
     def _new_carer(self) -> Carer:
         """One is good for a moment: it remembers what waits at the source."""
